@@ -1,0 +1,48 @@
+# Two commands to know: `make demo` and `make test`. Everything they need goes into .venv*/ here.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types imports airflow-test build check-python clean
+
+PYTHON ?= python3
+VENV := .venv
+AIRFLOW_VENV := .venv-airflow
+UV = $(VENV)/bin/uv
+UV_INSTALL = $(UV) pip install --quiet
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+check-python:
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "Python 3.11, 3.12 or 3.13 is needed; %s is %d.%d. Install one and run: make PYTHON=python3.12 ..." % (sys.executable, *sys.version_info[:2]))'
+
+$(VENV)/bin/uv: | check-python
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+
+$(VENV)/.ready: pyproject.toml setup.cfg .ci/locks/test.txt | $(VENV)/bin/uv
+	@$(UV_INSTALL) --python $(VENV)/bin/python -r .ci/locks/test.txt --editable .
+	@touch $@
+
+$(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt | $(VENV)/bin/uv
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(AIRFLOW_VENV)
+	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
+	@touch $@
+
+test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
+	@$(VENV)/bin/python -m pytest -q
+
+lint: $(VENV)/.ready ## ruff, formatting included
+	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+
+types: $(VENV)/.ready $(AIRFLOW_VENV)/.ready ## mypy --strict on everything that ships
+	@$(VENV)/bin/mypy --python-executable $(AIRFLOW_VENV)/bin/python
+
+imports: $(VENV)/.ready ## the import contracts of setup.cfg
+	@$(VENV)/bin/lint-imports
+
+build: $(VENV)/.ready ## wheel and sdist into dist/
+	@rm -rf dist build && $(VENV)/bin/python -m build --installer uv --outdir dist . >/dev/null && ls dist
+
+clean: ## remove environments and build products
+	@rm -rf .venv* dist build .demo *.egg-info

@@ -1,0 +1,1 @@
+"""Kinetic as Airflow tasks."""

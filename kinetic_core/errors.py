@@ -1,0 +1,152 @@
+"""Every error this package raises on purpose, by what the caller can do next.
+
+    KineticError
+    ├── InvalidRequest (ValueError)         fix the input; nothing was stored or created
+    │   ├── InvalidAccelerator              no such hardware; the message lists the nearest names
+    │   ├── InvalidFunction (TypeError)     what was decorated cannot become a job
+    │   ├── UnpicklableArgument             names the argument that cannot travel
+    │   └── InvalidProject                  the project directory or one of its files
+    ├── ConfigurationError                  fix the settings of this machine, profile or cluster
+    │   └── BackendUnavailable              the asked backend cannot run jobs here
+    ├── StoreError (OSError)                the object store; the message names the object
+    │   ├── ObjectNotFound
+    │   ├── ObjectExists                    a create-only write found the name taken
+    │   └── StoreFull                       free space, then call again
+    ├── JobConflict                         the job id is taken by a different job
+    ├── JobNotFound (LookupError)           neither the store nor the backend knows the id
+    ├── WaitTimeout (TimeoutError)          the caller's patience ended; the job lives on
+    ├── JobError (RuntimeError)             the job ended without a value; `.failure` says how
+    │   ├── JobFailed                       user error whose exception could not travel
+    │   ├── JobOutOfMemory
+    │   ├── JobOutOfDisk
+    │   ├── JobDeadlineExceeded
+    │   ├── JobCancelled
+    │   ├── JobLost                         the machine or the runner died under the job
+    │   └── JobMisconfigured                it could not start: payload, files, environment
+    ├── UnserializableResult                the function returned; its value cannot travel
+    ├── UnverifiedResult                    the stored outcome fails its signature
+    └── ProtocolMismatch                    the other side speaks another version of the wire format
+
+An exception the user's function raised is re-raised as itself, with the remote traceback as a note;
+it is none of these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinetic_core._runner.wire import Failure
+
+
+class KineticError(Exception):
+    """Base of everything below; catch it to catch any refusal or failure of this package."""
+
+
+class InvalidRequest(KineticError, ValueError):
+    """The call itself is wrong. Raised before anything is stored or created."""
+
+
+class InvalidAccelerator(InvalidRequest):
+    """No hardware by that name, count or topology."""
+
+
+class InvalidFunction(InvalidRequest, TypeError):
+    """The decorated object cannot become a job (a cache wrapper, a generator, not callable...)."""
+
+
+class UnpicklableArgument(InvalidRequest):
+    """The function, or one argument of it, cannot be pickled. The message names which and why."""
+
+
+class InvalidProject(InvalidRequest):
+    """The project directory, or a file in it, cannot be shipped."""
+
+
+class ConfigurationError(KineticError):
+    """A setting of this machine, profile, connection or cluster is wrong or missing."""
+
+
+class BackendUnavailable(ConfigurationError):
+    """The backend exists but cannot run jobs from here; the message says what it needs."""
+
+
+class StoreError(KineticError, OSError):
+    """The object store failed; retrying later may help."""
+
+
+class ObjectNotFound(StoreError):
+    """No object of that name."""
+
+
+class ObjectExists(StoreError):
+    """A create-only write found the name taken."""
+
+
+class StoreFull(StoreError):
+    """No space left in the store. What was being written is not there; nothing else changed."""
+
+
+class JobConflict(KineticError):
+    """The job id exists with another spec digest: two different calls asked for one id."""
+
+
+class JobNotFound(KineticError, LookupError):
+    """Neither the object store nor the backend knows this job id."""
+
+
+class WaitTimeout(KineticError, TimeoutError):
+    """`timeout=` of a waiting call passed. The job goes on and its handle stays valid."""
+
+
+class JobError(KineticError, RuntimeError):
+    """The job ended without a value.
+
+    `failure` is what is known: class, message, exit code, signal, phase, last log lines.
+    """
+
+    failure: Failure | None
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class JobFailed(JobError):
+    """The user's function failed and its own exception could not be rebuilt here."""
+
+
+class JobOutOfMemory(JobError):
+    """The job was killed for memory."""
+
+
+class JobOutOfDisk(JobError):
+    """The job ran out of disk."""
+
+
+class JobDeadlineExceeded(JobError):
+    """The job ran past its `timeout`."""
+
+
+class JobCancelled(JobError):
+    """Somebody cancelled the job."""
+
+
+class JobLost(JobError):
+    """The machine, node or runner died under the job and its restarts are used up."""
+
+
+class JobMisconfigured(JobError):
+    """The job could not start its function: missing object, bad archive, import error."""
+
+
+class UnserializableResult(JobError):
+    """The function returned, but neither the typed codec nor pickle can carry its value."""
+
+
+class UnverifiedResult(KineticError):
+    """The stored outcome does not carry a valid signature; nothing of it was decoded."""
+
+
+class ProtocolMismatch(KineticError):
+    """Client and runner speak different versions of the wire format."""

@@ -1,0 +1,75 @@
+"""An object store in memory, for tests: the same promises as the real ones, and faults on request."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound
+from kinetic_core.storage.protocol import ObjectInfo
+
+
+class MemoryObjectStore:
+    """Objects in a dict.
+
+    `fault(operation, name)` is called before every operation and may raise what the store should fail
+    with; operations are `create`, `read`, `find`, `list`, `delete`. `requests` counts them all.
+    """
+
+    def __init__(self, uri: str = "memory://store", fault: Callable[[str, str], None] | None = None) -> None:
+        self._uri = uri
+        self._fault = fault or (lambda _operation, _name: None)
+        self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+        self._lock = threading.Lock()
+        self.requests: list[tuple[str, str]] = []
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+        self._enter("create", name)
+        body = content if isinstance(content, bytes) else content.read_bytes()
+        with self._lock:
+            if name in self._objects:
+                raise ObjectExists(f"{self.uri}/{name} exists already")
+            self._objects[name] = body, ObjectInfo(name, len(body), time.time(), dict(metadata or {}))
+
+    def read(self, name: str) -> bytes:
+        self._enter("read", name)
+        try:
+            return self._objects[name][0]
+        except KeyError:
+            raise ObjectNotFound(f"cannot read {self.uri}/{name}: there is no such object") from None
+
+    def open(self, name: str) -> BinaryIO:
+        return io.BytesIO(self.read(name))
+
+    def find(self, name: str) -> ObjectInfo | None:
+        self._enter("find", name)
+        return self._objects[name][1] if name in self._objects else None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        self._enter("list", prefix)
+        yield from (self._objects[name][1] for name in sorted(self._objects) if name.startswith(prefix))
+
+    def delete(self, name: str) -> bool:
+        self._enter("delete", name)
+        return self._objects.pop(name, None) is not None
+
+    def delete_all(self, prefix: str) -> int:
+        if not prefix.endswith("/"):
+            raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
+        names = [info.name for info in self.list(prefix)]
+        return sum(self.delete(name) for name in names)
+
+    def _enter(self, operation: str, name: str) -> None:
+        self.requests.append((operation, name))
+        parts = name.split("/")
+        if operation != "list" and (not name or any(part in ("", ".", "..") for part in parts)):
+            raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")
+        self._fault(operation, name)

@@ -1,0 +1,105 @@
+"""What every object store promises, checked on each of them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound
+from kinetic_core.storage.directory import DirectoryObjectStore
+from kinetic_core.storage.protocol import ObjectStore
+from kinetic_core.testing.memory_store import MemoryObjectStore
+
+
+@pytest.fixture(params=["directory", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return DirectoryObjectStore(tmp_path / "store") if request.param == "directory" else MemoryObjectStore()
+
+
+def test_reads_back_what_was_created(store: ObjectStore) -> None:
+    store.create("a/b", b"content", {"colour": "red"})
+    assert store.read("a/b") == b"content"
+    with store.open("a/b") as stream:
+        assert stream.read(3) == b"con"
+    info = store.find("a/b")
+    assert info is not None
+    assert (info.name, info.size, dict(info.metadata)) == ("a/b", 7, {"colour": "red"})
+
+
+def test_creates_from_a_file(store: ObjectStore, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 100_000)
+    store.create("copy", source)
+    assert store.read("copy") == b"x" * 100_000
+
+
+def test_create_never_overwrites(store: ObjectStore) -> None:
+    store.create("a", b"first", {"by": "first"})
+    with pytest.raises(ObjectExists, match="a exists already"):
+        store.create("a", b"second", {"by": "second"})
+    assert store.read("a") == b"first"
+    info = store.find("a")
+    assert info is not None
+    assert dict(info.metadata) == {"by": "first"}
+
+
+def test_one_of_many_creators_wins(store: ObjectStore) -> None:
+    winners: list[int] = []
+
+    def contend(number: int) -> None:
+        try:
+            store.create("prize", str(number).encode())
+        except ObjectExists:
+            return
+        winners.append(number)
+
+    threads = [threading.Thread(target=contend, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert store.read("prize") == str(winners[0]).encode()
+
+
+def test_missing_objects(store: ObjectStore) -> None:
+    assert store.find("nothing") is None
+    assert store.delete("nothing") is False
+    assert list(store.list("nothing/")) == []
+    with pytest.raises(ObjectNotFound, match="nothing"):
+        store.read("nothing")
+    with pytest.raises(ObjectNotFound, match="nothing"):
+        store.open("nothing")
+
+
+def test_lists_by_prefix_in_name_order(store: ObjectStore) -> None:
+    for name in ("jobs/b/2", "jobs/a/1", "jobs/ab", "other"):
+        store.create(name, b"")
+    assert [info.name for info in store.list("jobs/")] == ["jobs/a/1", "jobs/ab", "jobs/b/2"]
+    assert [info.name for info in store.list("jobs/a")] == ["jobs/a/1", "jobs/ab"]
+    assert len(list(store.list(""))) == 4
+
+
+def test_deletes_one_and_a_whole_prefix(store: ObjectStore) -> None:
+    for name in ("jobs/a/1", "jobs/a/2", "jobs/ab"):
+        store.create(name, b"x", {"m": "1"})
+    assert store.delete("jobs/a/1") is True
+    assert store.delete_all("jobs/a/") == 1
+    assert [info.name for info in store.list("")] == ["jobs/ab"]
+    store.create("jobs/a/1", b"again")
+    info = store.find("jobs/a/1")
+    assert info is not None
+    assert dict(info.metadata) == {}
+
+
+def test_a_prefix_without_slash_would_reach_too_far(store: ObjectStore) -> None:
+    with pytest.raises(InvalidRequest, match="must end with '/'"):
+        store.delete_all("jobs/a")
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "a//b", "../up", "a/../../b", "."])
+def test_names_cannot_leave_the_store(store: ObjectStore, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="must be relative"):
+        store.create(name, b"")

@@ -1,0 +1,43 @@
+"""What is special about the directory store: other processes, full disks, lost directories."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull
+from kinetic_core.storage.directory import DirectoryObjectStore, translated
+
+
+def test_only_the_owner_may_look_inside(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    store.create("a", b"")
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    with pytest.raises(StoreError):
+        store.create("a", tmp_path / "no-such-source")
+    assert store.find("a") is None
+    assert not any((tmp_path / "store" / ".tmp").iterdir())
+
+
+def test_a_full_disk_says_what_to_do() -> None:
+    full = translated(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "cannot store x")
+    assert isinstance(full, StoreFull)
+    assert "Free space" in str(full)
+
+
+def test_a_deleted_store_is_a_missing_object(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    store.create("a", b"")
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(ObjectNotFound):
+        store.read("a")
+    store.create("a", b"new")
+    assert store.read("a") == b"new"
