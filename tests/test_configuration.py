@@ -1,0 +1,50 @@
+"""Settings come from the environment given, are checked, and leave it alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.configuration import read_settings
+from kinetic_core.errors import ConfigurationError
+
+
+def test_defaults() -> None:
+    settings = read_settings({"HOME": "/home/x"})
+    assert settings.backend is None
+    assert (settings.zone, settings.cluster, settings.namespace) == (
+        "us-central1-a",
+        "kinetic-cluster",
+        "default",
+    )
+    assert settings.local_store.is_absolute()
+    assert settings.default_excludes
+
+
+def test_variables() -> None:
+    settings = read_settings(
+        {
+            "KINETIC_BACKEND": "local",
+            "KINETIC_LOCAL_STORE": "/tmp/here/../there",
+            "XDG_CACHE_HOME": "/cache",
+            "GOOGLE_CLOUD_PROJECT": "fallback",
+            "KINETIC_NO_DEFAULT_EXCLUDES": "1",
+            "KINETIC_CONTEXT_SIZE_WARN_MB": "0",
+            "KINETIC_PAYLOAD_SIZE_WARN_MB": "1.5",
+        }
+    )
+    assert settings.backend == "local"
+    assert settings.local_store == Path("/tmp/there")
+    assert settings.cache == Path("/cache/kinetic")
+    assert settings.project == "fallback"
+    assert not settings.default_excludes
+    assert (settings.project_warn_bytes, settings.payload_warn_bytes) == (0, 3 << 19)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("KINETIC_BACKEND", "slurm"), ("KINETIC_CONTEXT_SIZE_WARN_MB", "lots")]
+)
+def test_an_unusable_value_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        read_settings({name: value})
