@@ -1,0 +1,102 @@
+"""The values a call turns into: what was asked, who it is, what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from kinetic_core._runner.wire import PROTOCOL, Failure
+from kinetic_core.errors import ProtocolMismatch
+from kinetic_core.model.accelerators import Accelerator
+from kinetic_core.model.states import JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One call, resolved and validated: everything a manifest is made from except what ships.
+
+    `memory` is in bytes per host; `timeout` in seconds from the job's creation; `retries` counts extra
+    attempts after user errors. `environment` is applied before the user's code is unpickled.
+    """
+
+    function_name: str
+    accelerator: Accelerator
+    backend: str
+    namespace: str = "default"
+    memory: int | None = None
+    timeout: float | None = None
+    retries: int = 0
+    grace: float = 30.0
+    output_dir: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    container_image: str | None = None
+    group_id: str | None = None
+    group_index: int | None = None
+
+
+@dataclass(frozen=True)
+class JobReference:
+    """The JSON-safe identity of a job: with it any process on any machine can observe and collect it."""
+
+    job_id: str
+    backend: str
+    project: str
+    cluster_name: str
+    zone: str
+    namespace: str
+    bucket_name: str
+    k8s_name: str
+    image_uri: str
+    accelerator: str
+    func_name: str
+    display_name: str
+    created_at: str
+    group_id: str | None = None
+    group_kind: str | None = None
+    group_index: int | None = None
+    debug: bool = False
+    store_uri: str = ""
+    spec_digest: str = ""
+    protocol: int = PROTOCOL
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are set, ready for JSON."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict()`; unknown keys are ignored, so that a later version's handles load.
+
+        Raises TypeError for a missing field, ProtocolMismatch for a job of another wire protocol.
+        """
+        if values.get("protocol", PROTOCOL) != PROTOCOL:
+            raise ProtocolMismatch(
+                f"job {values.get('job_id')} speaks wire protocol {values['protocol']}, this client {PROTOCOL}. "
+                "Use the version of airflow-provider-kinetic that submitted it"
+            )
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+
+@dataclass(frozen=True, slots=True)
+class JobObservation:
+    """What is known of a job now. Times are Unix seconds; absent facts are None.
+
+    `reason` is one CamelCase word a program can compare (as Kubernetes writes them: `Unschedulable`,
+    `WaitingForSlot`, `DeadlineExceeded`); `message` is the sentence for people.
+    """
+
+    status: JobStatus
+    reason: str = ""
+    message: str = ""
+    attempt: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status.is_terminal

@@ -1,0 +1,36 @@
+"""Every test runs on settings of its own: no variable, cache or store of the developer's reaches it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("KINETIC_", "GOOGLE_CLOUD_", "CLOUDSDK_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Connecting to anything but this machine fails, unless a test is marked for a real service."""
+    if request.node.get_closest_marker("cluster") or request.node.get_closest_marker("airflow"):
+        yield
+        return
+    connect = socket.socket.connect
+
+    def only_here(self: socket.socket, address: object) -> None:
+        if isinstance(address, tuple) and not str(address[0]).startswith(("127.", "::1", "localhost")):
+            raise AssertionError(f"a test of the default suite connects to {address}")
+        connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", only_here)
+    yield
