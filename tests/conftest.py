@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,26 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket.socket, "connect", only_here)
     yield
+
+
+@pytest.fixture(scope="session")
+def _one_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kinetic")
+
+
+@pytest.fixture
+def local_jobs(_own_settings: None, _one_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Real jobs on the local backend, in one store for the session; their project is this directory."""
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(_one_store / "local"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(_one_store / "cache"))
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parent))
+    monkeypatch.setenv("KINETIC_BACKEND", "local")
+    return _one_store
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Poll a condition that another process makes true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

@@ -73,8 +73,8 @@ class JobReference:
         """
         if values.get("protocol", PROTOCOL) != PROTOCOL:
             raise ProtocolMismatch(
-                f"job {values.get('job_id')} speaks wire protocol {values['protocol']}, this client {PROTOCOL}. "
-                "Use the version of airflow-provider-kinetic that submitted it"
+                f"job {values.get('job_id')} speaks wire protocol {values['protocol']}, "
+                f"this client {PROTOCOL}. Use the version of airflow-provider-kinetic that submitted it"
             )
         known = {f.name for f in fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known})

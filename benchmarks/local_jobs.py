@@ -1,0 +1,96 @@
+"""What a job costs on the local backend, against bare Python processes."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from measuring import Verdict, median_seconds, report, seconds
+
+import kinetic_core
+from kinetic_core.lifecycle import collecting
+
+_JOBS, _AT_ONCE = 100, 4
+
+
+@kinetic_core.run(accelerator="cpu", backend="local")
+def trivial(x: int) -> int:
+    return x + 1
+
+
+@kinetic_core.run(accelerator="cpu", backend="local")
+def clock() -> float:
+    import time
+
+    return time.time()
+
+
+def bare_processes() -> None:
+    """As many bare processes as there are jobs, as many at once."""
+    command = [sys.executable, "-c", "import cloudpickle"]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(lambda _: subprocess.run(command, check=True), range(_JOBS)))
+
+
+def jobs() -> None:
+    values = trivial.run_async_map(range(_JOBS), max_concurrent=_AT_ONCE).results()
+    assert values == [x + 1 for x in range(_JOBS)]
+
+
+def collection_delay() -> float:
+    """Seconds from the moment the outcome is in the store to the moment `result()` returns it."""
+    handle = clock.run_async()
+    handle.result(cleanup=False)
+    returned = time.time()
+    header = collecting.collect(handle)
+    finished = header.times.get("finished")
+    assert finished is not None
+    return returned - finished
+
+
+def start_delay() -> float:
+    """Seconds from the runner's start to the user's function, less a bare interpreter's start."""
+    handle = clock.run_async()
+    entered = handle.result(cleanup=False)
+    started = handle.observe().started_at
+    assert started is not None
+    return entered - started
+
+
+def measure() -> list[Verdict]:
+    with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as home:
+        os.environ["KINETIC_LOCAL_STORE"] = home
+        os.environ["XDG_CACHE_HOME"] = home
+        os.environ["KINETIC_PACKAGE_ROOT"] = str(Path(__file__).parent)
+        trivial(1)
+        bare = min(seconds(bare_processes) for _ in range(2))
+        ours = min(seconds(jobs) for _ in range(2))
+        delays = [collection_delay() for _ in range(9)]
+        starts = [start_delay() for _ in range(9)]
+        python = median_seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), 9)
+        return [
+            Verdict(
+                f"{_JOBS} jobs / {_JOBS} bare processes, {_AT_ONCE} at a time",
+                ours / bare,
+                2.5,
+                "x",
+                f"{ours:.2f} s",
+            ),
+            Verdict("outcome committed -> result() returns", statistics.median(delays), 0.3, "s"),
+            Verdict(
+                "runner starts -> user function, over bare Python",
+                statistics.median(starts) - python,
+                0.15,
+                "s",
+            ),
+        ]
+
+
+if __name__ == "__main__":
+    sys.exit(report(measure()))

@@ -1,0 +1,16 @@
+"""Every benchmark in turn; exit status 1 if any target is missed."""
+
+from __future__ import annotations
+
+import sys
+
+import import_time
+import local_jobs
+import projects
+from measuring import report
+
+if __name__ == "__main__":
+    missed = 0
+    for program in (import_time, projects, local_jobs):
+        missed |= report(program.measure())
+    sys.exit(missed)

@@ -1,0 +1,195 @@
+"""`BatchHandle`: many jobs of one function, observed and collected together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kinetic_core.batch.board import Board
+from kinetic_core.batch.errors import BatchError
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.handle import JobHandle
+from kinetic_core.model.states import JobStatus
+
+_LOG = logging.getLogger(__name__)
+_WORKERS = 16
+
+
+class BatchHandle:
+    """One function over many inputs. Made by `run_async_map` and by `attach_batch`."""
+
+    def __init__(
+        self, group_id: str, name: str | None, tags: Mapping[str, str], board: Board, backend: Backend
+    ) -> None:
+        self.group_id = group_id
+        self.name = name
+        self.tags = dict(tags)
+        self._board = board
+        self._backend = backend
+        self._cached_failures: list[JobHandle] | None = None
+
+    @property
+    def jobs(self) -> list[JobHandle | None]:
+        """A slot per input: its job's handle, None while or if it has none."""
+        with self._board.changed:
+            return list(self._board.jobs)
+
+    @property
+    def submission_failures(self) -> dict[int, Exception]:
+        """Index of each input that could not be submitted, and why."""
+        with self._board.changed:
+            return dict(self._board.submission_failures)
+
+    @property
+    def unavailable_children(self) -> dict[int, str]:
+        """Index and job id of inputs whose stored job is gone."""
+        with self._board.changed:
+            return dict(self._board.unavailable)
+
+    def statuses(self) -> list[tuple[int, JobStatus]]:
+        """Index and status of every submitted job."""
+        with self._board.changed:
+            known = {index: seen.status for index, seen in self._board.ended.items()}
+            jobs = list(enumerate(self._board.jobs))
+        return [(index, known.get(index) or job.status()) for index, job in jobs if job is not None]
+
+    def status_counts(self) -> dict[str, int]:
+        """How many jobs are in each status."""
+        return dict(Counter(status.value for _, status in self.statuses()))
+
+    def wait(self, *, timeout: float | None = None) -> None:
+        """Block until every job has ended. Raises WaitTimeout; the jobs go on."""
+        board = self._board
+        board.wait_for(board.is_over, _deadline(timeout), f"batch {self.group_id}")
+        if board.error is not None:
+            raise board.error
+        if board.submission_failures:
+            _LOG.warning(
+                "%s: %d inputs could not be submitted", self.group_id, len(board.submission_failures)
+            )
+
+    def as_completed(
+        self, *, poll_interval: float = 5.0, timeout: float | None = None
+    ) -> Iterator[JobHandle]:
+        """Handles in the order in which their jobs end, while others are still being submitted.
+
+        A job is handed out once its own retries are used up or it succeeded. `poll_interval` is accepted
+        for compatibility: nothing is polled. Raises WaitTimeout.
+        """
+        del poll_interval
+        for index, _ in self._ended(timeout):
+            handle = self._board.jobs[index]
+            assert handle is not None  # noqa: S101  what ended was submitted
+            yield handle
+
+    def results(
+        self,
+        *,
+        timeout: float | None = None,
+        ordered: bool = True,
+        cleanup: bool = True,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Values of all inputs: in input order, or with `ordered=False` in the order they ended.
+
+        Raises BatchError if any input failed, unless `return_exceptions` puts the exception in its place.
+        Raises WaitTimeout if not all have ended after `timeout` seconds; nothing is lost, call again.
+        """
+        outcomes: dict[int, Any] = {}
+        if ordered:
+            self.wait(timeout=timeout)
+        order = [index for index, _ in self._ended(None if ordered else timeout)]
+        exceptions = self._collect(order, cleanup, outcomes)
+        with self._board.changed:
+            unsubmitted = dict(self._board.submission_failures)
+            self._cached_failures = [
+                job for i in sorted(exceptions) if (job := self._board.jobs[i]) is not None
+            ]
+        if self.unavailable_children:
+            _LOG.warning(
+                "%s: the jobs of inputs %s are gone", self.group_id, sorted(self.unavailable_children)
+            )
+        positions = list(range(self._board.size))
+        if (exceptions or unsubmitted) and not return_exceptions:
+            partial = [outcomes.get(index) for index in positions]
+            raise BatchError(self.group_id, self._cached_failures, partial, unsubmitted, exceptions)
+        errors: dict[int, BaseException] = {**exceptions, **unsubmitted}
+        if ordered:
+            return [errors.get(index, outcomes.get(index)) for index in positions]
+        return [errors.get(index, outcomes.get(index)) for index in (*order, *sorted(unsubmitted))]
+
+    def items(self, *, timeout: float | None = None, cleanup: bool = True) -> Iterator[tuple[int, Any]]:
+        """`(index, value)` as jobs end; a failed one's exception is its value."""
+        for index, _ in self._ended(timeout):
+            outcomes: dict[int, Any] = {}
+            exceptions = self._collect([index], cleanup, outcomes)
+            yield index, exceptions.get(index, outcomes.get(index))
+
+    def failures(self) -> list[JobHandle]:
+        """Handles of failed jobs: of the last `results()` pass, else of those that have failed by now."""
+        if self._cached_failures is not None:
+            return list(self._cached_failures)
+        with self._board.changed:
+            return [job for i in self._board.failed() if (job := self._board.jobs[i]) is not None]
+
+    def cancel(self) -> None:
+        """Launch nothing more and stop every job that has not ended."""
+        self._board.stop()
+        with self._board.changed:
+            living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
+        _in_parallel(JobHandle.cancel, living)
+
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too."""
+        for job, error in _in_parallel(
+            lambda job: job.cleanup(k8s=k8s, gcs=gcs), [job for job in self.jobs if job is not None]
+        ):
+            if error is not None:
+                _LOG.warning("cleaning up %s failed: %s", job.job_id, error)
+        if gcs:
+            self._backend.store.delete_all(f"batches/{self.group_id}/")
+
+    def _ended(self, timeout: float | None) -> Iterator[tuple[int, JobStatus]]:
+        board, deadline, given = self._board, _deadline(timeout), 0
+
+        def more() -> list[tuple[int, JobStatus]] | bool | None:
+            fresh = [(index, seen.status) for index, seen in list(board.ended.items())[given:]]
+            return fresh or (True if board.is_over() else None)
+
+        while True:
+            news = board.wait_for(more, deadline, f"batch {self.group_id}")
+            if news is True or not isinstance(news, list):
+                return
+            given += len(news)
+            yield from news
+
+    def _collect(self, order: list[int], cleanup: bool, outcomes: dict[int, Any]) -> dict[int, BaseException]:
+        exceptions: dict[int, BaseException] = {}
+
+        def collect(index: int) -> None:
+            handle = self._board.jobs[index]
+            try:
+                outcomes[index] = handle.result(cleanup=cleanup) if handle else None
+            except Exception as exc:  # noqa: BLE001  whatever the user's function raised: it goes into the BatchError
+                exceptions[index] = exc
+
+        _in_parallel(collect, order)
+        return exceptions
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _in_parallel(action: Any, things: list[Any]) -> list[tuple[Any, BaseException | None]]:
+    """Do it to each on a few threads; each thing with the error it met."""
+    if not things:
+        return []
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_WORKERS, len(things)), "kinetic-batch") as pool:
+        futures = [(thing, pool.submit(action, thing)) for thing in things]
+    return [(thing, future.exception()) for thing, future in futures]

@@ -1,0 +1,165 @@
+"""The Kubernetes Job of one call, as plain data from a pure function.
+
+The local backend runs the same manifest. Field meanings: Kubernetes' batch/v1 reference; indexed Jobs
+with per-index retries and pod failure policies need Kubernetes 1.33 or later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.bootstrap import BOOTSTRAP
+from kinetic_core.cluster.names import (
+    CONTAINER,
+    FAILED_COUNT,
+    FUNCTION,
+    GROUP_ID,
+    IGNORED_COUNT,
+    JOB_ID,
+    SERVICE_ACCOUNT,
+    SPEC_DIGEST,
+)
+from kinetic_core.model.job import JobReference, JobSpec
+
+UNCOLLECTED_SECONDS = 7 * 24 * 3600
+"""How long a finished Job stays for somebody to verify and collect its outcome."""
+
+_WORK_DIR = "/kinetic"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a container needs to know to run one job. `outcome_key` is 64 hex digits."""
+
+    runner_sha256: str
+    payload_sha256: str
+    outcome_key: str
+
+
+def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
+    """The batch/v1 Job: one pod per host of the accelerator, each host an index."""
+    hosts = spec.accelerator.hosts
+    labels = {"app": "kinetic", JOB_ID: reference.job_id, **spec.labels}
+    if spec.group_id is not None:
+        labels[GROUP_ID] = spec.group_id
+    annotations = {SPEC_DIGEST: reference.spec_digest, FUNCTION: reference.func_name}
+    job: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": hosts,
+        "parallelism": hosts,
+        "backoffLimitPerIndex": spec.retries,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _failure_rules()},
+        "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
+        "template": {
+            "metadata": {"labels": labels, "annotations": annotations},
+            "spec": _pod(spec, reference, delivery),
+        },
+    }
+    if spec.timeout is not None:
+        job["activeDeadlineSeconds"] = max(1, round(spec.timeout))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": reference.k8s_name,
+            "namespace": reference.namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": job,
+    }
+
+
+def _failure_rules() -> list[dict[str, Any]]:
+    """Whose budget a pod's end spends; what no rule matches counts against the index's retries."""
+
+    def exits(action: str, codes: list[int]) -> dict[str, Any]:
+        return {
+            "action": action,
+            "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes},
+        }
+
+    return [
+        exits("FailIndex", [wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED]),
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        exits("Ignore", [wire.EXIT_UNPUBLISHED]),
+    ]
+
+
+def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
+    accelerator = spec.accelerator
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "serviceAccountName": SERVICE_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": round(spec.grace),
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": reference.image_uri,
+                "command": ["python3", "-u", "-c", BOOTSTRAP],
+                "env": _environment(spec, reference, delivery),
+                "resources": _resources(spec),
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "volumeMounts": [
+                    {"name": "work", "mountPath": _WORK_DIR},
+                    {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the path frameworks expect
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "work", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    if selector := accelerator.node_selector():
+        pod["nodeSelector"] = selector
+    if tolerations := accelerator.tolerations():
+        pod["tolerations"] = tolerations
+    return pod
+
+
+def _resources(spec: JobSpec) -> dict[str, Any]:
+    """Devices, cores and memory; a CPU job asks for at least a core, so that the autoscaler sees it."""
+    requests: dict[str, Any] = {key: str(value) for key, value in spec.accelerator.device_resources().items()}
+    limits = dict(requests)
+    if spec.accelerator.kind == "cpu":
+        requests["cpu"] = str(spec.accelerator.cpu_count or 1)
+    if spec.memory is not None:
+        requests["memory"] = limits["memory"] = str(spec.memory)
+    elif spec.accelerator.kind == "cpu":
+        requests["memory"] = "1Gi"
+    return {"requests": requests, "limits": limits}
+
+
+def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> list[dict[str, Any]]:
+    values = {
+        "KINETIC_STORE": reference.store_uri,
+        "KINETIC_JOB_ID": reference.job_id,
+        "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
+        "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
+        "KINETIC_OUTCOME_KEY": delivery.outcome_key,
+        "KINETIC_RETRIES": str(spec.retries),
+        "KINETIC_WORK_DIR": _WORK_DIR,
+        "KINETIC_ACCELERATOR": str(spec.accelerator),
+        "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
+        "KINETIC_BACKEND": reference.backend,
+    }
+    fields = {
+        "KINETIC_POD_UID": "metadata.uid",
+        "KINETIC_FAILED_COUNT": f"metadata.annotations['{FAILED_COUNT}']",
+        "KINETIC_IGNORED_COUNT": f"metadata.annotations['{IGNORED_COUNT}']",
+    }
+    plain: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
+    downward: list[dict[str, Any]] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
+    ]
+    return plain + downward

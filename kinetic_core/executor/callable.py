@@ -1,0 +1,83 @@
+"""`RemoteCallable`: a function that runs elsewhere when it is called."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from kinetic_core.executor.progress import Progress
+from kinetic_core.lifecycle.handle import JobHandle
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call, prepare, submit
+
+if TYPE_CHECKING:
+    from kinetic_core.batch.handle import BatchHandle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+Q = ParamSpec("Q")
+
+
+class RemoteCallable(Generic[P, R]):
+    """A decorated function. Calling it runs it as a job and returns the job's value.
+
+    Pickled, it is the undecorated function, so that what contains it can be unpickled in a job, where
+    calling it runs the body in place.
+    """
+
+    def __init__(self, function: Callable[P, R], options: RunOptions) -> None:
+        self._function = function
+        self._options = options
+        functools.update_wrapper(self, function)
+
+    @property
+    def options(self) -> RunOptions:
+        """The validated options of `run`."""
+        return self._options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it as a job, print what it prints, return its value or raise what it raised."""
+        with Progress() as progress:
+            handle = self._submit(args, kwargs, progress)
+            value: R = handle.result(stream_logs=True, on_status_change=progress.status)
+        return value
+
+    def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Start it as a job and return its handle; waits only for packaging and upload."""
+        with Progress() as progress:
+            return self._submit(args, kwargs, progress)
+
+    def run_async_map(self, inputs: Iterable[Any], **options: Any) -> BatchHandle:
+        """Start one job per input; see `kinetic_core.batch.fan_out.run_map` for the options."""
+        from kinetic_core.batch.fan_out import run_map
+
+        return run_map(self._function, self._options, inputs, **options)
+
+    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
+        call = Call(self._function, args, kwargs)
+        prepared = prepare(call, self._options, progress=progress.say)
+        return JobHandle.of(submit(prepared))
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...
+    @overload
+    def __get__(
+        self: RemoteCallable[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> RemoteCallable[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> RemoteCallable[Any, Any]:
+        """On an instance: the same job with the instance as first argument."""
+        above = isinstance(self._function, staticmethod | classmethod)
+        if not above and (instance is None or not hasattr(self._function, "__get__")):
+            return self
+        return RemoteCallable(self._function.__get__(instance, owner), self._options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # itemgetter(0)((f,)) is f: a reduction the standard library alone can undo.
+        return operator.itemgetter(0), ((self._function,),)
+
+    def __repr__(self) -> str:
+        name = getattr(self, "__qualname__", repr(self._function))
+        return f"<kinetic job function {name} on {self._options.accelerator}>"

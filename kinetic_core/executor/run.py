@@ -1,0 +1,93 @@
+"""`run`: the decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+from kinetic_core.errors import InvalidFunction
+from kinetic_core.executor.callable import RemoteCallable
+from kinetic_core.lifecycle.options import RunOptions
+
+if TYPE_CHECKING:
+    from kinetic_core.data.data import Data
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What `run(...)` returns: it keeps the signature of what it decorates."""
+
+    def __call__(self, function: Callable[P, R], /) -> RemoteCallable[P, R]: ...
+
+
+def run(
+    accelerator: str = "tpu-v5e-1",
+    container_image: str | None = None,
+    base_image_repo: str | None = None,
+    zone: str | None = None,
+    project: str | None = None,
+    capture_env_vars: list[str] | Sequence[str] | None = None,
+    cluster: str | None = None,
+    backend: str | None = None,
+    namespace: str | None = None,
+    volumes: Mapping[str, Data] | None = None,
+    spot: bool = False,
+    output_dir: str | None = None,
+    debug: bool = False,
+    *,
+    memory: str | int | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+) -> Decorator:
+    """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
+
+    accelerator: hardware and size: `tpu-v6e-8`, `gpu-l4`, `gpu-a100-80gb-4`, `cpu`, `cpu:8`; `:spot` at
+        the end is `spot=True`.
+    container_image: image to run in; None or `"bundled"` for one with the project's dependencies.
+    base_image_repo: repository of base images for `container_image="prebuilt"`.
+    zone, project, cluster, namespace: where; each falls back to its `KINETIC_*` variable.
+    capture_env_vars: names, or prefixes ending in `*`, of variables the job should see.
+    backend: `"local"`, `"gke"` or `"pathways"`; falls back to `KINETIC_BACKEND`.
+    volumes: absolute mount path to `Data` that should be there when the function starts.
+    spot: use spot capacity.
+    output_dir: what the job finds as `KINETIC_OUTPUT_DIR`; default: a place of its own per job.
+    debug: wait for a debugger.
+    memory: limit per host, such as `"16Gi"` or bytes; None for no limit.
+    timeout: seconds from submission after which the job is ended; None for no limit.
+    retries: extra attempts after the function failed.
+
+    Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its
+    kinds, TypeError for an argument of the wrong type.
+    """
+    if callable(accelerator):
+        raise InvalidFunction(
+            'run needs its options: write @run(accelerator="tpu-v5e-1") (or any other), not a bare @run'
+        )
+    options = RunOptions.checked(
+        accelerator,
+        spot=spot,
+        capture_env_vars=capture_env_vars,
+        volumes=volumes,
+        memory=memory,
+        timeout=timeout,
+        retries=retries,
+        debug=debug,
+        container_image=container_image,
+        base_image_repo=base_image_repo,
+        zone=zone,
+        project=project,
+        cluster=cluster,
+        backend=backend,
+        namespace=namespace,
+        output_dir=output_dir,
+    )
+
+    def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
+        from kinetic_core.packaging.callables import check_callable
+
+        check_callable(function)
+        return RemoteCallable(function, options)
+
+    return decorate

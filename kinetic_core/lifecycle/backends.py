@@ -1,0 +1,83 @@
+"""The backends: what the lifecycle needs of one, and how one is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.errors import BackendUnavailable, ConfigurationError
+from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.storage.protocol import ObjectStore
+
+Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
+"""A Job and its Pods, in Kubernetes' shape."""
+
+
+class Backend(Protocol):
+    """A place where jobs run: it keeps Job and Pod objects and starts what they describe."""
+
+    name: str
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+    @property
+    def key(self) -> str:
+        """Names the place, so that one process watches it once."""
+
+    def check(self, spec: JobSpec) -> tuple[str, ...]:
+        """Refuse what can never run here; notices about what will be different here."""
+
+    def image(self) -> str:
+        """The container image jobs run in when the call names none."""
+
+    def create(self, manifest: Mapping[str, Any]) -> bool:
+        """Create the Job: True if made, False if it was there with the same spec digest."""
+
+    def get(self, namespace: str, job_id: str) -> Found | None:
+        """The Job and its Pods now, None if there is no such Job."""
+
+    def delete(self, namespace: str, job_id: str) -> None:
+        """Cancel: stop everything the job runs, return when it is dead. Idempotent."""
+
+    def remove(self, namespace: str, job_id: str) -> None:
+        """Forget a finished Job: its objects, working directory and container logs."""
+
+    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
+        """A token for now and the ids of jobs that changed since another one; None for "any may have"."""
+
+    def log(self, namespace: str, job_id: str, attempt: int, offset: int) -> bytes | None:
+        """What the attempt's container printed from a byte offset on; None if nothing is kept here."""
+
+
+def open_backend(name: str, settings: Settings) -> Backend:
+    """The backend of that name, as the settings describe it. Starts nothing, connects to nothing."""
+    if name == "local":
+        from kinetic_core.local.backend import LocalBackend
+
+        return LocalBackend(settings.local_store)
+    raise BackendUnavailable(
+        f"backend {name!r} is not available in this version. backend='local' (or KINETIC_BACKEND=local) runs "
+        "the same call on this machine"
+    )
+
+
+def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
+    """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else by the number of hosts."""
+    return asked or settings.backend or ("pathways" if hosts > 1 else "gke")
+
+
+def backend_of(reference: JobReference, settings: Settings | None = None) -> Backend:
+    """The backend a job lives on. Raises ConfigurationError if the settings point somewhere else."""
+    if reference.backend == "local":
+        from pathlib import Path
+        from urllib.parse import unquote, urlparse
+
+        from kinetic_core.local.backend import LocalBackend
+
+        parsed = urlparse(reference.store_uri)
+        if parsed.scheme != "file" or parsed.netloc:
+            raise ConfigurationError(f"job {reference.job_id}: {reference.store_uri!r} is not a local store")
+        return LocalBackend.of_store(Path(unquote(parsed.path)))
+    return open_backend(reference.backend, settings or read_settings())

@@ -1,0 +1,49 @@
+"""Collecting a job's outcome: read, verified against the job's key, decoded."""
+
+from __future__ import annotations
+
+from kinetic_core._runner import wire
+from kinetic_core.errors import JobNotFound, ObjectNotFound
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.lifecycle.outcome import Outcome, read_outcome
+from kinetic_core.lifecycle.references import ResultReference
+from kinetic_core.lifecycle.settling import outcome_key
+from kinetic_core.model.job import JobReference
+
+
+def collect(
+    reference: JobReference, *, allow_pickle: bool | None = None, known_digest: str | None = None
+) -> Outcome:
+    """The committed outcome of a job that has ended.
+
+    `allow_pickle` None lets its value be unpickled if the signature could be verified (with the Job gone,
+    its key is gone), True in any case, False never. `known_digest` is of an outcome verified before.
+    Raises JobNotFound if no outcome is there, UnverifiedResult if it is not the job's own.
+    """
+    backend = backend_of(reference)
+    frame = _frame(reference)
+    found = backend.get(reference.namespace, reference.job_id)
+    key = outcome_key(found[0] if found else None)
+    known = known_digest is not None and known_digest == wire.digest(frame)
+    return read_outcome(frame, key, job_id=reference.job_id, allow_pickle=allow_pickle, known=known)
+
+
+def result_reference(reference: JobReference, outcome: Outcome) -> ResultReference:
+    """Where a value lies, for another job to load it without this process ever decoding it."""
+    return ResultReference(
+        store_uri=reference.store_uri,
+        object_name=wire.result_object(reference.job_id),
+        sha256=wire.digest(_frame(reference)),
+        job_id=reference.job_id,
+        type_name=outcome.result_type or "object",
+    )
+
+
+def _frame(reference: JobReference) -> bytes:
+    try:
+        return backend_of(reference).store.read(wire.result_object(reference.job_id))
+    except ObjectNotFound as exc:
+        raise JobNotFound(
+            f"{reference.job_id} has no outcome in {reference.store_uri}: it has not ended, or its "
+            "objects were removed"
+        ) from exc

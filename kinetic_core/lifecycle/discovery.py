@@ -1,0 +1,63 @@
+"""Finding jobs again: by id, or all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from kinetic_core.configuration import read_settings
+from kinetic_core.errors import InvalidRequest, KineticError
+from kinetic_core.lifecycle import observing
+from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.lifecycle.handle import JobHandle
+
+_LOG = logging.getLogger(__name__)
+
+
+def attach(
+    job_id: str, project: str | None = None, cluster: str | None = None, *, backend: str | None = None
+) -> JobHandle:
+    """The handle of a job submitted by any process, from what is stored of it.
+
+    `backend` falls back to `KINETIC_BACKEND`. Raises JobNotFound if no such job is stored there.
+    """
+    if not job_id or "/" in job_id:
+        raise InvalidRequest(f"job_id={job_id!r} is not a job id such as 'job-0123456789abcdef'")
+    return JobHandle.of(observing.found(_backend(backend, project, cluster), job_id))
+
+
+def list_jobs(
+    project: str | None = None,
+    zone: str | None = None,
+    cluster: str | None = None,
+    namespace: str | None = None,
+    *,
+    backend: str | None = None,
+) -> list[JobHandle]:
+    """Every job that is stored, finished ones too, newest first.
+
+    A job whose handle cannot be read is left out with a warning. `namespace` limits the list to one.
+    """
+    opened = _backend(backend, project, cluster, zone)
+    handles = (handle for job_id in _newest_first(opened) if (handle := _readable(opened, job_id)))
+    return [handle for handle in handles if namespace in (None, handle.namespace)]
+
+
+def _backend(name: str | None, project: str | None, cluster: str | None, zone: str | None = None) -> Backend:
+    del project, cluster, zone  # they choose among clusters; the local backend is one place
+    settings = read_settings()
+    return open_backend(backend_name(name, 1, settings), settings)
+
+
+def _newest_first(backend: Backend) -> Iterator[str]:
+    for info in backend.store.list("index/"):
+        yield info.name.partition("/")[2].partition("-")[2]
+
+
+def _readable(backend: Backend, job_id: str) -> JobHandle | None:
+    try:
+        reference = observing.find(backend, job_id)
+    except KineticError as exc:
+        _LOG.warning("leaving %s out of the list: %s", job_id, exc)
+        return None
+    return JobHandle.of(reference) if reference else None

@@ -1,0 +1,58 @@
+"""Ending a job: cancelling it while it lives, removing what is left of it afterwards."""
+
+from __future__ import annotations
+
+import calendar
+import json
+import time
+
+from kinetic_core._runner import wire
+from kinetic_core.errors import InvalidRequest, ObjectExists
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.lifecycle.settling import look
+from kinetic_core.model.job import JobReference
+
+
+def cancel(reference: JobReference) -> None:
+    """Stop the job and return when nothing of it runs. Idempotent; a finished job keeps its outcome.
+
+    The marker comes first, so that an attempt which is starting just now reads it before user code.
+    """
+    backend = backend_of(reference)
+    if look(backend, reference).is_terminal:
+        return
+    try:
+        backend.store.create(wire.cancel_object(reference.job_id), json.dumps({"at": time.time()}).encode())
+    except ObjectExists:
+        pass  # somebody else cancels too: both make sure that it is dead
+    backend.delete(reference.namespace, reference.job_id)
+    look(backend, reference)
+
+
+def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> None:
+    """Remove the job's Kubernetes object and pods (`k8s`) and its objects in the store (`gcs`).
+
+    Outputs, project files and data stay. Raises InvalidRequest for a job that still runs: cancel first.
+    """
+    backend = backend_of(reference)
+    found = backend.get(reference.namespace, reference.job_id)
+    if found is not None and not look(backend, reference).is_terminal:
+        raise InvalidRequest(f"{reference.job_id} has not ended; call cancel() before cleanup()")
+    if k8s and found is not None:
+        backend.remove(reference.namespace, reference.job_id)
+    if gcs:
+        backend.store.delete_all(f"jobs/{reference.job_id}/")
+        backend.store.delete(index_object(reference))
+
+
+def drop_payload(reference: JobReference) -> None:
+    """After success: the Kubernetes object and the payload go; handle, outcome and logs stay."""
+    backend = backend_of(reference)
+    backend.remove(reference.namespace, reference.job_id)
+    backend.store.delete(wire.payload_object(reference.job_id))
+
+
+def index_object(reference: JobReference) -> str:
+    """The entry that lets one listing name the newest jobs first."""
+    created = time.strptime(reference.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    return f"index/{10**11 - calendar.timegm(created):012d}-{reference.job_id}"

@@ -1,0 +1,182 @@
+"""`JobHandle`: one job, as the person who started it holds it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from kinetic_core.lifecycle import collecting, ending, logs, observing
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.states import JobStatus
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobHandle(JobReference):
+    """Durable description of a submitted job, usable from any process that reaches its store.
+
+    All fields are JSON-safe; nothing of the function or of a connection is kept in it.
+    """
+
+    @classmethod
+    def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> Self:
+        """A handle from an object with the attributes of a job: `job_id`, `project`, `func`, ..."""
+        return cls(
+            job_id=ctx.job_id,
+            backend=backend_name,
+            project=ctx.project,
+            cluster_name=ctx.cluster_name,
+            zone=ctx.zone,
+            namespace=namespace,
+            bucket_name=ctx.bucket_name,
+            k8s_name=k8s_name,
+            image_uri=ctx.image_uri or "",
+            accelerator=ctx.accelerator,
+            func_name=ctx.func.__name__,
+            display_name=ctx.display_name,
+            created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            debug=getattr(ctx, "debug", False),
+        )
+
+    @classmethod
+    def of(cls, reference: JobReference) -> Self:
+        """The handle of a reference."""
+        return cls.from_dict(reference.to_dict())
+
+    def observe(self) -> JobObservation:
+        """All that is known of the job now: status, reason, attempt, times, failure."""
+        return observing.observe(self)
+
+    def status(self) -> JobStatus:
+        """The job's status now."""
+        return self.observe().status
+
+    def logs(self, follow: bool = False) -> str | None:
+        """What the job printed; with `follow`, print it to stdout as it comes until the job ends."""
+        if not follow:
+            return logs.read_log(backend_of(self), self, self.observe().attempt)
+        for line in logs.follow_log(backend_of(self), self, lambda: self.observe().is_terminal):
+            print(line, flush=True)
+        return None
+
+    def tail(self, n: int = 100) -> str:
+        """The last `n` lines the job printed."""
+        text = logs.read_attempt(backend_of(self), self, self.observe().attempt).decode(errors="replace")
+        return "\n".join(text.splitlines()[-n:]) if n > 0 else ""
+
+    def result(
+        self,
+        timeout: float | None = None,
+        cleanup: bool | None = None,
+        cleanup_timeout: float = 180,
+        cleanup_poll_interval: float = 2,
+        stream_logs: bool | None = None,
+        on_status_change: Callable[[JobStatus], None] | None = None,
+        trust_store: bool = False,
+    ) -> Any:
+        """Wait for the job and return the function's value, or raise what it raised.
+
+        With `cleanup` (default: unless the job is a debug job) a success removes the pod and the payload;
+        a failure keeps everything. `stream_logs` prints the job's lines to stdout while it runs.
+        `cleanup_timeout` and `cleanup_poll_interval` are accepted for compatibility: clean-up is done
+        when this returns. `trust_store` decodes a pickled value whose signature can no longer be checked.
+
+        Raises WaitTimeout (a TimeoutError) after `timeout` seconds, the job going on; the user's own
+        exception with the remote traceback as a note; or a JobError.
+        """
+        del cleanup_timeout, cleanup_poll_interval
+        follower = self._follow() if stream_logs else None
+        try:
+            observing.wait(self, timeout, _announcer(on_status_change))
+        finally:
+            if follower is not None:
+                follower.set()
+        outcome = collecting.collect(
+            self, allow_pickle=trust_store or None, known_digest=self.__dict__.get("_verified")
+        )
+        if outcome.verified:
+            # Not a field: cleaning up removes the key, and result() may be called again.
+            object.__setattr__(self, "_verified", outcome.digest)
+        value = outcome.value_or_raise()
+        if cleanup or (cleanup is None and not self.debug):
+            self._clean_up_after_success()
+        return value
+
+    def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:
+        """Stop the job; returns when nothing of it runs. What it stored is kept."""
+        del cleanup_timeout, cleanup_poll_interval
+        ending.cancel(self)
+
+    def cleanup(
+        self,
+        k8s: bool = True,
+        gcs: bool = True,
+        cleanup_timeout: float = 180,
+        cleanup_poll_interval: float = 2,
+    ) -> None:
+        """Remove the finished job's Kubernetes object (`k8s`) and stored objects (`gcs`). Outputs stay."""
+        del cleanup_timeout, cleanup_poll_interval
+        ending.cleanup(self, k8s=k8s, gcs=gcs)
+
+    def debug_attach(self, local_port: int = 5678, working_dir: str | None = None) -> Any:
+        """Attach a debugger to a job started with `debug=True`."""
+        del local_port, working_dir
+        from kinetic_core.errors import InvalidRequest
+
+        raise InvalidRequest(
+            f"{self.job_id} was not started with debug=True, which this version does not have"
+        )
+
+    def _clean_up_after_success(self) -> None:
+        try:
+            ending.drop_payload(self)
+        except OSError as exc:  # StoreError included: the value is in hand and must not be lost for this
+            _LOG.warning("%s succeeded, but cleaning up after it failed: %s", self.job_id, exc)
+
+    def _follow(self) -> _Follower:
+        follower = _Follower(self)
+        follower.start()
+        return follower
+
+
+class _Follower(threading.Thread):
+    """Prints a job's lines to stdout until it is told that the job has ended."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        super().__init__(name=f"kinetic-log-{handle.job_id}", daemon=True)
+        self._handle = handle
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        for line in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+    def set(self) -> None:
+        """The job has ended: print what is left and stop."""
+        self._ended.set()
+        self.join(timeout=10)
+
+
+def _announcer(callback: Callable[[JobStatus], None] | None) -> Callable[[JobObservation], None] | None:
+    if callback is None:
+        return None
+    last: list[JobStatus] = []
+
+    def announce(observation: JobObservation) -> None:
+        if last and last[-1] is observation.status:
+            return
+        last.append(observation.status)
+        try:
+            callback(observation.status)
+        except Exception:  # noqa: BLE001  the promise of `on_status_change`: its mistakes never lose a result
+            _LOG.exception("on_status_change failed")
+
+    return announce

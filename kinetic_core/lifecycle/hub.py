@@ -1,0 +1,128 @@
+"""One watch per backend and namespace for every observer in this process.
+
+A hub is a daemon thread that lives while somebody is subscribed. It asks the backend what changed,
+computes the verdict of those jobs and calls their subscribers. Events are hints: what is handed out is
+always a fresh observation. A look that fails is tried again; it never ends or fails a job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kinetic_core.errors import KineticError
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.settling import look
+from kinetic_core.model.job import JobObservation, JobReference
+
+_POLL_SECONDS = 0.04
+_RETRY_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
+
+Callback = Callable[[JobObservation], None]
+
+
+@dataclass(eq=False)
+class Subscription:
+    """One observer of one job. `close()` ends it; its callback is not called afterwards again."""
+
+    reference: JobReference
+    callback: Callback
+    hub: JobHub
+    last: JobObservation | None = None
+
+    def close(self) -> None:
+        self.hub.unsubscribe(self)
+
+
+@dataclass(eq=False)
+class JobHub:
+    """The subscribers of one backend and namespace, and the thread that serves them."""
+
+    backend: Backend
+    namespace: str
+    _subscriptions: dict[str, list[Subscription]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _fresh: set[str] = field(default_factory=set)
+    _thread: threading.Thread | None = None
+
+    def subscribe(self, reference: JobReference, callback: Callback) -> Subscription:
+        subscription = Subscription(reference, callback, self)
+        with self._lock:
+            self._subscriptions.setdefault(reference.job_id, []).append(subscription)
+            self._fresh.add(reference.job_id)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"kinetic-hub-{self.namespace}", daemon=True
+                )
+                self._thread.start()
+        self._wake.set()
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        with self._lock:
+            others = self._subscriptions.get(subscription.reference.job_id, [])
+            if subscription in others:
+                others.remove(subscription)
+            if not others:
+                self._subscriptions.pop(subscription.reference.job_id, None)
+        self._wake.set()
+
+    def _run(self) -> None:
+        token: object | None = None
+        pause = 0.0
+        while self._has_work(pause):
+            try:
+                token, changed = self.backend.changes(self.namespace, token)
+                self._serve(changed)
+                pause = _POLL_SECONDS
+            except (KineticError, OSError) as exc:
+                _LOG.warning("cannot look at the jobs of %s, trying again: %s", self.backend.key, exc)
+                token, pause = None, _RETRY_SECONDS
+
+    def _has_work(self, pause: float) -> bool:
+        """Wait for the next look; False, ending the thread, when nobody is subscribed any more."""
+        if pause:
+            self._wake.wait(pause)
+        self._wake.clear()
+        with self._lock:
+            if not self._subscriptions:
+                self._thread = None
+                return False
+            return True
+
+    def _serve(self, changed: set[str] | None) -> None:
+        with self._lock:
+            fresh, self._fresh = self._fresh, set()
+            wanted = (
+                set(self._subscriptions) if changed is None else (changed | fresh) & set(self._subscriptions)
+            )
+            due = [subscription for job_id in wanted for subscription in self._subscriptions[job_id]]
+        observed: dict[str, JobObservation] = {}
+        for subscription in due:
+            job_id = subscription.reference.job_id
+            if job_id not in observed:
+                observed[job_id] = look(self.backend, subscription.reference)
+            self._tell(subscription, observed[job_id])
+
+    def _tell(self, subscription: Subscription, observation: JobObservation) -> None:
+        if subscription.last == observation:
+            return
+        subscription.last = observation
+        try:
+            subscription.callback(observation)
+        except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
+            _LOG.exception("an observer of %s failed", subscription.reference.job_id)
+
+
+_hubs: dict[tuple[str, str], JobHub] = {}
+_hubs_lock = threading.Lock()
+
+
+def hub_for(backend: Backend, namespace: str) -> JobHub:
+    """This process's hub of a backend and namespace: sharing it is what keeps watching cheap."""
+    with _hubs_lock:
+        return _hubs.setdefault((backend.key, namespace), JobHub(backend, namespace))

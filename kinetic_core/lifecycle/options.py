@@ -1,0 +1,159 @@
+"""The options of `run`, validated where they are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Self
+
+from kinetic_core.configuration import BACKENDS
+from kinetic_core.data.data import Data
+from kinetic_core.errors import InvalidRequest
+from kinetic_core.model.accelerators import Accelerator, parse_accelerator
+
+_MEMORY_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", start=1)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the user asked for, checked. Make one with `RunOptions.checked(...)`.
+
+    `memory` is in bytes per host, `timeout` in seconds from submission (waiting included); None means no
+    limit. `retries` counts extra attempts after the function failed.
+    """
+
+    accelerator: Accelerator
+    container_image: str | None = None
+    base_image_repo: str | None = None
+    zone: str | None = None
+    project: str | None = None
+    capture_env_vars: tuple[str, ...] = ()
+    cluster: str | None = None
+    backend: str | None = None
+    namespace: str | None = None
+    volumes: Mapping[str, Data] = field(default_factory=dict)
+    output_dir: str | None = None
+    debug: bool = False
+    memory: int | None = None
+    timeout: float | None = None
+    retries: int = 0
+
+    @classmethod
+    def checked(
+        cls,
+        accelerator: str | Accelerator = "tpu-v5e-1",
+        *,
+        spot: bool = False,
+        capture_env_vars: Sequence[str] | None = None,
+        volumes: Mapping[str, Data] | None = None,
+        memory: str | int | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+        debug: bool = False,
+        **texts: str | None,
+    ) -> Self:
+        """Options from what the user wrote. Touches no file and no network.
+
+        Raises InvalidRequest or one of its kinds, naming the argument; TypeError as Python does for an
+        argument of the wrong type.
+        """
+        parsed = parse_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
+        if not isinstance(parsed, Accelerator):
+            raise TypeError(f"accelerator={accelerator!r} must be a name such as 'tpu-v6e-8' or 'cpu'")
+        if spot and parsed.kind != "cpu":
+            parsed = replace(parsed, spot=True)
+        if debug:
+            raise InvalidRequest("debug=True is not available in this version; leave it out")
+        return cls(
+            accelerator=parsed,
+            capture_env_vars=_patterns(capture_env_vars),
+            volumes=_volumes(volumes),
+            memory=_memory(memory),
+            timeout=_timeout(timeout),
+            retries=_retries(retries),
+            **_texts(texts),
+        )
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, Any]:
+    allowed = (
+        "container_image",
+        "base_image_repo",
+        "zone",
+        "project",
+        "cluster",
+        "backend",
+        "namespace",
+        "output_dir",
+    )
+    for name, value in given.items():
+        if name not in allowed:
+            raise TypeError(f"run() got an unexpected keyword argument {name!r}")
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise InvalidRequest(f"{name}={value!r} must be a non-empty string or None")
+    backend = given.get("backend")
+    if backend is not None and backend not in BACKENDS:
+        raise InvalidRequest(f"backend={backend!r} is not one of {', '.join(BACKENDS)}")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _patterns(patterns: Sequence[str] | None) -> tuple[str, ...]:
+    if patterns is None:
+        return ()
+    from kinetic_core.packaging.capture import check_patterns
+
+    return tuple(check_patterns(patterns))
+
+
+def _volumes(volumes: Mapping[str, Data] | None) -> Mapping[str, Data]:
+    if volumes is None:
+        return MappingProxyType({})
+    if not isinstance(volumes, Mapping):
+        raise TypeError(f"volumes={volumes!r} must be a dict of mount path to Data")
+    for mount, data in volumes.items():
+        if not isinstance(mount, str) or not mount.startswith("/") or mount.rstrip("/") == "":
+            raise InvalidRequest(f"volumes: {mount!r} must be an absolute path such as '/data'")
+        if ".." in mount.split("/"):
+            raise InvalidRequest(f"volumes: {mount!r} must not contain '..'")
+        if not isinstance(data, Data):
+            raise TypeError(f"volumes[{mount!r}] is a {type(data).__name__}; wrap the path: Data(...)")
+    return MappingProxyType(dict(volumes))
+
+
+def _memory(memory: str | int | None) -> int | None:
+    if memory is None:
+        return None
+    if isinstance(memory, int) and not isinstance(memory, bool):
+        amount = memory
+    else:
+        text = str(memory).strip()
+        digits = text.rstrip("KMGTi")
+        try:
+            amount = int(float(digits) * _MEMORY_UNITS[text[len(digits) :]])
+        except (ValueError, KeyError, OverflowError):
+            raise InvalidRequest(f"memory={memory!r} is not an amount such as '512Mi' or '16Gi'") from None
+    if amount < 4 << 20:
+        raise InvalidRequest(f"memory={memory!r} is too little to start Python; give at least '64Mi'")
+    return amount
+
+
+def _timeout(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        raise TypeError(f"timeout={timeout!r} must be a number of seconds")
+    if not math.isfinite(timeout) or timeout < 1:
+        raise InvalidRequest(f"timeout={timeout!r} must be at least 1 second; None means no limit")
+    return float(timeout)
+
+
+def _retries(retries: int) -> int:
+    if not isinstance(retries, int) or isinstance(retries, bool):
+        raise TypeError(f"retries={retries!r} must be a whole number")
+    if not 0 <= retries <= 100:
+        raise InvalidRequest(f"retries={retries} must be between 0 and 100")
+    return retries

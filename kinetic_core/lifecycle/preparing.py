@@ -1,0 +1,258 @@
+"""From a call to a job that could be created: pack the function and its project, address it.
+
+A batch packs once and addresses many times. Nothing is stored before the call is known to be sound.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.errors import UnpicklableArgument
+from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.lifecycle.digests import spec_digest
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.shipping import Substitutes
+from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.packaging.callables import callable_name, check_arguments, source_file
+from kinetic_core.packaging.capture import capture
+from kinetic_core.packaging.payload import PackedFunction, pack_arguments, pack_function, payload_frame
+from kinetic_core.packaging.pickling import ProjectModules
+from kinetic_core.packaging.project import locate_project
+from kinetic_core.packaging.tree import store_project
+
+_LOG = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and what to call it with."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A job's place in a batch."""
+
+    group_id: str
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A function and its project, stored and ready to be called many times."""
+
+    function: Callable[..., Any]
+    packed_function: PackedFunction
+    spec: JobSpec
+    backend: Backend
+    settings: Settings
+    options: RunOptions
+    tree: str
+    volumes: tuple[Mapping[str, Any], ...]
+    substitutes: Substitutes
+
+    @property
+    def function_name(self) -> str:
+        return self.packed_function.name
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One call, complete: submitting it stores its payload and creates its job."""
+
+    backend: Backend
+    spec: JobSpec
+    reference: JobReference
+    payload: bytes
+
+    @property
+    def spec_digest(self) -> str:
+        """What makes two calls the same: everything but the job's id and its output directory."""
+        return self.reference.spec_digest
+
+
+def pack(
+    function: Callable[..., Any],
+    options: RunOptions,
+    settings: Settings | None = None,
+    *,
+    calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
+    tolerant: bool = False,
+    progress: Progress = lambda _phase: None,
+) -> Packed:
+    """Pack a function, its project and volumes, and store the files the store lacks.
+
+    `calls`: the arguments the function will be called with, to find the data in them: data below the
+    project is stored as data, not again with the project. `tolerant` leaves arguments that cannot be
+    pickled to be told when they are addressed. Raises InvalidRequest or one of its kinds,
+    ConfigurationError or StoreError; before anything is stored if the call is at fault.
+    """
+    settings = settings or read_settings()
+    backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+    progress("packing")
+    function = function.__func__ if isinstance(function, staticmethod) else function
+    environment, notices = capture(options.capture_env_vars, os.environ)
+    spec = _spec(callable_name(function), options, settings, backend.name, environment)
+    notices += backend.check(spec)
+    project = locate_project(source_file(function), package_root=settings.package_root)
+    modules = ProjectModules(str(project.root))
+    substitutes = Substitutes()
+    packed_function = pack_function(function, project, modules, substitutes)
+    for args, kwargs in calls:
+        try:
+            pack_arguments(args, kwargs, modules, substitutes)
+        except UnpicklableArgument:
+            if not tolerant:
+                raise
+    substitutes.note(options.volumes.values())
+    progress("uploading")
+    tree = store_project(
+        project,
+        backend.store,
+        cache=settings.cache,
+        default_excludes=settings.default_excludes,
+        without=substitutes.paths(),
+        warn_bytes=settings.project_warn_bytes,
+        progress=progress,
+    )
+    if substitutes.found:
+        substitutes.store(backend.store, settings.cache)
+        packed_function = pack_function(function, project, modules, substitutes)
+    for notice in (*notices, *tree.notices):
+        _LOG.warning("%s", notice)
+    if environment:
+        _LOG.info("captured environment variables: %s", ", ".join(environment))
+    volumes = tuple(
+        {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
+    )
+    return Packed(
+        function, packed_function, spec, backend, settings, options, tree.sha256, volumes, substitutes
+    )
+
+
+def address(
+    packed: Packed,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    job_id: str | None = None,
+    group: Group | None = None,
+) -> Prepared:
+    """Complete a packed function with the arguments of one call; data in them is stored.
+
+    With a `job_id` the call's digest is comparable between processes, so that a repeated submission is
+    known for what it is. Raises TypeError if the arguments do not fit, UnpicklableArgument if one cannot
+    travel.
+    """
+    arguments = dict(kwargs or {})
+    check_arguments(packed.function, args, arguments)
+    modules, substitutes = packed.packed_function.modules, packed.substitutes
+    pickled = pack_arguments(args, arguments, modules, substitutes)
+    if not substitutes.is_complete:
+        substitutes.store(packed.backend.store, packed.settings.cache)
+        pickled = pack_arguments(args, arguments, modules, substitutes)
+    if len(pickled) > packed.settings.payload_warn_bytes > 0:
+        _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled) >> 20)
+    name = job_id or f"job-{secrets.token_hex(8)}"
+    outputs = _output_dir(packed, name, group)
+    spec = replace(
+        packed.spec,
+        output_dir=outputs,
+        group_id=group.group_id if group else None,
+        group_index=group.index if group else None,
+    )
+    call = (packed.function, args, arguments) if job_id is not None and group is None else None
+    digest = spec_digest(packed, pickled, call)
+    payload = payload_frame(
+        packed.packed_function,
+        pickled,
+        tree=packed.tree,
+        env={**spec.environment, "KINETIC_OUTPUT_DIR": outputs},
+        volumes=packed.volumes,
+        output_dir=outputs,
+        spec_digest=digest,
+    )
+    return Prepared(packed.backend, spec, _reference(packed, spec, name, digest, group), payload)
+
+
+def prepare(
+    call: Call,
+    options: RunOptions,
+    *,
+    job_id: str | None = None,
+    settings: Settings | None = None,
+    progress: Progress = lambda _phase: None,
+) -> Prepared:
+    """Pack and address one call. Raises as `pack` and `address` do, before anything is stored."""
+    arguments = dict(call.kwargs or {})
+    check_arguments(call.function, call.args, arguments)
+    packed = pack(call.function, options, settings, calls=[(call.args, arguments)], progress=progress)
+    return address(packed, call.args, arguments, job_id=job_id)
+
+
+def _spec(
+    name: str, options: RunOptions, settings: Settings, backend: str, environment: Mapping[str, str]
+) -> JobSpec:
+    return JobSpec(
+        function_name=name,
+        accelerator=options.accelerator,
+        backend=backend,
+        namespace=options.namespace or settings.namespace,
+        memory=options.memory,
+        timeout=options.timeout,
+        retries=options.retries,
+        environment=environment,
+        container_image=options.container_image,
+    )
+
+
+def _output_dir(packed: Packed, job_id: str, group: Group | None) -> str:
+    """Asked for, else a place of the job's own; a batch's jobs never share one."""
+    asked = packed.options.output_dir or packed.settings.output_dir
+    if asked is not None:
+        return f"{asked.rstrip('/')}/{group.index}" if group else asked
+    uri = f"{packed.backend.store.uri}/{wire.outputs_prefix(job_id)}"
+    if not uri.startswith("file://"):
+        return uri
+    from urllib.parse import unquote, urlparse
+
+    return unquote(urlparse(uri).path)
+
+
+def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None) -> JobReference:
+    local = packed.backend.name == "local"
+    options, settings = packed.options, packed.settings
+    return JobReference(
+        job_id=job_id,
+        backend=packed.backend.name,
+        project=options.project or settings.project,
+        cluster_name="local" if local else options.cluster or settings.cluster,
+        zone="" if local else options.zone or settings.zone,
+        namespace=spec.namespace,
+        bucket_name="",
+        k8s_name=f"kinetic-{job_id}",
+        image_uri=packed.backend.image() if local else spec.container_image or packed.backend.image(),
+        accelerator=str(spec.accelerator),
+        func_name=spec.function_name,
+        display_name=f"kinetic-{spec.function_name}-{job_id}",
+        created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        group_id=group.group_id if group else None,
+        group_kind=group.kind if group else None,
+        group_index=group.index if group else None,
+        store_uri=packed.backend.store.uri,
+        spec_digest=digest,
+    )

@@ -1,0 +1,95 @@
+"""What a job's state is, from everything that is known, and the record of how a dead one died.
+
+A job whose runner committed an outcome is decided by it. One whose runner could not (killed, machine
+gone, never started) is settled by the first observer that sees it end: it writes the verdict where the
+outcome would be, create-only, so that every later observer, on any machine, reads the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.verdict import observe as verdict
+from kinetic_core.errors import ObjectExists, ObjectNotFound
+from kinetic_core.lifecycle.backends import Backend, Found
+from kinetic_core.lifecycle.logs import last_lines
+from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.states import JobStatus
+from kinetic_core.storage.protocol import ObjectStore
+
+
+def look(backend: Backend, reference: JobReference) -> JobObservation:
+    """The job's state now. Settles it if it ended without an outcome."""
+    found = backend.get(reference.namespace, reference.job_id)
+    if found is None:
+        return _from_store(backend.store, reference)
+    observation = verdict(*found)
+    if observation.status is JobStatus.SUCCEEDED or not observation.is_terminal:
+        return observation
+    committed = _from_store(backend.store, reference)
+    if committed.status is JobStatus.NOT_FOUND:
+        return settle(backend, reference, found, observation)
+    # The runner may have been killed between committing and exiting: what it committed counts.
+    times = (observation.created_at, observation.started_at, observation.finished_at)
+    return replace(committed, created_at=times[0], started_at=times[1], finished_at=times[2])
+
+
+def settle(
+    backend: Backend, reference: JobReference, found: Found, observation: JobObservation
+) -> JobObservation:
+    """Write the verdict of a job that ended without an outcome; the observation with its evidence."""
+    failure = observation.failure or wire.Failure(wire.FailureClass.CONTROL_PLANE, observation.message)
+    lines = failure.last_lines or last_lines(backend, reference, observation.attempt)
+    failure = replace(failure, last_lines=lines)
+    header = {
+        "protocol": wire.PROTOCOL,
+        "job_id": reference.job_id,
+        "attempt": observation.attempt,
+        "pod_uid": None,
+        "state": "failed",
+        "codec": "none",
+        "failure": failure.to_dict(),
+        "author": "observer",
+    }
+    try:
+        backend.store.create(
+            wire.result_object(reference.job_id), wire.encode_frame(header, {}, outcome_key(found[0]))
+        )
+    except ObjectExists:
+        return replace(observation, failure=failure)
+    return replace(observation, failure=failure)
+
+
+def outcome_key(job: Mapping[str, Any] | None) -> bytes | None:
+    """The key outcomes are signed with, from the Job that carries it; None when the Job is gone."""
+    if job is None:
+        return None
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    for variable in container["env"]:
+        if variable["name"] == "KINETIC_OUTCOME_KEY":
+            return bytes.fromhex(variable["value"])
+    return None
+
+
+def _from_store(store: ObjectStore, reference: JobReference) -> JobObservation:
+    try:
+        header, _ = wire.decode_frame(store.read(wire.result_object(reference.job_id)))
+    except ObjectNotFound:
+        return JobObservation(
+            JobStatus.NOT_FOUND,
+            "NotFound",
+            f"neither a running job nor an outcome of {reference.job_id} exists",
+        )
+    except wire.FrameError as exc:
+        return JobObservation(JobStatus.FAILED, "BadOutcome", f"the stored outcome is unreadable: {exc}")
+    attempt = header.get("attempt")
+    number = attempt if isinstance(attempt, int) else 0
+    if header.get("state") == "succeeded":
+        return JobObservation(JobStatus.SUCCEEDED, "Completed", "the outcome is committed", attempt=number)
+    fields = header.get("failure")
+    failure = wire.Failure.from_dict(fields) if isinstance(fields, dict) else None
+    message = failure.message if failure else "the job failed"
+    return JobObservation(JobStatus.FAILED, "Failed", message, attempt=number, failure=failure)

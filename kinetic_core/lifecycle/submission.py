@@ -1,0 +1,101 @@
+"""Submitting a prepared call: idempotent for one job id, and undone if it fails half-way."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.bootstrap import runner_archive
+from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.errors import JobConflict, ObjectExists, ObjectNotFound
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.ending import index_object
+from kinetic_core.lifecycle.observing import find
+from kinetic_core.lifecycle.preparing import Call, Prepared, prepare
+from kinetic_core.model.job import JobReference
+from kinetic_core.storage.protocol import ObjectStore
+
+__all__ = ["Call", "Prepared", "prepare", "submit"]
+
+
+def submit(prepared: Prepared) -> JobReference:
+    """Store the payload and create the job; the reference of the job that now exists.
+
+    Submitting the same call under the same id again, from any process, at any time, leads to the same
+    job. Raises JobConflict if the id belongs to a different call, StoreError or the backend's error if
+    it cannot be created; then nothing of it is left.
+    """
+    backend, reference = prepared.backend, prepared.reference
+    store = backend.store
+    existing = find(backend, reference.job_id)
+    if existing is not None:
+        _same(existing.spec_digest, reference)
+        if store.find(wire.result_object(reference.job_id)) is not None:
+            return existing
+    made: list[str] = []
+    try:
+        payload = _stored_payload(store, prepared, made)
+        reference = _stored_reference(backend, prepared, made)
+        delivery = Delivery(_stored_runner(store), wire.digest(payload), secrets.token_hex(32))
+        backend.create(job_manifest(prepared.spec, reference, delivery))
+    except BaseException:
+        if backend.get(reference.namespace, reference.job_id) is None:
+            for name in made:
+                store.delete(name)
+        raise
+    return reference
+
+
+def _stored_payload(store: ObjectStore, prepared: Prepared, made: list[str]) -> bytes:
+    """The payload that is in the store now: this one, or an equal call's that was there."""
+    name = wire.payload_object(prepared.reference.job_id)
+    try:
+        store.create(name, prepared.payload)
+    except ObjectExists:
+        payload = store.read(name)
+        header, _ = wire.decode_frame(payload)
+        _same(str(header.get("spec_digest")), prepared.reference)
+        return payload
+    made.append(name)
+    return prepared.payload
+
+
+def _stored_reference(backend: Backend, prepared: Prepared, made: list[str]) -> JobReference:
+    reference = prepared.reference
+    handle = wire.handle_object(reference.job_id)
+    try:
+        backend.store.create(handle, json.dumps(reference.to_dict(), sort_keys=True).encode())
+    except ObjectExists:
+        existing = find(backend, reference.job_id)
+        if existing is None:
+            raise ObjectNotFound(f"{reference.job_id} was removed just now; submit again") from None
+        _same(existing.spec_digest, reference)
+        return existing
+    made.append(handle)
+    entry = index_object(reference)
+    try:
+        backend.store.create(entry, b"")
+        made.append(entry)
+    except ObjectExists:
+        return reference  # left by a submitter that died right after it
+    return reference
+
+
+def _stored_runner(store: ObjectStore) -> str:
+    sha256, archive = runner_archive()
+    name = wire.runner_object(sha256)
+    if store.find(name) is None:
+        try:
+            store.create(name, archive)
+        except ObjectExists:
+            return sha256  # another submitter was quicker with the same bytes
+    return sha256
+
+
+def _same(digest: str, reference: JobReference) -> None:
+    if digest != reference.spec_digest:
+        raise JobConflict(
+            f"{reference.job_id} exists already and is a different call (other function, arguments, files or "
+            "options); use another job id"
+        )

@@ -1,0 +1,262 @@
+"""The local backend: jobs as detached processes of this machine, described by Kubernetes objects."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinetic_core.cluster.bootstrap import PACKAGE, runner_archive, runner_files
+from kinetic_core.cluster.names import SPEC_DIGEST
+from kinetic_core.errors import BackendUnavailable, JobConflict, StoreError
+from kinetic_core.local import process
+from kinetic_core.local.layout import Layout
+from kinetic_core.local.limits import limit_memory
+from kinetic_core.local.record import end, is_over, read_record, take_lock, timestamp, write_record
+from kinetic_core.local.slots import core_count
+from kinetic_core.model.job import JobSpec
+from kinetic_core.storage.directory import DirectoryObjectStore, translated
+
+_SWEEP_SECONDS = 3.0
+_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "SSL_CERT_")
+_AGENT = """\
+import gc, os, sys
+gc.disable()
+if os.fork():
+    os._exit(0)
+os.setsid()
+sys.path.insert(0, sys.argv[1])
+from kinetic_core.local.agent import main
+main(*sys.argv[2:])
+os._exit(0)
+"""
+"""Forks before it imports: nobody waits for the agent, and it is nobody's child to leave as a zombie."""
+
+
+class LocalBackend:
+    """Jobs below one directory. Any number of processes may use it at once; there is no daemon."""
+
+    name = "local"
+
+    def __init__(self, root: Path) -> None:
+        self._layout = Layout(os.path.abspath(root))
+        self.store = DirectoryObjectStore(Path(self._layout.store))
+
+    @classmethod
+    def of_store(cls, store: Path) -> LocalBackend:
+        """The backend whose object store lies there."""
+        return cls(store.parent)
+
+    @property
+    def key(self) -> str:
+        return f"local:{self._layout.root}"
+
+    def image(self) -> str:
+        """This interpreter: what is installed here is what jobs can import."""
+        return sys.executable
+
+    def check(self, spec: JobSpec) -> tuple[str, ...]:
+        """Raises BackendUnavailable if jobs cannot run here, or not with that memory limit."""
+        if os.name != "posix":
+            raise BackendUnavailable("backend='local' needs Linux or macOS; use WSL on Windows")
+        notices = []
+        cores = spec.accelerator.cpu_count
+        if cores is not None and cores > core_count():
+            notices.append(f"{spec.accelerator}: this machine has {core_count()} cores; using {core_count()}")
+        if spec.memory is not None:
+            try:
+                limit_memory(f"probe-{os.getpid()}-{time.monotonic_ns()}", spec.memory).remove()
+            except OSError as exc:
+                raise BackendUnavailable(
+                    f"memory={spec.memory} cannot be enforced on this machine (no writable memory cgroup: "
+                    f"{exc.strerror}); leave memory out, or run as a user who may create one"
+                ) from exc
+        if spec.container_image is not None:
+            notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
+        return tuple(notices)
+
+    def create(self, manifest: Mapping[str, Any]) -> bool:
+        """Start the job's agent. Raises JobConflict if the id is taken by a different job."""
+        metadata = manifest["metadata"]
+        namespace, job_id = metadata["namespace"], metadata["labels"]["kinetic.dev/job-id"]
+        try:
+            self._prepare(namespace)
+            lock = self._lock_or_existing(namespace, job_id, metadata["annotations"][SPEC_DIGEST])
+        except OSError as exc:
+            raise translated(exc, f"cannot create {job_id} in {self._layout.root}") from exc
+        if lock is None:
+            return False
+        path = self._layout.record(namespace, job_id)
+        job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
+        try:
+            write_record(path, {"job": job, "pods": [], "created": time.time()}, new=True)
+            self._start_agent(namespace, job_id, lock)
+        except BackendUnavailable:
+            Path(path).unlink(missing_ok=True)
+            raise
+        except OSError as exc:
+            Path(path).unlink(missing_ok=True)
+            raise translated(exc, f"cannot start {job_id}") from exc
+        finally:
+            os.close(lock)
+        return True
+
+    def get(self, namespace: str, job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """The Job and its Pods. A job of which nothing lives any more is ended as lost here."""
+        try:
+            record = self._read(namespace, job_id)
+        except OSError as exc:
+            raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
+        return (record["job"], record["pods"]) if record else None
+
+    def delete(self, namespace: str, job_id: str) -> None:
+        """Cancel: returns when the job's processes are dead."""
+        while (record := self._read(namespace, job_id)) is not None and not is_over(record):
+            agent, group = record.get("agent"), record.get("group")
+            if agent and process.is_same(agent):
+                os.kill(agent["pid"], signal.SIGTERM)
+            elif group and process.is_same(group):
+                process.kill_group(group["pid"])
+            time.sleep(0.02)
+
+    def remove(self, namespace: str, job_id: str) -> None:
+        """Forget a finished job: its record, lock, working directory and container logs."""
+        lock = Path(self._layout.lock(namespace, job_id))
+        Path(self._layout.record(namespace, job_id)).unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
+        for log in Path(self._layout.root, "logs").glob(f"{job_id}-[0-9]*.log"):
+            if log.name.removeprefix(f"{job_id}-").removesuffix(".log").isdigit():
+                log.unlink(missing_ok=True)
+
+    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
+        """What changed, by the directory's and the records' times; every few seconds: everything may have."""
+        folder = self._layout.cluster(namespace)
+        previous = since if isinstance(since, _Seen) else None
+        try:
+            stamp = os.stat(folder).st_mtime_ns
+            if previous is not None and time.monotonic() - previous.swept < _SWEEP_SECONDS:
+                if stamp == previous.stamp:
+                    return previous, set()
+                seen = _Seen(stamp, _times(folder), previous.swept)
+                changed = {name for name, at in seen.times.items() if previous.times.get(name) != at}
+                changed |= previous.times.keys() - seen.times.keys()
+                return seen, {name.removesuffix(".json") for name in changed}
+            return _Seen(stamp, _times(folder), time.monotonic()), None
+        except FileNotFoundError:
+            return None, None
+
+    def log(self, namespace: str, job_id: str, attempt: int, offset: int) -> bytes | None:
+        del namespace  # job ids are unique in a store
+        try:
+            with open(self._layout.log(job_id, attempt), "rb") as stream:
+                stream.seek(offset)
+                return stream.read()
+        except FileNotFoundError:
+            return None
+
+    def _read(self, namespace: str, job_id: str) -> dict[str, Any] | None:
+        path = self._layout.record(namespace, job_id)
+        record = read_record(path)
+        if record is None or is_over(record):
+            return record
+        lock = take_lock(self._layout.lock(namespace, job_id))
+        if lock is None:
+            return record
+        try:
+            record = read_record(path)  # it may have ended between reading and locking
+            if record is None or is_over(record):
+                return record
+            if (group := record.get("group")) is not None and process.is_same(group):
+                process.kill_group(group["pid"])
+            end(record, "Failed", "NodeLost", "nothing of the job is alive: killed, or the machine restarted")
+            write_record(path, record)
+            return record
+        finally:
+            os.close(lock)
+
+    def _prepare(self, namespace: str) -> None:
+        layout = self._layout
+        os.makedirs(layout.root, mode=0o700, exist_ok=True)
+        os.makedirs(layout.cluster(namespace), exist_ok=True)
+        folder = layout.runner(runner_archive()[0])
+        if os.path.isdir(folder):
+            return
+        import compileall
+
+        fresh = f"{folder}.{os.getpid()}-{time.monotonic_ns()}"
+        os.makedirs(os.path.join(fresh, PACKAGE))
+        for file in runner_files():
+            Path(fresh, PACKAGE, file.name).write_bytes(file.read_bytes())
+        compileall.compile_dir(fresh, quiet=2)
+        try:
+            os.rename(fresh, folder)
+        except OSError:
+            process.remove_tree(fresh)
+            if not os.path.isdir(folder):  # else another process was quicker with the same runner
+                raise
+
+    def _lock_or_existing(self, namespace: str, job_id: str, digest: str) -> int | None:
+        """The lock of a job that does not exist yet; None if the same job does."""
+        path, deadline = self._layout.record(namespace, job_id), time.monotonic() + 10
+        while True:
+            lock = take_lock(self._layout.lock(namespace, job_id))
+            record = read_record(path)
+            if record is not None:
+                if lock is not None:
+                    os.close(lock)
+                if record["job"]["metadata"]["annotations"].get(SPEC_DIGEST) != digest:
+                    raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
+                return None
+            if lock is not None:
+                return lock
+            if time.monotonic() > deadline:
+                raise StoreError(f"{job_id} is being created by another process that does not go on")
+            time.sleep(0.01)
+
+    def _start_agent(self, namespace: str, job_id: str, lock: int) -> None:
+        import subprocess
+
+        source = str(Path(__file__).parents[2])
+        command = [sys.executable, "-I", "-S", "-c", _AGENT, source, self._layout.root, namespace, job_id]
+        with open(os.path.join(self._layout.root, "agent.log"), "ab") as log:
+            started = subprocess.run(
+                [*command, str(lock)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)},
+                cwd="/",
+                pass_fds=[lock],
+                check=False,
+            )
+        if started.returncode != 0:
+            raise BackendUnavailable(
+                f"{sys.executable} cannot start {job_id}'s agent (exit code {started.returncode}): {log.name}"
+            )
+
+
+class _Seen:
+    """The records of a directory as last looked at."""
+
+    def __init__(self, stamp: int, times: dict[str, tuple[int, int]], swept: float) -> None:
+        self.stamp = stamp
+        self.times = times
+        self.swept = swept
+
+
+def _times(folder: str) -> dict[str, tuple[int, int]]:
+    found = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".json"):
+                try:
+                    facts = entry.stat()
+                except FileNotFoundError:
+                    continue  # removed just now
+                found[entry.name] = facts.st_mtime_ns, facts.st_ino
+    return found

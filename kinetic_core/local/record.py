@@ -1,0 +1,87 @@
+"""One job's record: its Job and Pod objects in a file, and the lock that says whether anything lives.
+
+The lock is taken before the record exists and handed from the submitter to the agent and on to the
+runner, so it is held exactly as long as one of them lives: the kernel lets go of it, however they die.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class RecordGone(OSError):
+    """The record's directory was removed while the job lived."""
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    """`{"job": ..., "pods": [...]}`, None if there is none."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            record: dict[str, Any] = json.load(stream)
+    except FileNotFoundError:
+        return None
+    return record
+
+
+def write_record(path: str, record: Mapping[str, Any], *, new: bool = False) -> None:
+    """Replace the record as a whole. With `new`, raise FileExistsError if there is one already.
+
+    Raises RecordGone if its directory is no longer there.
+    """
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, separators=(",", ":")))  # json.dump would do without its C part
+        if new:
+            os.link(temporary, path)
+            os.unlink(temporary)
+        else:
+            os.rename(temporary, path)
+    except FileNotFoundError as exc:
+        raise RecordGone(errno.ENOENT, f"{path}: its directory was removed while the job lived") from exc
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def take_lock(path: str) -> int | None:
+    """The descriptor of the held lock; None if somebody else holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_over(record: Mapping[str, Any]) -> bool:
+    """Whether the Job has ended, one way or the other."""
+    conditions = record["job"].get("status", {}).get("conditions", ())
+    final = ("Complete", "Failed")
+    return any(condition["type"] in final and condition["status"] == "True" for condition in conditions)
+
+
+def end(record: dict[str, Any], kind: str, reason: str, message: str) -> None:
+    """Give the Job its final condition: `Complete` or `Failed`."""
+    condition = {"type": kind, "status": "True", "reason": reason, "message": message}
+    condition["lastTransitionTime"] = timestamp()
+    status = record["job"].setdefault("status", {})
+    status["conditions"] = [*status.get("conditions", ()), condition]
+    status["active"] = 0
+
+
+def timestamp(at: float | None = None) -> str:
+    """Now (or the Unix time `at`) as Kubernetes writes times, with microseconds."""
+    at = time.time() if at is None else at
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1e6):06d}+00:00"

@@ -1,0 +1,105 @@
+"""The payload: everything of a call that is not a project file, as one frame."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.errors import UnpicklableArgument
+from kinetic_core.packaging.callables import callable_name
+from kinetic_core.packaging.pickling import ProjectModules, Substitute, dumps
+from kinetic_core.packaging.project import Project
+
+
+@dataclass(frozen=True)
+class PackedFunction:
+    """A function ready to travel, and where its project's modules are."""
+
+    name: str
+    pickle: bytes
+    project: Project
+    modules: ProjectModules
+
+
+def pack_function(
+    function: Callable[..., Any], project: Project, modules: ProjectModules, substitute: Substitute
+) -> PackedFunction:
+    """Pickle the function. Raises UnpicklableArgument, saying why and what to do."""
+    name = callable_name(function)
+    try:
+        pickled = dumps(function, modules, substitute)
+    except Exception as exc:
+        raise _cannot("function", f"the function {name}", function, exc) from exc
+    return PackedFunction(name, pickled, project, modules)
+
+
+def pack_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], modules: ProjectModules, substitute: Substitute
+) -> bytes:
+    """Pickle the arguments together. Raises UnpicklableArgument, naming the one that cannot travel."""
+    try:
+        return dumps((args, dict(kwargs)), modules, substitute)
+    except Exception as exc:
+        named = [(f"argument {index}", value) for index, value in enumerate(args)]
+        named += [(f"argument {name!r}", value) for name, value in kwargs.items()]
+        for where, value in named:
+            try:
+                dumps(value, modules, substitute)
+            except Exception as cause:
+                raise _cannot("argument", where, value, cause) from cause
+        raise UnpicklableArgument(f"the arguments cannot be pickled together: {exc}") from exc
+
+
+def payload_frame(
+    function: PackedFunction,
+    arguments: bytes,
+    *,
+    tree: str,
+    env: Mapping[str, str],
+    volumes: Sequence[Mapping[str, Any]],
+    output_dir: str,
+    spec_digest: str,
+) -> bytes:
+    """The bytes of `jobs/{id}/payload.pkl`; its header is read before anything in it is unpickled."""
+    project = function.project
+    header: dict[str, object] = {
+        "protocol": wire.PROTOCOL,
+        "client": _client(),
+        "env": dict(env),
+        "tree": tree,
+        "entry": project.entry,
+        "cwd": project.cwd,
+        "sys_path": list(project.sys_path),
+        "function_name": function.name,
+        "modules": function.modules.names(),
+        "volumes": [dict(volume) for volume in volumes],
+        "output_dir": output_dir,
+        "spec_digest": spec_digest,
+    }
+    return wire.encode_frame(header, {"function": function.pickle, "arguments": arguments})
+
+
+@functools.cache
+def _client() -> Mapping[str, str]:
+    import cloudpickle
+
+    from kinetic_core import __version__
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"python": python, "cloudpickle": cloudpickle.__version__, "kinetic": __version__}
+
+
+def _cannot(kind: str, where: str, value: Any, cause: BaseException) -> UnpicklableArgument:
+    advice = (
+        "Make it inside the function, or pass what it is made from"
+        if kind == "argument"
+        else "Something it refers to (a closure variable or a module-level name) cannot travel: make that "
+        "inside the function, or pass it as an argument"
+    )
+    return UnpicklableArgument(
+        f"{where} ({type(value).__name__}) cannot be sent to a job: {type(cause).__name__}: {cause}. {advice}"
+    )

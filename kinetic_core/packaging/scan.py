@@ -1,0 +1,183 @@
+"""List what a directory holds, by `stat` alone: no file is opened here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kinetic_core.errors import InvalidProject
+from kinetic_core.packaging.ignore import Rules
+
+
+class FileFacts(NamedTuple):
+    """A regular file, its path relative to the root. Times are in nanoseconds.
+
+    All but the path and mode together say whether the content is the one that was hashed before.
+    """
+
+    path: str
+    mode: int
+    size: int
+    modified: int
+    changed: int
+    inode: int
+
+
+@dataclass
+class Listing:
+    """What a directory tree holds that can be shipped; `empty` are directories with nothing in them."""
+
+    files: list[FileFacts] = field(default_factory=list)
+    empty: list[tuple[str, int]] = field(default_factory=list)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A directory yet to be listed. `above` are the identities of the directories it was reached through."""
+
+    path: str
+    relative: str
+    rules: Rules
+    above: tuple[tuple[int, int], ...] = ()
+
+
+def scan(
+    root: str, rules: Rules, *, only: Collection[str] | None = None, without: Collection[str] = ()
+) -> Listing:
+    """List `root`, leaving out what the rules say and the absolute paths in `without`.
+
+    `only` names what may be taken directly from the root. Links that stay inside the root are kept as
+    links; others give what they lead to. Raises InvalidProject for a directory that cannot be listed.
+    """
+    return _Scan(root, only, without).run(rules)
+
+
+class _Scan:
+    def __init__(self, root: str, only: Collection[str] | None, without: Collection[str]) -> None:
+        self.root = root
+        self.real_root = os.path.realpath(root)
+        self.only = only
+        real = {os.path.realpath(path) for path in without} | set(without)
+        self.without = real - {root, self.real_root}
+        self.listing = Listing()
+        self.pending: list[_Folder] = []
+
+    def run(self, rules: Rules) -> Listing:
+        self.pending.append(_Folder(self.root, "", rules))
+        while self.pending:
+            self._list(self.pending.pop())
+        return self.listing
+
+    def _list(self, folder: _Folder) -> None:
+        try:
+            with os.scandir(folder.path) as found:
+                entries = list(found)
+        except FileNotFoundError:
+            if not folder.relative:
+                raise InvalidProject(f"{folder.path} is not there") from None
+            return  # removed since its parent was listed
+        except OSError as exc:
+            raise unreadable(folder.path, exc) from exc
+        names = {entry.name for entry in entries}
+        if not folder.relative and self.only is not None:
+            entries = [entry for entry in entries if entry.name in self.only]
+        elif folder.relative and folder.rules.is_virtualenv(names):
+            return
+        rules = folder.rules.below(folder.path, folder.relative, names)
+        prefix = folder.relative + "/" if folder.relative else ""
+        taken = [self._take(entry, prefix + entry.name, rules, folder) for entry in entries]
+        if folder.relative and not any(taken):
+            mode = stat.S_IMODE(os.stat(folder.path).st_mode) & 0o777
+            self.listing.empty.append((folder.relative, mode))
+
+    def _take(self, entry: os.DirEntry[str], path: str, rules: Rules, folder: _Folder) -> bool:
+        """Put one entry where it belongs; False if it is left out."""
+        name = entry.name
+        if self.without and (entry.path in self.without or f"{self.real_root}/{path}" in self.without):
+            return False
+        if not name.isascii() and not _is_text(name):
+            self.listing.notices.append(f"left out {path!r}: its name is not UTF-8")
+            return False
+        if entry.is_symlink():
+            return self._take_link(entry, path, rules, folder)
+        if entry.is_dir(follow_symlinks=False):
+            if rules.excludes_directory(path, name):
+                return False
+            self.pending.append(_Folder(entry.path, path, rules, folder.above))
+            return True
+        if rules.excludes_file(path, name):
+            return False
+        try:
+            return self._take_file(entry.stat(follow_symlinks=False), path)
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise unreadable(entry.path, exc) from exc
+
+    def _take_file(self, facts: os.stat_result, path: str) -> bool:
+        if not stat.S_ISREG(facts.st_mode):
+            self.listing.notices.append(f"left out {path!r}: it is a socket, pipe or device")
+            return False
+        self.listing.files.append(file_facts(path, facts))
+        return True
+
+    def _take_link(self, entry: os.DirEntry[str], path: str, rules: Rules, folder: _Folder) -> bool:
+        if rules.excludes_file(path, entry.name):
+            return False
+        real = os.path.realpath(entry.path)
+        try:
+            facts = os.stat(real)
+        except OSError:
+            self.listing.notices.append(f"left out {path!r}: the link leads nowhere")
+            return False
+        if real in self.without:
+            return False
+        if (real + "/").startswith(self.real_root + "/"):
+            self.listing.links.append((path, self._target(entry.path, path, real)))
+            return True
+        if not stat.S_ISDIR(facts.st_mode):
+            return self._take_file(facts, path)
+        identity = (facts.st_dev, facts.st_ino)
+        if identity in folder.above or (self.real_root + "/").startswith(real.rstrip("/") + "/"):
+            self.listing.notices.append(f"left out {path!r}: the link leads to a directory around it")
+            return False
+        if rules.excludes_directory(path, entry.name):
+            return False
+        self.pending.append(_Folder(entry.path, path, rules, (*folder.above, identity)))
+        return True
+
+    def _target(self, link: str, path: str, real: str) -> str:
+        """The relative target of a link inside the root; as written, if that works anywhere."""
+        written = os.readlink(link)
+        parent = os.path.dirname(path)
+        if not written.startswith("/") and _is_text(written):
+            meant = os.path.normpath(os.path.join(self.real_root, parent, written))
+            if (meant + "/").startswith(self.real_root + "/"):
+                return written
+        return os.path.relpath(real, os.path.join(self.real_root, parent))
+
+
+def file_facts(path: str, facts: os.stat_result) -> FileFacts:
+    return FileFacts(
+        path, facts.st_mode & 0o777, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+    )
+
+
+def unreadable(path: str, exc: OSError) -> InvalidProject:
+    """The refusal of a file or directory that cannot be read."""
+    return InvalidProject(
+        f"{path!r} cannot be read: {exc.strerror or exc}. Make it readable, or leave it out (.kineticignore)"
+    )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""A directory as the entries and digests of one moment: files whose `stat` is unchanged are not read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from kinetic_core._runner.stored_tree import canonical, tree_digest
+from kinetic_core.errors import InvalidProject
+from kinetic_core.packaging.scan import FileFacts, Listing, file_facts, unreadable
+from kinetic_core.packaging.stat_index import StatIndex
+
+_CHUNK = 1 << 20
+_TRIES = 3
+_BATCH = 32
+_WORTH_THREADS = 4 << 20
+_BOUNDARY = 2
+"""A path whose SHA-256 begins with a byte below this ends its segment: one in 128 does."""
+_LONGEST_SEGMENT = 1024
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files with their digests, and the segments in order, each as its digest and its bytes."""
+
+    files: list[tuple[FileFacts, str]]
+    segments: list[tuple[str, bytes]]
+
+    @property
+    def tree(self) -> str:
+        """The digest that names the tree."""
+        return tree_digest([digest for digest, _ in self.segments])
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(facts.size for facts, _ in self.files)
+
+
+def take_snapshot(root: str, listing: Listing, index: StatIndex) -> Snapshot:
+    """Hash what the index does not know. Raises InvalidProject for a file that cannot be read."""
+    files: list[tuple[FileFacts, str]] = []
+    unknown: list[FileFacts] = []
+    for facts in listing.files:
+        digest = index.digest(facts)
+        if digest is None:
+            unknown.append(facts)
+        else:
+            files.append((facts, digest))
+    files += [hashed for hashed in _hash_all(root, unknown) if hashed is not None]
+    entries: list[tuple[Any, ...]] = [
+        *(("f", facts.path, digest, facts.mode, facts.size) for facts, digest in files),
+        *(("d", path, mode) for path, mode in listing.empty),
+        *(("l", path, target) for path, target in listing.links),
+    ]
+    entries.sort(key=lambda entry: entry[1])
+    return Snapshot(files, list(_segments(entries)))
+
+
+def _segments(entries: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, bytes]]:
+    """Cut the entries where the hash of a path says so: an edit leaves all other segments as they are."""
+    start = 0
+    for position, entry in enumerate(entries, start=1):
+        ends = hashlib.sha256(entry[1].encode()).digest()[0] < _BOUNDARY
+        if ends or position - start == _LONGEST_SEGMENT or position == len(entries):
+            content = canonical(entries[start:position])
+            yield hashlib.sha256(content).hexdigest(), content
+            start = position
+
+
+def _hash_all(root: str, files: Sequence[FileFacts]) -> Iterator[tuple[FileFacts, str] | None]:
+    def some(first: int) -> list[tuple[FileFacts, str] | None]:
+        return [hash_file(root, facts.path) for facts in files[first : first + _BATCH]]
+
+    starts = range(0, len(files), _BATCH)
+    if sum(facts.size for facts in files) < _WORTH_THREADS:
+        yield from chain.from_iterable(map(some, starts))
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        yield from chain.from_iterable(pool.map(some, starts))
+
+
+def hash_file(
+    root: str, path: str, read: Callable[[int, int], bytes] = os.read
+) -> tuple[FileFacts, str] | None:
+    """The digest of a file and the facts it belongs to; None if the file is gone.
+
+    A file that changes while it is read is read again, a few times. Raises InvalidProject if it keeps
+    changing or cannot be read.
+    """
+    full = os.path.join(root, path)
+    try:
+        for _ in range(_TRIES):
+            descriptor = os.open(full, os.O_RDONLY)
+            try:
+                before = file_facts(path, os.fstat(descriptor))
+                digest, size = hashlib.sha256(), 0
+                while content := read(descriptor, _CHUNK):
+                    digest.update(content)
+                    size += len(content)
+                after = file_facts(path, os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+            if before == after and size == after.size:
+                return after, digest.hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise unreadable(full, exc) from exc
+    raise InvalidProject(
+        f"{full!r} changes while it is read. Wait for what writes it, or list it in .kineticignore"
+    )

@@ -1,0 +1,118 @@
+"""What is known of a directory from the last time: its files' digests, and where its tree is stored.
+
+Losing an index costs time, nothing else: one that is missing, damaged or of another version is empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kinetic_core.packaging.scan import FileFacts
+
+_VERSION = 1
+_DIGEST_CHARACTERS = 64
+_COARSE = 1_000_000_000
+_FINE_MARGIN = 100_000_000
+_COARSE_MARGIN = 2_500_000_000
+_NOT_TRUSTED = -1
+
+Fingerprint = tuple[int, int, int, int]
+"""Size, time of modification and of change, inode."""
+
+
+@dataclass(frozen=True)
+class StatIndex:
+    """Digests by path, each with the fingerprint of the file it was taken from, and the stored tree.
+
+    `verified` is when (Unix seconds) the store was last seen to hold the tree and its packs.
+    """
+
+    digests: dict[str, tuple[Fingerprint, str]] = field(default_factory=dict)
+    tree: str | None = None
+    segments: tuple[str, ...] = ()
+    packs: tuple[str, ...] = ()
+    verified: float = 0.0
+
+    def digest(self, facts: FileFacts) -> str | None:
+        """The digest of a file that is certainly unchanged, else None."""
+        known = self.digests.get(facts.path)
+        return known[1] if known is not None and known[0] == facts[2:] else None
+
+    def contents(self) -> set[str]:
+        """The digests of everything the stored tree is made of."""
+        return {digest for _, digest in self.digests.values()} | set(self.segments)
+
+
+def recorded(files: Iterable[tuple[FileFacts, str]], started: int) -> dict[str, tuple[Fingerprint, str]]:
+    """What an index remembers of files whose hashing began at `started` (Unix nanoseconds).
+
+    A file modified so shortly before that another edit could carry the same time is not trusted again.
+    """
+    return {
+        facts.path: (facts[2:] if _is_settled(facts.modified, started) else (_NOT_TRUSTED, 0, 0, 0), digest)
+        for facts, digest in files
+    }
+
+
+def _is_settled(modified: int, started: int) -> bool:
+    # Times in whole seconds come from file systems that keep no finer ones, or only every second one.
+    return modified < started - (_FINE_MARGIN if modified % _COARSE else _COARSE_MARGIN)
+
+
+def index_path(cache: str, root: str, store_uri: str) -> str:
+    """The file of the index of a root in a store."""
+    name = hashlib.sha256(f"{root}\0{store_uri}".encode(errors="surrogateescape")).hexdigest()
+    return os.path.join(cache, "trees", f"{name[:32]}.json")
+
+
+def read_index(path: str) -> StatIndex:
+    """The index in that file, empty if there is no usable one."""
+    try:
+        with open(path, "rb") as stream:
+            fields = json.loads(stream.read())
+        if fields["version"] != _VERSION:
+            return StatIndex()
+        paths, numbers, digests = fields["paths"], fields["facts"], fields["digests"]
+        fingerprints = zip(numbers[::4], numbers[1::4], numbers[2::4], numbers[3::4], strict=True)
+        hexes = (digests[at : at + _DIGEST_CHARACTERS] for at in range(0, len(digests), _DIGEST_CHARACTERS))
+        return StatIndex(
+            dict(zip(paths, zip(fingerprints, hexes, strict=True), strict=True)),
+            fields["tree"],
+            tuple(fields["segments"]),
+            tuple(fields["packs"]),
+            float(fields["verified"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return StatIndex()
+
+
+def write_index(path: str, index: StatIndex) -> None:
+    """Replace the index, whole; without a writable cache there is none, and each time is a first time."""
+    text = json.dumps(
+        {
+            "version": _VERSION,
+            "tree": index.tree,
+            "segments": index.segments,
+            "packs": index.packs,
+            "verified": index.verified,
+            "paths": list(index.digests),
+            "facts": [number for fingerprint, _ in index.digests.values() for number in fingerprint],
+            "digests": "".join(digest for _, digest in index.digests.values()),
+        },
+        separators=(",", ":"),
+    )
+    temporary = None
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".index-", dir=os.path.dirname(path))
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)

@@ -1,0 +1,227 @@
+"""Store a directory so that a job can have it: what the store holds already is not stored again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kinetic_core._runner.stored_tree import VERSION, canonical
+from kinetic_core._runner.wire import pack_object, tree_object
+from kinetic_core.errors import InvalidProject, ObjectExists
+from kinetic_core.packaging.ignore import Rules, project_rules, secrets_notice
+from kinetic_core.packaging.packs import Content, ContentChanged, store_pack
+from kinetic_core.packaging.project import Project
+from kinetic_core.packaging.scan import Listing, file_facts, scan, unreadable
+from kinetic_core.packaging.snapshot import Snapshot, take_snapshot
+from kinetic_core.packaging.stat_index import StatIndex, index_path, read_index, recorded, write_index
+from kinetic_core.storage.protocol import ObjectStore
+
+_TRIES = 3
+_MOST_PACKS = 16
+"""A tree spread over more packs is stored anew, in one."""
+_VERIFY_AFTER = 7 * 86400.0
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class StoredTree:
+    """A tree that is in the store.
+
+    `files` and `size` (bytes) describe the whole tree, `stored` is how many bytes this call had to add.
+    `notices` are sentences for the user.
+    """
+
+    sha256: str
+    files: int
+    size: int
+    stored: int
+    notices: tuple[str, ...] = ()
+
+
+def store_project(
+    project: Project,
+    store: ObjectStore,
+    *,
+    cache: Path,
+    default_excludes: bool = True,
+    without: Sequence[Path] = (),
+    warn_bytes: int = 0,
+    progress: Callable[[str], None] = lambda _stage: None,
+) -> StoredTree:
+    """Store the project's files, except what `packaging.ignore` leaves out and the paths in `without`.
+
+    `cache` is a directory for the index of unchanged files; if it cannot be written, each time is the
+    first. Above `warn_bytes` (0: never) a notice names the largest files. Raises InvalidProject, before
+    anything is stored, for a file or directory that cannot be read, and StoreError.
+    """
+    root = str(project.root)
+    left_out = [os.path.abspath(path) for path in without]
+    secrets: list[str] = []
+
+    def look() -> Listing:
+        secrets.clear()
+        rules = replace(project_rules(root, default_excludes), secrets=secrets)
+        return scan(root, rules, only=project.only, without=left_out)
+
+    stored, snapshot, notices = _store(root, root, look, store, cache, progress)
+    if secrets:
+        notices.append(secrets_notice(secrets))
+    if 0 < warn_bytes < stored.size:
+        notices.append(_size_notice(root, snapshot))
+    return replace(stored, notices=tuple(notices))
+
+
+def store_data(path: Path, store: ObjectStore, *, cache: Path) -> StoredTree:
+    """Store a directory with everything in it, or a file as the only entry of a tree.
+
+    Raises InvalidProject for a path that is not there or cannot be read, and StoreError.
+    """
+    full = os.path.abspath(path)
+    root, name = (full, None) if os.path.isdir(full) else os.path.split(full)
+
+    def look() -> Listing:
+        if name is None:
+            return scan(root, Rules(everything=True))
+        if not os.path.isfile(full):
+            raise InvalidProject(f"data {full!r} is neither a file nor a directory")
+        try:
+            return Listing(files=[file_facts(name, os.stat(full))])
+        except OSError as exc:
+            raise unreadable(full, exc) from exc
+
+    stored, _, notices = _store(f"data:{full}", root, look, store, cache, lambda _stage: None)
+    return replace(stored, notices=tuple(notices))
+
+
+def _store(
+    key: str,
+    root: str,
+    look: Callable[[], Listing],
+    store: ObjectStore,
+    cache: Path,
+    progress: Callable[[str], None],
+) -> tuple[StoredTree, Snapshot, list[str]]:
+    file = index_path(str(cache), key, store.uri)
+    for _ in range(_TRIES):
+        started = time.time_ns()
+        index = read_index(file)
+        listing = look()
+        snapshot = take_snapshot(root, listing, index)
+        digests = recorded(snapshot.files, started)
+        try:
+            stored, fresh = _ensure_stored(root, snapshot, index, store, cache, progress)
+        except ContentChanged as exc:
+            changed = exc
+            continue
+        fresh = replace(fresh, digests=digests)
+        if fresh != index:
+            write_index(file, fresh)
+        tree = StoredTree(snapshot.tree, len(snapshot.files), snapshot.size, stored)
+        return tree, snapshot, _shortened(listing.notices)
+    raise InvalidProject(
+        f"{changed} while it was being stored, again and again. Wait for what writes it, or leave it out"
+    )
+
+
+def _ensure_stored(
+    root: str,
+    snapshot: Snapshot,
+    index: StatIndex,
+    store: ObjectStore,
+    cache: Path,
+    progress: Callable[[str], None],
+) -> tuple[int, StatIndex]:
+    """Store what is missing. The bytes stored, and an index of where things are (digests are the old)."""
+    tree, now = snapshot.tree, time.time()
+    recent = 0 <= now - index.verified < _VERIFY_AFTER
+    # A directory is asked every time: that costs no more than a few `stat`, and objects do get deleted.
+    trusted = recent and not store.uri.startswith("file:")
+    verified = index.verified if recent else now
+    if index.tree == tree and (trusted or _is_whole(store, tree, index.packs)):
+        return 0, replace(index, verified=verified)
+    where = replace(
+        index, tree=tree, segments=tuple(digest for digest, _ in snapshot.segments), verified=verified
+    )
+    packs = _packs_of(store, tree)
+    if packs is not None:
+        return 0, replace(where, packs=packs)
+    kept = index.packs
+    if index.tree is None or not (trusted or _are_there(store, kept)):
+        index, kept = StatIndex(), ()
+    contents = _contents(root, snapshot, index.contents() if len(kept) < _MOST_PACKS else set())
+    if len(kept) >= _MOST_PACKS:
+        kept = ()
+    stored = 0
+    if contents:
+        progress(f"storing {len(contents)} new contents of {len(snapshot.files)} files")
+        pack, stored = store_pack(contents, store, _scratch(cache))
+        kept = tuple(dict.fromkeys((*kept, pack)))
+    document = canonical({"version": VERSION, "segments": list(where.segments), "packs": list(kept)})
+    try:
+        store.create(tree_object(tree), document)
+        stored += len(document)
+    except ObjectExists:  # another client stored the same tree meanwhile; its packs hold all of it too
+        pass
+    return stored, replace(where, packs=kept)
+
+
+def _contents(root: str, snapshot: Snapshot, known: set[str]) -> dict[str, Content]:
+    contents = {
+        digest: Content(digest, os.path.join(root, facts.path), facts.size)
+        for facts, digest in snapshot.files
+        if digest not in known
+    }
+    for digest, body in snapshot.segments:
+        if digest not in known:
+            contents[digest] = Content(digest, body, len(body))
+    return contents
+
+
+def _packs_of(store: ObjectStore, tree: str) -> tuple[str, ...] | None:
+    """The packs of a stored tree. One that lost a pack is removed, to be stored anew, and is None."""
+    name = tree_object(tree)
+    if store.find(name) is None:
+        return None
+    try:
+        packs = tuple(str(pack) for pack in json.loads(store.read(name))["packs"])
+    except (ValueError, KeyError, TypeError):
+        packs = None
+    if packs is None or not _are_there(store, packs):
+        store.delete(name)
+        return None
+    return packs
+
+
+def _is_whole(store: ObjectStore, tree: str, packs: Sequence[str]) -> bool:
+    return store.find(tree_object(tree)) is not None and _are_there(store, packs)
+
+
+def _are_there(store: ObjectStore, packs: Sequence[str]) -> bool:
+    return all(store.find(pack_object(pack)) is not None for pack in packs)
+
+
+def _scratch(cache: Path) -> Path | None:
+    try:
+        os.makedirs(cache, mode=0o700, exist_ok=True)
+    except OSError:
+        return None
+    return cache if os.access(cache, os.W_OK | os.X_OK) else None
+
+
+def _shortened(notices: list[str]) -> list[str]:
+    if len(notices) <= _SHOWN:
+        return list(notices)
+    return [*notices[:_SHOWN], f"left out {len(notices) - _SHOWN} more entries that cannot be shipped"]
+
+
+def _size_notice(root: str, snapshot: Snapshot) -> str:
+    largest = sorted((facts.size, facts.path) for facts, _ in snapshot.files)[: -_SHOWN - 1 : -1]
+    listed = ", ".join(f"{path} ({size / (1 << 20):.1f} MiB)" for size, path in largest)
+    return (
+        f"project {root} is {snapshot.size / (1 << 20):.0f} MiB; largest: {listed}. "
+        "List what the job does not need in .kineticignore, or pass it as Data"
+    )

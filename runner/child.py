@@ -1,0 +1,129 @@
+"""The child process: it makes the job's world, calls the function and leaves an outcome file.
+
+It may die anywhere, in any way; its parent tells what became of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import pickle
+import sys
+import time
+from typing import Any
+
+from . import results, wire
+from .job import Job
+from .outcome import Outcome
+from .store import MissingObject, Store, StoreUnavailable, open_store
+from .world import World, make_world
+
+OUTCOME_FILE = "outcome"
+TIMES_FILE = "times"
+
+
+def run_child(job: Job, store: Store) -> None:
+    """Run the attempt's user code; never returns to the caller's flow of control with an exception."""
+    phase = "download"
+    header: dict[str, Any] = {}
+    try:
+        header, parts = _payload(job, store)
+        os.environ.update(header["env"])
+        phase = "project files"
+        world = make_world(job, store, header)
+        phase = "unpickle"
+        function = _load(parts["function"], world)
+        args, kwargs = _load(parts["arguments"], world)
+    except StoreUnavailable as exc:
+        _leave(job, _unavailable(exc, phase))
+        return
+    except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
+        _leave(job, results.misconfigured(exc, phase, _advice(exc, header)))
+        return
+    gc.enable()  # the bootstrap stopped it while modules were loaded
+    _note_time(job, "user_started")
+    outcome = _call(function, args, kwargs, list(header["modules"]))
+    _note_time(job, "user_finished")
+    _leave(job, outcome)
+
+
+def _call(function: Any, args: Any, kwargs: Any, modules: list[str]) -> Outcome:
+    try:
+        value = function(*args, **kwargs)
+        if hasattr(value, "cr_frame") and hasattr(value, "__await__"):
+            import asyncio
+
+            value = asyncio.run(value)
+    except BaseException as exc:  # noqa: BLE001  whatever user code raises is the outcome
+        return results.raised(exc, "execute", modules)
+    return results.succeeded(value, modules)
+
+
+def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
+    frame = store.read(wire.payload_object(job.job_id))
+    if wire.digest(frame) != job.payload_sha256:
+        raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")
+    return wire.decode_frame(frame)
+
+
+class _PayloadUnpickler(pickle.Unpickler):
+    def __init__(self, body: bytes, world: World) -> None:
+        super().__init__(io.BytesIO(body))
+        self._world = world
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid[0] == "data":
+            return self._world.data(pid[1], pid[2])
+        if pid[0] == "result":
+            return _result(pid[1], pid[2], pid[3])
+        raise pickle.UnpicklingError(f"unknown reference {pid[0]!r} in the payload, of a newer version?")
+
+
+def _load(body: bytes, world: World) -> Any:
+    return _PayloadUnpickler(body, world).load()
+
+
+def _result(store_uri: str, name: str, sha256: str) -> Any:
+    """The value of another job's outcome; its digest is in the verified payload."""
+    frame = open_store(store_uri).read(name)
+    if wire.digest(frame) != sha256:
+        raise ValueError(f"{store_uri}/{name} changed since it was referred to; nothing was loaded")
+    header, parts = wire.decode_frame(frame)
+    if header["codec"] == "typed":
+        from . import codec
+
+        return codec.decode(parts)
+    return results.loaded(parts["body"])
+
+
+def _unavailable(error: StoreUnavailable, phase: str) -> Outcome:
+    failure = wire.Failure(wire.FailureClass.CONTROL_PLANE, f"{phase} failed: {error}", phase)
+    return Outcome("failed", "none", {}, failure)
+
+
+def _advice(error: BaseException, header: dict[str, Any]) -> str:
+    client = header.get("client", {})
+    here = ".".join(map(str, sys.version_info[:2]))
+    there = ".".join(str(client.get("python", here)).split(".")[:2])
+    if here != there:
+        return f". The job was submitted from Python {there} and runs on {here}: use an image with {there}"
+    if isinstance(error, ModuleNotFoundError):
+        return f". {error.name!r} is neither in the shipped project nor installed where the job runs"
+    if isinstance(error, MissingObject):
+        return ". Submit again: what is missing is then stored again"
+    return ""
+
+
+def _note_time(job: Job, name: str) -> None:
+    with open(os.path.join(job.work_dir, TIMES_FILE), "a") as stream:
+        stream.write(f"{name} {time.time()!r}\n")
+
+
+def _leave(job: Job, outcome: Outcome) -> None:
+    """Write the outcome file whole or not at all."""
+    path = os.path.join(job.work_dir, OUTCOME_FILE)
+    with open(path + ".part", "wb") as stream:
+        stream.write(outcome.to_frame({}))
+    os.rename(path + ".part", path)
+    results.flush_streams()

@@ -1,0 +1,66 @@
+"""What the manifest tells the runner, read from the container's environment once."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+
+class BadEnvironment(ValueError):
+    """A variable the manifest must set is missing or malformed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt of one job, as its container sees it."""
+
+    store_uri: str
+    job_id: str
+    payload_sha256: str
+    outcome_key: bytes
+    failed_count: int
+    ignored_count: int
+    pod_uid: str
+    retries: int
+    work_dir: str
+    accelerator: str
+    grace: float
+    backend: str
+    volumes_dir: str | None
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts ended before this one, whoever's fault it was."""
+        return self.failed_count + self.ignored_count
+
+    @property
+    def is_last_try(self) -> bool:
+        """Whether a user error now leaves no retry."""
+        return self.failed_count >= self.retries
+
+
+def take_job(environ: MutableMapping[str, str]) -> Job:
+    """The job in `environ`; takes the outcome's key out of it, so that user code never sees it.
+
+    Raises BadEnvironment naming the variable.
+    """
+    try:
+        return Job(
+            store_uri=environ["KINETIC_STORE"],
+            job_id=environ["KINETIC_JOB_ID"],
+            payload_sha256=environ["KINETIC_PAYLOAD_SHA256"],
+            outcome_key=bytes.fromhex(environ.pop("KINETIC_OUTCOME_KEY")),
+            failed_count=int(environ.get("KINETIC_FAILED_COUNT") or 0),
+            ignored_count=int(environ.get("KINETIC_IGNORED_COUNT") or 0),
+            pod_uid=environ.get("KINETIC_POD_UID", ""),
+            retries=int(environ.get("KINETIC_RETRIES") or 0),
+            work_dir=environ["KINETIC_WORK_DIR"],
+            accelerator=environ.get("KINETIC_ACCELERATOR", ""),
+            grace=float(environ.get("KINETIC_GRACE_SECONDS") or 30),
+            backend=environ.get("KINETIC_BACKEND", ""),
+            volumes_dir=environ.get("KINETIC_VOLUMES_DIR"),
+        )
+    except KeyError as exc:
+        raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
+    except ValueError as exc:
+        raise BadEnvironment(f"the manifest sets a KINETIC_* variable wrongly: {exc}") from exc

@@ -1,0 +1,182 @@
+"""The runner: process 1 of the container. It claims the attempt, watches user code, publishes the outcome.
+
+User code runs in a child process, so that a kill, an `os._exit` or a crash of it is an observed fact.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from . import wire
+from .child import OUTCOME_FILE, TIMES_FILE, run_child
+from .evidence import death, peak_memory
+from .job import BadEnvironment, Job, take_job
+from .outcome import Outcome
+from .results import flush_streams
+from .store import Store, StoreUnavailable, open_store
+from .tee import LogTee
+from .watch import Ending, Signals, watch_child
+
+_RESTARTS = 5
+"""Restarts that an unreachable store is worth; the Job controller itself would go on for ever."""
+
+
+def main(opener: Callable[[str], Store] = open_store) -> int:
+    """Run the attempt described by this process's environment; the container's exit code."""
+    started = time.time()
+    try:
+        job = take_job(os.environ)
+        store = opener(job.store_uri)
+    except (BadEnvironment, ValueError) as exc:
+        sys.stderr.write(f"kinetic: {exc}\n")
+        return wire.EXIT_NEVER_RETRY
+    try:
+        refused = _refusal(job, store)
+        if refused is not None:
+            return refused
+        os.makedirs(job.work_dir, exist_ok=True)
+        outcome, ending = _run(job, store)
+        return _publish(job, store, outcome, ending, started)
+    except OSError as exc:
+        sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
+        return wire.EXIT_UNPUBLISHED if job.ignored_count < _RESTARTS else wire.EXIT_NEVER_RETRY
+
+
+def _refusal(job: Job, store: Store) -> int | None:
+    """Claim the attempt; an exit code if it is not ours to run."""
+    committed = _committed(job, store)
+    if committed is not None:
+        return committed
+    if _exists(store, wire.cancel_object(job.job_id)):
+        sys.stderr.write("kinetic: cancelled before it started\n")
+        return wire.EXIT_NEVER_RETRY
+    claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
+    if store.create(wire.claim_object(job.job_id, job.attempt), claim):
+        return None
+    sys.stderr.write(f"kinetic: attempt {job.attempt} is claimed by another pod\n")
+    return wire.EXIT_FENCED
+
+
+def _committed(job: Job, store: Store) -> int | None:
+    """The exit code that agrees with an outcome which is committed already."""
+    try:
+        header, _ = wire.decode_frame(store.read(wire.result_object(job.job_id)))
+    except LookupError:
+        return None
+    sys.stderr.write("kinetic: the outcome is committed already\n")
+    return wire.EXIT_SUCCEEDED if header.get("state") == "succeeded" else wire.EXIT_NEVER_RETRY
+
+
+def _run(job: Job, store: Store) -> tuple[Outcome, Ending]:
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    signals = Signals()
+    child = os.fork()
+    if child == 0:
+        _become_child(job, store, signals, reading, writing)
+    os.close(writing)
+    tee = LogTee(job, store, reading)
+    if job.backend == "local":
+        tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
+    ending = watch_child(child, tee, job.grace, signals)
+    try:
+        with open(os.path.join(job.work_dir, OUTCOME_FILE), "rb") as stream:
+            outcome = Outcome.from_frame(stream.read())
+    except FileNotFoundError:
+        outcome = death(ending)
+    except wire.FrameError as exc:
+        outcome = death(ending, f"; its outcome file is unreadable: {exc}")
+    tee.close()
+    signals.release()
+    return outcome, ending
+
+
+def _become_child(job: Job, store: Store, signals: Signals, reading: int, writing: int) -> None:
+    code = 1
+    try:
+        import signal
+
+        def stop(_number: int, _frame: object) -> None:
+            raise SystemExit(143)  # so that `finally` blocks run; user code may install its own handler
+
+        signals.release()
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.close(reading)
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.close(writing)
+        run_child(job, store)
+        code = _wind_down()
+    finally:
+        os._exit(code)
+
+
+def _wind_down() -> int:
+    """Run exit handlers; threads that user code left behind are named, never waited for."""
+    import atexit
+
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        main_thread = threading.main_thread()
+        left = [t.name for t in threading.enumerate() if t is not main_thread and not t.daemon]
+        if left:
+            sys.stderr.write(f"kinetic: these threads still ran at the end: {', '.join(left)}\n")
+    atexit._run_exitfuncs()
+    flush_streams()
+    return 0
+
+
+def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: float) -> int:
+    """Store the attempt's outcome and, if it is the job's, commit it. The container's exit code."""
+    interrupted = ending.terminated and outcome.state != "succeeded"
+    infrastructure = _is_infrastructure(outcome)
+    over = (not infrastructure and job.is_last_try) or not outcome.retry
+    over = over or (infrastructure and job.ignored_count >= _RESTARTS)
+    final = outcome.state == "succeeded" or (over and not interrupted)
+    facts: dict[str, object] = {
+        "job_id": job.job_id,
+        "attempt": job.attempt,
+        "pod_uid": job.pod_uid,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "peak_memory": peak_memory(),
+        "times": {"started": started, **_times(job), "finished": time.time()},
+    }
+    frame = outcome.to_frame(facts, job.outcome_key)
+    store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
+    if final and not store.create(wire.result_object(job.job_id), frame):
+        committed = _committed(job, store)
+        return wire.EXIT_NEVER_RETRY if committed is None else committed
+    if outcome.state == "succeeded":
+        return wire.EXIT_SUCCEEDED
+    if interrupted:
+        return 128 + 15
+    if infrastructure:
+        return wire.EXIT_UNPUBLISHED if job.ignored_count < _RESTARTS else wire.EXIT_NEVER_RETRY
+    return wire.EXIT_USER_ERROR if outcome.retry else wire.EXIT_NEVER_RETRY
+
+
+def _is_infrastructure(outcome: Outcome) -> bool:
+    return outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CONTROL_PLANE
+
+
+def _times(job: Job) -> dict[str, float]:
+    try:
+        with open(os.path.join(job.work_dir, TIMES_FILE)) as stream:
+            pairs = [line.split() for line in stream]
+    except OSError:
+        return {}
+    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _exists(store: Store, name: str) -> bool:
+    try:
+        store.read(name)
+    except LookupError:
+        return False
+    except StoreUnavailable:
+        raise
+    return True

@@ -1,0 +1,96 @@
+"""The object store as the runner sees it: read, create once, and a local path of a large object."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Protocol
+
+
+class StoreUnavailable(OSError):
+    """The store cannot be written or read now; another attempt may find it well."""
+
+
+class MissingObject(LookupError):
+    """An object the job is made of is not in the store."""
+
+
+class Store(Protocol):
+    """The operations the runner needs."""
+
+    uri: str
+
+    def read(self, name: str) -> bytes:
+        """The whole object. Raises MissingObject."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Store a new object; False if the name is taken. Raises StoreUnavailable."""
+
+    def fetch(self, name: str) -> str:
+        """A local file with the object's content, for reading only. Raises MissingObject."""
+
+
+class DirectoryStore:
+    """A directory: the local backend's store, written as `kinetic_core.storage.directory` writes it."""
+
+    def __init__(self, uri: str, root: str) -> None:
+        self.uri = uri
+        self.root = root
+
+    def read(self, name: str) -> bytes:
+        try:
+            with open(self._path(name), "rb") as stream:
+                return stream.read()
+        except FileNotFoundError as exc:
+            raise MissingObject(f"{self.uri}/{name} is not there") from exc
+        except OSError as exc:
+            raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
+
+    def create(self, name: str, content: bytes) -> bool:
+        target = self._path(name)
+        temporary = os.path.join(self.root, ".tmp", f"runner-{os.getpid()}-{os.urandom(4).hex()}")
+        if not os.path.isdir(self.root):
+            raise StoreUnavailable(errno.ENOENT, f"cannot store {self.uri}/{name}: the store was removed")
+        try:
+            os.makedirs(os.path.dirname(temporary), exist_ok=True)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            try:
+                with open(temporary, "xb") as stream:
+                    stream.write(content)
+                os.link(temporary, target)
+            finally:
+                if os.path.exists(temporary):
+                    os.unlink(temporary)
+        except FileExistsError:
+            return False
+        except OSError as exc:
+            full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+            why = "the disk is full" if full else exc.strerror
+            raise StoreUnavailable(exc.errno, f"cannot store {self.uri}/{name}: {why}") from exc
+        return True
+
+    def fetch(self, name: str) -> str:
+        path = self._path(name)
+        if not os.path.exists(path):
+            raise MissingObject(f"{self.uri}/{name} is not there")
+        return path
+
+    def _path(self, name: str) -> str:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise MissingObject(f"{name!r} is not the name of an object")
+        return os.path.join(self.root, *name.split("/"))
+
+
+def open_store(uri: str) -> Store:
+    """The store of that URI. Raises ValueError for one this runner cannot read."""
+    if uri.startswith("file:///"):
+        return DirectoryStore(uri, _unquoted(uri.removeprefix("file://")))
+    raise ValueError(f"this runner cannot read the store {uri!r}")
+
+
+def _unquoted(path: str) -> str:
+    if "%" not in path:
+        return path
+    from urllib.parse import unquote
+
+    return unquote(path)

@@ -1,0 +1,79 @@
+"""The log: everything user code prints goes to the container's own output and, in chunks, to the store."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import wire
+from .job import Job
+from .store import Store
+
+_CHUNK = 256 << 10
+_SECONDS = 5.0
+
+
+class LogTee:
+    """Reads a pipe, writes what comes to stdout and keeps it in the store, so that it outlives the pod."""
+
+    def __init__(self, job: Job, store: Store, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self.pipe = pipe
+        self._job = job
+        self._store = store
+        self._pending = bytearray()
+        self._sequence = 0
+        self._last = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """A line of the runner's own."""
+        self._take(line.encode() + b"\n")
+
+    def pump(self) -> bool:
+        """Take what is in the pipe now; False at its end."""
+        while True:
+            try:
+                chunk = os.read(self.pipe, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._take(chunk)
+
+    def tick(self) -> None:
+        """Store what has waited long enough."""
+        if self._pending and time.monotonic() - self._last >= _SECONDS:
+            self._flush()
+
+    def close(self) -> None:
+        """Store the rest."""
+        self.pump()
+        os.close(self.pipe)
+        if self._pending:
+            self._flush()
+
+    def _take(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        try:
+            while view:
+                view = view[os.write(1, view) :]
+        except OSError:
+            pass  # nobody reads the container's output; the store still gets it
+        self._pending += chunk
+        if len(self._pending) >= _CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Store the pending chunk; when the store fails, keep it for the next time."""
+        name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence)
+        self._last = time.monotonic()
+        try:
+            self._store.create(name, bytes(self._pending))
+        except OSError as exc:
+            if len(self._pending) > 64 * _CHUNK:
+                del self._pending[: -32 * _CHUNK]
+            sys.stderr.write(f"kinetic: log not stored yet: {exc}\n")
+            return
+        self._sequence += 1
+        self._pending.clear()

@@ -1,0 +1,93 @@
+"""Watching the child: its output, its end, and signals that arrive meanwhile."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+
+from .tee import LogTee
+
+_KILL_RESERVE = 2.0
+_TICK = 1.0
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the child ended: by exit code or by signal; `terminated` when the container was told to stop."""
+
+    exit_code: int | None
+    signal: int | None
+    terminated: bool
+
+
+class Signals:
+    """SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists.
+
+    `told` holds the stop signals that have arrived; `descriptor` becomes readable with every signal.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.descriptor, self._waker = os.pipe()
+        for descriptor in (self.descriptor, self._waker):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in _STOPPING:
+            signal.signal(number, lambda received, _: self.told.append(received))
+
+    def release(self) -> None:
+        """Back to how a process starts: for the child, and at the end."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, *_STOPPING):
+            signal.signal(number, signal.SIG_DFL)
+        os.close(self.descriptor)
+        os.close(self._waker)
+
+
+def watch_child(child: int, tee: LogTee, grace: float, signals: Signals) -> Ending:
+    """Pump the child's output until it is dead.
+
+    SIGTERM and SIGINT are passed on to the child; if it has not ended `grace` seconds later, less what
+    publishing takes, it is killed.
+    """
+    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals))
+    return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
+
+
+def _until_dead(child: int, tee: LogTee, grace: float, signals: Signals) -> int:
+    deadline: float | None = None
+    open_pipe = True
+    while True:
+        reading = [signals.descriptor, tee.pipe] if open_pipe else [signals.descriptor]
+        ready, _, _ = select.select(reading, [], [], _TICK)
+        if signals.descriptor in ready:
+            os.read(signals.descriptor, 1 << 10)
+        if tee.pipe in ready:
+            open_pipe = tee.pump()
+        tee.tick()
+        status = _reap(child)
+        if status is not None:
+            return status
+        if signals.told and deadline is None:
+            deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
+            os.kill(child, signal.SIGTERM)
+        if deadline is not None and time.monotonic() >= deadline:
+            os.kill(child, signal.SIGKILL)
+
+
+def _reap(child: int) -> int | None:
+    """Collect every dead process (process 1 inherits orphans); the child's status if it is among them."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if pid == 0:
+            return None
+        if pid == child:
+            return status

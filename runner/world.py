@@ -1,0 +1,90 @@
+"""What user code finds around it: project files, working directory, `sys.path`, data, outputs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from .job import Job
+from .store import Store
+
+
+class World:
+    """The attempt's directories; `data` materialises a tree of data once."""
+
+    def __init__(self, job: Job, store: Store) -> None:
+        self.workspace = os.path.join(job.work_dir, "workspace")
+        self._data = os.path.join(job.work_dir, "data")
+        self._volumes = job.volumes_dir
+        self._store = store
+
+    def data(self, tree: str, file: str | None) -> str:
+        """The path of a data directory, or of the one file in it."""
+        folder = os.path.join(self._data, tree)
+        self.unpack(tree, folder)
+        return os.path.join(folder, file) if file else folder
+
+    def unpack(self, tree: str, folder: str) -> None:
+        """Materialise a tree in `folder`, unless it is there; whole or not at all."""
+        if os.path.isdir(folder):
+            return
+        from .unpack import materialise_tree
+
+        fresh = f"{folder}.{os.getpid()}.part"
+        materialise_tree(tree, fresh, read=self._store.read, fetch=self._store.fetch)
+        try:
+            os.rename(fresh, folder)
+        except OSError:
+            if not os.path.isdir(folder):  # else another attempt was quicker with the same content
+                raise
+
+    def mount(self, mount: str, tree: str) -> None:
+        """Make a volume's data appear at its absolute mount path: a directory, with a single file in it.
+
+        In a pod the path is the container's own. On a machine shared with others (the local backend) it
+        becomes a link to a copy that all jobs with the same data share.
+        """
+        if self._volumes is None:
+            self.unpack(tree, mount)
+            return
+        folder = os.path.join(self._volumes, tree)
+        self.unpack(tree, folder)
+        if os.path.islink(mount) and os.readlink(mount) == folder:
+            return
+        if os.path.islink(mount) and os.readlink(mount).startswith(self._volumes + os.sep):
+            os.unlink(mount)  # left by an earlier job with other data
+        try:
+            os.makedirs(os.path.dirname(mount), exist_ok=True)
+            os.symlink(folder, mount)
+        except OSError as exc:
+            raise OSError(
+                exc.errno, f"the local backend cannot make volume {mount!r} on this machine: {exc.strerror}"
+            ) from exc
+
+
+def make_world(job: Job, store: Store, header: dict[str, Any]) -> World:
+    """Unpack the project, then set the working directory, `sys.path`, volumes and the output directory."""
+    world = World(job, store)
+    if header["tree"] is None:
+        os.makedirs(world.workspace, exist_ok=True)
+    else:
+        world.unpack(header["tree"], world.workspace)
+    os.chdir(_inside(world.workspace, header["cwd"] or ""))
+    paths = [_inside(world.workspace, entry) for entry in header["sys_path"]]
+    sys.path[:0] = list(dict.fromkeys(paths))
+    sys.argv = [header["function_name"]]
+    for volume in header["volumes"]:
+        world.mount(volume["mount"], volume["tree"])
+    if header["output_dir"] and "://" not in header["output_dir"]:
+        os.makedirs(header["output_dir"], exist_ok=True)
+    return world
+
+
+def _inside(workspace: str, relative: str) -> str:
+    """A directory of the workspace, made if the project has nothing to ship in it."""
+    path = os.path.normpath(os.path.join(workspace, relative))
+    if path != workspace and not path.startswith(workspace + os.sep):
+        raise ValueError(f"{relative!r} leads out of the project")
+    os.makedirs(path, exist_ok=True)
+    return path

@@ -1,0 +1,143 @@
+"""Batches on the real local backend: limits, failures, finding them again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import BatchError, JobStatus
+from kinetic_core.errors import InvalidRequest
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+
+
+@kinetic_core.run(accelerator="cpu")
+def inverse(x: float, *, scale: float = 1.0) -> float:
+    return scale / x
+
+
+def test_results_come_in_input_order() -> None:
+    batch = inverse.run_async_map([1, 2, 4, 8], max_concurrent=2, name="inverses", tags={"team": "a"})
+    assert batch.results(cleanup=False) == [1, 0.5, 0.25, 0.125]
+    assert batch.status_counts() == {"SUCCEEDED": 4}
+    assert (batch.name, batch.tags) == ("inverses", {"team": "a"})
+    outputs = {job.job_id for job in batch.jobs if job is not None}
+    assert outputs == {f"{batch.group_id}-{index}" for index in range(4)}
+    batch.cleanup()
+    assert all(job.status() is JobStatus.NOT_FOUND for job in batch.jobs if job)
+
+
+def test_modes_of_input() -> None:
+    assert inverse.run_async_map([{"x": 2, "scale": 4}, (5,)]).results() == [2, 0.2]
+
+
+def test_a_failure_is_told_with_everything_else_kept() -> None:
+    batch = inverse.run_async_map([1, 0, threading.Lock()])
+    with pytest.raises(BatchError, match="2 of 3 inputs") as caught:
+        batch.results()
+    error = caught.value
+    assert error.partial_results == [1, None, None]
+    assert isinstance(error.exceptions[1], ZeroDivisionError)
+    assert list(error.submission_failures) == [2]
+    assert [job.group_index for job in batch.failures()] == [1]
+    values = batch.results(return_exceptions=True)
+    assert [type(value).__name__ for value in values] == ["float", "ZeroDivisionError", "UnpicklableArgument"]
+
+
+def test_values_as_they_come() -> None:
+    batch = inverse.run_async_map([2, 0, 4])
+    seen = dict(batch.items())
+    assert (seen[0], seen[2]) == (0.5, 0.25)
+    assert isinstance(seen[1], ZeroDivisionError)
+    assert {job.group_index for job in batch.as_completed()} == {0, 1, 2}
+
+
+def test_retries_end_in_one_answer(tmp_path: Path) -> None:
+    @kinetic_core.run(accelerator="cpu")
+    def second_time(index: int) -> int:
+        marker = tmp_path / str(index)
+        if not marker.exists():
+            marker.touch()
+            raise RuntimeError("first time")
+        return index
+
+    batch = second_time.run_async_map([0, 1], retries=1)
+    assert sorted(job.group_index or 0 for job in batch.as_completed()) == [0, 1]
+    assert batch.results() == [0, 1]
+
+
+def test_fail_fast_launches_nothing_more(tmp_path: Path) -> None:
+    @kinetic_core.run(accelerator="cpu")
+    def first_fails(index: int) -> int:
+        (tmp_path / str(index)).touch()
+        raise RuntimeError("no")
+
+    batch = first_fails.run_async_map(range(20), max_concurrent=1, fail_fast=True)
+    with pytest.raises(BatchError):
+        batch.results()
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_cancel_stops_all(tmp_path: Path) -> None:
+    @kinetic_core.run(accelerator="cpu")
+    def forever(index: int) -> None:
+        import time
+
+        time.sleep(600)
+
+    batch = forever.run_async_map(range(6), max_concurrent=3)
+    next_jobs = [job for job in batch.jobs if job]
+    batch.cancel()
+    batch.wait(timeout=60)
+    assert set(batch.status_counts()) <= {"FAILED"}
+    assert len(next_jobs) <= 3
+
+
+def test_found_again_from_another_process() -> None:
+    batch = inverse.run_async_map([2, 4])
+    batch.wait()
+    program = (
+        f"import kinetic_core; print(kinetic_core.attach_batch({batch.group_id!r}).results(cleanup=False))"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert other.stdout == "[0.5, 0.25]\n"
+    with pytest.raises(FileNotFoundError, match="no batch grp-0"):
+        kinetic_core.attach_batch("grp-0")
+
+
+def test_outputs_are_not_shared(tmp_path: Path) -> None:
+    @kinetic_core.run(accelerator="cpu", output_dir=str(tmp_path))
+    def save(index: int) -> None:
+        Path(os.environ["KINETIC_OUTPUT_DIR"], "model").write_text(str(index))
+
+    save.run_async_map([7, 8]).results()
+    assert [(tmp_path / str(i) / "model").read_text() for i in range(2)] == ["7", "8"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"inputs": []},
+        {"input_mode": "rows"},
+        {"max_concurrent": 0},
+        {"retries": -1},
+        {"cancel_running_on_fail": True},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_bad_options_are_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(options))):
+        inverse.run_async_map(**{"inputs": [1], **options})

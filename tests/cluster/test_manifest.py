@@ -1,0 +1,115 @@
+"""The manifest is plain data from a pure function, and says what Kubernetes must know."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
+from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.model.accelerators import parse_accelerator
+from kinetic_core.model.job import JobReference, JobSpec
+
+DELIVERY = Delivery("a" * 64, "b" * 64, "c" * 64)
+
+
+def reference(**changes: Any) -> JobReference:
+    values: dict[str, Any] = {
+        "job_id": "job-0123456789abcdef",
+        "backend": "gke",
+        "project": "p",
+        "cluster_name": "c",
+        "zone": "z",
+        "namespace": "default",
+        "bucket_name": "b",
+        "k8s_name": "kinetic-job-0123456789abcdef",
+        "image_uri": "python:3.11",
+        "accelerator": "cpu",
+        "func_name": "f",
+        "display_name": "d",
+        "created_at": "2026-01-01T00:00:00Z",
+        "store_uri": "gs://bucket",
+        "spec_digest": "d" * 64,
+    }
+    return JobReference(**{**values, **changes})
+
+
+def manifest(accelerator: str = "cpu", **options: Any) -> dict[str, Any]:
+    spec = JobSpec("f", parse_accelerator(accelerator), "gke", **options)
+    return job_manifest(spec, reference(accelerator=accelerator), DELIVERY)
+
+
+def container(job: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_is_json_and_repeatable() -> None:
+    assert json.dumps(manifest("tpu-v6e-8")) == json.dumps(manifest("tpu-v6e-8"))
+
+
+def test_one_pod_per_host() -> None:
+    job = manifest("tpu-v5p-16")
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
+    assert container(job)["resources"]["limits"]["google.com/tpu"] == "4"
+    assert job["spec"]["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x4"
+
+
+def test_a_spot_gpu_tolerates_both_taints() -> None:
+    pod = manifest("gpu-l4:spot")["spec"]["template"]["spec"]
+    assert {t["key"] for t in pod["tolerations"]} == {"nvidia.com/gpu", "cloud.google.com/gke-spot"}
+    spot = next(t for t in pod["tolerations"] if t["key"].endswith("spot"))
+    assert spot["value"] == "true"
+
+
+@pytest.mark.parametrize(("accelerator", "cores"), [("cpu", "1"), ("cpu:8", "8")])
+def test_cpu_jobs_ask_for_cores(accelerator: str, cores: str) -> None:
+    assert container(manifest(accelerator))["resources"]["requests"]["cpu"] == cores
+
+
+def test_limits_are_the_users() -> None:
+    job = manifest(memory=1 << 30, timeout=90.4, retries=3)
+    assert container(job)["resources"]["limits"]["memory"] == str(1 << 30)
+    assert job["spec"]["activeDeadlineSeconds"] == 90
+    assert job["spec"]["backoffLimitPerIndex"] == 3
+    assert "activeDeadlineSeconds" not in manifest()["spec"]
+
+
+def test_whose_budget_an_exit_spends() -> None:
+    rules = manifest()["spec"]["podFailurePolicy"]["rules"]
+    by_code = {
+        code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())
+    }
+    assert by_code[wire.EXIT_NEVER_RETRY] == "FailIndex"
+    assert by_code[wire.EXIT_UNPUBLISHED] == "Ignore"
+    assert wire.EXIT_USER_ERROR not in by_code
+
+
+def test_no_privilege_is_asked_for() -> None:
+    job = manifest()
+    assert job["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert container(job)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_runner_archive_is_the_same_everywhere() -> None:
+    digest, content = runner_archive()
+    assert wire.digest(content) == digest
+    program = "from kinetic_core.cluster.bootstrap import runner_archive; print(runner_archive()[0])"
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert other.stdout.strip() == digest
+
+
+def test_the_bootstrap_is_short_and_compiles() -> None:
+    compile(BOOTSTRAP, "bootstrap", "exec")
+    assert len(BOOTSTRAP) < 2000

@@ -1,0 +1,121 @@
+"""Every way a Job can look, and what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.wire import FailureClass
+from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.cluster.verdict import observe
+from kinetic_core.model.states import JobStatus
+
+AT = "2026-01-01T00:00:00Z"
+
+
+def job(*conditions: tuple[str, str, str]) -> dict[str, Any]:
+    described = [
+        {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": AT}
+        for kind, reason, message in conditions
+    ]
+    return {"metadata": {"name": "j", "creationTimestamp": AT}, "status": {"conditions": described}}
+
+
+def pod(
+    state: dict[str, Any] | None = None, failed: int = 0, ignored: int = 0, **status: Any
+) -> dict[str, Any]:
+    annotations = {FAILED_COUNT: str(failed), IGNORED_COUNT: str(ignored)}
+    containers = [{"name": "sidecar", "state": {"running": {}}}]
+    if state is not None:
+        containers.append({"name": CONTAINER, "state": state})
+    return {
+        "metadata": {"annotations": annotations, "creationTimestamp": AT},
+        "status": {"containerStatuses": containers, **status},
+    }
+
+
+def ended(code: int, reason: str = "Error") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason, "startedAt": AT, "finishedAt": AT}}
+
+
+FAILED = ("Failed", "FailedIndexes", "Job has failed indexes")
+
+
+def test_nothing_yet_is_pending() -> None:
+    seen = observe(job(), [])
+    assert (seen.status, seen.reason, seen.attempt) == (JobStatus.PENDING, "Created", 0)
+
+
+def test_a_sidecar_that_runs_is_not_the_job_running() -> None:
+    assert observe(job(), [pod()]).status is JobStatus.PENDING
+
+
+def test_running_since() -> None:
+    seen = observe(job(), [pod({"running": {"startedAt": AT}}, failed=1, ignored=2)])
+    assert (seen.status, seen.attempt) == (JobStatus.RUNNING, 3)
+    assert seen.started_at == seen.created_at == 1767225600.0
+
+
+def test_between_attempts_is_pending() -> None:
+    assert observe(job(), [pod(ended(1))]).reason == "Restarting"
+
+
+@pytest.mark.parametrize(
+    ("described", "reason"),
+    [
+        (pod({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}), "ImagePullBackOff"),
+        (
+            pod(
+                conditions=[
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5"}
+                ]
+            ),
+            "Unschedulable",
+        ),
+    ],
+)
+def test_why_it_waits(described: dict[str, Any], reason: str) -> None:
+    seen = observe(job(), [described])
+    assert (seen.status, seen.reason) == (JobStatus.PENDING, reason)
+    assert seen.message
+
+
+def test_failure_target_is_failing_not_failed() -> None:
+    seen = observe(job(("FailureTarget", "FailedIndexes", "")), [pod({"running": {"startedAt": AT}})])
+    assert seen.status is JobStatus.RUNNING
+
+
+def test_complete_is_succeeded() -> None:
+    seen = observe(job(("Complete", "CompletionsReached", "")), [pod(ended(0, "Completed"))])
+    assert (seen.status, seen.finished_at) == (JobStatus.SUCCEEDED, 1767225600.0)
+
+
+@pytest.mark.parametrize(
+    ("condition", "state", "expected"),
+    [
+        (FAILED, ended(wire.EXIT_USER_ERROR), FailureClass.USER_ERROR),
+        (FAILED, ended(wire.EXIT_NEVER_RETRY), FailureClass.CONFIGURATION),
+        (FAILED, ended(wire.EXIT_UNPUBLISHED), FailureClass.CONTROL_PLANE),
+        (FAILED, ended(137, "OOMKilled"), FailureClass.OUT_OF_MEMORY),
+        (FAILED, ended(137), FailureClass.PREEMPTED),
+        (FAILED, ended(127), FailureClass.CONFIGURATION),
+        (FAILED, None, FailureClass.CONTROL_PLANE),
+        (("Failed", "DeadlineExceeded", "was active longer"), ended(143), FailureClass.DEADLINE),
+        (("Failed", "Cancelled", "cancelled by a user"), ended(143), FailureClass.CANCELLED),
+        (("Failed", "NodeLost", "nothing is alive"), {"running": {"startedAt": AT}}, FailureClass.PREEMPTED),
+    ],
+)
+def test_how_it_failed(condition: tuple[str, str, str], state: dict[str, Any] | None, expected: str) -> None:
+    seen = observe(job(condition), [pod(ended(1)), pod(state, failed=1)])
+    assert seen.status is JobStatus.FAILED
+    assert seen.failure is not None
+    assert seen.failure.failure_class == expected
+    assert seen.message == seen.failure.message
+
+
+def test_the_signal_is_told() -> None:
+    seen = observe(job(FAILED), [pod(ended(137))])
+    assert seen.failure is not None
+    assert (seen.failure.signal, seen.failure.exit_code) == (9, 137)

@@ -1,0 +1,1 @@
+"""Imported inside a job, from the shipped project."""

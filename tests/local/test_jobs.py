@@ -1,0 +1,306 @@
+"""Jobs of the local backend end as a cluster's would: cancelled, late, out of memory, lost, never twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core._runner import wire
+from kinetic_core.configuration import read_settings
+from kinetic_core.errors import (
+    JobCancelled,
+    JobConflict,
+    JobDeadlineExceeded,
+    JobLost,
+    JobNotFound,
+    JobOutOfMemory,
+    StoreFull,
+)
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call, prepare, submit
+from kinetic_core.local import limits, slots
+from kinetic_core.local.layout import Layout
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+@on_cpu
+def sleep_with_a_grandchild(folder: str) -> None:
+    grandchild = subprocess.Popen(["sleep", "600"])
+    Path(folder, "grandchild").write_text(str(grandchild.pid))
+    time.sleep(600)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def record_of(handle: kinetic_core.JobHandle) -> dict[str, Any]:
+    layout = Layout(str(read_settings().local_store))
+    record: dict[str, Any] = json.loads(Path(layout.record("default", handle.job_id)).read_text())
+    return record
+
+
+def started(handle: kinetic_core.JobHandle, folder: Path) -> int:
+    """The grandchild's process id, once the job runs."""
+    wait_for(lambda: (folder / "grandchild").exists() and (folder / "grandchild").read_text())
+    assert handle.status() is JobStatus.RUNNING
+    return int((folder / "grandchild").read_text())
+
+
+def test_cancel_kills_everything_the_job_started(tmp_path: Path) -> None:
+    handle = sleep_with_a_grandchild.run_async(str(tmp_path))
+    grandchild = started(handle, tmp_path)
+    handle.cancel()
+    assert not is_alive(grandchild)
+    assert handle.status() is JobStatus.FAILED
+    with pytest.raises(JobCancelled, match="cancelled by a user"):
+        handle.result()
+    handle.cancel()  # again is fine
+
+
+def test_cancel_before_it_got_a_slot(tmp_path: Path) -> None:
+    layout = Layout(str(read_settings().local_store))
+    held = slots.take_slots(layout.slots, slots.core_count())
+    try:
+        handle = sleep_with_a_grandchild.run_async(str(tmp_path))
+        wait_for(lambda: "agent" in record_of(handle))
+        assert handle.status() is JobStatus.PENDING
+        handle.cancel()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    with pytest.raises(JobCancelled):
+        handle.result()
+    assert not (tmp_path / "grandchild").exists()
+
+
+def test_a_finished_job_keeps_its_outcome_when_cancelled() -> None:
+    handle = on_cpu(lambda: 5).run_async()
+    assert handle.result(cleanup=False) == 5
+    handle.cancel()
+    assert handle.result() == 5
+
+
+def test_the_deadline_ends_the_job(tmp_path: Path) -> None:
+    late = kinetic_core.run(accelerator="cpu", timeout=1)(sleep_with_a_grandchild.__wrapped__)  # type: ignore[attr-defined]
+    handle = late.run_async(str(tmp_path))
+    grandchild = started(handle, tmp_path)
+    with pytest.raises(JobDeadlineExceeded, match="ran past its timeout"):
+        handle.result()
+    assert not is_alive(grandchild)
+
+
+def has_memory_cgroup() -> bool:
+    try:
+        limits.limit_memory(f"test-{os.getpid()}", 64 << 20).remove()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_memory_cgroup(), reason="this machine lets us make no memory cgroup")
+def test_a_memory_limit_is_enforced() -> None:
+    greedy = kinetic_core.run(accelerator="cpu", memory="96Mi")(lambda: len(bytearray(512 << 20)))
+    with pytest.raises(JobOutOfMemory, match="memory"):
+        greedy()
+
+
+def test_more_cores_than_there_are_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert kinetic_core.run(accelerator="cpu:512")(lambda: 1)() == 1
+    assert "this machine has" in caplog.text
+
+
+def test_a_job_whose_processes_all_died_is_lost(tmp_path: Path) -> None:
+    handle = sleep_with_a_grandchild.run_async(str(tmp_path))
+    grandchild = started(handle, tmp_path)
+    record = record_of(handle)
+    os.kill(record["agent"]["pid"], signal.SIGKILL)
+    assert handle.status() is JobStatus.RUNNING  # its runner lives and may still publish
+    os.killpg(record["group"]["pid"], signal.SIGKILL)
+    with pytest.raises(JobLost, match="nothing of the job is alive") as caught:
+        handle.result(timeout=30)
+    assert not is_alive(grandchild)
+    assert "Last lines of its log" in "".join(caught.value.__notes__)
+    assert kinetic_core.attach(handle.job_id).status() is JobStatus.FAILED
+
+
+def test_the_runner_outlives_its_agent(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    @on_cpu
+    def wait() -> str:
+        (tmp_path / "running").touch()
+        while not gate.exists():
+            time.sleep(0.01)
+        return "published"
+
+    handle = wait.run_async()
+    wait_for((tmp_path / "running").exists)
+    os.kill(record_of(handle)["agent"]["pid"], signal.SIGKILL)
+    gate.touch()
+    assert handle.result(timeout=30) == "published"
+
+
+def test_cancel_works_without_the_agent(tmp_path: Path) -> None:
+    handle = sleep_with_a_grandchild.run_async(str(tmp_path))
+    grandchild = started(handle, tmp_path)
+    os.kill(record_of(handle)["agent"]["pid"], signal.SIGKILL)
+    handle.cancel()
+    assert not is_alive(grandchild)
+
+
+def test_a_killed_runner_is_told_truthfully() -> None:
+    with pytest.raises(JobLost, match="killed by signal 9"):
+        on_cpu(lambda: os.kill(os.getppid(), signal.SIGKILL))()
+
+
+def test_retries_are_the_users_and_only_the_last_end_counts(tmp_path: Path) -> None:
+    @kinetic_core.run(accelerator="cpu", retries=2)
+    def third_time() -> str:
+        with (tmp_path / "tries").open("a") as stream:
+            stream.write("x")
+        if (tmp_path / "tries").read_text() != "xxx":
+            raise RuntimeError("not yet")
+        return "charm"
+
+    handle = third_time.run_async()
+    assert handle.result(cleanup=False) == "charm"
+    assert handle.observe().attempt == 2
+    assert (handle.logs() or "").count("runs it on this machine") == 3
+
+
+def test_two_observers_agree() -> None:
+    handle = on_cpu(lambda: os.kill(os.getppid(), signal.SIGKILL)).run_async()
+    program = (
+        "import kinetic_core, sys\n"
+        "try: kinetic_core.attach(sys.argv[1]).result()\n"
+        "except kinetic_core.KineticError as exc: print(type(exc).__name__, exc)\n"
+    )
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, handle.job_id],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for _ in range(2)
+    ]
+    told = {other.communicate(timeout=60)[0] for other in others}
+    with pytest.raises(JobLost) as caught:
+        handle.result()
+    assert told == {f"JobLost {caught.value}\n"}
+
+
+def increment(x: int) -> int:
+    return x + 1
+
+
+def test_two_submitters_of_one_id_make_one_job() -> None:
+    options = RunOptions.checked("cpu", backend="local")
+    prepared = [prepare(Call(increment, (1,)), options, job_id="job-00000000000000f1") for _ in range(4)]
+    assert len({one.spec_digest for one in prepared}) == 1
+    threads = [threading.Thread(target=submit, args=(one,)) for one in prepared]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    handle = kinetic_core.attach("job-00000000000000f1")
+    assert handle.result(cleanup=False) == 2
+    assert len(record_of(handle)["pods"]) == 1
+    assert submit(prepared[0]).job_id == handle.job_id  # finished: nothing is run again
+    with pytest.raises(JobConflict, match="is a different call"):
+        submit(prepare(Call(increment, (2,)), options, job_id=handle.job_id))
+
+
+def test_a_submitter_killed_half_way_is_resumed_by_the_next() -> None:
+    options = RunOptions.checked("cpu", backend="local")
+    prepared = prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2")
+    store = prepared.backend.store
+    store.create(wire.payload_object("job-00000000000000f2"), prepared.payload)
+    handle = kinetic_core.JobHandle.of(
+        submit(prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2"))
+    )
+    assert handle.result() == 6
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "from tests.local.test_jobs import *\n"
+        "call = Call(increment, ([{'a', 'b', 'c'}, OwnClass()],))\n"
+        "print(prepare(call, RunOptions.checked('cpu'), job_id='job-00000000000000f3').spec_digest)\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+    assert len(told.pop().strip()) == 64
+
+
+class OwnClass:
+    """Pickled by value, with an id that cloudpickle draws anew in every process."""
+
+
+def test_a_store_removed_under_a_running_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "local"))
+    handle = sleep_with_a_grandchild.run_async(str(tmp_path))
+    grandchild = started(handle, tmp_path)
+    agent = record_of(handle)["agent"]["pid"]
+    shutil.rmtree(tmp_path / "local")
+    assert handle.status() is JobStatus.NOT_FOUND
+    with pytest.raises(JobNotFound, match="objects were removed"):
+        handle.result()
+    os.kill(agent, signal.SIGTERM)  # nobody can find it any more but by its process
+    wait_for(lambda: not is_alive(grandchild) and not is_alive(agent))
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(full)], check=False, capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        monkeypatch.setenv("KINETIC_LOCAL_STORE", str(full / "local"))
+        with pytest.raises(StoreFull, match="the disk is full"):
+            on_cpu(lambda blob: len(blob)).run_async(os.urandom(1 << 20))
+        assert kinetic_core.list_jobs() == []
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_nothing_is_left_of_a_collected_job() -> None:
+    layout = Layout(str(read_settings().local_store))
+    handle = on_cpu(lambda: 1).run_async()
+    handle.result()
+    assert not Path(layout.record("default", handle.job_id)).exists()
+    wait_for(lambda: not Path(layout.work(handle.job_id)).exists())
+    assert handle.status() is JobStatus.SUCCEEDED
+    assert "runs it on this machine" in (handle.logs() or "")

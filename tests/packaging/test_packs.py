@@ -1,0 +1,120 @@
+"""What a pack is made of."""
+
+import hashlib
+import io
+import os
+import random
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner.stored_tree import DEFLATED, STORED, read_members
+from kinetic_core.errors import StoreFull
+from kinetic_core.packaging.packs import LARGE, Content, ContentChanged, store_pack
+from kinetic_core.testing.memory_store import MemoryObjectStore
+
+_TEXT = b"def work(x):\n    return x + 1\n" * 400
+_NOISE = random.Random(7).randbytes(50_000)
+_TOKENS = bytes(random.Random(7).choices(b"0123456789abcdef", k=50_000))
+
+
+def contents(*bodies: bytes | Path) -> dict[str, Content]:
+    found = {}
+    for body in bodies:
+        raw = body.read_bytes() if isinstance(body, Path) else body
+        digest = hashlib.sha256(raw).hexdigest()
+        found[digest] = Content(digest, str(body) if isinstance(body, Path) else raw, len(raw))
+    return found
+
+
+def stored_zip(store: MemoryObjectStore, pack: str) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(store.read(f"packs/{pack}.zip")))
+
+
+def test_a_pack_is_a_zip_named_by_its_digest_of_members_named_by_theirs(tmp_path):
+    store = MemoryObjectStore()
+    bodies = (b"", b"a", _TEXT, _NOISE, _TOKENS)
+    pack, size = store_pack(contents(*bodies), store, tmp_path)
+    raw = store.read(f"packs/{pack}.zip")
+    assert (len(raw), hashlib.sha256(raw).hexdigest()) == (size, pack)
+    archive = stored_zip(store, pack)
+    assert archive.namelist() == sorted(hashlib.sha256(body).hexdigest() for body in bodies)
+    assert archive.testzip() is None
+    for body in bodies:
+        info = archive.getinfo(hashlib.sha256(body).hexdigest())
+        assert archive.read(info) == body
+        assert info.date_time == (1980, 1, 1, 0, 0, 0)
+
+
+def test_the_runner_finds_the_same_members(tmp_path):
+    store = MemoryObjectStore()
+    pack, _ = store_pack(contents(_TEXT, _NOISE), store, None)
+    (tmp_path / "pack").write_bytes(store.read(f"packs/{pack}.zip"))
+    with (tmp_path / "pack").open("rb") as stream:
+        members = read_members(stream)
+    methods = {member.size: member.method for member in members.values()}
+    assert methods == {len(_TEXT): DEFLATED, len(_NOISE): STORED}
+
+
+def test_the_same_contents_are_the_same_pack(tmp_path):
+    bodies = [os.urandom(2000) + bytes(2000) for _ in range(900)]
+    first, _ = store_pack(contents(*bodies), MemoryObjectStore(), tmp_path)
+    second, _ = store_pack(contents(*reversed(bodies)), MemoryObjectStore(), None)
+    assert first == second
+
+
+@pytest.mark.parametrize("unit", [b"text, again and again. " * 4, None], ids=["text", "noise"])
+def test_a_large_file_is_streamed(tmp_path, unit):
+    large, small = tmp_path / "large", tmp_path / "small"
+    size = LARGE + 12_345
+    large.write_bytes(random.Random(1).randbytes(size) if unit is None else (unit * size)[:size])
+    small.write_bytes(b"small")
+    store = MemoryObjectStore()
+    pack, stored = store_pack(contents(small, large, b"a", b"b"), store, tmp_path)
+    archive = stored_zip(store, pack)
+    assert archive.testzip() is None
+    digest = hashlib.sha256(large.read_bytes()).hexdigest()
+    assert hashlib.sha256(archive.read(digest)).hexdigest() == digest
+    assert (stored < size // 50) == (unit is not None)
+
+
+def test_a_pack_that_is_stored_already_is_no_error(tmp_path):
+    store = MemoryObjectStore()
+    first = store_pack(contents(b"a"), store, tmp_path)
+    assert store_pack(contents(b"a"), store, tmp_path) == (first[0], 0)
+
+
+@pytest.mark.parametrize("size", [10, LARGE + 10, 3 << 20])
+def test_a_file_that_changed_since_it_was_hashed_is_noticed(tmp_path, size):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(size))
+    listed = contents(file)
+    file.write_bytes(bytes(size - 1) + b"x")
+    store = MemoryObjectStore()
+    with pytest.raises(ContentChanged, match="file"):
+        store_pack(listed, store, tmp_path)
+    file.unlink()
+    with pytest.raises(ContentChanged, match="file"):
+        store_pack(listed, store, tmp_path)
+    assert store.requests == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_store_leaves_nothing_behind(tmp_path):
+    def full(operation: str, name: str) -> None:
+        raise StoreFull(f"cannot {operation} {name}")
+
+    with pytest.raises(StoreFull):
+        store_pack(contents(b"a"), MemoryObjectStore(fault=full), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_scratch_disk_says_so(tmp_path):
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    from kinetic_core.packaging.packs import write_pack
+
+    with pytest.raises(OSError, match="No space"), full.open("wb", buffering=0) as stream:
+        write_pack(list(contents(b"a").values()), stream)

@@ -1,0 +1,144 @@
+"""Running the real runner in a real process, on a payload made here, with faults on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from kinetic_core._runner import main as runner
+from kinetic_core._runner import store as runner_store
+from kinetic_core._runner import wire
+from kinetic_core.lifecycle.outcome import Outcome, read_outcome
+from kinetic_core.storage.directory import DirectoryObjectStore
+
+KEY = bytes(range(32))
+JOB = "job-00000000000000aa"
+
+
+@dataclass
+class Attempts:
+    """Attempts of one job in a store of its own."""
+
+    folder: Path
+    retries: int = 0
+    failed: int = 0
+    ignored: int = 0
+    header: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def store(self) -> DirectoryObjectStore:
+        return DirectoryObjectStore(self.folder / "store")
+
+    def submit(self, function: Callable[..., Any], *args: Any, **header: Any) -> Attempts:
+        """Store a payload of this function."""
+        described: dict[str, Any] = {
+            "protocol": wire.PROTOCOL,
+            "client": {"python": ".".join(map(str, sys.version_info[:3]))},
+            "env": {},
+            "tree": None,
+            "cwd": "",
+            "sys_path": [""],
+            "function_name": "f",
+            "modules": [],
+            "volumes": [],
+            "output_dir": "",
+            **header,
+        }
+        module = sys.modules[getattr(function, "__module__", __name__)]
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            parts = {"function": cloudpickle.dumps(function), "arguments": cloudpickle.dumps((args, {}))}
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+        self.store.create(wire.payload_object(JOB), wire.encode_frame(described, parts))
+        return self
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        payload = self.store.read(wire.payload_object(JOB))
+        attempt = self.failed + self.ignored
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "KINETIC_STORE": self.store.uri,
+            "KINETIC_JOB_ID": JOB,
+            "KINETIC_PAYLOAD_SHA256": wire.digest(payload),
+            "KINETIC_OUTCOME_KEY": KEY.hex(),
+            "KINETIC_FAILED_COUNT": str(self.failed),
+            "KINETIC_IGNORED_COUNT": str(self.ignored),
+            "KINETIC_POD_UID": f"uid-{attempt}",
+            "KINETIC_RETRIES": str(self.retries),
+            "KINETIC_WORK_DIR": str(self.folder / "work" / str(attempt)),
+            "KINETIC_GRACE_SECONDS": "3",
+            **changes,
+        }
+
+    def run(self, **changes: str) -> int:
+        """Run an attempt to its end; its exit code, negative for a signal."""
+        return self.start(**changes).wait(timeout=60)
+
+    def start(self, kill_at: int | None = None, **changes: str) -> subprocess.Popen[bytes]:
+        """Start an attempt, killed with SIGKILL at its n-th use of the store if asked."""
+        program = f"import sys; from tests.runner.attempts import attempt; sys.exit(attempt({kill_at}))"
+        log = (self.folder / "log").open("ab")
+        with log:
+            return subprocess.Popen(
+                [sys.executable, "-u", "-c", program],
+                env=self.environment(**changes),
+                cwd=Path(__file__).parents[2],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def outcome(self) -> Outcome:
+        """The committed outcome, verified."""
+        return read_outcome(self.store.read(wire.result_object(JOB)), KEY, job_id=JOB)
+
+    def is_committed(self) -> bool:
+        return self.store.find(wire.result_object(JOB)) is not None
+
+
+class KillingStore(runner_store.DirectoryStore):
+    """Kills the process at its n-th use: even numbers before the operation, odd ones after it."""
+
+    def __init__(self, uri: str, root: str, at: int) -> None:
+        super().__init__(uri, root)
+        self._left = at
+
+    def create(self, name: str, content: bytes) -> bool:
+        self._step()
+        created = super().create(name, content)
+        self._step()
+        return created
+
+    def read(self, name: str) -> bytes:
+        self._step()
+        return super().read(name)
+
+    def _step(self) -> None:
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1
+
+
+def attempt(kill_at: int | None) -> int:
+    """What the started process runs."""
+    if kill_at is None:
+        return runner.main()
+
+    def opener(uri: str) -> runner_store.Store:
+        return KillingStore(uri, uri.removeprefix("file://"), kill_at)
+
+    return runner.main(opener)

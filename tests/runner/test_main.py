@@ -1,0 +1,309 @@
+"""The runner publishes a truthful outcome however user code ends, and runs nothing it should not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.wire import FailureClass
+from kinetic_core.errors import JobError, JobFailed, JobMisconfigured, UnserializableResult, UnverifiedResult
+from kinetic_core.lifecycle.outcome import read_outcome
+from tests.conftest import wait_for
+from tests.runner.attempts import JOB, KEY, Attempts
+
+
+@pytest.fixture
+def attempts(tmp_path: Path) -> Attempts:
+    return Attempts(tmp_path)
+
+
+def test_a_plain_value_is_committed_without_pickle(attempts: Attempts) -> None:
+    assert attempts.submit(lambda x: {"x": (x, b"y")}, 3).run() == wire.EXIT_SUCCEEDED
+    outcome = attempts.outcome()
+    assert (outcome.codec, outcome.value_or_raise()) == ("typed", {"x": (3, b"y")})
+    times = outcome.times
+    assert times["started"] <= times["user_started"] <= times["user_finished"] <= times["finished"]
+
+
+def test_an_object_is_pickled_and_said_so(attempts: Attempts) -> None:
+    attempts.submit(lambda: threading.Barrier).run()
+    assert attempts.outcome().codec == "pickle"
+    assert attempts.outcome().value_or_raise() is threading.Barrier
+
+
+def test_a_coroutine_runs_to_completion(attempts: Attempts) -> None:
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 5
+
+    attempts.submit(work).run()
+    assert attempts.outcome().value_or_raise() == 5
+
+
+class OwnError(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class Unloadable(Exception):
+    def __init__(self, code: int, *, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+class Stubborn:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no copies")
+
+    def __repr__(self) -> str:
+        return "<Stubborn 7>"
+
+
+def appending(marker: Path) -> Callable[[], str]:
+    def work() -> str:
+        with marker.open("a") as stream:
+            stream.write("x")
+        return "value"
+
+    return work
+
+
+def raises(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "says"),
+    [
+        (raises(KeyError("k")), KeyError, "'k'"),
+        (raises(OSError(2, "gone")), FileNotFoundError, "gone"),
+        (lambda: 1 / 0, ZeroDivisionError, "division"),
+        (lambda: sys.exit(3), JobFailed, r"sys.exit\(3\)"),
+        (lambda: sys.exit("bad"), JobFailed, r"sys.exit\('bad'\)"),
+        (raises(KeyboardInterrupt()), JobFailed, "KeyboardInterrupt"),
+        (lambda: raises(Unloadable(1, text="t"))(), JobFailed, "Unloadable: 1: t"),
+        (
+            lambda: Stubborn(),
+            UnserializableResult,
+            "Stubborn that cannot be pickled: RuntimeError: no copies",
+        ),
+        (lambda: os._exit(0), JobFailed, "exited with code 0 before the function returned"),
+        (lambda: os._exit(9), JobFailed, "exited with code 9"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), JobFailed, "killed by SIGSEGV"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), JobFailed, "killed by SIGKILL"),
+    ],
+)
+def test_every_end_of_user_code_is_told(
+    attempts: Attempts, function: Callable[[], Any], error: type[BaseException], says: str
+) -> None:
+    assert attempts.submit(function).run() in (wire.EXIT_USER_ERROR, wire.EXIT_NEVER_RETRY)
+    with pytest.raises(error, match=says):
+        attempts.outcome().value_or_raise()
+
+
+def test_sys_exit_zero_is_success(attempts: Attempts) -> None:
+    assert attempts.submit(lambda: sys.exit()).run() == wire.EXIT_SUCCEEDED
+    assert attempts.outcome().value_or_raise() is None
+
+
+def test_an_exception_keeps_type_attributes_and_traceback(attempts: Attempts) -> None:
+    attempts.submit(lambda: raises(OwnError(7, "x"))()).run()
+    with pytest.raises(Exception, match="7: x") as caught:
+        attempts.outcome().value_or_raise()
+    note = "".join(caught.value.__notes__)
+    assert "Remote traceback" in note
+    assert "raise error" in note
+    assert "child.py" not in note
+
+
+def test_an_unserialisable_value_shows_its_repr(attempts: Attempts) -> None:
+    attempts.submit(lambda: Stubborn()).run()
+    with pytest.raises(UnserializableResult) as caught:
+        attempts.outcome().value_or_raise()
+    assert "<Stubborn 7>" in "".join(caught.value.__notes__)
+
+
+def test_the_environment_is_there_before_anything_is_unpickled(attempts: Attempts) -> None:
+    class Loaded:
+        def __reduce__(self) -> Any:
+            return os.getenv, ("COLOUR",)
+
+    attempts.submit(lambda seen: seen, Loaded(), env={"COLOUR": "red"}).run()
+    assert attempts.outcome().value_or_raise() == "red"
+
+
+def test_user_code_never_sees_the_key(attempts: Attempts) -> None:
+    attempts.submit(lambda: sorted(name for name in os.environ if "KEY" in name)).run()
+    assert attempts.outcome().value_or_raise() == []
+
+
+def test_a_payload_that_was_changed_is_not_loaded(attempts: Attempts) -> None:
+    code = attempts.submit(lambda: 1).run(KINETIC_PAYLOAD_SHA256="0" * 64)
+    assert code == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobMisconfigured, match="not the one this job was submitted with"):
+        attempts.outcome().value_or_raise()
+
+
+def test_a_missing_module_is_named(attempts: Attempts) -> None:
+    class Absent:
+        def __reduce__(self) -> Any:
+            return __import__, ("no_such_module",)
+
+    assert attempts.submit(lambda x: x, Absent()).run() == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobMisconfigured, match="'no_such_module' is neither in the shipped project"):
+        attempts.outcome().value_or_raise()
+
+
+def test_only_the_last_failure_is_committed(attempts: Attempts) -> None:
+    attempts.retries = 1
+    assert attempts.submit(lambda: 1 / 0).run() == wire.EXIT_USER_ERROR
+    assert not attempts.is_committed()
+    attempts.failed = 1
+    assert attempts.run() == wire.EXIT_USER_ERROR
+    assert attempts.outcome().attempt == 1
+    assert attempts.store.find(wire.attempt_outcome_object(JOB, 0)) is not None
+
+
+def test_an_attempt_is_run_once(attempts: Attempts) -> None:
+    attempts.retries = 5
+    attempts.submit(lambda: 1 / 0).run()
+    assert attempts.run(KINETIC_POD_UID="another") == wire.EXIT_FENCED
+    assert attempts.log.count("claimed by another pod") == 1
+
+
+def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
+    marker = attempts.folder / "runs"
+    attempts.submit(appending(marker)).run()
+    attempts.failed = 1
+    assert attempts.run() == wire.EXIT_SUCCEEDED
+    assert marker.read_text() == "x"
+
+
+def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
+    attempts.submit(lambda: 1).store.create(wire.cancel_object(JOB), b"{}")
+    assert attempts.run() == wire.EXIT_NEVER_RETRY
+    assert not attempts.is_committed()
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
+    started = attempts.folder / "started"
+
+    def work() -> str:
+        try:
+            started.write_text("")
+            time.sleep(60)
+        finally:
+            (started.parent / "saved").write_text("checkpoint")
+        return "never"
+
+    def patient() -> str:
+        told: list[int] = []
+        signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+        started.write_text("")
+        while not told:
+            time.sleep(0.01)
+        return "saved in time"
+
+    process = attempts.submit(patient if handled else work).start()
+    wait_for(started.exists)
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(timeout=30)
+    if handled:
+        assert (code, attempts.outcome().value_or_raise()) == (wire.EXIT_SUCCEEDED, "saved in time")
+    else:
+        assert code == 143
+        assert (attempts.folder / "saved").read_text() == "checkpoint"
+        assert not attempts.is_committed()  # an interrupted attempt is not the function's fault
+
+
+def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) -> None:
+    started = attempts.folder / "started"
+
+    def stubborn() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        started.write_text("")
+        time.sleep(60)
+
+    process = attempts.submit(stubborn).start()
+    wait_for(started.exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 143
+    header, _ = wire.decode_frame(attempts.store.read(wire.attempt_outcome_object(JOB, 0)), KEY)
+    assert header["failure"]["failure_class"] == FailureClass.PREEMPTED  # type: ignore[index]
+
+
+def test_threads_left_behind_do_not_hold_the_job(attempts: Attempts) -> None:
+    def work() -> int:
+        threading.Thread(target=time.sleep, args=(600,), name="left-behind").start()
+        return 1
+
+    assert attempts.submit(work).run() == wire.EXIT_SUCCEEDED
+    assert "left-behind" in attempts.log
+
+
+def test_what_it_prints_is_kept_in_the_store(attempts: Attempts) -> None:
+    attempts.submit(lambda: print("x" * 600_000, "the end")).run()
+    prefix = f"jobs/{JOB}/attempts/0/log/"
+    kept = b"".join(attempts.store.read(info.name) for info in attempts.store.list(prefix))
+    assert kept.endswith(b"x the end\n")
+    assert len(kept) > 600_000
+
+
+def test_a_store_that_vanishes_is_an_infrastructure_failure(attempts: Attempts) -> None:
+    root = str(attempts.store.root)
+
+    def work() -> None:
+        import shutil
+
+        shutil.rmtree(root)
+
+    assert attempts.submit(work).run() == wire.EXIT_UNPUBLISHED
+    assert not Path(root).exists()
+    assert "cannot be published" in attempts.log
+
+
+@pytest.mark.parametrize("step", range(13))
+def test_killed_at_any_step_the_job_still_ends_once(attempts: Attempts, step: int) -> None:
+    """After SIGKILL at each use of the store the next attempt ends the job, and the function ran once or
+    twice but never after the outcome was committed."""
+    runs = attempts.folder / "runs"
+    attempts.submit(appending(runs))
+    first = attempts.start(kill_at=step).wait(timeout=60)
+    committed = attempts.is_committed()
+    ran = runs.read_text() if runs.exists() else ""
+    if first != 0:
+        attempts.failed += 1
+        attempts.retries = 1
+        assert attempts.run() == wire.EXIT_SUCCEEDED
+    assert attempts.outcome().value_or_raise() == "value"
+    if committed:
+        assert runs.read_text() == ran
+
+
+def test_a_forged_outcome_is_refused(attempts: Attempts) -> None:
+    frame = wire.encode_frame(
+        {"protocol": wire.PROTOCOL, "job_id": JOB, "state": "succeeded", "codec": "pickle"},
+        {"body": b"cos\nsystem\n(S'touch /tmp/owned'\ntR."},
+        b"0" * 32,
+    )
+    with pytest.raises(UnverifiedResult, match="without the job's key"):
+        read_outcome(frame, KEY, job_id=JOB)
+    with pytest.raises(UnverifiedResult, match="the key to verify it is gone"):
+        read_outcome(frame, None, job_id=JOB).value_or_raise()
+    with pytest.raises(UnverifiedResult, match="belongs to"):
+        read_outcome(frame, b"0" * 32, job_id="job-ffffffffffffffff")
+    assert issubclass(JobFailed, JobError)

@@ -1,0 +1,45 @@
+"""The runner's own view of the object store: create once, say what is wrong, stay inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner.store import MissingObject, StoreUnavailable, open_store
+from kinetic_core.storage.directory import DirectoryObjectStore
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> DirectoryObjectStore:
+    store = DirectoryObjectStore(tmp_path / "a store %41")
+    store.create("a/b", b"content")
+    return store
+
+
+def test_reads_and_writes_what_the_core_stores(directory: DirectoryObjectStore) -> None:
+    store = open_store(directory.uri)
+    assert store.read("a/b") == b"content"
+    assert Path(store.fetch("a/b")).read_bytes() == b"content"
+    assert store.create("jobs/x/result", b"one")
+    assert not store.create("jobs/x/result", b"two")
+    assert directory.read("jobs/x/result") == b"one"
+
+
+@pytest.mark.parametrize("name", ["missing", "../outside", "/etc/passwd", "a/../../outside"])
+def test_says_what_is_missing(directory: DirectoryObjectStore, name: str) -> None:
+    store = open_store(directory.uri)
+    for operation in (store.read, store.fetch):
+        with pytest.raises(MissingObject, match="not"):
+            operation(name)
+
+
+def test_a_removed_store_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="the store was removed"):
+        open_store((tmp_path / "gone").as_uri()).create("x", b"")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_refuses_what_it_cannot_read() -> None:
+    with pytest.raises(ValueError, match="cannot read the store 's3://bucket'"):
+        open_store("s3://bucket")
