@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.02
 _PUBLISH_SECONDS = 3.0
+_DYING_SECONDS = 5.0
 
 
 def command_of(container: Mapping[str, Any]) -> list[str]:
@@ -109,11 +110,31 @@ def _wait_or_kill(child: int, grace: float) -> int:
 
 
 def kill_group(leader: int) -> None:
-    """SIGKILL for whatever is left of a process group."""
+    """SIGKILL for whatever is left of a process group; returns when none of it is alive."""
+    deadline = time.monotonic() + _DYING_SECONDS
     try:
         os.killpg(leader, signal.SIGKILL)
+        while _has_living_member(leader) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS / 4)
+            os.killpg(leader, 0)
     except (ProcessLookupError, PermissionError):
         return  # nothing is left (macOS says EPERM for zombies)
+
+
+def _has_living_member(leader: int) -> bool:
+    """Whether a process of the group is more than a zombie, by proc_pid_stat(5); False where that is not."""
+    if not os.path.isdir("/proc/self"):
+        return False
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as stream:
+                    state, _, group = stream.read().rpartition(")")[2].split()[:3]
+            except OSError:
+                continue  # it ended just now
+            if group == str(leader) and state != "Z":
+                return True
+    return False
 
 
 def identity(pid: int) -> dict[str, Any]:
