@@ -2,21 +2,18 @@
 
 Ignore files have Git's meaning (nested, later and deeper rules win, `!` re-includes, nothing below an
 excluded directory is looked at). A `.kineticignore` counts after the `.gitignore` beside it, and what it
-re-includes is shipped whatever the defaults say.
+re-includes is shipped whatever the defaults say; of a directory, that is all but what looks secret.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kinetic_core.errors import InvalidProject
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from kinetic_core.packaging.git_patterns import GitPatterns, parse
 
 _NEVER_SHIPPED = frozenset({".git", "__pycache__"})
 _DEFAULTS = frozenset({
@@ -32,14 +29,15 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True)
 class _IgnoreFile:
-    """One ignore file: its rules, and how paths of the project become paths beside it."""
+    """One ignore file, and how paths of the project become paths beside it."""
 
-    spec: GitIgnoreSpec
-    mentions: Callable[[str], object]
-    """Quick and generous: None if no rule can concern the path. One look instead of one per rule."""
+    patterns: GitPatterns
     strip: int
     above: str
     ours: bool
+
+    def decision(self, path: str, is_folder: bool) -> bool | None:
+        return self.patterns.decision(self.above + path[self.strip :], is_folder)
 
 
 @dataclass(frozen=True)
@@ -69,20 +67,22 @@ class Rules:
         ]
         return Rules(self.default_excludes, False, (*self.files, *found), self.secrets)
 
-    def excludes_directory(self, path: str, name: str) -> bool:
-        """Is this directory, and so all in it, left out?"""
+    def inside(self, path: str, name: str) -> Rules | None:
+        """The rules that hold in this directory; None if it is left out, with all in it."""
         if self.everything:
-            return False
+            return self
         if name in _NEVER_SHIPPED:
-            return True
-        excluded = self._decision(path + "/") if self.files else None
-        return excluded if excluded is not None else self.default_excludes and name in _DEFAULTS
+            return None
+        excluded = self._decision(path, True) if self.files else None
+        if excluded is None:
+            return None if self.default_excludes and name in _DEFAULTS else self
+        return None if excluded else Rules(False, False, self.files, self.secrets)
 
     def excludes_file(self, path: str, name: str) -> bool:
         """Is this file, or link, left out? Remembers it if that is for looking like a secret."""
         if self.everything:
             return False
-        excluded = self._decision(path) if self.files else None
+        excluded = self._decision(path, False) if self.files else None
         if excluded is not None:
             return excluded
         if _SECRET.fullmatch(name):
@@ -94,17 +94,14 @@ class Rules:
         """Is a directory that holds `names` left out for being a virtual environment?"""
         return self.default_excludes and not self.everything and "pyvenv.cfg" in names
 
-    def _decision(self, path: str) -> bool | None:
+    def _decision(self, path: str, is_folder: bool) -> bool | None:
         """What the ignore files say: True out, False in whatever the defaults are, None nothing.
 
         A `!` in a `.gitignore` only takes back what a rule of Git's took away: projects commit their
         `.env` files by it, which is no wish to upload them.
         """
         for file in reversed(self.files):
-            local = file.above + path[file.strip :]
-            if file.mentions(local) is None:
-                continue
-            excluded = file.spec.check_file(local).include
+            excluded = file.decision(path, is_folder)
             if excluded is not None:
                 return True if excluded else (False if file.ours else None)
         return None
@@ -125,23 +122,12 @@ def project_rules(root: str, default_excludes: bool) -> Rules:
 
 
 def _read(path: str, strip: int = 0, above: str = "") -> _IgnoreFile:
-    import pathspec
-
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
-            spec = pathspec.GitIgnoreSpec.from_lines(stream.read().splitlines())
+            patterns = parse(stream.read())
     except (OSError, ValueError) as exc:
         raise InvalidProject(f"{path} cannot be used: {exc}. Correct it, or remove it") from exc
-    return _IgnoreFile(spec, _any_of(spec), strip, above, os.path.basename(path) == _KINETIC)
-
-
-def _any_of(spec: GitIgnoreSpec) -> Callable[[str], object]:
-    regexes = (pattern.regex for pattern in spec.patterns if pattern.include is not None)
-    texts = [regex.pattern for regex in regexes if regex is not None]
-    if not texts:
-        return lambda _path: None
-    unnamed = "|".join(f"(?:{re.sub(r'[(][?]P<[^>]+>', '(?:', text)})" for text in texts)
-    return re.compile(unnamed).match
+    return _IgnoreFile(patterns, strip, above, os.path.basename(path) == _KINETIC)
 
 
 def secrets_notice(secrets: Sequence[str]) -> str:

@@ -106,10 +106,10 @@ class _Scan:
         if entry.is_symlink():
             return self._take_link(entry, path, rules, folder)
         if entry.is_dir(follow_symlinks=False):
-            if rules.excludes_directory(path, name):
-                return False
-            self.pending.append(_Folder(entry.path, path, rules, folder.above))
-            return True
+            inside = rules.inside(path, name)
+            if inside is not None:
+                self.pending.append(_Folder(entry.path, path, inside, folder.above))
+            return inside is not None
         if rules.excludes_file(path, name):
             return False
         try:
@@ -146,10 +146,10 @@ class _Scan:
         if identity in folder.above or (self.real_root + "/").startswith(real.rstrip("/") + "/"):
             self.listing.notices.append(f"left out {path!r}: the link leads to a directory around it")
             return False
-        if rules.excludes_directory(path, entry.name):
-            return False
-        self.pending.append(_Folder(entry.path, path, rules, (*folder.above, identity)))
-        return True
+        inside = rules.inside(path, entry.name)
+        if inside is not None:
+            self.pending.append(_Folder(entry.path, path, inside, (*folder.above, identity)))
+        return inside is not None
 
     def _target(self, link: str, path: str, real: str) -> str:
         """The relative target of a link inside the root; as written, if that works anywhere."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -106,13 +105,12 @@ def write_index(path: str, index: StatIndex) -> None:
         },
         separators=(",", ":"),
     )
-    temporary = None
+    temporary = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".index-", dir=os.path.dirname(path))
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        with open(temporary, "x", encoding="ascii") as stream:
             stream.write(text)
         os.replace(temporary, path)
     except OSError:
-        if temporary is not None and os.path.exists(temporary):
+        if os.path.exists(temporary):
             os.unlink(temporary)

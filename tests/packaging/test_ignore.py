@@ -88,9 +88,34 @@ def test_the_file_git_of_a_worktree_is_shipped(tmp_path):
 
 
 def test_defaults_can_be_taken_back_in_kineticignore_only(tmp_path):
-    make(tmp_path, all_of("venv/a.py", "node_modules/a.js", "a.py"))
+    taken = {"a.py", "venv/pyvenv.cfg", "venv/lib/site-packages/a.py"}
+    make(tmp_path, all_of(*taken, "node_modules/a.js", "venv/__pycache__/a.pyc", "venv/.env"))
     make(tmp_path, {".kineticignore": "!venv/\n", ".gitignore": "!node_modules/\n"})
-    assert shipped(tmp_path)[0] == {"venv/a.py", "a.py"}
+    assert shipped(tmp_path) == (taken, ["venv/.env"])
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*.a",
+        "b.a",
+        "/x/b.a",
+        "x/*.a",
+        "**/b.a",
+        "x/**",
+        "/x/",
+        "x/",
+        "x",
+        "?.a",
+        "[ab].a",
+        "**/x/b.a",
+        "x/**/b.a",
+    ],
+)
+def test_patterns_of_every_form_match(tmp_path, pattern):
+    make(tmp_path, all_of("x/b.a", "y/c.py"))
+    make(tmp_path, {".kineticignore": f"# comment\n\n{pattern}\n"})
+    assert shipped(tmp_path)[0] == {"y/c.py"}
 
 
 @pytest.mark.parametrize(
@@ -128,8 +153,8 @@ def test_one_notice_for_all_secrets():
     assert "'!.env' to .kineticignore" in notice
 
 
-def test_an_ignore_file_that_cannot_be_understood_is_named(tmp_path):
-    make(tmp_path, {".kineticignore": "!\n"})
+def test_an_ignore_file_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / ".kineticignore").symlink_to("/proc/self/mem")
     with pytest.raises(InvalidProject, match=r"\.kineticignore cannot be used"):
         shipped(tmp_path)
 
