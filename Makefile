@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports airflow-test build check-python clean
+.PHONY: help demo test airflow-test lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,20 +29,28 @@ $(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt | $(VENV)
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
 	@touch $@
 
+demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here (KEEP=1 leaves it running)
+	@exec $(AIRFLOW_VENV)/bin/python example_dags/run_demo.py
+
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
 	@$(VENV)/bin/python -m pytest -q
+
+airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
+	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow
 
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
 types: $(VENV)/.ready $(AIRFLOW_VENV)/.ready ## mypy --strict on everything that ships
 	@$(VENV)/bin/mypy --python-executable $(AIRFLOW_VENV)/bin/python
+	@$(VENV)/bin/mypy --python-executable $(AIRFLOW_VENV)/bin/python tests/typing/usage.py
 
 imports: $(VENV)/.ready ## the import contracts of setup.cfg
 	@$(VENV)/bin/lint-imports
 
-build: $(VENV)/.ready ## wheel and sdist into dist/
+build: $(VENV)/.ready ## wheel and sdist into dist/, the wheel tried in a clean environment
 	@rm -rf dist build && $(VENV)/bin/python -m build --installer uv --outdir dist . >/dev/null && ls dist
+	@$(VENV)/bin/python .ci/check_wheel.py
 
 clean: ## remove environments and build products
 	@rm -rf .venv* dist build .demo *.egg-info

@@ -6,12 +6,25 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Provider metadata in the shape of Airflow's `provider.yaml` schema."""
+    """Provider metadata in the shape of Airflow's `provider_info.schema.json`."""
     return {
         "package-name": "airflow-provider-kinetic",
         "name": "Kinetic",
         "description": "Run any Python function on a cloud TPU or GPU.",
+        "integrations": [
+            {
+                "integration-name": "Kinetic",
+                "external-doc-url": "https://pypi.org/project/airflow-provider-kinetic/",
+                "tags": ["service"],
+            },
+        ],
         "task-decorators": [
             {"name": "kinetic", "class-name": "airflow_provider.decorators.kinetic_task"},
+        ],
+        "operators": [
+            {"integration-name": "Kinetic", "python-modules": ["airflow_provider.operators.kinetic"]},
+        ],
+        "triggers": [
+            {"integration-name": "Kinetic", "python-modules": ["airflow_provider.triggers.job"]},
         ],
     }

@@ -2,17 +2,18 @@
 
 A hub is a daemon thread that lives while somebody is subscribed. It asks the backend what changed,
 computes the verdict of those jobs and calls their subscribers. Events are hints: what is handed out is
-always a fresh observation. A look that fails is tried again; it never ends or fails a job.
+always a fresh observation. A look that fails is tried again after a while; it neither fails the job nor
+keeps the others waiting.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.model.job import JobObservation, JobReference
@@ -26,14 +27,16 @@ Callback = Callable[[JobObservation], None]
 
 @dataclass(eq=False)
 class Subscription:
-    """One observer of one job. `close()` ends it; its callback is not called afterwards again."""
+    """One observer of one job. `close()` ends it; a callback that runs at that moment is the last."""
 
     reference: JobReference
     callback: Callback
     hub: JobHub
     last: JobObservation | None = None
+    closed: bool = False
 
     def close(self) -> None:
+        self.closed = True
         self.hub.unsubscribe(self)
 
 
@@ -46,14 +49,15 @@ class JobHub:
     _subscriptions: dict[str, list[Subscription]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _wake: threading.Event = field(default_factory=threading.Event)
-    _fresh: set[str] = field(default_factory=set)
+    _look_at: dict[str, float] = field(default_factory=dict)
+    """When (monotonic) a job must be looked at although nothing says that it changed."""
     _thread: threading.Thread | None = None
 
     def subscribe(self, reference: JobReference, callback: Callback) -> Subscription:
         subscription = Subscription(reference, callback, self)
         with self._lock:
             self._subscriptions.setdefault(reference.job_id, []).append(subscription)
-            self._fresh.add(reference.job_id)
+            self._look_at[reference.job_id] = 0.0
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name=f"kinetic-hub-{self.namespace}", daemon=True
@@ -69,6 +73,7 @@ class JobHub:
                 others.remove(subscription)
             if not others:
                 self._subscriptions.pop(subscription.reference.job_id, None)
+                self._look_at.pop(subscription.reference.job_id, None)
         self._wake.set()
 
     def _run(self) -> None:
@@ -79,8 +84,8 @@ class JobHub:
                 token, changed = self.backend.changes(self.namespace, token)
                 self._serve(changed)
                 pause = _POLL_SECONDS
-            except (KineticError, OSError) as exc:
-                _LOG.warning("cannot look at the jobs of %s, trying again: %s", self.backend.key, exc)
+            except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
+                _LOG.warning("cannot look at the jobs of %s, trying again: %r", self.backend.key, exc)
                 token, pause = None, _RETRY_SECONDS
 
     def _has_work(self, pause: float) -> bool:
@@ -95,27 +100,33 @@ class JobHub:
             return True
 
     def _serve(self, changed: set[str] | None) -> None:
+        now = time.monotonic()
         with self._lock:
-            fresh, self._fresh = self._fresh, set()
-            wanted = (
-                set(self._subscriptions) if changed is None else (changed | fresh) & set(self._subscriptions)
-            )
-            due = [subscription for job_id in wanted for subscription in self._subscriptions[job_id]]
-        observed: dict[str, JobObservation] = {}
-        for subscription in due:
-            job_id = subscription.reference.job_id
-            if job_id not in observed:
-                observed[job_id] = look(self.backend, subscription.reference)
-            self._tell(subscription, observed[job_id])
+            asked = {job_id for job_id, when in self._look_at.items() if when <= now}
+            wanted = set(self._subscriptions) if changed is None else changed | asked
+            due = {job_id: list(self._subscriptions[job_id]) for job_id in wanted & set(self._subscriptions)}
+            for job_id in due:
+                self._look_at.pop(job_id, None)
+        for job_id, subscriptions in due.items():
+            self._tell(job_id, subscriptions)
 
-    def _tell(self, subscription: Subscription, observation: JobObservation) -> None:
-        if subscription.last == observation:
-            return
-        subscription.last = observation
+    def _tell(self, job_id: str, subscriptions: list[Subscription]) -> None:
         try:
-            subscription.callback(observation)
-        except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
-            _LOG.exception("an observer of %s failed", subscription.reference.job_id)
+            observation = look(self.backend, subscriptions[0].reference)
+        except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
+            _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
+            with self._lock:
+                if job_id in self._subscriptions:
+                    self._look_at[job_id] = time.monotonic() + _RETRY_SECONDS
+            return
+        for subscription in subscriptions:
+            if subscription.closed or subscription.last == observation:
+                continue
+            subscription.last = observation
+            try:
+                subscription.callback(observation)
+            except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
+                _LOG.exception("an observer of %s failed", job_id)
 
 
 _hubs: dict[tuple[str, str], JobHub] = {}

@@ -23,12 +23,14 @@ class RecordGone(OSError):
 
 
 def read_record(path: str) -> dict[str, Any] | None:
-    """`{"job": ..., "pods": [...]}`, None if there is none."""
+    """`{"job": ..., "pods": [...]}`, None if there is none. Raises OSError for one that is damaged."""
     try:
         with open(path, encoding="utf-8") as stream:
             record: dict[str, Any] = json.load(stream)
     except FileNotFoundError:
         return None
+    except ValueError as exc:
+        raise OSError(errno.EIO, f"{path} is damaged: {exc}; remove it and the job is lost") from exc
     return record
 
 

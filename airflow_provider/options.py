@@ -1,0 +1,51 @@
+"""The run options of a task: checked where they are written, as far as they are known there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kinetic_core.lifecycle.options import RunOptions
+
+OPTION_NAMES = (
+    "accelerator",
+    "backend",
+    "spot",
+    "memory",
+    "timeout",
+    "job_retries",
+    "container_image",
+    "base_image_repo",
+    "capture_env_vars",
+    "volumes",
+    "output_dir",
+    "project",
+    "zone",
+    "cluster",
+    "namespace",
+)
+"""The options of `kinetic_core.run` that a task takes. `job_retries` is its `retries`."""
+
+
+def run_options(options: Mapping[str, Any]) -> RunOptions:
+    """Validated options; None stands for an option that is not given. Raises InvalidRequest or TypeError."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if "job_retries" in given:
+        given["retries"] = given.pop("job_retries")
+    return RunOptions.checked(**given)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest or TypeError for options that can never be valid.
+
+    Templates, and values that other tasks will deliver, are left until they are known.
+    """
+    run_options({name: value for name, value in options.items() if not _is_open(value)})
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, list | tuple):
+        return any(map(_is_open, value))
+    return hasattr(value, "iter_references") or hasattr(value, "resolve")  # an XComArg or a DagParam

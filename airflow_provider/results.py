@@ -1,0 +1,63 @@
+"""From a job that has ended to the end of its task: the value for XCom, or the error for Airflow."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider.values import is_plain
+from kinetic_core.errors import JobCancelled, JobFailed, JobMisconfigured, UnserializableResult
+from kinetic_core.lifecycle.collecting import collect, result_reference
+from kinetic_core.lifecycle.outcome import Outcome
+from kinetic_core.model.job import JobReference
+
+_NO_RETRY = (JobMisconfigured, JobCancelled, UnserializableResult)
+
+
+def value_for_xcom(reference: JobReference, *, multiple_outputs: bool, mapped_over: bool) -> Any:
+    """What the task of a finished job returns: a plain value as it is, anything else as a reference.
+
+    Nothing is unpickled. `mapped_over` says that a downstream task expands over it: then, and with
+    `multiple_outputs`, a reference will not do. Raises the job's failure: the user's exception if it is
+    one of Python's own, AirflowFailException if trying again cannot help, AirflowException otherwise.
+    """
+    outcome = collect(reference, allow_pickle=False)
+    if not outcome.succeeded:
+        raise_failure(outcome)
+    found, value = _plain_value(outcome)
+    if found:
+        return value
+    kind = outcome.result_type or "value"
+    if multiple_outputs or mapped_over:
+        asks = "multiple_outputs" if multiple_outputs else "expand() over its result"
+        raise AirflowFailException(
+            f"{reference.job_id} returned a {kind} that XCom cannot carry as it is, but {asks} needs the "
+            "values here. Return plain values (numbers, strings, lists, dicts), or pass it on as a whole"
+        )
+    logging.getLogger(__name__).info("XCom cannot carry a %s: pushing a reference to it", kind)
+    return result_reference(reference, outcome).to_dict()
+
+
+def raise_failure(outcome: Outcome) -> None:
+    """Raise what Airflow shall see, its remote traceback written to the log first."""
+    error = outcome.exception()
+    log = logging.getLogger(__name__)
+    if outcome.failure is not None and outcome.failure.traceback:
+        log.error("%s failed in the job:\n%s", outcome.job_id, outcome.failure.traceback.rstrip())
+    if isinstance(error, _NO_RETRY):
+        raise AirflowFailException(str(error)) from error
+    if isinstance(error, JobFailed):
+        raise AirflowException(str(error)) from error
+    raise error
+
+
+def _plain_value(outcome: Outcome) -> tuple[bool, Any]:
+    if outcome.codec != "typed":
+        return False, None
+    try:
+        value = outcome.value_or_raise()
+    except ImportError:  # numpy is not installed here: the value stays where it is
+        return False, None
+    return is_plain(value), value

@@ -1,0 +1,160 @@
+"""`KineticJobTrigger`: watches one job for a deferred task, through the process's one hub."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.task_logs import Cursor, LineBudget, LogTail
+from kinetic_core.errors import KineticError
+from kinetic_core.lifecycle.ending import cancel
+from kinetic_core.lifecycle.observing import watch
+from kinetic_core.model.job import JobObservation, JobReference
+
+HOLD_SECONDS = 10.0
+"""An event sooner than this after the deferral makes Airflow's scheduler fail the task (airflow#71580)."""
+LOOKUP_SECONDS = 10.0
+LINES_PER_SECOND = 200.0
+"""For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
+_LINES_A_LOOK = 50
+_LOOK_SECONDS = (1.0, 10.0)
+
+_budget = LineBudget(LINES_PER_SECOND)
+_last_acts: set[asyncio.Future[None]] = set()
+"""What cancelled triggers still do. Older Airflows cancel twice, and the loop alone would forget them."""
+
+
+class KineticJobTrigger(BaseTrigger):
+    """Fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
+
+    `cursor` says how much of the job's log is in the task's log already; the event carries it on. May run
+    twice at once and be moved between triggerers: it changes nothing but the log.
+    """
+
+    def __init__(
+        self,
+        reference: dict[str, Any],
+        cursor: list[int],
+        deferred_at: float,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
+        self.reference = reference
+        self.cursor = cursor
+        self.deferred_at = deferred_at
+        self.deadline = deadline
+        self._fired = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What another triggerer needs to go on."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "reference": self.reference,
+            "cursor": self.cursor,
+            "deferred_at": self.deferred_at,
+            "deadline": self.deadline,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Show the job's lines until it ends, then yield one event."""
+        try:
+            status = await self._watch()
+        except asyncio.CancelledError:
+            if not hasattr(BaseTrigger, "on_kill"):  # an older Airflow: being cancelled is all we learn
+                last = asyncio.ensure_future(self.on_kill())
+                _last_acts.add(last)
+                last.add_done_callback(_last_acts.discard)
+                await asyncio.shield(last)
+            raise
+        self._fired = True
+        yield TriggerEvent(  # type: ignore[no-untyped-call]
+            {
+                "status": status,
+                "reference": self.reference,
+                "cursor": self.cursor,
+                "deadline": self.deadline,
+            }
+        )
+
+    async def on_kill(self) -> None:
+        """A person marked the task or cleared it: cancel the job.
+
+        Airflow also calls this when it merely moves the trigger to another triggerer, so the task's own
+        state decides; as long as that is unknown, nothing is cancelled.
+        """
+        if self._fired or await self._is_deferred():
+            return
+        reference = JobReference.from_dict(self.reference)
+        self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
+        await asyncio.to_thread(cancel, reference)
+
+    async def _watch(self) -> str:
+        """Show the job's lines until it has "ended" or its time is up: "timeout"."""
+        reference = JobReference.from_dict(self.reference)
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def notice(observation: JobObservation) -> None:
+            if observation.is_terminal and not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        subscription = await asyncio.to_thread(watch, reference, notice)
+        self.log.info("no worker is held while %s runs; showing its lines from here on", reference.job_id)
+        try:
+            await self._show_until(ended, LogTail(reference, Cursor.from_list(self.cursor)))
+        finally:
+            subscription.close()
+        await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
+        return "ended" if ended.is_set() else "timeout"
+
+    async def _show_until(self, ended: asyncio.Event, tail: LogTail) -> None:
+        """Return when the job has ended, or at the deadline. A log that cannot be read is shown later."""
+        shortest, longest = _LOOK_SECONDS
+        pause = shortest
+        while not ended.is_set():
+            remaining = float("inf") if self.deadline is None else self.deadline - time.time()
+            if remaining <= 0:
+                return
+            try:
+                await asyncio.wait_for(ended.wait(), min(pause, remaining))
+            except TimeoutError:
+                pass  # nothing has happened: time to look at the log
+            try:
+                lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget.left()))
+            except (KineticError, OSError) as error:
+                self.log.debug("cannot read the log now: %s", error)
+                lines = []
+            _budget.spend(len(lines))
+            for line in lines:
+                self.log.info("%s", line)
+            self.cursor = tail.cursor.to_list()
+            pause = shortest if lines else min(pause * 1.5, longest)
+
+    async def _is_deferred(self) -> bool:
+        """Whether the task instance still waits for this trigger; True if Airflow does not say."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        from asgiref.sync import sync_to_async
+
+        instance = self.task_instance
+        if instance is None:
+            return True
+        mapped = instance.map_index is not None and instance.map_index >= 0
+        ask = sync_to_async(RuntimeTaskInstance.get_task_states)
+        try:
+            states = await asyncio.wait_for(
+                ask(
+                    dag_id=instance.dag_id,
+                    task_ids=[instance.task_id],
+                    run_ids=[instance.run_id],
+                    map_index=instance.map_index if mapped else None,
+                ),
+                LOOKUP_SECONDS,
+            )
+        except Exception as error:  # noqa: BLE001  whatever it is, it must not kill a healthy job
+            self.log.warning("cannot see the task's state, so its job is left alone: %s", error)
+            return True
+        key = f"{instance.task_id}_{instance.map_index}" if mapped else instance.task_id
+        return str(states.get(instance.run_id, {}).get(key)) == "deferred"

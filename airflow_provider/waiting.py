@@ -1,0 +1,63 @@
+"""Waiting for a job in a worker, its log shown meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from airflow_provider.task_logs import LogTail
+from kinetic_core.lifecycle.observing import watch
+from kinetic_core.model.job import JobObservation, JobReference
+
+_LOOK_SECONDS = 0.5
+_LINES_A_LOOK = 1000
+
+
+def wait_with_log(
+    reference: JobReference,
+    tail: LogTail,
+    say: Callable[[str], object],
+    known: JobObservation,
+    timeout: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> JobObservation | None:
+    """The final observation of a job, None if it has not ended after `timeout` seconds.
+
+    Its lines, and every change of its state since the `known` one, are given to `say` in this thread; how
+    it ended and its last lines are left to the caller.
+    """
+    deadline = None if timeout is None else clock() + timeout
+    news: list[JobObservation] = []
+    ended = threading.Event()
+
+    def notice(observation: JobObservation) -> None:
+        news.append(observation)
+        if observation.is_terminal:
+            ended.set()
+
+    subscription = watch(reference, notice)
+    try:
+        while True:
+            pause = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - clock())
+            over = ended.wait(max(pause, 0))
+            while news:
+                last = news.pop(0)
+                if last.is_terminal:
+                    return last
+                if (last.status, last.reason) != (known.status, known.reason):
+                    known = last
+                    say(describe(reference, last))
+            for line in tail.live(_LINES_A_LOOK):
+                say(line)
+            if not over and deadline is not None and clock() >= deadline:
+                return None
+    finally:
+        subscription.close()
+
+
+def describe(reference: JobReference, observation: JobObservation) -> str:
+    """One line on how a job is."""
+    reason = f" ({observation.reason})" if observation.reason else ""
+    message = f": {observation.message}" if observation.message else ""
+    return f"{reference.job_id} is {observation.status.value}{reason}{message}"

@@ -1,0 +1,109 @@
+"""One real Airflow for all tests of this directory, started by the demo's own code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
+
+ORDINARY = ("shapes", "classic", "failing", "references", "waiting")
+"""DAGs that nobody disturbs; they start together because a deferral takes at least ten seconds."""
+
+
+class Cases:
+    """The Airflow under test and what the tests ask of it."""
+
+    def __init__(self, airflow: Any) -> None:
+        self.airflow = airflow
+        self.api = airflow.api
+        self.runs: dict[str, str] = {}
+
+    def start(self, dag_id: str) -> None:
+        """Start a run of a DAG, once."""
+        if dag_id not in self.runs:
+            self.runs[dag_id] = self.airflow.run(dag_id)
+
+    def end(self, dag_id: str) -> str:
+        """Wait for the run; its state."""
+        self.start(dag_id)
+
+        def state() -> str:
+            found = self.api.run_state(dag_id, self.runs[dag_id])
+            return found if found in ("success", "failed") else ""
+
+        return self.airflow.until(state, 150, f"{dag_id} to end")
+
+    def instances(self, dag_id: str, task_id: str) -> list[dict[str, Any]]:
+        """The task instances of a task, by map index."""
+        found = self.api.task_instances(dag_id, self.runs[dag_id])
+        return [each for each in found if each["task_id"] == task_id]
+
+    def instance(self, dag_id: str, task_id: str) -> dict[str, Any]:
+        (only,) = self.instances(dag_id, task_id)
+        return only
+
+    def values(self, dag_id: str, task_id: str, key: str = "return_value") -> list[Any]:
+        """What a task's instances pushed."""
+        return [self.api.xcom(each, key) for each in self.instances(dag_id, task_id)]
+
+    def value(self, dag_id: str, task_id: str) -> Any:
+        (only,) = self.values(dag_id, task_id)
+        return only
+
+    def log(self, dag_id: str, task_id: str, attempt: int | None = None) -> str:
+        """The log of an unmapped task."""
+        return self.api.log(self.instance(dag_id, task_id), attempt)
+
+    def reach(self, dag_id: str, task_id: str, ready: Callable[[dict[str, Any]], Any], what: str) -> Any:
+        """Wait until a task instance is as asked."""
+        return self.airflow.until(lambda: ready(self.instance(dag_id, task_id)), 60, f"{dag_id} {what}")
+
+    def task_process(self, instance: dict[str, Any]) -> int:
+        """The process that runs a task instance."""
+        from demo_processes import carried_by, processes_of
+
+        title = f"airflow worker -- {instance['id'][:20]}"  # longer titles are cut
+        pids = processes_of(self.airflow.home)
+        (only,) = (pid for pid in pids if any(word.startswith(title) for word in carried_by(pid)))
+        return only
+
+    def jobs(self, dag_id: str, task_id: str) -> list[str]:
+        """The states of all jobs a task's log names, in order of their first mention."""
+        from kinetic_core.lifecycle.observing import find, observe
+        from kinetic_core.local.backend import LocalBackend
+
+        backend = LocalBackend(self.airflow.home / "kinetic")
+        last = self.instance(dag_id, task_id)["try_number"]
+        text = "\n".join(self.log(dag_id, task_id, number) for number in range(1, last + 1))
+        references = [
+            find(backend, job_id) for job_id in dict.fromkeys(re.findall(r"job-[0-9a-f]{16}", text))
+        ]
+        return [observe(reference).status.value for reference in references if reference]
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
+    """Airflow with the DAGs of `dags/`, in a project of their own; the ordinary ones have been started."""
+    from demo_airflow import DemoAirflow
+
+    home = tmp_path_factory.mktemp("airflow").resolve()
+    project = home / "project"
+    shutil.copytree(HERE / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    (project / "pyproject.toml").write_text("[project]\nname = 'cases'\nversion = '0'\n")
+    airflow = DemoAirflow(home, project / "dags", extra={"XDG_CACHE_HOME": str(home / "cache")})
+    try:
+        airflow.start()
+        running = Cases(airflow)
+        for dag_id in ORDINARY:
+            running.start(dag_id)
+        yield running
+    finally:
+        airflow.stop()

@@ -1,0 +1,191 @@
+"""The DAGs of the tests: small ones, each for one thing that must hold."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import dag, task
+
+from airflow_provider.operators.kinetic import KineticOperator
+
+LOCAL: dict[str, Any] = {"accelerator": "cpu", "backend": "local"}
+AGAIN = {"retries": 1, "retry_delay": timedelta(seconds=1)}
+
+
+class Box:
+    """Something XCom cannot carry."""
+
+    def __init__(self, content: int) -> None:
+        self.content = content
+
+
+class OwnError(Exception):
+    """Something Airflow cannot rebuild."""
+
+
+class Unpicklable:
+    """Something that cannot leave the process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this one stays")
+
+    def __repr__(self) -> str:
+        return "Unpicklable()"
+
+
+def describe() -> str:
+    import os
+
+    return os.environ["KINETIC_ACCELERATOR"]
+
+
+@dag(schedule=None, catchup=False)
+def shapes():
+    """Every way to call a decorated function."""
+
+    @task.kinetic(**LOCAL)
+    def add(left: int, right: int = 10) -> int:
+        return left + right
+
+    @task
+    def pairs() -> list[dict[str, int]]:
+        return [{"left": 1, "right": 2}, {"left": 3, "right": 4}]
+
+    @task.kinetic(**LOCAL)
+    def split(number: int) -> dict[str, Any]:
+        return {"half": number // 2, "text": f"number {number}"}
+
+    @task.kinetic(**LOCAL)
+    def tell(text: str, run_id: str | None = None, params: dict[str, Any] | None = None) -> list[Any]:
+        return [text, run_id, params]
+
+    @task.kinetic(**LOCAL)
+    def total(values: list[int], extra: int) -> int:
+        return sum(values) + extra
+
+    added = add.expand(left=[1, 2, 3])
+    add.override(task_id="pairwise").expand_kwargs(pairs())
+    add.override(task_id="partly").partial(right=100).expand(left=[1, 2])
+    parts = split(total(added, extra=add.override(task_id="one")(left=5)))
+    add.override(task_id="halves")(left=parts["half"], right=0)
+    tell("{{ dag.dag_id }}")
+
+
+@dag(schedule=None, catchup=False)
+def classic():
+    """The operator, mapped over what a decorator cannot map over."""
+    KineticOperator.partial(task_id="describe", python_callable=describe, backend="local").expand(
+        accelerator=["cpu", "gpu-l4"]
+    )
+
+
+def count(lines: int) -> str:
+    for number in range(lines):
+        print(f"line {number} of the job", flush=True)
+        time.sleep(0.5)
+    return "counted"
+
+
+@dag(schedule=None, catchup=False)
+def waiting():
+    """A job longer than a worker's patience, with and without deferral."""
+    task.kinetic(**LOCAL)(count)(10)
+    task.kinetic(**LOCAL, deferrable=False, task_id="inline")(count)(10)
+
+
+@dag(schedule=None, catchup=False)
+def failing():
+    """Exceptions: Python's own, the user's own, a bad call."""
+
+    @task.kinetic(**LOCAL, **AGAIN)
+    def builtin() -> None:
+        print("about to fail")
+        raise ValueError("no luck")
+
+    @task.kinetic(**LOCAL)
+    def own() -> None:
+        raise OwnError("not known to Airflow")
+
+    @task.kinetic(**LOCAL, **AGAIN)
+    def unpicklable(argument: Any) -> None:
+        del argument
+
+    @task.kinetic(**LOCAL, multiple_outputs=True)
+    def boxes() -> dict[str, Any]:
+        return {"box": Box(1)}
+
+    @task.kinetic(**LOCAL)
+    def crowd() -> list[Box]:
+        return [Box(1), Box(2)]
+
+    @task.kinetic(**LOCAL)
+    def open_box(box: Box) -> int:
+        return box.content
+
+    builtin()
+    own()
+    open_box.expand(box=crowd())
+    unpicklable(["fine", Unpicklable()])
+    boxes()
+
+
+@dag(schedule=None, catchup=False)
+def references():
+    """What XCom cannot carry goes from job to job."""
+
+    @task.kinetic(**LOCAL)
+    def pack(number: int) -> Box:
+        return Box(number)
+
+    @task.kinetic(**LOCAL)
+    def scramble(text: str) -> bytes:
+        return text.encode()
+
+    @task.kinetic(**LOCAL)
+    def unpack(boxes: list[Box], more: dict[str, bytes]) -> list[Any]:
+        return [type(boxes[0]).__name__, [box.content for box in boxes], more["bytes"].decode()]
+
+    unpack(pack.expand(number=[1, 2, 3]), {"bytes": scramble("hidden")})
+
+
+@task.kinetic(**LOCAL, **AGAIN)
+def long_job(seconds: float, name: str) -> str:
+    print(f"{name} has begun", flush=True)
+    time.sleep(seconds)
+    return f"{name} is done"
+
+
+@dag(schedule=None, catchup=False)
+def marked():
+    long_job(120, "marked")
+
+
+@dag(schedule=None, catchup=False)
+def cleared():
+    long_job(120, "cleared")
+
+
+@dag(schedule=None, catchup=False)
+def held():
+    long_job.override(deferrable=False)(120, "held")
+
+
+@dag(schedule=None, catchup=False)
+def late():
+    long_job.override(execution_timeout=timedelta(seconds=8), retries=0)(120, "late")
+
+
+@dag(schedule=None, catchup=False)
+def adopted():
+    long_job.override(deferrable=False)(15, "adopted")
+
+
+@dag(schedule=None, catchup=False)
+def moved():
+    long_job(25, "moved")
+
+
+for each in (shapes, classic, waiting, failing, references, marked, cleared, held, late, adopted, moved):
+    each()

@@ -1,0 +1,92 @@
+"""Jobs follow their tasks: killed with them, and only with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+
+
+def begun(cases: Any, dag_id: str, state: str) -> Any:
+    """Start a DAG and wait until its job runs and a worker or a trigger, as asked, waits for it."""
+    cases.start(dag_id)
+    signs = [f"{dag_id} has begun"] + (["no worker is held"] if state == "deferred" else [])
+
+    def ready(instance: dict[str, Any]) -> Any:
+        log = cases.log(dag_id, "long_job")
+        return instance if instance["state"] == state and all(sign in log for sign in signs) else None
+
+    return cases.reach(dag_id, "long_job", ready, f"to be {state} with its job running")
+
+
+def ends(cases: Any, dag_id: str, jobs: list[str]) -> None:
+    """Wait until the task's jobs have these states."""
+    what = f"'s jobs to be {jobs}"
+    cases.reach(dag_id, "long_job", lambda _: cases.jobs(dag_id, "long_job") == jobs, what)
+
+
+def mark_failed(cases: Any, instance: dict[str, Any]) -> None:
+    path = f"/dags/{instance['dag_id']}/dagRuns/{instance['dag_run_id']}/taskInstances/{instance['task_id']}"
+    cases.api.call("PATCH", path, {"new_state": "failed"})
+
+
+def test_marking_a_deferred_task_failed_cancels_its_job(cases: Any) -> None:
+    instance = begun(cases, "marked", "deferred")
+    assert cases.jobs("marked", "long_job") == ["RUNNING"]
+    mark_failed(cases, instance)
+    ends(cases, "marked", ["FAILED"])
+    assert cases.end("marked") == "failed"
+
+
+def test_marking_a_task_failed_while_a_worker_waits_cancels_its_job(cases: Any) -> None:
+    instance = begun(cases, "held", "running")
+    mark_failed(cases, instance)
+    ends(cases, "held", ["FAILED"])
+    assert cases.end("held") == "failed"
+
+
+def test_clearing_a_deferred_task_cancels_its_job_and_starts_another(cases: Any) -> None:
+    instance = begun(cases, "cleared", "deferred")
+    body = {
+        "dry_run": False,
+        "dag_run_id": instance["dag_run_id"],
+        "task_ids": ["long_job"],
+        "only_failed": False,
+    }
+    cases.api.call("POST", "/dags/cleared/clearTaskInstances", body)
+    ends(cases, "cleared", ["FAILED", "RUNNING"])
+    begun(cases, "cleared", "deferred")
+    mark_failed(cases, instance)
+    ends(cases, "cleared", ["FAILED", "FAILED"])
+
+
+def test_execution_timeout_counts_while_deferred_and_cancels_the_job(cases: Any) -> None:
+    cases.start("late")
+    assert cases.end("late") == "failed"
+    ends(cases, "late", ["FAILED"])
+    assert "execution_timeout has passed" in cases.log("late", "long_job")
+
+
+def test_a_worker_that_is_killed_leaves_its_job_to_the_next_try(cases: Any) -> None:
+    instance = begun(cases, "adopted", "running")
+    os.kill(cases.task_process(instance), signal.SIGKILL)
+    assert cases.end("adopted") == "success"
+    assert cases.instance("adopted", "long_job")["try_number"] == 2
+    assert "adopted a job" in cases.log("adopted", "long_job", 2)
+    assert cases.jobs("adopted", "long_job") == ["SUCCEEDED"]
+    assert cases.value("adopted", "long_job") == "adopted is done"
+
+
+def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:
+    begun(cases, "moved", "deferred")
+    triggerer = cases.airflow.processes["triggerer"]
+    triggerer.terminate()
+    triggerer.wait(30)
+    assert cases.jobs("moved", "long_job") == ["RUNNING"]
+    cases.airflow.start_component("triggerer")
+    assert cases.end("moved") == "success"
+    assert cases.jobs("moved", "long_job") == ["SUCCEEDED"]

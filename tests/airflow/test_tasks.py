@@ -1,0 +1,86 @@
+"""What a kinetic task promises in a DAG, seen through Airflow's own API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+
+
+def test_every_shape_of_call(cases: Any) -> None:
+    assert cases.end("shapes") == "success"
+    assert cases.values("shapes", "add") == [11, 12, 13]
+    assert cases.values("shapes", "pairwise") == [3, 7]
+    assert cases.values("shapes", "partly") == [101, 102]
+    assert cases.value("shapes", "one") == 15
+    assert cases.value("shapes", "total") == 11 + 12 + 13 + 15
+    assert cases.values("shapes", "split", "half") == [25]
+    assert cases.values("shapes", "split", "text") == ["number 51"]
+    assert cases.value("shapes", "halves") == 25
+
+
+def test_templates_and_context_reach_the_function(cases: Any) -> None:
+    assert cases.end("shapes") == "success"
+    assert cases.value("shapes", "tell") == ["shapes", cases.runs["shapes"], {}]
+
+
+def test_the_operator_maps_over_the_accelerator(cases: Any) -> None:
+    assert cases.end("classic") == "success"
+    assert cases.values("classic", "describe") == ["cpu", "gpu-l4-1"]
+
+
+def test_a_long_job_is_waited_for_without_a_worker_and_its_lines_appear_meanwhile(cases: Any) -> None:
+    assert cases.end("waiting") == "success"
+    assert cases.value("waiting", "count") == "counted"
+    log = cases.log("waiting", "count")
+    lines = [line for line in log.splitlines() if line.endswith("of the job")]
+    assert lines == [f"line {number} of the job" for number in range(10)]
+    signs = ("Pausing task as DEFERRED", "no worker is held", "line 9 of the job", "Trigger fired event")
+    places = [log.index(sign) for sign in signs]
+    assert places == sorted(places)
+
+
+def test_without_deferral_the_outcome_is_the_same(cases: Any) -> None:
+    assert cases.end("waiting") == "success"
+    assert cases.value("waiting", "inline") == "counted"
+    log = cases.log("waiting", "inline")
+    assert [line for line in log.splitlines() if line.endswith("of the job")] == [
+        f"line {number} of the job" for number in range(10)
+    ]
+    assert "Pausing task as DEFERRED" not in log
+
+
+def test_a_failure_is_retried_by_airflow_with_its_evidence_in_the_log(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    instance = cases.instance("failing", "builtin")
+    assert (instance["state"], instance["try_number"]) == ("failed", 2)
+    assert cases.jobs("failing", "builtin") == ["FAILED", "FAILED"]
+    for attempt in (1, 2):
+        log = cases.log("failing", "builtin", attempt)
+        assert log.index("about to fail") < log.index("ValueError: no luck")
+        assert 'raise ValueError("no luck")' in log
+
+
+def test_an_exception_that_airflow_cannot_rebuild_fails_the_task(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    assert cases.instance("failing", "own")["state"] == "failed"
+    assert "OwnError: not known to Airflow" in cases.log("failing", "own")
+
+
+def test_what_can_never_work_is_not_retried(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    instance = cases.instance("failing", "unpicklable")
+    assert (instance["state"], instance["try_number"]) == ("failed", 1)
+    assert "this one stays" in cases.log("failing", "unpicklable")
+    assert cases.jobs("failing", "unpicklable") == []
+    assert "multiple_outputs needs the values here" in cases.log("failing", "boxes")
+    assert "expand() over its result needs the values here" in cases.log("failing", "crowd")
+
+
+def test_what_xcom_cannot_carry_goes_from_job_to_job(cases: Any) -> None:
+    assert cases.end("references") == "success"
+    for packed in [*cases.values("references", "pack"), cases.value("references", "scramble")]:
+        assert packed["__kinetic_result__"] == 1
+    assert cases.value("references", "unpack") == ["Box", [1, 2, 3], "hidden"]

@@ -1,0 +1,62 @@
+"""Options of a task are checked where they are written, as far as they are known there."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from airflow_provider.options import OPTION_NAMES, check_options, run_options
+from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.options import RunOptions
+
+
+class XComArg:
+    """Stands for what another task will deliver."""
+
+    def resolve(self, context: Any) -> Any:
+        raise AssertionError("asked while the DAG is parsed")
+
+
+def test_every_option_of_a_task_is_one_of_run() -> None:
+    names = {"retries" if name == "job_retries" else name for name in OPTION_NAMES}
+    assert names <= set(inspect.signature(kinetic_core.run).parameters)
+
+
+def test_none_is_an_option_that_was_not_given() -> None:
+    assert run_options(dict.fromkeys(OPTION_NAMES)) == RunOptions.checked()
+
+
+def test_job_retries_are_attempts_inside_the_job() -> None:
+    assert run_options({"job_retries": 3}).retries == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accelerator": "{{ params.accelerator }}"},
+        {"accelerator": XComArg()},
+        {"memory": "{{ params.gigabytes }}Gi"},
+        {"capture_env_vars": ["{{ params.name }}"]},
+    ],
+)
+def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> None:
+    check_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"accelerator": "tpu-v9-8"}, "tpu-v9-8"),
+        ({"backend": "elsewhere"}, "backend"),
+        ({"memory": "lots"}, "memory"),
+        ({"timeout": -1}, "timeout"),
+        ({"job_retries": -1}, "retries"),
+        ({"accelerator": "{{ params.accelerator }}", "memory": "lots"}, "memory"),
+    ],
+)
+def test_what_can_never_be_valid_is_said_at_once(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        check_options(options)

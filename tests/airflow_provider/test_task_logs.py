@@ -1,0 +1,97 @@
+"""A job's lines reach the task's log once, in order, whole, and not too many at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from airflow_provider.task_logs import MAX_LINE, Cursor, LineBudget, LogTail
+from airflow_provider.waiting import wait_with_log
+from kinetic_core.lifecycle.observing import observe, wait
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+
+
+@kinetic_core.run(accelerator="cpu")
+def talk(folder: str, lines: int, fail_first: bool = False) -> None:
+    import time
+
+    for number in range(lines):
+        print(f"line {number}", flush=True)
+    print("x" * 5000, flush=True)
+    print("unfinished", end="", flush=True)
+    Path(folder, "said").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    if fail_first and not Path(folder, "failed").exists():
+        Path(folder, "failed").touch()
+        raise ValueError("the first time")
+
+
+def test_live_lines_are_whole_and_the_rest_follows_at_the_end(tmp_path: Path) -> None:
+    handle = talk.run_async(str(tmp_path), 5)
+    wait_for((tmp_path / "said").exists)
+    tail = LogTail(handle)
+    seen = tail.live(3)
+    later = LogTail(handle, Cursor.from_list(tail.cursor.to_list()))
+    while lines := later.live(3):
+        seen += lines
+    assert seen[-6:-1] == [f"line {number}" for number in range(5)]
+    assert seen[-1] == "x" * MAX_LINE + "... (5000 characters)"
+    (tmp_path / "go").touch()
+    wait(handle)
+    assert later.rest(0) == ["unfinished"]
+    assert later.rest(0) == []
+    handle.result()
+
+
+def test_of_a_long_rest_the_last_lines_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    handle = talk.run_async(str(tmp_path), 50)
+    wait(handle)
+    shown = LogTail(handle).rest(0, limit=3)
+    assert "50 lines left out" in shown[0]
+    assert shown[-1] == "unfinished"
+    assert len(shown) == 4
+    handle.result()
+
+
+def test_every_attempt_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    handle = kinetic_core.run(accelerator="cpu", retries=1)(talk.__wrapped__).run_async(
+        str(tmp_path), 1, True
+    )
+    wait(handle)
+    lines = LogTail(handle).rest(observe(handle).attempt)
+    assert lines.count("line 0") == 2
+    handle.result()
+
+
+def test_waiting_shows_lines_and_gives_up_when_patience_ends(tmp_path: Path) -> None:
+    handle = talk.run_async(str(tmp_path), 2)
+    wait_for((tmp_path / "said").exists)
+    said: list[str] = []
+    tail = LogTail(handle)
+    assert wait_with_log(handle, tail, said.append, observe(handle), timeout=0.1) is None
+    assert "line 1" in said
+    (tmp_path / "go").touch()
+    ended = wait_with_log(handle, tail, said.append, observe(handle))
+    assert ended is not None
+    assert ended.is_terminal
+    assert said.count("line 1") == 1
+    handle.result()
+
+
+def test_the_budget_is_shared_and_refills() -> None:
+    now = 0.0
+    budget = LineBudget(200.0, clock=lambda: now)
+    assert budget.left() == 200
+    budget.spend(250)
+    assert budget.left() == 0
+    now = 0.5
+    assert budget.left() == 50
+    now = 100.0
+    assert budget.left() == 200
