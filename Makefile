@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test airflow-test lint types imports build check-python clean
+.PHONY: help demo test test-pythons airflow-test lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,15 @@ demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here
 
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
 	@$(VENV)/bin/python -m pytest -q
+
+test-pythons: $(VENV)/.ready ## the default suite on every supported Python that is here or can be had
+	@for version in 3.11 3.12 3.13; do \
+	  PATH="$$PATH$$(printf ':%s' $$HOME/.pyenv/versions/*/bin)" \
+	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
+	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
+	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
+	  echo "Python $$version" && .venv-$$version/bin/python -m pytest -q || exit 1; \
+	done
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
 	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow

@@ -72,10 +72,11 @@ def tar_seconds(project: Path, target: Path) -> float:
 
 
 def measure() -> list[Verdict]:
-    home = Path(tempfile.mkdtemp(prefix="kinetic-bench-"))
+    home, here = Path(tempfile.mkdtemp(prefix="kinetic-bench-")), Path.cwd()
     try:
         return [*_two_thousand(home / "a"), *_twenty_thousand(home / "b")]
     finally:
+        os.chdir(here)
         shutil.rmtree(home)
 
 

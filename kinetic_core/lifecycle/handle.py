@@ -92,7 +92,7 @@ class JobHandle(JobReference):
         exception with the remote traceback as a note; or a JobError.
         """
         del cleanup_timeout, cleanup_poll_interval
-        follower = self._follow() if stream_logs else None
+        follower = _Follower(self) if stream_logs else None
         try:
             observing.wait(self, timeout, _announcer(on_status_change))
         finally:
@@ -140,29 +140,25 @@ class JobHandle(JobReference):
         except OSError as exc:  # StoreError included: the value is in hand and must not be lost for this
             _LOG.warning("%s succeeded, but cleaning up after it failed: %s", self.job_id, exc)
 
-    def _follow(self) -> _Follower:
-        follower = _Follower(self)
-        follower.start()
-        return follower
 
-
-class _Follower(threading.Thread):
-    """Prints a job's lines to stdout until it is told that the job has ended."""
+class _Follower:
+    """Prints a job's lines to stdout, in a thread, until it is told that the job has ended."""
 
     def __init__(self, handle: JobHandle) -> None:
-        super().__init__(name=f"kinetic-log-{handle.job_id}", daemon=True)
         self._handle = handle
         self._ended = threading.Event()
-
-    def run(self) -> None:
-        for line in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+        self._thread = threading.Thread(target=self._run, name=f"kinetic-log-{handle.job_id}", daemon=True)
+        self._thread.start()
 
     def set(self) -> None:
         """The job has ended: print what is left and stop."""
         self._ended.set()
-        self.join(timeout=10)
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        for line in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
 
 
 def _announcer(callback: Callable[[JobStatus], None] | None) -> Callable[[JobObservation], None] | None:

@@ -38,6 +38,15 @@ class Project:
     """
 
 
+def _current_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InvalidProject(
+            "the current directory has been removed, so relative paths mean nothing; change to one that exists"
+        ) from None
+
+
 def locate_project(
     source_file: Path | None,
     *,
@@ -50,9 +59,9 @@ def locate_project(
 
     `package_root` (the setting `KINETIC_PACKAGE_ROOT`, `~` expanded) replaces detection. `cwd`,
     `sys_path` and `home` default to this process's. Raises InvalidProject for an override that is no
-    directory or does not hold the function's file.
+    directory or does not hold the function's file, and for a current directory that was removed.
     """
-    here = _absolute(cwd or Path.cwd())
+    here = _absolute(cwd or _current_directory())
     shared = _shared_directories(home)
     source = None if source_file is None else _absolute(source_file)
     if source is not None and (not source.is_file() or _is_installed(source)):

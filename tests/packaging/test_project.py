@@ -118,3 +118,14 @@ def test_links_do_not_hide_that_a_directory_is_below_the_root(tmp_path):
     (tmp_path / "alias").symlink_to(tmp_path / "real")
     project = locate(tmp_path / "alias/proj/train.py", tmp_path, cwd=tmp_path / "real/proj")
     assert (project.root, project.cwd) == (tmp_path / "alias/proj", "")
+
+
+def test_a_current_directory_that_was_removed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InvalidProject, match="current directory has been removed"):
+        locate_project(None)

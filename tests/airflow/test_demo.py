@@ -1,0 +1,73 @@
+"""`make demo` as its user meets it: the table, the exit code, and nothing left when it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+DEMO = Path(__file__).parents[2] / "example_dags" / "run_demo.py"
+
+
+def processes_of(home: Path) -> set[int]:
+    from demo_processes import processes_of as found
+
+    return found(home)
+
+
+def begin(**environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, DEMO],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def lines(demo: subprocess.Popen[str]) -> Iterator[str]:
+    assert demo.stdout is not None
+    return iter(demo.stdout.readline, "")
+
+
+def homes() -> set[Path]:
+    parent = DEMO.parent.parent / ".demo"
+    return set(parent.iterdir()) if parent.exists() else set()
+
+
+def test_ctrl_c_leaves_no_process() -> None:
+    before = homes()
+    shown = []
+    with begin() as demo:
+        for line in lines(demo):
+            shown.append(line)
+            if "count_primes" in line and "running" in line:
+                break
+        (home,) = homes() - before
+        assert processes_of(home)
+        demo.send_signal(signal.SIGINT)
+        shown += lines(demo)
+    assert demo.returncode == 130, "".join(shown)
+    assert not processes_of(home)
+
+
+def test_two_at_once_and_one_that_stays_up() -> None:
+    with begin(KEEP="1") as kept, begin() as other:
+        texts = {demo: "".join(lines(demo)) for demo in (kept, other)}
+    for demo, text in texts.items():
+        assert demo.returncode == 0, text
+        assert len(re.findall(r"count_primes\[\d\] +success +[\d.]+ +\d+ +http://127", text)) == 8
+        assert re.search(r"add_up +success +[\d.]+ +63951 ", text)
+    found = re.search(r"stop it with: (\S+) (\S+) stop (\S+)", texts[kept])
+    assert found is not None
+    home = Path(found[3])
+    assert processes_of(home)
+    subprocess.run([found[1], found[2], "stop", home], check=True)
+    assert not processes_of(home)
