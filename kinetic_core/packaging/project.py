@@ -43,7 +43,7 @@ def _current_directory() -> Path:
         return Path.cwd()
     except FileNotFoundError:
         raise InvalidProject(
-            "the current directory has been removed, so relative paths mean nothing; change to one that exists"
+            "the current directory has been removed; change to one that exists and try again"
         ) from None
 
 
