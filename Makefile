@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons airflow-test lint types imports build check-python clean
+.PHONY: help demo test test-pythons airflow-test cluster-test lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -46,6 +46,9 @@ test-pythons: $(VENV)/.ready ## the default suite on every supported Python that
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
 	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow
+
+cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
+	@$(VENV)/bin/python -m pytest -q -m cluster
 
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

@@ -33,6 +33,14 @@ class Settings:
     zone: str = "us-central1-a"
     cluster: str = "kinetic-cluster"
     namespace: str = "default"
+    kubeconfig: str = ""
+    """`KINETIC_KUBECONFIG`: connect with this file instead of asking the GKE API."""
+    kube_context: str = ""
+    """`KINETIC_KUBE_CONTEXT`: a context in it, instead of its current one."""
+    bucket: str = ""
+    """`KINETIC_BUCKET`: `bucket` or `bucket/prefix` for everything jobs store."""
+    container_image: str = ""
+    """`KINETIC_CONTAINER_IMAGE`: as `container_image=`."""
     package_root: str | None = None
     """`KINETIC_PACKAGE_ROOT`: the project directory, instead of detecting it."""
     default_excludes: bool = True
@@ -63,6 +71,10 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         zone=env.get("KINETIC_ZONE") or Settings.zone,
         cluster=env.get("KINETIC_CLUSTER") or Settings.cluster,
         namespace=env.get("KINETIC_NAMESPACE") or Settings.namespace,
+        kubeconfig=os.path.expanduser(env.get("KINETIC_KUBECONFIG") or ""),  # noqa: PTH111  "" stays ""
+        kube_context=env.get("KINETIC_KUBE_CONTEXT") or "",
+        bucket=env.get("KINETIC_BUCKET") or "",
+        container_image=env.get("KINETIC_CONTAINER_IMAGE") or "",
         package_root=env.get("KINETIC_PACKAGE_ROOT") or None,
         default_excludes=env.get("KINETIC_NO_DEFAULT_EXCLUDES") != "1",
         project_warn_bytes=_megabytes(env, "KINETIC_CONTEXT_SIZE_WARN_MB", Settings.project_warn_bytes),

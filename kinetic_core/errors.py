@@ -12,6 +12,8 @@
     │   ├── ObjectNotFound
     │   ├── ObjectExists                    a create-only write found the name taken
     │   └── StoreFull                       free space, then call again
+    ├── ClusterError (RuntimeError)         the Kubernetes API refused a request; `.status` is HTTP's
+    │   └── ClusterUnreachable              it gave no answer; trying again may help
     ├── JobConflict                         the job id is taken by a different job
     ├── JobNotFound (LookupError)           neither the store nor the backend knows the id
     ├── WaitTimeout (TimeoutError)          the caller's patience ended; the job lives on
@@ -85,6 +87,20 @@ class ObjectExists(StoreError):
 
 class StoreFull(StoreError):
     """No space left in the store. What was being written is not there; nothing else changed."""
+
+
+class ClusterError(KineticError, RuntimeError):
+    """The Kubernetes API server refused a request. `status` is HTTP's, None if there was no answer."""
+
+    status: int | None
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ClusterUnreachable(ClusterError):
+    """The API server gave no answer. What was asked of it may have been done all the same."""
 
 
 class JobConflict(KineticError):

@@ -153,7 +153,7 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
     if outcome.state == "succeeded":
         return wire.EXIT_SUCCEEDED
     if interrupted:
-        return 128 + 15
+        return wire.EXIT_INTERRUPTED
     if infrastructure:
         return wire.EXIT_UNPUBLISHED if job.ignored_count < _RESTARTS else wire.EXIT_NEVER_RETRY
     return wire.EXIT_USER_ERROR if outcome.retry else wire.EXIT_NEVER_RETRY

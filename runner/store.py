@@ -85,6 +85,10 @@ def open_store(uri: str) -> Store:
     """The store of that URI. Raises ValueError for one this runner cannot read."""
     if uri.startswith("file:///"):
         return DirectoryStore(uri, _unquoted(uri.removeprefix("file://")))
+    if uri.startswith("gs://"):
+        from .gcs import GcsStore
+
+        return GcsStore(uri)
     raise ValueError(f"this runner cannot read the store {uri!r}")
 
 

@@ -22,6 +22,10 @@ from enum import StrEnum
 PROTOCOL = 1
 """Version of everything in this file. A reader refuses another major version."""
 
+WRITE_MARK = "kinetic-write"
+"""Metadata of an object in Cloud Storage: a random mark of the write that made it. A writer whose answer was
+lost finds its own mark when it tries again."""
+
 MAGIC = b"KINETIC1"
 _LENGTH = struct.Struct(">I")
 _SIGNATURE_BYTES = 32
@@ -36,6 +40,8 @@ EXIT_NEVER_RETRY = 65
 """It failed in a way no retry mends (bad payload, SystemExit(2) of setup...): fail the index."""
 EXIT_FENCED = 66
 """Another attempt owns the job, or its outcome is committed already: nothing was run."""
+EXIT_INTERRUPTED = 143
+"""The runner was asked to stop (SIGTERM) before the function had ended: 128 + 15, as a shell would say."""
 EXIT_UNPUBLISHED = 67
 """The outcome could not be written to the store. An infrastructure restart may mend it."""
 

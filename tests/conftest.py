@@ -52,6 +52,15 @@ def local_jobs(_own_settings: None, _one_store: Path, monkeypatch: pytest.Monkey
     return _one_store
 
 
+@pytest.fixture
+def emulator() -> str:
+    """The address of the Cloud Storage emulator; skips where there is none."""
+    address = os.environ.get("STORAGE_EMULATOR_HOST")
+    if not address:
+        pytest.skip("no STORAGE_EMULATOR_HOST: start ../shared/cluster/testcluster and eval its env")
+    return address
+
+
 def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
     """Poll a condition that another process makes true."""
     deadline = time.monotonic() + seconds

@@ -13,31 +13,7 @@ from kinetic_core._runner.wire import digest
 PACKAGE = "kinetic_runner"
 """The runner's name inside its archive; user code never sees a module called `runner`."""
 
-BOOTSTRAP = """\
-import gc, os, sys
-gc.disable()
-sys.path[:] = [entry for entry in sys.path if entry]
-folder = os.environ.get("KINETIC_RUNNER_DIR", "")
-if not os.path.isdir(folder):
-    import hashlib, tempfile, zipfile
-    from urllib.parse import unquote
-    sha256 = os.environ["KINETIC_RUNNER_SHA256"]
-    source = unquote(os.environ["KINETIC_STORE"].removeprefix("file://")) + "/runners/" + sha256 + ".zip"
-    with open(source, "rb") as stream:
-        archive = stream.read()
-    if hashlib.sha256(archive).hexdigest() != sha256:
-        sys.exit("kinetic: the runner in the store is not the one this job was submitted with")
-    folder = tempfile.mkdtemp(prefix="kinetic-runner-")
-    with open(os.path.join(folder, "runner.zip"), "wb") as stream:
-        stream.write(archive)
-    folder = os.path.join(folder, "runner.zip")
-sys.path.insert(0, folder)
-from kinetic_runner import main
-sys.path.remove(folder)
-code = main.main()
-sys.stdout.flush()
-os._exit(code)
-"""
+BOOTSTRAP = Path(__file__).with_name("fetch_runner.py").read_text("utf-8")
 """Run as `python3 -u -c BOOTSTRAP`. `KINETIC_RUNNER_DIR` may name an unpacked copy, which starts sooner.
 
 The runner's process ends without tearing down its modules, and without garbage collection while it

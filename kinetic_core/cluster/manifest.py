@@ -6,7 +6,8 @@ with per-index retries and pod failure policies need Kubernetes 1.33 or later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic_core._runner import wire
@@ -18,15 +19,27 @@ from kinetic_core.cluster.names import (
     GROUP_ID,
     IGNORED_COUNT,
     JOB_ID,
-    SERVICE_ACCOUNT,
     SPEC_DIGEST,
 )
 from kinetic_core.model.job import JobReference, JobSpec
 
+_PUBLISH_SECONDS = 10
+"""What the runner has, after user code's grace is over, to store its evidence."""
 UNCOLLECTED_SECONDS = 7 * 24 * 3600
 """How long a finished Job stays for somebody to verify and collect its outcome."""
 
-_WORK_DIR = "/kinetic"
+WORK_DIR = "/kinetic"
+"""A volume of the pod's own: workspace, data, home."""
+_USER = 1000
+"""The user and group of user code: any image works with it, since home and workspace are volumes."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a backend gives to every pod of a namespace."""
+
+    service_account: str = "kinetic"
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class Delivery:
     runner_sha256: str
     payload_sha256: str
     outcome_key: str
+    surroundings: Surroundings = Surroundings()
 
 
 def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
@@ -86,7 +100,7 @@ def _failure_rules() -> list[dict[str, Any]]:
     return [
         exits("FailIndex", [wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED]),
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        exits("Ignore", [wire.EXIT_UNPUBLISHED]),
+        exits("Ignore", [wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED]),
     ]
 
 
@@ -94,9 +108,16 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     accelerator = spec.accelerator
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "serviceAccountName": SERVICE_ACCOUNT,
+        "serviceAccountName": delivery.surroundings.service_account,
         "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": round(spec.grace),
+        "terminationGracePeriodSeconds": round(spec.grace) + _PUBLISH_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [
             {
                 "name": CONTAINER,
@@ -107,10 +128,9 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},
-                    "seccompProfile": {"type": "RuntimeDefault"},
                 },
                 "volumeMounts": [
-                    {"name": "work", "mountPath": _WORK_DIR},
+                    {"name": "work", "mountPath": WORK_DIR},
                     {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the path frameworks expect
                 ],
             }
@@ -148,10 +168,11 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
         "KINETIC_OUTCOME_KEY": delivery.outcome_key,
         "KINETIC_RETRIES": str(spec.retries),
-        "KINETIC_WORK_DIR": _WORK_DIR,
+        "KINETIC_WORK_DIR": WORK_DIR,
         "KINETIC_ACCELERATOR": str(spec.accelerator),
         "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
         "KINETIC_BACKEND": reference.backend,
+        **delivery.surroundings.environment,
     }
     fields = {
         "KINETIC_POD_UID": "metadata.uid",

@@ -8,7 +8,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.cluster.names import CANCELLED, CONTAINER, FAILED_COUNT, IGNORED_COUNT
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
 
@@ -49,6 +49,8 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         message = "the function returned"
         return replace(seen, status=JobStatus.SUCCEEDED, reason="Completed", message=message, finished_at=at)
     if ended := conditions.get("Failed"):
+        if CANCELLED in (job["metadata"].get("annotations") or {}):
+            ended = {**ended, "reason": "Cancelled", "message": "the job was cancelled"}
         failure = _failure(ended, last)
         return replace(
             seen,

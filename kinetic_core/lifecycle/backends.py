@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
 from kinetic_core.model.job import JobReference, JobSpec
@@ -32,6 +33,9 @@ class Backend(Protocol):
     def image(self) -> str:
         """The container image jobs run in when the call names none."""
 
+    def surroundings(self, namespace: str) -> Surroundings:
+        """What every pod there gets."""
+
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Create the Job: True if made, False if it was there with the same spec digest."""
 
@@ -57,10 +61,26 @@ def open_backend(name: str, settings: Settings) -> Backend:
         from kinetic_core.local.backend import LocalBackend
 
         return LocalBackend(settings.local_store)
+    if name == "gke":
+        return _gke(settings.bucket, settings)
     raise BackendUnavailable(
         f"backend {name!r} is not available in this version. backend='local' (or KINETIC_BACKEND=local) runs "
         "the same call on this machine"
     )
+
+
+def _gke(location: str, settings: Settings) -> Backend:
+    from kinetic_core.cluster.access import Target
+    from kinetic_core.gke.backend import GkeBackend
+
+    if not location and not settings.project:
+        raise ConfigurationError(
+            "backend 'gke' needs a bucket: set KINETIC_BUCKET to 'bucket' or 'bucket/prefix', or "
+            "KINETIC_PROJECT to the project that has one called {project}-kn-{cluster}-jobs. backend='local' "
+            "needs neither"
+        )
+    location = location or f"{settings.project}-kn-{settings.cluster}-jobs"
+    return GkeBackend(Target(settings.kubeconfig, settings.kube_context), location, settings)
 
 
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
@@ -80,4 +100,6 @@ def backend_of(reference: JobReference, settings: Settings | None = None) -> Bac
         if parsed.scheme != "file" or parsed.netloc:
             raise ConfigurationError(f"job {reference.job_id}: {reference.store_uri!r} is not a local store")
         return LocalBackend.of_store(Path(unquote(parsed.path)))
+    if reference.backend == "gke":
+        return _gke(reference.store_uri, settings or read_settings())
     return open_backend(reference.backend, settings or read_settings())

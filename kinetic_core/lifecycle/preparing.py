@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kinetic_core._runner import wire
+from kinetic_core.cluster.names import JOB_NAME
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
@@ -244,7 +245,7 @@ def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: G
         zone="" if local else options.zone or settings.zone,
         namespace=spec.namespace,
         bucket_name="",
-        k8s_name=f"kinetic-{job_id}",
+        k8s_name=JOB_NAME.format(job_id),
         image_uri=packed.backend.image() if local else spec.container_image or packed.backend.image(),
         accelerator=str(spec.accelerator),
         func_name=spec.function_name,

@@ -8,7 +8,7 @@ import secrets
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import runner_archive
 from kinetic_core.cluster.manifest import Delivery, job_manifest
-from kinetic_core.errors import JobConflict, ObjectExists, ObjectNotFound
+from kinetic_core.errors import ClusterError, JobConflict, ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import index_object
 from kinetic_core.lifecycle.observing import find
@@ -37,14 +37,27 @@ def submit(prepared: Prepared) -> JobReference:
     try:
         payload = _stored_payload(store, prepared, made)
         reference = _stored_reference(backend, prepared, made)
-        delivery = Delivery(_stored_runner(store), wire.digest(payload), secrets.token_hex(32))
+        delivery = Delivery(
+            _stored_runner(store),
+            wire.digest(payload),
+            secrets.token_hex(32),
+            backend.surroundings(reference.namespace),
+        )
         backend.create(job_manifest(prepared.spec, reference, delivery))
     except BaseException:
-        if backend.get(reference.namespace, reference.job_id) is None:
+        if _is_absent(backend, reference):
             for name in made:
                 store.delete(name)
         raise
     return reference
+
+
+def _is_absent(backend: Backend, reference: JobReference) -> bool:
+    """Whether the job was certainly not created."""
+    try:
+        return backend.get(reference.namespace, reference.job_id) is None
+    except ClusterError:
+        return False
 
 
 def _stored_payload(store: ObjectStore, prepared: Prepared, made: list[str]) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core.cluster.bootstrap import PACKAGE, runner_archive, runner_files
+from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.cluster.names import SPEC_DIGEST
 from kinetic_core.errors import BackendUnavailable, JobConflict, StoreError
 from kinetic_core.local import process
@@ -79,6 +80,11 @@ class LocalBackend:
         if spec.container_image is not None:
             notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
         return tuple(notices)
+
+    def surroundings(self, namespace: str) -> Surroundings:
+        """Nothing: jobs are this user's processes, with this user's home."""
+        del namespace
+        return Surroundings()
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Start the job's agent. Raises JobConflict if the id is taken by a different job."""

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound
 from kinetic_core.storage.directory import DirectoryObjectStore
+from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.storage.protocol import ObjectStore
 from kinetic_core.testing.memory_store import MemoryObjectStore
 
 
-@pytest.fixture(params=["directory", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return DirectoryObjectStore(tmp_path / "store") if request.param == "directory" else MemoryObjectStore()
+@pytest.fixture(params=["directory", "memory", pytest.param("gcs", marks=pytest.mark.cluster)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    if request.param == "directory":
+        yield DirectoryObjectStore(tmp_path / "store")
+    elif request.param == "memory":
+        yield MemoryObjectStore()
+    else:
+        request.getfixturevalue("emulator")
+        bucket = GcsObjectStore.at(f"test-bucket/contract-{secrets.token_hex(4)}")
+        yield bucket
+        for info in list(bucket.list("")):
+            bucket.delete(info.name)
 
 
 def test_reads_back_what_was_created(store: ObjectStore) -> None:

@@ -1,0 +1,266 @@
+"""A connection to a Kubernetes API server, and the few requests jobs need, as plain data.
+
+The user's kubeconfig is read, never written or switched; no subprocess is run. Which cluster, in order:
+an explicit kubeconfig (`KINETIC_KUBECONFIG`, `KINETIC_KUBE_CONTEXT`), or the service account of the pod
+this process runs in.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+Object = dict[str, Any]
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 20.0
+
+
+class Expired(ClusterError):
+    """The resource version is too old (410): list again."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which cluster: a kubeconfig file and a context in it, "" for its current one; no file is in-cluster."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+
+class ClusterApi:
+    """Requests to one API server. Objects go in and come out as the plain data of Kubernetes' JSON.
+
+    Raises ClusterError for what the server refuses or cannot do now, ClusterUnreachable if it does not
+    answer; both name the request.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return str(_client(self._target).configuration.host)
+
+    def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
+        """POST a namespaced object."""
+        return self._call("POST", _path(kind, namespace), body)
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """GET one object; None if there is none."""
+        try:
+            return self._call("GET", _path(kind, namespace, name))
+        except ClusterError as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    def list(self, kind: str, namespace: str, selector: str = "") -> Object:
+        """The whole list: `items`, and `metadata.resourceVersion` to watch from."""
+        return self._call("GET", _path(kind, namespace), query={"labelSelector": selector})
+
+    def patch(self, kind: str, namespace: str, name: str, body: Mapping[str, Any]) -> Object | None:
+        """A merge patch; None if there is no such object."""
+        try:
+            return self._call("PATCH", _path(kind, namespace, name), body)
+        except ClusterError as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    def delete(self, kind: str, namespace: str, name: str, uid: str | None = None) -> bool:
+        """DELETE with everything that belongs to it; False if it is not there (any more)."""
+        body: Object = {"propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            self._call("DELETE", _path(kind, namespace, name), body)
+        except ClusterError as exc:
+            if exc.status in (404, 409):
+                return False
+            raise
+        return True
+
+    def watch(
+        self, kind: str, namespace: str, selector: str, version: str, seconds: float
+    ) -> Iterator[tuple[str, Object]]:
+        """Events after a resource version: (ADDED, MODIFIED, DELETED or BOOKMARK; object), for `seconds`.
+
+        Ends by itself. Raises Expired, or as every request.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "timeoutSeconds": str(round(seconds)),
+        }
+        with self._told("GET", _path(kind, namespace)):
+            response = self._request("GET", _path(kind, namespace), None, query, seconds + READ_SECONDS)
+            try:
+                for line in _lines(response):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        if event["object"].get("code") == 410:
+                            raise Expired(event["object"].get("message") or "too old")
+                        raise ClusterError(str(event["object"].get("message")), event["object"].get("code"))
+                    yield event["type"], event["object"]
+            finally:
+                response.release_conn()
+                response.close()
+
+    def pod_log(self, namespace: str, pod: str, container: str) -> bytes | None:
+        """All the log the node has of a container; None if it has none (yet, or any more)."""
+        path = _path("Pod", namespace, pod) + "/log"
+        try:
+            with self._told("GET", path):
+                response = self._request("GET", path, None, {"container": container}, READ_SECONDS)
+                return bytes(response.data)
+        except ClusterError as exc:
+            if exc.status in (400, 404):
+                return None
+            raise
+
+    def follow_pod_log(self, namespace: str, pod: str, container: str) -> Iterator[bytes]:
+        """The container's log as it grows, from its start, until the container or the connection ends."""
+        path = _path("Pod", namespace, pod) + "/log"
+        with self._told("GET", path):
+            response = self._request("GET", path, None, {"container": container, "follow": "true"}, None)
+            try:
+                yield from response.stream(1 << 16)
+            finally:
+                response.release_conn()
+                response.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Object:
+        with self._told(method, path):
+            response = self._request(method, path, body, query or {}, READ_SECONDS)
+            found: Object = json.loads(response.data)
+            return found
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        read_seconds: float | None,
+    ) -> Any:
+        client = _client(self._target)
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": kind}
+        client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+        url = client.configuration.host + path
+        if asked := {key: value for key, value in query.items() if value}:
+            url += "?" + urlencode(asked)
+        response = client.call_api(
+            method,
+            url,
+            headers,
+            None if body is None else dict(body),
+            _request_timeout=(CONNECT_SECONDS, read_seconds),
+        ).response
+        if not 200 <= response.status < 300:
+            raise _refused(response.status, response.data, f"{method} {path}")
+        return response
+
+    @contextmanager
+    def _told(self, method: str, path: str) -> Iterator[None]:
+        """The client's errors as ours."""
+        import urllib3.exceptions
+        from kubernetes.client.exceptions import ApiException
+
+        try:
+            yield
+        except ApiException as exc:  # of TLS: the client keeps no status for it
+            raise ConfigurationError(f"{method} {path}: {self.server}: {exc.reason}") from exc
+        except urllib3.exceptions.HTTPError as exc:
+            raise ClusterUnreachable(
+                f"{method} {path}: the API server at {self.server} does not answer: {_root(exc)}"
+            ) from exc
+
+
+def _refused(status: int, body: bytes, what: str) -> ClusterError:
+    text = body.decode(errors="replace")
+    try:
+        text = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        text = text.strip()[:500]
+    if status == 410:
+        return Expired(text, status)
+    return ClusterError(f"{what}: {text} (HTTP {status})", status)
+
+
+def _root(exc: BaseException) -> str:
+    reason = getattr(exc, "reason", None)
+    return str(reason if isinstance(reason, BaseException) else exc)
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    for piece in response.stream(1 << 16, decode_content=False):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (line for line in lines if line)
+
+
+_PATHS = {
+    "Namespace": "/api/v1/namespaces{}",
+    "Node": "/api/v1/nodes{}",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "Event": "/api/v1/namespaces/{}/events",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+}
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    path = _PATHS[kind].format(quote(namespace, safe=""))
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+@functools.cache
+def _client(target: Target) -> ApiClient:
+    """One client for a cluster and process; its connections are kept and shared by threads."""
+    from kubernetes import client, config
+    from kubernetes.config.config_exception import ConfigException
+
+    configuration = client.Configuration()
+    configuration.retries = False
+    configuration.connection_pool_maxsize = 64
+    load: Callable[[], None]
+    if target.kubeconfig:
+        load = functools.partial(
+            config.load_kube_config,
+            target.kubeconfig,
+            target.context or None,
+            configuration,
+            persist_config=False,
+        )
+    else:
+        load = functools.partial(config.load_incluster_config, configuration)
+    try:
+        load()
+    except (ConfigException, OSError) as exc:
+        where = target.kubeconfig or "the service account of this pod"
+        raise ConfigurationError(
+            f"cannot connect to a cluster with {where}: {exc}. Set KINETIC_KUBECONFIG (and "
+            "KINETIC_KUBE_CONTEXT) to a kubeconfig that can"
+        ) from exc
+    return client.ApiClient(configuration)

@@ -1,0 +1,175 @@
+"""All jobs of a namespace as the API server sees them: one list and one watch per kind of object.
+
+Whoever observes jobs asks this instead of the server. The threads live while somebody asks. A watch that
+ends goes on where it stopped; one that has expired (410) starts with a new list.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from kinetic_core.cluster.access import ClusterApi, Expired
+from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.errors import ClusterError, ClusterUnreachable
+
+SELECTOR = "app=kinetic"
+KINDS = ("Job", "Pod")
+WATCH_SECONDS = 50.0
+"""How long one watch lasts: as long as a connection that died in silence can go unnoticed."""
+_IDLE_SECONDS = 15.0
+_SYNC_SECONDS = 30.0
+_RETRY_SECONDS = (0.25, 10.0)
+_REMEMBERED = 100_000
+_LOG = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+
+@dataclass
+class _Known:
+    """What is known of one job."""
+
+    job: Object | None = None
+    pods: dict[str, Object] = field(default_factory=dict)
+
+
+class Informer:
+    """The jobs of one namespace of one cluster, kept current in the background."""
+
+    def __init__(self, api: ClusterApi, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._lock = threading.Condition()
+        self._known: dict[str, _Known] = {}
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
+        self._sequence = 0
+        self._synced: set[str] = set()
+        self._trouble: ClusterError | None = None
+        self._running: set[str] = set()
+        self._asked = 0.0
+
+    def changes(self, since: int | None) -> tuple[int, set[str] | None]:
+        """A number for now, and the ids of jobs that changed after another one; None for "any may have".
+
+        Starts the informer. Raises what keeps it from starting: ClusterError, after half a minute.
+        """
+        with self._lock:
+            self._start()
+            self._lock.wait_for(lambda: self._is_synced or self._trouble, _SYNC_SECONDS)
+            if not self._is_synced:
+                raise self._trouble or ClusterUnreachable("the API server did not answer in time")
+            oldest = self._changes[0][0] if self._changes else self._sequence
+            if since is None or (len(self._changes) == _REMEMBERED and since < oldest):
+                return self._sequence, None
+            changed: set[str] = set()
+            for number, job_id in reversed(self._changes):
+                if number <= since:
+                    break
+                changed.add(job_id)
+            return self._sequence, changed
+
+    def get(self, job_id: str) -> tuple[Object, list[Object]] | None:
+        """A job and its pods; None if they are not known, or nothing is, at this moment."""
+        with self._lock:
+            known = self._known.get(job_id) if self._is_synced else None
+            return None if known is None or known.job is None else (known.job, list(known.pods.values()))
+
+    @property
+    def _is_synced(self) -> bool:
+        return self._synced == set(KINDS)
+
+    def _start(self) -> None:
+        self._asked = time.monotonic()
+        for kind in set(KINDS) - self._running:
+            self._running.add(kind)
+            name = f"kinetic-watch-{self._namespace}-{kind}"
+            threading.Thread(target=self._follow, args=(kind,), name=name, daemon=True).start()
+
+    def _is_wanted(self) -> bool:
+        return time.monotonic() - self._asked < _IDLE_SECONDS
+
+    def _follow(self, kind: str) -> None:
+        version, pause = "", _RETRY_SECONDS[0]
+        try:
+            while self._is_wanted():
+                try:
+                    version = version or self._list(kind)
+                    version = self._watch(kind, version)
+                    pause = _RETRY_SECONDS[0]
+                except Expired:
+                    version = ""
+                except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
+                    _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
+                    self._tell_trouble(exc)
+                    time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+                    pause = min(pause * 2, _RETRY_SECONDS[1])
+        finally:
+            with self._lock:
+                self._running.discard(kind)
+                self._synced.discard(kind)
+
+    def _tell_trouble(self, exc: Exception) -> None:
+        """Those who wait for the first list shall know why there is none."""
+        with self._lock:
+            self._trouble = exc if isinstance(exc, ClusterError) else ClusterError(repr(exc))
+            self._lock.notify_all()
+
+    def _list(self, kind: str) -> str:
+        listing = self._api.list(kind, self._namespace, SELECTOR)
+        present = {item["metadata"]["name"] for item in listing["items"]}
+        with self._lock:
+            for gone in self._absent(kind, present):
+                self._apply("DELETED", kind, gone)
+            for item in listing["items"]:
+                self._apply("ADDED", kind, item)
+            self._synced.add(kind)
+            self._trouble = None
+            self._lock.notify_all()
+        return str(listing["metadata"]["resourceVersion"])
+
+    def _absent(self, kind: str, present: set[str]) -> list[Object]:
+        """What was deleted while nobody watched."""
+        found = [
+            item
+            for known in self._known.values()
+            for item in ([known.job] if kind == "Job" else known.pods.values())
+            if item is not None and item["metadata"]["name"] not in present
+        ]
+        return [item for item in found if kind == "Job" or not _has_ended(item)]
+
+    def _watch(self, kind: str, version: str) -> str:
+        for event, item in self._api.watch(kind, self._namespace, SELECTOR, version, WATCH_SECONDS):
+            version = str(item["metadata"]["resourceVersion"])
+            if event != "BOOKMARK":
+                with self._lock:
+                    self._apply(event, kind, item)
+            if not self._is_wanted():
+                break
+        return version
+
+    def _apply(self, event: str, kind: str, item: Object) -> None:
+        job_id = (item["metadata"].get("labels") or {}).get(JOB_ID)
+        if job_id is None:
+            return
+        item["metadata"].pop("managedFields", None)
+        known = self._known.setdefault(job_id, _Known())
+        name = item["metadata"]["name"]
+        if kind == "Job":
+            known.job = None if event == "DELETED" else item
+        elif event != "DELETED":
+            known.pods[name] = item
+        elif not _has_ended(item):
+            known.pods.pop(name, None)  # one that ended is evidence, as long as its job is there
+        if known.job is None and event == "DELETED":
+            self._known.pop(job_id, None)
+        self._sequence += 1
+        self._changes.append((self._sequence, job_id))
+
+
+def _has_ended(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

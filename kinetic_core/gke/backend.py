@@ -1,0 +1,217 @@
+"""The GKE backend: jobs as Kubernetes Jobs of a cluster, objects in a Cloud Storage bucket."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.access import ClusterApi, Target
+from kinetic_core.cluster.informer import SELECTOR, Informer
+from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
+from kinetic_core.cluster.names import CANCELLED, JOB_ID, JOB_NAME, SPEC_DIGEST
+from kinetic_core.cluster.verdict import attempt_of, observe
+from kinetic_core.configuration import Settings
+from kinetic_core.errors import (
+    BackendUnavailable,
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    JobConflict,
+)
+from kinetic_core.gke.pod_logs import PodLog
+from kinetic_core.model.job import JobSpec
+from kinetic_core.storage.gcs import GcsObjectStore
+
+Object = dict[str, Any]
+
+_CREATE_SECONDS = 60.0
+_CANCEL_SECONDS = 90.0
+_POLL_SECONDS = 0.2
+_LOG = logging.getLogger(__name__)
+
+
+class GkeBackend:
+    """Jobs on one cluster, with `location` (`bucket` or `bucket/prefix`) for everything they store."""
+
+    name = "gke"
+
+    def __init__(self, target: Target, location: str, settings: Settings) -> None:
+        self._api = ClusterApi(target)
+        self._target = target
+        self._settings = settings
+        self.store = GcsObjectStore.at(location, settings.project)
+        self._logs: dict[str, PodLog] = {}
+
+    @property
+    def key(self) -> str:
+        return f"gke:{self._target.kubeconfig}:{self._target.context}:{self.store.uri}"
+
+    def image(self) -> str:
+        """`KINETIC_CONTAINER_IMAGE`: images are not built in this version."""
+        if not self._settings.container_image:
+            raise ConfigurationError(
+                "no container image: pass container_image=, or set KINETIC_CONTAINER_IMAGE, to an image with "
+                "Python 3.11 or newer and what your function imports"
+            )
+        return self._settings.container_image
+
+    def check(self, spec: JobSpec) -> tuple[str, ...]:
+        """Refuse slices of several hosts, and a cluster that cannot be reached."""
+        if spec.accelerator.hosts > 1:
+            raise BackendUnavailable(
+                f"accelerator={str(spec.accelerator)!r} is {spec.accelerator.hosts} hosts; this version runs "
+                "jobs of one"
+            )
+        if not spec.container_image:
+            self.image()
+        return ()
+
+    def surroundings(self, namespace: str) -> Surroundings:
+        """Service account `kinetic` if the namespace has one, else `default`; the emulator's address."""
+        environment = {"HOME": WORK_DIR}
+        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+            environment["STORAGE_EMULATOR_HOST"] = emulator
+        return Surroundings(_service_account(self._target, namespace), environment)
+
+    def create(self, manifest: Mapping[str, Any]) -> bool:
+        """Create the Job; a create whose answer was lost is resolved by reading back."""
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        digest = manifest["metadata"]["annotations"][SPEC_DIGEST]
+        give_up = time.monotonic() + _CREATE_SECONDS
+        while True:
+            try:
+                self._api.create("Job", namespace, manifest)
+            except ClusterError as exc:
+                passing = isinstance(exc, ClusterUnreachable) or (exc.status or 0) in (
+                    429,
+                    500,
+                    502,
+                    503,
+                    504,
+                )
+                if exc.status == 409:
+                    if self._is_same(namespace, name, digest):
+                        return False
+                elif not passing:
+                    raise _explained(exc, namespace) from exc
+                elif time.monotonic() > give_up:
+                    raise
+            else:
+                return True
+            time.sleep(_POLL_SECONDS)
+
+    def get(self, namespace: str, job_id: str) -> tuple[Object, list[Object]] | None:
+        """From the watch, if there is one and it knows the job; else from the API server."""
+        known = _informer(self._target, namespace).get(job_id)
+        if known is not None:
+            return known
+        job = self._api.get("Job", namespace, _name(job_id))
+        if job is None:
+            return None
+        pods = self._api.list("Pod", namespace, f"{SELECTOR},{JOB_ID}={job_id}")["items"]
+        return job, [{"kind": "Pod", **pod} for pod in pods]
+
+    def delete(self, namespace: str, job_id: str) -> None:
+        """Let the Job fail by its deadline: its pods get SIGTERM, and the Job stays to say how it ended.
+
+        Raises ClusterUnreachable if its pods are not proven dead after a minute and a half.
+        """
+        body: Object = {
+            "metadata": {"annotations": {CANCELLED: "true"}},
+            "spec": {"activeDeadlineSeconds": 1, "suspend": False},
+        }
+        give_up = time.monotonic() + _CANCEL_SECONDS
+        asked = False
+        while True:
+            if not asked and self._api.patch("Job", namespace, _name(job_id), body) is None:
+                return
+            asked = True
+            job = self._api.get("Job", namespace, _name(job_id))
+            if job is None or observe(job, []).is_terminal:
+                return
+            if time.monotonic() > give_up:
+                raise ClusterUnreachable(
+                    f"{job_id} is cancelled, but its pods are not proven dead after {_CANCEL_SECONDS:g} s: a "
+                    "node may be unreachable. Nothing replaces them"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def remove(self, namespace: str, job_id: str) -> None:
+        self._api.delete("Job", namespace, _name(job_id))
+
+    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
+        return _informer(self._target, namespace).changes(since if isinstance(since, int) else None)
+
+    def log(self, namespace: str, job_id: str, attempt: int, offset: int) -> bytes | None:
+        """Followed on the node while the container runs; afterwards what its runner kept in the store."""
+        found = self.get(namespace, job_id)
+        pod = next((pod for pod in found[1] if attempt_of(pod) == attempt), None) if found else None
+        if pod is None:
+            return None
+        name = pod["metadata"]["name"]
+        if (pod.get("status") or {}).get("phase") == "Running":
+            follower = self._logs.get(name)
+            if follower is None or not follower.is_alive:
+                follower = self._logs[name] = PodLog(self._api, namespace, name)
+            return follower.read(offset)
+        self._logs.pop(name, None)
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            return None
+        prefix = wire.log_object(job_id, attempt, 0).rpartition("/")[0] + "/"
+        kept = b"".join(self.store.read(info.name) for info in self.store.list(prefix))
+        return (kept or self._api.pod_log(namespace, name, "kinetic-worker") or b"")[offset:]
+
+    def _is_same(self, namespace: str, name: str, digest: str) -> bool:
+        """Whether the Job of that name is this one; False if it has gone in the meantime."""
+        existing = self._api.get("Job", namespace, name)
+        if existing is None:
+            return False
+        if existing["metadata"].get("annotations", {}).get(SPEC_DIGEST) != digest:
+            job_id = existing["metadata"]["labels"].get(JOB_ID, name)
+            raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
+        return True
+
+
+def _name(job_id: str) -> str:
+    return JOB_NAME.format(job_id)
+
+
+@functools.cache
+def _informer(target: Target, namespace: str) -> Informer:
+    """One for a cluster, a namespace and this process."""
+    return Informer(ClusterApi(target), namespace)
+
+
+@functools.cache
+def _service_account(target: Target, namespace: str) -> str:
+    try:
+        found = ClusterApi(target).get("ServiceAccount", namespace, "kinetic")
+    except ClusterError as exc:
+        if exc.status != 403:
+            raise
+        found = None
+    if found is None:
+        _LOG.info(
+            "namespace %s has no service account 'kinetic' that can be seen: jobs run as 'default'", namespace
+        )
+    return "default" if found is None else "kinetic"
+
+
+def _explained(exc: ClusterError, namespace: str) -> ClusterError | ConfigurationError:
+    """A refusal of the Job, with what to do about it."""
+    text = str(exc)
+    if exc.status == 403 and "exceeded quota" in text:
+        return ConfigurationError(f"namespace {namespace!r} has no quota left for this job: {text}")
+    if exc.status == 403:
+        return ConfigurationError(
+            f"this account may not create jobs in namespace {namespace!r}: {text}. The role it needs is in "
+            "docs/guides/clusters.md"
+        )
+    if exc.status == 404:
+        return ConfigurationError(f"the cluster has no namespace {namespace!r}: {text}")
+    return exc

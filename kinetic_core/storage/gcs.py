@@ -1,0 +1,209 @@
+"""The object store of jobs on a cluster: a Cloud Storage bucket, or everything below a prefix of one.
+
+Create-only writes are writes with the precondition `ifGenerationMatch=0`. A write whose answer was lost is
+repeated, and then finds its own object: every object carries a random mark of the write that made it.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+from kinetic_core._runner.wire import WRITE_MARK
+from kinetic_core.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    ObjectExists,
+    ObjectNotFound,
+    StoreError,
+)
+from kinetic_core.storage.protocol import ObjectInfo
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob, Bucket, Client
+
+Result = TypeVar("Result")
+
+PATIENCE = 60.0
+"""Seconds for which one operation is tried again after 408, 429, 5xx and dropped connections."""
+_DELETES_A_CALL = 100
+_NO_BUCKET = "bucket does not exist"
+"""In the message of a 404 that is about the bucket."""
+_FIELDS = "items(name,size,timeCreated,metadata),nextPageToken"
+
+
+class GcsObjectStore:
+    """An `ObjectStore` in `bucket`, below `prefix` (without slashes at its ends, "" for all of it).
+
+    Credentials are Google's application default ones; `STORAGE_EMULATOR_HOST` replaces the service.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", project: str = "") -> None:
+        self._bucket_name = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._project = project
+
+    @classmethod
+    def at(cls, location: str, project: str = "") -> GcsObjectStore:
+        """The store at `bucket`, `bucket/prefix`, or one of these behind `gs://`."""
+        bucket, _, prefix = location.removeprefix("gs://").strip("/").partition("/")
+        if not bucket:
+            raise ConfigurationError(f"{location!r} names no bucket; write 'bucket' or 'bucket/prefix'")
+        return cls(bucket, prefix, project)
+
+    @property
+    def uri(self) -> str:
+        return f"gs://{self._bucket_name}/{self._prefix}".rstrip("/")
+
+    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+        blob = self._blob(name)
+        mark = secrets.token_hex(8)
+        blob.metadata = {**(metadata or {}), WRITE_MARK: mark}
+        with self._told(f"store {name}"):
+            try:
+                self._upload(blob, content)
+            except self._errors().PreconditionFailed as exc:
+                found = self._existing(name)
+                if found is None or (found.metadata or {}).get(WRITE_MARK) != mark:
+                    raise ObjectExists(f"{self.uri}/{name} exists already") from exc
+
+    def read(self, name: str) -> bytes:
+        with self._told(f"read {name}"):
+            return cast("bytes", self._blob(name).download_as_bytes(retry=_retry(), raw_download=True))
+
+    def open(self, name: str) -> BinaryIO:
+        blob = self._existing(name)
+        if blob is None:
+            raise ObjectNotFound(f"cannot read {self.uri}/{name}: there is no such object")
+        return cast("BinaryIO", blob.open("rb", if_generation_match=blob.generation, raw_download=True))
+
+    def find(self, name: str) -> ObjectInfo | None:
+        blob = self._existing(name)
+        return None if blob is None else self._info(blob)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._told(f"list {prefix}"):
+            found = self._client().list_blobs(
+                self._bucket_name, prefix=self._prefix + prefix, fields=_FIELDS, retry=_retry()
+            )
+            for blob in found:
+                yield self._info(blob)
+
+    def delete(self, name: str) -> bool:
+        blob = self._blob(name)
+        with self._told(f"delete {name}"):
+            try:
+                blob.delete(retry=_retry())
+            except self._errors().NotFound:
+                return False
+        return True
+
+    def delete_all(self, prefix: str) -> int:
+        if not prefix.endswith("/"):
+            raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
+        self._blob(prefix + "any")
+        names = [info.name for info in self.list(prefix)]
+        with self._told(f"delete {prefix}"):
+            for start in range(0, len(names), _DELETES_A_CALL):
+                with self._client().batch(raise_exception=False):
+                    for name in names[start : start + _DELETES_A_CALL]:
+                        self._blob(name).delete()
+        left = next(iter(self.list(prefix)), None)
+        if left is not None:
+            raise StoreError(f"cannot delete {self.uri}/{left.name}: call again, or look at your permissions")
+        return len(names)
+
+    def _upload(self, blob: Blob, content: bytes | Path) -> None:
+        options: dict[str, Any] = {"if_generation_match": 0, "retry": _retry(), "checksum": "crc32c"}
+        if isinstance(content, bytes):
+            blob.upload_from_string(content, content_type="application/octet-stream", **options)
+        else:
+            blob.upload_from_filename(str(content), content_type="application/octet-stream", **options)
+
+    def _existing(self, name: str) -> Blob | None:
+        blob = self._blob(name)
+        with self._told(f"look at {name}"):
+            try:
+                blob.reload(retry=_retry())
+            except self._errors().NotFound as exc:
+                if _NO_BUCKET in str(exc):
+                    raise
+                return None
+        return blob
+
+    def _blob(self, name: str) -> Blob:
+        if not name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")
+        return self._bucket().blob(self._prefix + name)
+
+    def _info(self, blob: Blob) -> ObjectInfo:
+        metadata = {key: value for key, value in (blob.metadata or {}).items() if key != WRITE_MARK}
+        created = blob.time_created.timestamp() if blob.time_created else 0.0
+        return ObjectInfo(blob.name.removeprefix(self._prefix), blob.size or 0, created, metadata)
+
+    def _bucket(self) -> Bucket:
+        return self._client().bucket(self._bucket_name)
+
+    def _client(self) -> Client:
+        return _client(self._project)
+
+    @staticmethod
+    def _errors() -> Any:
+        from google.api_core import exceptions
+
+        return exceptions
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Google's errors as ours, which say what was tried, where, and what to do."""
+        import google.auth.exceptions
+        import requests
+
+        errors = self._errors()
+        try:
+            yield
+        except errors.NotFound as exc:
+            if _NO_BUCKET in str(exc):
+                raise ConfigurationError(
+                    f"cannot {what}: the bucket {self._bucket_name!r} does not exist, or this account may "
+                    "not see it. Create it, or set KINETIC_BUCKET to one that exists"
+                ) from exc
+            raise ObjectNotFound(f"cannot {what} in {self.uri}: there is no such object") from exc
+        except (errors.Forbidden, errors.Unauthorized) as exc:
+            raise StoreError(
+                f"cannot {what} in {self.uri}: not permitted ({exc.message}). The account needs "
+                "roles/storage.objectUser on the bucket"
+            ) from exc
+        except google.auth.exceptions.DefaultCredentialsError as exc:
+            raise ConfigurationError(
+                f"cannot {what} in {self.uri}: no Google credentials here. Run `gcloud auth "
+                "application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+            ) from exc
+        except (errors.GoogleAPICallError, errors.RetryError, google.auth.exceptions.GoogleAuthError) as exc:
+            raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
+        except requests.exceptions.RequestException as exc:
+            raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
+
+
+@functools.cache
+def _client(project: str) -> Client:
+    """One client for a project and process; its connections are kept and shared by threads."""
+    from google.cloud import storage
+    from requests.adapters import HTTPAdapter
+
+    client = storage.Client(project=project or None)
+    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
+    for scheme in ("https://", "http://"):
+        client._http.mount(scheme, adapter)
+    return client
+
+
+@functools.cache
+def _retry() -> Callable[..., Any]:
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return cast("Callable[..., Any]", DEFAULT_RETRY.with_delay(0.25, 8.0, 2.0).with_timeout(PATIENCE))

@@ -1,0 +1,80 @@
+"""A namespace and a bucket prefix of the test run's own, on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic_core.cluster.access import ClusterApi, Target
+
+KUBECONFIG = os.environ.get("KUBECONFIG", "")
+IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def api() -> ClusterApi:
+    """The cluster as its administrator; skips where there is none."""
+    if not KUBECONFIG or not IMAGE:
+        pytest.skip(
+            "no KUBECONFIG and KINETIC_TEST_IMAGE: start ../shared/cluster/testcluster and eval its env"
+        )
+    return ClusterApi(Target(KUBECONFIG))
+
+
+@pytest.fixture(scope="session")
+def namespace(api: ClusterApi) -> Iterator[str]:
+    """A namespace in which only what passes the *restricted* Pod Security level may run."""
+    name = f"kinetic-test-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.create("Namespace", "", {"metadata": {"name": name, "labels": labels}})
+    yield name
+    api.delete("Namespace", "", name)
+
+
+@pytest.fixture(scope="session")
+def location() -> str:
+    return f"test-bucket/{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def gke(
+    api: ClusterApi, namespace: str, location: str, emulator: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """The settings of a user of this cluster."""
+    settings = {
+        "KINETIC_BACKEND": "gke",
+        "KINETIC_KUBECONFIG": KUBECONFIG,
+        "KINETIC_BUCKET": location,
+        "KINETIC_CONTAINER_IMAGE": IMAGE,
+        "KINETIC_NAMESPACE": namespace,
+        "KINETIC_PACKAGE_ROOT": str(Path(__file__).parent),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+@pytest.fixture
+def faults(emulator: str) -> Iterator[Any]:
+    """Script faults of the Cloud Storage emulator: `faults(match="...", status=503, times=2)`."""
+    import json
+    import urllib.request
+
+    def send(method: str, body: dict[str, Any] | None = None) -> None:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{emulator}/emulator/faults", data, method=method)
+        urllib.request.urlopen(request).close()
+
+    yield lambda **rule: send("POST", rule)
+    send("DELETE")

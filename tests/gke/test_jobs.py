@@ -1,0 +1,228 @@
+"""Jobs on a real cluster: what a user sees, whatever happens to the pod."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.errors import (
+    ConfigurationError,
+    JobCancelled,
+    JobConflict,
+    JobDeadlineExceeded,
+    JobOutOfMemory,
+)
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call, prepare, submit
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("gke")
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, f"{JOB_ID}={handle.job_id}")["items"]
+    return found
+
+
+@on_cpu
+def greet(name: str) -> str:
+    print(f"greeting {name}")
+    return f"hello {name}"
+
+
+@on_cpu
+def sleep(seconds: float) -> str:
+    import time
+
+    print("sleeping", flush=True)
+    time.sleep(seconds)
+    return "awake"
+
+
+def running(handle: kinetic_core.JobHandle) -> None:
+    wait_for(lambda: handle.status() is JobStatus.RUNNING, 60)
+
+
+def test_a_call_returns_its_value_and_streams_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert greet("world") == "hello world"
+    assert capsys.readouterr().out.count("greeting world") == 1
+
+
+def test_what_it_raises_is_raised_here() -> None:
+    @on_cpu
+    def fail() -> None:
+        raise ZeroDivisionError("on the cluster")
+
+    with pytest.raises(ZeroDivisionError, match="on the cluster") as caught:
+        fail()
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+def test_retries_are_attempts_of_one_job() -> None:
+    @kinetic_core.run(accelerator="cpu", retries=2)
+    def third_time() -> int:
+        import os
+
+        failures = int(os.environ["KINETIC_FAILED_COUNT"])
+        if failures < 2:
+            raise ValueError(f"failure {failures}")
+        return failures
+
+    handle = third_time.run_async()
+    assert handle.result(stream_logs=False) == 2
+
+
+def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> None:
+    handle = greet.run_async("later")
+    program = (
+        "import kinetic_core, sys; handle = kinetic_core.attach(sys.argv[1]); "
+        "print(handle.result(cleanup=False, stream_logs=False)); print(handle.logs())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, handle.job_id],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[:2] == ["hello later", "greeting later"], done.stderr
+    assert handle.job_id in [job.job_id for job in kinetic_core.list_jobs()]
+    handle.cleanup(k8s=True, gcs=False)
+    assert "greeting later" in handle.logs()
+    assert handle.status() is JobStatus.SUCCEEDED
+
+
+def test_cancelling_stops_the_pod_and_says_so(api: ClusterApi) -> None:
+    handle = sleep.run_async(600)
+    running(handle)
+    handle.cancel()
+    assert all(pod["status"]["phase"] != "Running" for pod in pods(api, handle))
+    with pytest.raises(JobCancelled):
+        handle.result(stream_logs=False)
+    handle.cancel()
+
+
+def test_the_deadline_ends_the_job() -> None:
+    @kinetic_core.run(accelerator="cpu", timeout=8)
+    def too_long() -> None:
+        import time
+
+        time.sleep(600)
+
+    with pytest.raises(JobDeadlineExceeded):
+        too_long.run_async().result(stream_logs=False)
+
+
+def test_out_of_memory_is_told() -> None:
+    @kinetic_core.run(accelerator="cpu", memory="128Mi")
+    def greedy() -> int:
+        return len(b"x" * (1 << 30))
+
+    with pytest.raises(JobOutOfMemory) as caught:
+        greedy.run_async().result(stream_logs=False)
+    assert caught.value.failure is not None
+
+
+def test_a_deleted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
+    handle = sleep.run_async(6)
+    running(handle)
+    (pod,) = pods(api, handle)
+    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
+    assert handle.result(stream_logs=False, cleanup=False) == "awake"
+    handle.cleanup()
+
+
+def test_a_killed_user_process_is_a_fact() -> None:
+    @on_cpu
+    def kill_myself() -> None:
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(kinetic_core.errors.JobError) as caught:
+        kill_myself.run_async().result(stream_logs=False)
+    assert caught.value.failure is not None
+    assert caught.value.failure.signal == 9
+
+
+def test_one_id_is_one_job_however_often_it_is_submitted(api: ClusterApi) -> None:
+    options = RunOptions.checked(accelerator="cpu")
+    prepared = [prepare(Call(str, (7,)), options, job_id="job-00000000000000aa") for _ in range(4)]
+    references: list[Any] = []
+    threads = [threading.Thread(target=lambda p=each: references.append(submit(p))) for each in prepared]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(reference.job_id, reference.spec_digest) for reference in references}) == 1
+    assert len(references) == 4
+    handle = kinetic_core.attach("job-00000000000000aa")
+    assert handle.result(stream_logs=False, cleanup=False) == "7"
+    assert len(pods(api, handle)) == 1
+    with pytest.raises(JobConflict):
+        submit(prepare(Call(str, (8,)), options, job_id="job-00000000000000aa"))
+    handle.cleanup()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Google's client
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"match": "POST .*payload", "status": 503, "times": 2},
+        {"match": "POST .*upload", "drop": "after", "times": 3},
+        {"match": "GET .*alt=media", "status": 503, "times": 3},
+        {"match": "GET .*alt=media", "drop": "mid-body", "after_bytes": 10, "times": 2},
+        {"match": "POST .*upload", "status": 429, "times": 3},
+    ],
+    ids=lambda rule: f"{rule['match']}-{rule.get('status') or rule['drop']}",
+)
+def test_a_store_that_stumbles_is_not_noticed(faults: Any, rule: dict[str, Any]) -> None:
+    faults(**rule)
+    assert greet.run_async("anyway").result(stream_logs=False) == "hello anyway"
+
+
+def test_a_bucket_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_BUCKET", "no-such-bucket")
+    with pytest.raises(ConfigurationError, match=r"'no-such-bucket' does not exist.*KINETIC_BUCKET"):
+        greet("nobody")
+
+
+def test_a_user_without_permission_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_KUBECONFIG", os.environ["KINETIC_KUBECONFIG"].replace("admin", "developer"))
+    with pytest.raises(ConfigurationError, match=r"may not create jobs in namespace .*clusters\.md"):
+        greet("nobody")
+
+
+def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_NAMESPACE", "nowhere")
+    with pytest.raises(ConfigurationError, match="no namespace 'nowhere'"):
+        greet("nobody")
+
+
+def test_a_map_runs_as_one_batch() -> None:
+    batch = greet.run_async_map(["a", "b", "c"], max_concurrent=3)
+    assert batch.results() == ["hello a", "hello b", "hello c"]
+
+
+def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
+    handle = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("tpu")
+    assert handle.result(stream_logs=False, cleanup=False) == "hello tpu"
+    (pod,) = pods(api, handle)
+    assert pod["spec"]["nodeName"] == "node-2"
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] == "4"
+    assert json.loads(json.dumps(pod))["spec"]["securityContext"]["runAsNonRoot"] is True
+    handle.cleanup()
+    assert Path(__file__).exists()
