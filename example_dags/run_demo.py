@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -82,6 +83,7 @@ def run_demo(*, keep: bool) -> int:
         screen.say(f"Airflow stays up: open {airflow.api.url}")
         screen.say(f"stop it with: {sys.executable} {Path(__file__).resolve()} stop {home}")
     else:
+        rmtree(home)
         screen.say("done, and everything is stopped")
     return 0
 

@@ -16,6 +16,7 @@
     │   └── ClusterUnreachable              it gave no answer; trying again may help
     ├── JobConflict                         the job id is taken by a different job
     ├── JobNotFound (LookupError)           neither the store nor the backend knows the id
+    │   └── BatchNotFound (FileNotFoundError)
     ├── WaitTimeout (TimeoutError)          the caller's patience ended; the job lives on
     ├── JobError (RuntimeError)             the job ended without a value; `.failure` says how
     │   ├── JobFailed                       user error whose exception could not travel
@@ -109,6 +110,10 @@ class JobConflict(KineticError):
 
 class JobNotFound(KineticError, LookupError):
     """Neither the object store nor the backend knows this job id."""
+
+
+class BatchNotFound(JobNotFound, FileNotFoundError):
+    """No batch of that id is stored."""
 
 
 class WaitTimeout(KineticError, TimeoutError):

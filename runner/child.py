@@ -33,8 +33,9 @@ def run_child(job: Job, store: Store) -> None:
         phase = "project files"
         world = make_world(job, store, header)
         phase = "unpickle"
-        function = _load(parts["function"], world)
-        args, kwargs = _load(parts["arguments"], world)
+        function = _load(parts["function"], parts["function_copies"], world)
+        _fill_main(function)
+        args, kwargs = _load(parts["arguments"], parts["argument_copies"], world)
     except StoreUnavailable as exc:
         _leave(job, _unavailable(exc, phase))
         return
@@ -68,20 +69,49 @@ def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 class _PayloadUnpickler(pickle.Unpickler):
-    def __init__(self, body: bytes, world: World) -> None:
+    def __init__(self, body: bytes, copies: bytes, world: World) -> None:
         super().__init__(io.BytesIO(body))
+        self._copies = copies
         self._world = world
+        self._loaded: dict[tuple[str, str], Any] | None = None
 
     def persistent_load(self, pid: Any) -> Any:
         if pid[0] == "data":
             return self._world.data(pid[1], pid[2])
         if pid[0] == "result":
             return _result(pid[1], pid[2], pid[3])
+        if pid[0] == "shipped":
+            return os.path.join(self._world.workspace, pid[1])
+        if pid[0] == "named":
+            return self._named(pid[1], pid[2])
         raise pickle.UnpicklingError(f"unknown reference {pid[0]!r} in the payload, of a newer version?")
 
+    def _named(self, module: str, qualname: str) -> Any:
+        """What the job's own import of a project module finds; the copy where that cannot be imported."""
+        try:
+            return results.by_name(module, qualname)
+        except (Exception, SystemExit) as exc:
+            if self._loaded is None:
+                self._loaded = _load(self._copies, b"", self._world) if self._copies else {}
+            if (module, qualname) not in self._loaded:
+                raise exc from None
+            return self._loaded[module, qualname]
 
-def _load(body: bytes, world: World) -> Any:
-    return _PayloadUnpickler(body, world).load()
+
+def _load(body: bytes, copies: bytes, world: World) -> Any:
+    return _PayloadUnpickler(body, copies, world).load()
+
+
+def _fill_main(function: Any) -> None:
+    """Give the main script's functions and classes back to `__main__`, where pickle looks for them."""
+    while hasattr(function, "func"):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    names = getattr(function, "__globals__", {})
+    if names.get("__name__") == "__main__":
+        kept = {name: value for name, value in names.items() if not name.startswith("__")}
+        kept.setdefault(function.__name__, function)
+        sys.modules["__main__"].__dict__.update(kept)
 
 
 def _result(store_uri: str, name: str, sha256: str) -> Any:

@@ -79,7 +79,7 @@ def _run(job: Job, store: Store) -> tuple[Outcome, Ending]:
         _become_child(job, store, signals, reading, writing)
     os.close(writing)
     tee = LogTee(job, store, reading)
-    if job.backend == "local":
+    if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
     ending = watch_child(child, tee, job.grace, signals)
     try:

@@ -95,16 +95,54 @@ def _exception_parts(error: BaseException, modules: Sequence[str]) -> tuple[str,
     extra = {key: value for key, value in vars(error).items() if key != "__notes__"}
     if kind.__module__ == "builtins" and not extra and not isinstance(error, BaseExceptionGroup):
         try:
-            notes = list(getattr(error, "__notes__", ()))
-            return "typed", codec.encode({"name": kind.__name__, "args": error.args, "notes": notes})
+            return "typed", codec.encode(_told(error))
         except codec.NotPlain:
             pass  # its arguments are objects; pickle may know how
+    body = _travelling(error, modules) or _travelling(_Parts.of(error, modules), modules)
+    return ("pickle", {"body": body}) if body else ("none", {})
+
+
+def _travelling(value: Any, modules: Sequence[str]) -> bytes | None:
+    """The pickle of an exception; None if it does not come back as one."""
     try:
-        body = _pickled(error, modules)
-        loaded(body, lambda _module, _name, copy: _copied(copy))
-    except Exception:  # noqa: BLE001  an exception that cannot travel is told by its text
-        return "none", {}
-    return "pickle", {"body": body}
+        body = _pickled(value, modules)
+        back = loaded(body, lambda _module, _name, copy: _copied(copy))
+    except Exception:  # noqa: BLE001  pickling runs the user's own code, which may do anything
+        return None
+    return body if isinstance(back, BaseException) else None
+
+
+def _told(error: BaseException) -> dict[str, object]:
+    """An exception of Python's own as plain data: what its constructor takes, and its notes."""
+    reduced = error.__reduce__()
+    args = reduced[1] if isinstance(reduced, tuple) else error.args
+    notes = list(getattr(error, "__notes__", ()))
+    return {"name": type(error).__name__, "args": args, "notes": notes}
+
+
+class _Parts:
+    """An exception whose constructor takes something else than `args`: made again without calling it."""
+
+    def __init__(self, kind: type, args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+        self._parts = kind, args, attributes
+
+    @classmethod
+    def of(cls, error: BaseException, modules: Sequence[str]) -> _Parts:
+        """What cannot be pickled is replaced by its repr."""
+
+        def portable(value: Any) -> Any:
+            try:
+                _pickled(value, modules)
+            except Exception:  # noqa: BLE001  pickling runs the user's own __reduce__ methods
+                return safe_repr(value)
+            return value
+
+        attributes = {name: portable(value) for name, value in vars(error).items()}
+        return cls(type(error), tuple(map(portable, error.args)), attributes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args, attributes = self._parts
+        return kind.__new__, (kind, *args), attributes
 
 
 def _pickled(value: Any, modules: Sequence[str]) -> bytes:
@@ -142,14 +180,19 @@ def loaded(body: bytes, resolve: Callable[[str, str, bytes], Any] | None = None)
 
 def local_class(module: str, qualname: str, fallback: bytes) -> Any:
     """The class of that name where its module can be imported, else the pickled copy of it."""
-    from importlib import import_module
-
     try:
-        found: Any = import_module(module)
-        for name in qualname.split("."):
-            found = getattr(found, name)
+        return by_name(module, qualname)
     except (ImportError, AttributeError):
         return _copied(fallback)
+
+
+def by_name(module: str, qualname: str) -> Any:
+    """What that name is, here. Raises ImportError, AttributeError, or what the module's own code raises."""
+    from importlib import import_module
+
+    found: Any = import_module(module)
+    for name in qualname.split("."):
+        found = getattr(found, name)
     return found
 
 

@@ -64,10 +64,11 @@ class Board:
             self.complete = True
             self.changed.notify_all()
 
-    def stop(self) -> None:
-        """Launch nothing more, and let whoever is launching a job just now cancel it."""
+    def stop(self, *, cancel: bool) -> None:
+        """Launch nothing more. With `cancel`, whoever is launching a job just now cancels it."""
         with self.changed:
-            self.stopping = self.cancelled = True
+            self.stopping = True
+            self.cancelled = self.cancelled or cancel
             self.changed.notify_all()
 
     def is_over(self) -> bool:

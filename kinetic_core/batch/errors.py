@@ -39,3 +39,6 @@ class BatchError(KineticError):
         if failed > len(shown) > 0:
             lines.append(f"  and {failed - len(shown)} more; see .exceptions")
         super().__init__("\n".join(lines))
+        for index, error in shown[:1]:
+            for note in getattr(error, "__notes__", ()):
+                self.add_note(f"[{index}] {note}")

@@ -8,17 +8,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kinetic_core.batch.board import Board
-from kinetic_core.batch.handle import BatchHandle
+from kinetic_core.batch.handle import BatchHandle, finish
 from kinetic_core.batch.inputs import arguments_of, check_mode
 from kinetic_core.batch.names import child_id, failure_object, finished_object, manifest_object
 from kinetic_core.configuration import read_settings
-from kinetic_core.errors import InvalidRequest, KineticError, ObjectNotFound
-from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
+from kinetic_core.lifecycle.backends import Backend, known_backend
 from kinetic_core.lifecycle.handle import JobHandle
+from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.observing import find
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.preparing import Group, Packed, address, pack
@@ -56,6 +58,8 @@ def run_map(
     an input that cannot be submitted is told in `BatchHandle.submission_failures`.
     """
     check_mode(input_mode)
+    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
     items = list(inputs)
     _check(items, max_concurrent, retries, fail_fast, cancel_running_on_fail)
     options = replace(
@@ -83,7 +87,9 @@ def run_map(
         packed, group_id, items, input_mode, max_concurrent, fail_fast, cancel_running_on_fail, board
     )
     # Not a daemon: a script that ends right after the call still submits all its inputs.
-    threading.Thread(target=submitter.run, name=f"kinetic-{group_id}").start()
+    held = hub_for(packed.backend, packed.spec.namespace).held()
+    held.__enter__()
+    threading.Thread(target=submitter.run, args=(held,), name=f"kinetic-{group_id}").start()
     return BatchHandle(group_id, name, tags or {}, board, packed.backend)
 
 
@@ -100,15 +106,14 @@ def attach_batch(
 
     While its submitter is still at work, a thread looks every `poll_interval` seconds for jobs that are
     new; inputs without a job after `poll_timeout` seconds (None: never) count as unavailable.
-    Raises FileNotFoundError if no such batch is stored.
+    Raises BatchNotFound (a FileNotFoundError) if no such batch is stored.
     """
     del project, cluster  # they choose among clusters; the local backend is one place
-    settings = read_settings()
-    opened = open_backend(backend_name(backend, 1, settings), settings)
+    opened = known_backend(backend, read_settings())
     try:
         manifest = json.loads(opened.store.read(manifest_object(group_id)))
     except ObjectNotFound:
-        raise FileNotFoundError(f"no batch {group_id} in {opened.store.uri}") from None
+        raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
     board = Board(int(manifest["total_expected"]))
     reader = _Reader(opened, group_id, board, poll_interval, poll_timeout)
     if not reader.look():
@@ -129,7 +134,7 @@ class _Submitter:
     cancel_running: bool
     board: Board
 
-    def run(self) -> None:
+    def run(self, held: AbstractContextManager[None]) -> None:
         error: BaseException | None = None
         try:
             for index, item in enumerate(self.items):
@@ -142,8 +147,8 @@ class _Submitter:
             _LOG.exception("submitting %s failed", self.group_id)
             error = exc
         self.board.finish(error)
-        dropped = json.dumps({"dropped": sorted(self.board.dropped)}).encode()
-        self.packed.backend.store.create(finished_object(self.group_id), dropped)
+        finish(self.packed.backend, self.group_id, self.board)
+        held.__exit__(None, None, None)
 
     def _may_launch(self) -> bool:
         board = self.board
@@ -155,6 +160,8 @@ class _Submitter:
             return True if board.stopping or free else None
 
         board.wait_for(ready, None, self.group_id)
+        if not board.stopping and self.packed.backend.store.find(finished_object(self.group_id)):
+            board.stop(cancel=True)  # somebody who attached to the batch has cancelled it
         return not board.stopping
 
     def _launch(self, index: int, item: Any) -> None:
@@ -216,7 +223,7 @@ class _Reader:
         while not pause.wait(self.interval):
             if self.look():
                 return
-            if deadline is not None and time.monotonic() > deadline:
+            if self.board.stopping or (deadline is not None and time.monotonic() > deadline):
                 with self.board.changed:
                     missing = [i for i, job in enumerate(self.board.jobs) if job is None]
                     self.board.unavailable = {i: child_id(self.group_id, i) for i in missing}
@@ -241,6 +248,9 @@ def _check(
 ) -> None:
     if not items:
         raise InvalidRequest("inputs is empty: there is nothing to map over")
+    for option, value in (("max_concurrent", max_concurrent), ("retries", retries)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise TypeError(f"{option}={value!r} must be a whole number")
     if max_concurrent is not None and max_concurrent < 1:
         raise InvalidRequest(f"max_concurrent={max_concurrent} must be at least 1, or None for no limit")
     if retries < 0:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.errors import BatchError
+from kinetic_core.batch.names import finished_object
+from kinetic_core.errors import ObjectExists
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.model.states import JobStatus
 
 _LOG = logging.getLogger(__name__)
 _WORKERS = 16
+T = TypeVar("T")
 
 
 class BatchHandle:
@@ -63,7 +68,7 @@ class BatchHandle:
     def wait(self, *, timeout: float | None = None) -> None:
         """Block until every job has ended. Raises WaitTimeout; the jobs go on."""
         board = self._board
-        board.wait_for(board.is_over, _deadline(timeout), f"batch {self.group_id}")
+        self._wait_for(board.is_over, _deadline(timeout))
         if board.error is not None:
             raise board.error
         if board.submission_failures:
@@ -137,7 +142,8 @@ class BatchHandle:
 
     def cancel(self) -> None:
         """Launch nothing more and stop every job that has not ended."""
-        self._board.stop()
+        self._board.stop(cancel=True)
+        finish(self._backend, self.group_id, self._board)
         with self._board.changed:
             living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
         _in_parallel(JobHandle.cancel, living)
@@ -152,6 +158,29 @@ class BatchHandle:
         if gcs:
             self._backend.store.delete_all(f"batches/{self.group_id}/")
 
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        with self._board.changed:
+            submitted = sum(job is not None for job in self._board.jobs)
+            return (
+                f"<batch {self.group_id}{name}: {self._board.size} inputs, {submitted} submitted, "
+                f"{len(self._board.ended)} ended>"
+            )
+
+    def _wait_for(self, condition: Callable[[], T | None], deadline: float | None) -> T:
+        """Wait on the board. Ctrl-C launches nothing more, and says what goes on and how to stop it."""
+        try:
+            return self._board.wait_for(condition, deadline, f"batch {self.group_id}")
+        except KeyboardInterrupt:
+            self._board.stop(cancel=False)
+            with self._board.changed:
+                living = self._board.active()
+            sys.stderr.write(
+                f"kinetic: {self.group_id} launches nothing more; {living} of its jobs go on. To stop them: "
+                f"kinetic_core.attach_batch({self.group_id!r}, backend={self._backend.name!r}).cancel()\n"
+            )
+            raise
+
     def _ended(self, timeout: float | None) -> Iterator[tuple[int, JobStatus]]:
         board, deadline, given = self._board, _deadline(timeout), 0
 
@@ -160,7 +189,7 @@ class BatchHandle:
             return fresh or (True if board.is_over() else None)
 
         while True:
-            news = board.wait_for(more, deadline, f"batch {self.group_id}")
+            news = self._wait_for(more, deadline)
             if news is True or not isinstance(news, list):
                 return
             given += len(news)
@@ -178,6 +207,16 @@ class BatchHandle:
 
         _in_parallel(collect, order)
         return exceptions
+
+
+def finish(backend: Backend, group_id: str, board: Board) -> None:
+    """Write down, once, that nothing more of the batch is launched, and which inputs were not."""
+    with board.changed:
+        dropped = sorted(board.dropped)
+    try:
+        backend.store.create(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
+    except ObjectExists:
+        return  # the submitter, or somebody who cancelled, was first
 
 
 def _deadline(timeout: float | None) -> float | None:

@@ -38,14 +38,18 @@ class RemoteCallable(Generic[P, R]):
         """The validated options of `run`."""
         return self._options
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it as a job, print what it prints, return its value or raise what it raised."""
         with Progress() as progress:
             handle = self._submit(args, kwargs, progress)
-            value: R = handle.result(stream_logs=True, on_status_change=progress.status)
+            try:
+                value: R = handle.result(stream_logs=True, on_status_change=progress.status)
+            except KeyboardInterrupt:
+                progress.leave(handle)
+                raise
         return value
 
-    def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+    def run_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Start it as a job and return its handle; waits only for packaging and upload."""
         with Progress() as progress:
             return self._submit(args, kwargs, progress)
@@ -59,7 +63,9 @@ class RemoteCallable(Generic[P, R]):
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
         call = Call(self._function, args, kwargs)
         prepared = prepare(call, self._options, progress=progress.say)
-        return JobHandle.of(submit(prepared))
+        handle = JobHandle.of(submit(prepared))
+        progress.say(f"submitted {handle.job_id}")
+        return handle
 
     @overload
     def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...

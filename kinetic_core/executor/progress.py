@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from kinetic_core.model.states import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.handle import JobHandle
 
 _WORDS = {
     JobStatus.PENDING: "waiting to start",
@@ -33,8 +36,12 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.say("interrupted here; the job, if it was submitted, goes on")
+        """Nothing is open."""
+
+    def leave(self, handle: JobHandle) -> None:
+        """Say, piped or not, how to find the job of a call that was interrupted."""
+        attach = f"kinetic_core.attach({handle.job_id!r}, backend={handle.backend!r})"
+        self._stream.write(f"kinetic: {handle.job_id} goes on. To stop it: {attach}.cancel()\n")
 
     def say(self, phase: str) -> None:
         """Show a phase, once."""

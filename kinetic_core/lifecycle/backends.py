@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from kinetic_core._runner.wire import handle_object
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
@@ -86,6 +87,22 @@ def _gke(location: str, settings: Settings) -> Backend:
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
     """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else by the number of hosts."""
     return asked or settings.backend or ("pathways" if hosts > 1 else "gke")
+
+
+def known_backend(asked: str | None, settings: Settings, job_id: str = "") -> Backend:
+    """Where to look for jobs of other processes: as asked, as set, or where the job is, or this machine.
+
+    Without a choice, a job that was run on this machine is found here, and so is everything where no
+    cluster is set.
+    """
+    name = asked or settings.backend
+    if name is None:
+        here = open_backend("local", settings)
+        if not (settings.bucket or settings.project):
+            return here
+        if job_id and here.store.find(handle_object(job_id)) is not None:
+            return here
+    return open_backend(name or "gke", settings)
 
 
 def backend_of(reference: JobReference, settings: Settings | None = None) -> Backend:

@@ -38,7 +38,7 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
     }
     total = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     if call is None:
-        total.update(packed.packed_function.pickle + b"\0" + arguments)
+        total.update(packed.packed_function.pickle.body + b"\0" + arguments)
     else:
         total.update(_stable(call, packed.packed_function.modules, packed.substitutes))
     return total.hexdigest()

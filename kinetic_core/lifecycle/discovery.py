@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import InvalidRequest, KineticError
 from kinetic_core.lifecycle import observing
-from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.lifecycle.backends import Backend, known_backend
 from kinetic_core.lifecycle.handle import JobHandle
 
 _LOG = logging.getLogger(__name__)
@@ -19,11 +19,15 @@ def attach(
 ) -> JobHandle:
     """The handle of a job submitted by any process, from what is stored of it.
 
-    `backend` falls back to `KINETIC_BACKEND`. Raises JobNotFound if no such job is stored there.
+    `backend` falls back to `KINETIC_BACKEND`, then to this machine if the job ran here. Raises JobNotFound if
+    no such job is stored there.
     """
+    if not isinstance(job_id, str):
+        raise TypeError(f"job_id={job_id!r} must be a string such as 'job-0123456789abcdef'")
     if not job_id or "/" in job_id:
         raise InvalidRequest(f"job_id={job_id!r} is not a job id such as 'job-0123456789abcdef'")
-    return JobHandle.of(observing.found(_backend(backend, project, cluster), job_id))
+    del project, cluster  # they choose among clusters; the settings name one
+    return JobHandle.of(observing.found(known_backend(backend, read_settings(), job_id), job_id))
 
 
 def list_jobs(
@@ -38,15 +42,10 @@ def list_jobs(
 
     A job whose handle cannot be read is left out with a warning. `namespace` limits the list to one.
     """
-    opened = _backend(backend, project, cluster, zone)
+    del project, cluster, zone  # they choose among clusters; the settings name one
+    opened = known_backend(backend, read_settings())
     handles = (handle for job_id in _newest_first(opened) if (handle := _readable(opened, job_id)))
     return [handle for handle in handles if namespace in (None, handle.namespace)]
-
-
-def _backend(name: str | None, project: str | None, cluster: str | None, zone: str | None = None) -> Backend:
-    del project, cluster, zone  # they choose among clusters; the local backend is one place
-    settings = read_settings()
-    return open_backend(backend_name(name, 1, settings), settings)
 
 
 def _newest_first(backend: Backend) -> Iterator[str]:

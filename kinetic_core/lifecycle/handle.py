@@ -50,6 +50,9 @@ class JobHandle(JobReference):
         """The handle of a reference."""
         return cls.from_dict(reference.to_dict())
 
+    def __repr__(self) -> str:
+        return f"<{self.job_id}: {self.func_name} on {self.accelerator}, backend {self.backend!r}>"
+
     def observe(self) -> JobObservation:
         """All that is known of the job now: status, reason, attempt, times, failure."""
         return observing.observe(self)
@@ -62,8 +65,8 @@ class JobHandle(JobReference):
         """What the job printed; with `follow`, print it to stdout as it comes until the job ends."""
         if not follow:
             return logs.read_log(backend_of(self), self, self.observe().attempt)
-        for line in logs.follow_log(backend_of(self), self, lambda: self.observe().is_terminal):
-            print(line, flush=True)
+        for text in logs.follow_log(backend_of(self), self, lambda: self.observe().is_terminal):
+            print(text, end="", flush=True)
         return None
 
     def tail(self, n: int = 100) -> str:
@@ -94,7 +97,7 @@ class JobHandle(JobReference):
         del cleanup_timeout, cleanup_poll_interval
         follower = _Follower(self) if stream_logs else None
         try:
-            observing.wait(self, timeout, _announcer(on_status_change))
+            observing.wait(self, timeout, _announcer(on_status_change, follower))
         finally:
             if follower is not None:
                 follower.set()
@@ -151,17 +154,23 @@ class _Follower:
         self._thread.start()
 
     def set(self) -> None:
-        """The job has ended: print what is left and stop."""
+        """The job has ended: print what is left and stop. May be called again."""
         self._ended.set()
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
-        for line in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+        try:
+            for text in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        except BrokenPipeError:
+            return  # nobody reads our output any more; the job's log is kept
 
 
-def _announcer(callback: Callable[[JobStatus], None] | None) -> Callable[[JobObservation], None] | None:
+def _announcer(
+    callback: Callable[[JobStatus], None] | None, follower: _Follower | None
+) -> Callable[[JobObservation], None] | None:
+    """Tells each status once; that it is over only when all that the job printed is shown."""
     if callback is None:
         return None
     last: list[JobStatus] = []
@@ -170,6 +179,8 @@ def _announcer(callback: Callable[[JobStatus], None] | None) -> Callable[[JobObs
         if last and last[-1] is observation.status:
             return
         last.append(observation.status)
+        if follower is not None and observation.is_terminal:
+            follower.set()
         try:
             callback(observation.status)
         except Exception:  # noqa: BLE001  the promise of `on_status_change`: its mistakes never lose a result

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kinetic_core.lifecycle.backends import Backend
@@ -47,6 +48,7 @@ class JobHub:
     backend: Backend
     namespace: str
     _subscriptions: dict[str, list[Subscription]] = field(default_factory=dict)
+    _held: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _wake: threading.Event = field(default_factory=threading.Event)
     _look_at: dict[str, float] = field(default_factory=dict)
@@ -58,13 +60,28 @@ class JobHub:
         with self._lock:
             self._subscriptions.setdefault(reference.job_id, []).append(subscription)
             self._look_at[reference.job_id] = 0.0
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"kinetic-hub-{self.namespace}", daemon=True
-                )
-                self._thread.start()
+            self._start()
         self._wake.set()
         return subscription
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the thread alive inside. At the end of an interpreter no new one can be started."""
+        with self._lock:
+            self._held += 1
+            self._start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= 1
+            self._wake.set()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            name = f"kinetic-hub-{self.namespace}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
 
     def unsubscribe(self, subscription: Subscription) -> None:
         with self._lock:
@@ -94,7 +111,7 @@ class JobHub:
             self._wake.wait(pause)
         self._wake.clear()
         with self._lock:
-            if not self._subscriptions:
+            if not self._subscriptions and not self._held:
                 self._thread = None
                 return False
             return True

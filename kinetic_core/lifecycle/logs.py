@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -41,23 +42,31 @@ def follow_log(
     ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """Complete lines as the job prints them, of every attempt in turn, until `ended()` and all is read."""
-    attempt, offset, rest = 0, 0, b""
+    """What the job prints, as it comes, of every attempt in turn, until `ended()` and all is read.
+
+    Pieces, not lines: a progress bar that ends in no newline must be seen. Every attempt starts a line.
+    """
+    attempt, offset, at_start = 0, 0, True
+    decoder = _decoder()
     while True:
         over = ended()
         chunk = backend.log(reference.namespace, reference.job_id, attempt, offset) or b""
         offset += len(chunk)
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines)
+        if text := decoder.decode(chunk):
+            at_start = text.endswith("\n")
+            yield text
         if chunk:
             continue
-        if backend.log(reference.namespace, reference.job_id, attempt + 1, 0):
-            if rest:
-                yield rest.decode(errors="replace")
-            attempt, offset, rest = attempt + 1, 0, b""
-        elif over:
-            if rest:
-                yield rest.decode(errors="replace")
-            return
-        else:
+        follows = bool(backend.log(reference.namespace, reference.job_id, attempt + 1, 0))
+        if not follows and not over:
             sleep(_POLL_SECONDS)
+            continue
+        if text := decoder.decode(b"", final=True) + ("" if at_start else "\n"):
+            yield text
+        if not follows:
+            return
+        attempt, offset, at_start, decoder = attempt + 1, 0, True, _decoder()
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")

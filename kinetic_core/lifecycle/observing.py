@@ -64,7 +64,7 @@ def wait(
             if deadline is not None and clock() >= deadline:
                 raise WaitTimeout(
                     f"{reference.job_id} has not ended after {timeout:g} s. It goes on; ask again with "
-                    f"attach({reference.job_id!r})"
+                    f"kinetic_core.attach({reference.job_id!r}, backend={reference.backend!r})"
                 )
     finally:
         subscription.close()

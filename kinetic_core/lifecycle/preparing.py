@@ -110,7 +110,7 @@ def pack(
     spec = _spec(callable_name(function), options, settings, backend.name, environment)
     notices += backend.check(spec)
     project = locate_project(source_file(function), package_root=settings.package_root)
-    modules = ProjectModules(str(project.root))
+    modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
     substitutes = Substitutes()
     packed_function = pack_function(function, project, modules, substitutes)
     for args, kwargs in calls:
@@ -126,7 +126,7 @@ def pack(
         backend.store,
         cache=settings.cache,
         default_excludes=settings.default_excludes,
-        without=substitutes.paths(),
+        without=[*substitutes.paths(), settings.local_store, settings.cache],
         warn_bytes=settings.project_warn_bytes,
         progress=progress,
     )
@@ -166,8 +166,8 @@ def address(
     if not substitutes.is_complete:
         substitutes.store(packed.backend.store, packed.settings.cache)
         pickled = pack_arguments(args, arguments, modules, substitutes)
-    if len(pickled) > packed.settings.payload_warn_bytes > 0:
-        _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled) >> 20)
+    if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
+        _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
     name = job_id or f"job-{secrets.token_hex(8)}"
     outputs = _output_dir(packed, name, group)
     spec = replace(
@@ -177,7 +177,7 @@ def address(
         group_index=group.index if group else None,
     )
     call = (packed.function, args, arguments) if job_id is not None and group is None else None
-    digest = spec_digest(packed, pickled, call)
+    digest = spec_digest(packed, pickled.body, call)
     payload = payload_frame(
         packed.packed_function,
         pickled,

@@ -34,6 +34,10 @@ def read_record(path: str) -> dict[str, Any] | None:
     return record
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # the record holds the key that outcomes are signed with
+
+
 def write_record(path: str, record: Mapping[str, Any], *, new: bool = False) -> None:
     """Replace the record as a whole. With `new`, raise FileExistsError if there is one already.
 
@@ -41,7 +45,7 @@ def write_record(path: str, record: Mapping[str, Any], *, new: bool = False) -> 
     """
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as stream:
+        with open(temporary, "w", encoding="utf-8", opener=_private) as stream:
             stream.write(json.dumps(record, separators=(",", ":")))  # json.dump would do without its C part
         if new:
             os.link(temporary, path)

@@ -11,7 +11,7 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.packaging.callables import callable_name
-from kinetic_core.packaging.pickling import ProjectModules, Substitute, dumps
+from kinetic_core.packaging.pickling import Pickled, ProjectModules, Substitute, dumps
 from kinetic_core.packaging.project import Project
 
 
@@ -20,7 +20,7 @@ class PackedFunction:
     """A function ready to travel, and where its project's modules are."""
 
     name: str
-    pickle: bytes
+    pickle: Pickled
     project: Project
     modules: ProjectModules
 
@@ -39,7 +39,7 @@ def pack_function(
 
 def pack_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], modules: ProjectModules, substitute: Substitute
-) -> bytes:
+) -> Pickled:
     """Pickle the arguments together. Raises UnpicklableArgument, naming the one that cannot travel."""
     try:
         return dumps((args, dict(kwargs)), modules, substitute)
@@ -56,7 +56,7 @@ def pack_arguments(
 
 def payload_frame(
     function: PackedFunction,
-    arguments: bytes,
+    arguments: Pickled,
     *,
     tree: str,
     env: Mapping[str, str],
@@ -80,7 +80,13 @@ def payload_frame(
         "output_dir": output_dir,
         "spec_digest": spec_digest,
     }
-    return wire.encode_frame(header, {"function": function.pickle, "arguments": arguments})
+    parts = {
+        "function": function.pickle.body,
+        "function_copies": function.pickle.copies,
+        "arguments": arguments.body,
+        "argument_copies": arguments.copies,
+    }
+    return wire.encode_frame(header, parts)
 
 
 @functools.cache

@@ -1,7 +1,10 @@
 """Pickling a function and its arguments so that they load in a job.
 
-Functions and classes of the user's project go by value, everything installed goes by name (ADR 0005).
-The rule belongs to one dump: nothing is registered anywhere, so threads do not disturb each other.
+What modules of the user's project define goes by name, with a copy to fall back on: the project ships, and
+imported once, everything in it is itself (`isinstance`, `except`, module state). The function that becomes
+a job goes by value, with the functions beside it, and so does what has no name a job could import: the main
+script, notebooks, closures. Everything installed goes by name (ADR 0005). The rule belongs to one dump:
+nothing is registered, so threads do not disturb each other.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
@@ -26,10 +29,12 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 class ProjectModules:
     """Which modules belong to the project below `root`: loaded from a file there, and not installed.
 
-    A virtualenv inside the project, the standard library and this package are not part of it.
+    A virtualenv inside the project, the standard library and this package are not part of it. `own` is the
+    module of the function that becomes a job: its functions travel together, with the globals they have now.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, own: str = "") -> None:
+        self.own = own
         self._prefix = os.path.join(os.path.realpath(root), "")
         self._known: dict[str | None, bool] = {None: False, "__main__": True}
         self._environments = tuple(
@@ -41,6 +46,11 @@ class ProjectModules:
         if known is None:
             known = self._known[name] = self._belongs(str(name))
         return known
+
+    def relative(self, file: str) -> str | None:
+        """A file's path below the root; None if it is not there."""
+        path = os.path.realpath(file)
+        return path.removeprefix(self._prefix) if path.startswith(self._prefix) else None
 
     def names(self) -> list[str]:
         """Every loaded module of the project, sorted."""
@@ -59,20 +69,71 @@ class ProjectModules:
         return not path.startswith(tuple(inside)) if inside else True
 
 
-class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    """A cloudpickle dump with the rules of one project."""
+class Pickled(NamedTuple):
+    """A pickle, and one of what it names: `{(module, qualified name): object}`, b"" if it names nothing."""
 
-    def __init__(self, stream: io.BytesIO, project: ProjectModules, substitute: Substitute) -> None:
+    body: bytes
+    copies: bytes
+
+
+class _Shipped(str):
+    """A path of the project, relative to its root: in the job, the path of the shipped copy."""
+
+    __slots__ = ()
+
+
+class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    """A cloudpickle dump with the rules of one project.
+
+    `named` collects what went by name; None sends it by value.
+    """
+
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        project: ProjectModules,
+        substitute: Substitute,
+        named: dict[tuple[str, str], Any] | None = None,
+    ) -> None:
         super().__init__(stream, protocol=5)
         self._project = project
         self._substitute = substitute
+        self._named = named
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+        if type(obj) is _Shipped:
+            return "shipped", str(obj)
+        if self._named is not None and isinstance(obj, types.FunctionType | type) and self._has_name(obj):
+            self._named[obj.__module__, obj.__qualname__] = obj
+            return "named", obj.__module__, obj.__qualname__
         return self._substitute(obj)
+
+    def _has_name(self, obj: Any) -> bool:
+        """Whether a job that imports its module finds it there, and shall."""
+        module, found = obj.__module__, sys.modules.get(obj.__module__)
+        if module == "__main__" or found is None or module not in self._project:
+            return False
+        if module == self._project.own and not isinstance(obj, type):
+            return False
+        for name in obj.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found is obj
+
+    def _with_shipped_file(self, function: types.FunctionType) -> None:
+        """What cloudpickle keeps of a function's globals, with the job's own path for `__file__`."""
+        kept = self.globals_ref.setdefault(id(function.__globals__), {})
+        if kept:
+            return
+        for name in ("__package__", "__name__", "__path__", "__file__"):
+            if name in function.__globals__:
+                kept[name] = function.__globals__[name]
+        if isinstance(kept.get("__file__"), str) and (path := self._project.relative(kept["__file__"])):
+            kept["__file__"] = _Shipped(path)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType):
             if obj.__module__ in self._project:
+                self._with_shipped_file(obj)
                 return self._dynamic_function_reduce(obj)
         elif isinstance(obj, type):
             if obj.__module__ in self._project:
@@ -82,8 +143,31 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         return super().reducer_override(obj)
 
 
-def dumps(value: Any, project: ProjectModules, substitute: Substitute) -> bytes:
+def dumps(value: Any, project: ProjectModules, substitute: Substitute) -> Pickled:
     """The pickle of a value. Raises whatever the value's own pickling raises."""
+    named: dict[tuple[str, str], Any] = {}
     with io.BytesIO() as stream:
-        ProjectPickler(stream, project, substitute).dump(value)
+        ProjectPickler(stream, project, substitute, named).dump(value)
+        body = stream.getvalue()
+    return Pickled(body, _copies(named, project, substitute) if named else b"")
+
+
+def _copies(named: dict[tuple[str, str], Any], project: ProjectModules, substitute: Substitute) -> bytes:
+    """The same objects by value. One that cannot travel by value has only its name."""
+    with io.BytesIO() as stream:
+        try:
+            ProjectPickler(stream, project, substitute).dump(named)
+        except Exception:  # noqa: BLE001  pickling runs the user's own __reduce__ methods
+            alone = {key: value for key, value in named.items() if _travels(value, project, substitute)}
+            stream.seek(0)
+            stream.truncate()
+            ProjectPickler(stream, project, substitute).dump(alone)
         return stream.getvalue()
+
+
+def _travels(value: Any, project: ProjectModules, substitute: Substitute) -> bool:
+    try:
+        ProjectPickler(io.BytesIO(), project, substitute).dump(value)
+    except Exception:  # noqa: BLE001  as above
+        return False
+    return True

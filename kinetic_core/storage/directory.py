@@ -107,7 +107,8 @@ class DirectoryObjectStore:
         return count
 
     def _write(self, temporary: Path, content: bytes | Path) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.root.mkdir(exist_ok=True, mode=0o700)
         temporary.parent.mkdir(exist_ok=True)
         with temporary.open("xb") as stream:
             if isinstance(content, bytes):

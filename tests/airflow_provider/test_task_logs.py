@@ -53,7 +53,7 @@ def test_of_a_long_rest_the_last_lines_are_shown(tmp_path: Path) -> None:
     handle = talk.run_async(str(tmp_path), 50)
     wait(handle)
     shown = LogTail(handle).rest(0, limit=3)
-    assert "50 lines left out" in shown[0]
+    assert "49 lines left out" in shown[0]
     assert shown[-1] == "unfinished"
     assert len(shown) == 4
     handle.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
 from kinetic_core.errors import InvalidRequest
+from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 
@@ -141,3 +143,86 @@ def test_outputs_are_not_shared(tmp_path: Path) -> None:
 def test_bad_options_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(options))):
         inverse.run_async_map(**{"inputs": [1], **options})
+
+
+def run_script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
+    (tmp_path / "script.py").write_text(
+        "import kinetic_core, sys, time\n"
+        "from pathlib import Path\n"
+        "@kinetic_core.run(accelerator='cpu', backend='local')\n"
+        "def work(number):\n"
+        f"    Path({str(tmp_path)!r}, f'ran-{{number}}').touch()\n"
+        f"    while number >= 100 and not Path({str(tmp_path)!r}, 'go').exists(): time.sleep(0.01)\n"
+        "    return number\n"
+        f"{body}\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KINETIC_PACKAGE_ROOT": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_script_that_ends_at_once_still_submits_every_input(tmp_path: Path) -> None:
+    body = "if __name__ == '__main__': print(work.run_async_map(range(6), max_concurrent=2).group_id)"
+    with run_script(tmp_path, body) as script:
+        out, err = script.communicate()
+    assert (script.returncode, err) == (0, "")
+    batch = kinetic_core.attach_batch(out.strip())
+    assert batch.results() == [0, 1, 2, 3, 4, 5]
+
+
+def test_ctrl_c_launches_nothing_more_and_says_what_goes_on(tmp_path: Path) -> None:
+    body = (
+        "if __name__ == '__main__':\n"
+        "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
+        "    print(batch.group_id, flush=True)\n"
+        "    batch.results()"
+    )
+    with run_script(tmp_path, body) as script:
+        assert script.stdout is not None
+        group_id = script.stdout.readline().strip()
+        wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+        script.send_signal(signal.SIGINT)
+        _, err = script.communicate(timeout=10)
+    assert f"{group_id} launches nothing more; 2 of its jobs go on" in err
+    batch = kinetic_core.attach_batch(group_id)
+    assert len([job for job in batch.jobs if job]) == 2
+    assert "6 inputs, 2 submitted" in repr(batch)
+    (tmp_path / "go").touch()
+    assert sorted(batch.results()[:2]) == [100, 101]
+
+
+def test_cancelling_an_attached_batch_stops_its_submitter_too(tmp_path: Path) -> None:
+    body = (
+        "if __name__ == '__main__':\n"
+        "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
+        "    print(batch.group_id, flush=True)"
+    )
+    with run_script(tmp_path, body) as script:
+        assert script.stdout is not None
+        group_id = script.stdout.readline().strip()
+        wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+        kinetic_core.attach_batch(group_id).cancel()
+        assert script.wait(20) == 0
+    assert kinetic_core.attach_batch(group_id).status_counts() == {"FAILED": 2}
+
+
+def test_a_batch_whose_submitter_was_killed_can_be_cancelled(tmp_path: Path) -> None:
+    body = (
+        "if __name__ == '__main__':\n"
+        "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
+        "    print(batch.group_id, flush=True)"
+    )
+    with run_script(tmp_path, body) as script:
+        assert script.stdout is not None
+        group_id = script.stdout.readline().strip()
+        wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+        script.kill()
+    batch = kinetic_core.attach_batch(group_id, poll_interval=0.05)
+    batch.cancel()
+    values = batch.results(return_exceptions=True, timeout=30)
+    assert [type(value).__name__ for value in values] == ["JobCancelled"] * 2 + ["NoneType"] * 4

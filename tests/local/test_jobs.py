@@ -42,6 +42,7 @@ on_cpu = kinetic_core.run(accelerator="cpu")
 def sleep_with_a_grandchild(folder: str) -> None:
     grandchild = subprocess.Popen(["sleep", "600"])
     Path(folder, "grandchild").write_text(str(grandchild.pid))
+    print("sleeping", flush=True)
     time.sleep(600)
 
 
@@ -132,6 +133,7 @@ def test_more_cores_than_there_are_is_said(caplog: pytest.LogCaptureFixture) -> 
 def test_a_job_whose_processes_all_died_is_lost(tmp_path: Path) -> None:
     handle = sleep_with_a_grandchild.run_async(str(tmp_path))
     grandchild = started(handle, tmp_path)
+    wait_for(lambda: handle.logs() == "sleeping\n")
     record = record_of(handle)
     os.kill(record["agent"]["pid"], signal.SIGKILL)
     assert handle.status() is JobStatus.RUNNING  # its runner lives and may still publish
@@ -139,7 +141,7 @@ def test_a_job_whose_processes_all_died_is_lost(tmp_path: Path) -> None:
     with pytest.raises(JobLost, match="nothing of the job is alive") as caught:
         handle.result(timeout=30)
     assert not is_alive(grandchild)
-    assert "Last lines of its log" in "".join(caught.value.__notes__)
+    assert "Last lines of its log:\nsleeping" in "".join(caught.value.__notes__)
     assert kinetic_core.attach(handle.job_id).status() is JobStatus.FAILED
 
 
@@ -178,6 +180,7 @@ def test_retries_are_the_users_and_only_the_last_end_counts(tmp_path: Path) -> N
     def third_time() -> str:
         with (tmp_path / "tries").open("a") as stream:
             stream.write("x")
+        print("trying", flush=True)
         if (tmp_path / "tries").read_text() != "xxx":
             raise RuntimeError("not yet")
         return "charm"
@@ -185,7 +188,7 @@ def test_retries_are_the_users_and_only_the_last_end_counts(tmp_path: Path) -> N
     handle = third_time.run_async()
     assert handle.result(cleanup=False) == "charm"
     assert handle.observe().attempt == 2
-    assert (handle.logs() or "").count("runs it on this machine") == 3
+    assert handle.logs() == "trying\n" * 3
 
 
 def test_two_observers_agree() -> None:
@@ -298,9 +301,9 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_nothing_is_left_of_a_collected_job() -> None:
     layout = Layout(str(read_settings().local_store))
-    handle = on_cpu(lambda: 1).run_async()
+    handle = on_cpu(lambda: print("said")).run_async()
     handle.result()
     assert not Path(layout.record("default", handle.job_id)).exists()
     wait_for(lambda: not Path(layout.work(handle.job_id)).exists())
     assert handle.status() is JobStatus.SUCCEEDED
-    assert "runs it on this machine" in (handle.logs() or "")
+    assert handle.logs() == "said\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import pickletools
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from kinetic_core._runner.results import by_name
 from kinetic_core.packaging.pickling import ProjectModules, dumps
 
 MODULE = '''
@@ -49,8 +51,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plainly(value: Any, root: Path) -> bytes:
-    return dumps(value, ProjectModules(str(root)), lambda _obj: None)
+def plainly(value: Any, root: Path, own: str = "mine_a") -> bytes:
+    return dumps(value, ProjectModules(str(root), own), lambda _obj: None).body
+
+
+class Reader(pickle.Unpickler):
+    """Reads what stands for something else, as the runner does in a directory called /shipped."""
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid[0] == "shipped":
+            return f"/shipped/{pid[1]}"
+        return by_name(pid[1], pid[2])
+
+
+def read(pickled: bytes) -> Any:
+    return Reader(io.BytesIO(pickled)).load()
 
 
 def globals_named(pickled: bytes) -> set[str]:
@@ -59,10 +74,38 @@ def globals_named(pickled: bytes) -> set[str]:
 
 def test_project_code_needs_no_import_of_it_elsewhere(project: Path) -> None:
     mine = importlib.import_module("mine_a")
-    pickled = plainly(mine.work, project)
-    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(1))"
-    done = subprocess.run([sys.executable, "-c", program], input=pickled, capture_output=True, check=True)
+    pickled = dumps(mine.work, ProjectModules(str(project), "mine_a"), lambda _obj: None)
+    program = """
+import io, pickle, sys
+def read(size, copies):
+    class Reader(pickle.Unpickler):
+        def persistent_load(self, pid):
+            return pid[1] if pid[0] == "shipped" else copies[pid[1], pid[2]]
+    return Reader(io.BytesIO(sys.stdin.buffer.read(size))).load()
+print(read(int(sys.argv[2]), read(int(sys.argv[1]), {}))(1))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(len(pickled.copies)), str(len(pickled.body))],
+        input=pickled.copies + pickled.body,
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout.startswith(b"(2, <class 'mine_a.Model'>, ~T)")
+
+
+def test_what_other_modules_define_goes_by_name(project: Path) -> None:
+    mine = importlib.import_module("mine_a")
+    pickled = dumps([mine.work, mine.Model], ProjectModules(str(project)), lambda _obj: None)
+    assert read(pickled.body) == [mine.work, mine.Model]
+    assert set(read(pickled.copies)) == {("mine_a", "work"), ("mine_a", "Model")}
+
+
+def test_the_functions_own_classes_go_by_name_and_its_functions_by_value(project: Path) -> None:
+    mine = importlib.import_module("mine_a")
+    assert read(plainly(mine.Model, project)) is mine.Model
+    copy = read(plainly(mine.work, project))
+    assert copy is not mine.work
+    assert copy.__globals__["__file__"] == "/shipped/mine_a.py"
 
 
 def test_installed_modules_go_by_name_even_in_a_virtualenv_of_the_project(project: Path) -> None:
@@ -80,7 +123,7 @@ def test_a_module_object_goes_by_name(project: Path) -> None:
     def uses_module() -> types.ModuleType:
         return mine
 
-    assert pickle.loads(plainly(uses_module, project))() is mine  # a lock in it does no harm
+    assert read(plainly(uses_module, project))() is mine  # a lock in it does no harm
 
 
 def test_nothing_is_registered_and_threads_do_not_meet(project: Path) -> None:
@@ -114,12 +157,10 @@ def test_what_is_substituted_is_never_pickled(project: Path) -> None:
     container = {"x": [token], token: (token,)}
     pickled = dumps(
         container, ProjectModules(str(project)), lambda obj: ("token",) if type(obj) is Token else None
-    )
+    ).body
 
     class Loader(pickle.Unpickler):
         def persistent_load(self, pid: Any) -> Any:
             return pid[0]
-
-    import io
 
     assert Loader(io.BytesIO(pickled)).load() == {"x": ["token"], "token": ("token",)}

@@ -55,7 +55,12 @@ class Attempts:
         module = sys.modules[getattr(function, "__module__", __name__)]
         cloudpickle.register_pickle_by_value(module)
         try:
-            parts = {"function": cloudpickle.dumps(function), "arguments": cloudpickle.dumps((args, {}))}
+            parts = {
+                "function": cloudpickle.dumps(function),
+                "function_copies": b"",
+                "arguments": cloudpickle.dumps((args, {})),
+                "argument_copies": b"",
+            }
         finally:
             cloudpickle.unregister_pickle_by_value(module)
         self.store.create(wire.payload_object(JOB), wire.encode_frame(described, parts))

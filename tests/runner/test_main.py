@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -94,7 +96,14 @@ def raises(error: BaseException) -> Callable[[], None]:
         (lambda: sys.exit(3), JobFailed, r"sys.exit\(3\)"),
         (lambda: sys.exit("bad"), JobFailed, r"sys.exit\('bad'\)"),
         (raises(KeyboardInterrupt()), JobFailed, "KeyboardInterrupt"),
-        (lambda: raises(Unloadable(1, text="t"))(), JobFailed, "Unloadable: 1: t"),
+        (lambda: raises(Unloadable(1, text="t"))(), Unloadable, "1: t"),
+        (lambda: raises(ValueError(threading.Lock()))(), ValueError, "unlocked _thread.lock"),
+        (
+            lambda: raises(HTTPError("http://x", 404, "no such page", Message(), None))(),
+            HTTPError,
+            "no such page",
+        ),
+        (lambda: Path("/nope/x").read_text(), FileNotFoundError, "No such file or directory: '/nope/x'"),
         (
             lambda: Stubborn(),
             UnserializableResult,
