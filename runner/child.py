@@ -5,6 +5,7 @@ It may die anywhere, in any way; its parent tells what became of it.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import io
 import os
@@ -25,6 +26,7 @@ TIMES_FILE = "times"
 
 def run_child(job: Job, store: Store) -> None:
     """Run the attempt's user code; never returns to the caller's flow of control with an exception."""
+    faulthandler.enable()  # a segfault then says where, in the log
     phase = "download"
     header: dict[str, Any] = {}
     try:

@@ -6,7 +6,7 @@ import os
 import signal
 
 from . import wire
-from .outcome import Outcome, failed
+from .outcome import Outcome
 from .watch import Ending
 
 _COUNTERS = (
@@ -15,33 +15,28 @@ _COUNTERS = (
 )
 
 
-def death(ending: Ending, remark: str = "") -> Outcome:
-    """The outcome of a child that ended without leaving one."""
-    if ending.signal == signal.SIGKILL and not ending.terminated and out_of_memory_kills() > 0:
-        return failed(
-            wire.FailureClass.OUT_OF_MEMORY,
-            f"the process was killed because the job's memory ran out{remark}",
-            "execute",
-            signal=ending.signal,
-        )
-    if ending.terminated:
-        return failed(
-            wire.FailureClass.PREEMPTED, f"the job was told to stop{remark}", "execute", signal=ending.signal
-        )
-    if ending.signal is not None:
-        name = _signal_name(ending.signal)
-        return failed(
-            wire.FailureClass.USER_ERROR,
-            f"the process was killed by {name}{remark}",
-            "execute",
-            signal=ending.signal,
-        )
-    return failed(
-        wire.FailureClass.USER_ERROR,
-        f"the process exited with code {ending.exit_code} before the function returned (os._exit?){remark}",
+def death(ending: Ending, last_lines: tuple[str, ...], remark: str = "") -> Outcome:
+    """The outcome of a child that ended without leaving one; `last_lines` are what it printed last."""
+    killed = ending.signal == signal.SIGKILL and not ending.terminated
+    if killed and out_of_memory_kills() > 0:
+        kind, text = wire.FailureClass.OUT_OF_MEMORY, "was killed because the job's memory ran out"
+    elif ending.terminated:
+        kind, text = wire.FailureClass.PREEMPTED, "was told to stop"
+    elif ending.signal is not None:
+        kind, text = wire.FailureClass.USER_ERROR, f"was killed by {_signal_name(ending.signal)}"
+    else:
+        kind = wire.FailureClass.USER_ERROR
+        text = f"exited with code {ending.exit_code} before the function returned (os._exit?)"
+    code = None if ending.signal is not None or ending.terminated else ending.exit_code
+    failure = wire.Failure(
+        kind,
+        f"the process {text}{remark}",
         "execute",
-        exit_code=ending.exit_code,
+        exit_code=code,
+        signal=ending.signal,
+        last_lines=last_lines,
     )
+    return Outcome("failed", "none", {}, failure)
 
 
 def out_of_memory_kills() -> int:

@@ -86,9 +86,11 @@ def _run(job: Job, store: Store) -> tuple[Outcome, Ending]:
         with open(os.path.join(job.work_dir, OUTCOME_FILE), "rb") as stream:
             outcome = Outcome.from_frame(stream.read())
     except FileNotFoundError:
-        outcome = death(ending)
+        tee.pump()
+        outcome = death(ending, tee.last_lines())
     except wire.FrameError as exc:
-        outcome = death(ending, f"; its outcome file is unreadable: {exc}")
+        tee.pump()
+        outcome = death(ending, tee.last_lines(), f"; its outcome file is unreadable: {exc}")
     tee.close()
     signals.release()
     return outcome, ending
@@ -146,8 +148,10 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
         "times": {"started": started, **_times(job), "finished": time.time()},
     }
     frame = outcome.to_frame(facts, job.outcome_key)
-    store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
-    if final and not store.create(wire.result_object(job.job_id), frame):
+    if not final:
+        store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
+    elif not store.create(wire.result_object(job.job_id), frame):
+        store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
         committed = _committed(job, store)
         return wire.EXIT_NEVER_RETRY if committed is None else committed
     if outcome.state == "succeeded":

@@ -12,6 +12,8 @@ from .store import Store
 
 _CHUNK = 256 << 10
 _SECONDS = 5.0
+_TAIL = 16 << 10
+_TAIL_LINES = 20
 
 
 class LogTee:
@@ -23,6 +25,7 @@ class LogTee:
         self._job = job
         self._store = store
         self._pending = bytearray()
+        self._tail = b""
         self._sequence = 0
         self._last = time.monotonic()
 
@@ -40,6 +43,10 @@ class LogTee:
             if not chunk:
                 return False
             self._take(chunk)
+
+    def last_lines(self) -> tuple[str, ...]:
+        """The end of what was printed: the evidence that goes with a death."""
+        return tuple(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
     def tick(self) -> None:
         """Store what has waited long enough."""
@@ -61,6 +68,7 @@ class LogTee:
         except OSError:
             pass  # nobody reads the container's output; the store still gets it
         self._pending += chunk
+        self._tail = (self._tail + chunk)[-_TAIL:]
         if len(self._pending) >= _CHUNK:
             self._flush()
 

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from . import wire
 from .job import Job
 from .store import Store
 
@@ -50,17 +51,38 @@ class World:
             return
         folder = os.path.join(self._volumes, tree)
         self.unpack(tree, folder)
-        if os.path.islink(mount) and os.readlink(mount) == folder:
-            return
-        if os.path.islink(mount) and os.readlink(mount).startswith(self._volumes + os.sep):
-            os.unlink(mount)  # left by an earlier job with other data
         try:
-            os.makedirs(os.path.dirname(mount), exist_ok=True)
-            os.symlink(folder, mount)
+            self._link(mount, folder)
         except OSError as exc:
             raise OSError(
                 exc.errno, f"the local backend cannot make volume {mount!r} on this machine: {exc.strerror}"
             ) from exc
+
+    def _link(self, mount: str, folder: str) -> None:
+        """Make the mount path lead to `folder` for as long as this process lives.
+
+        Jobs with the same data share it. One with other data waits until all of them have ended; the
+        kernel lets go of the lock of a process that dies.
+        """
+        import fcntl
+
+        assert self._volumes is not None  # noqa: S101  only then there are links
+        os.makedirs(self._volumes, exist_ok=True)
+        name = "lock-" + wire.digest(mount.encode())
+        lock = os.open(os.path.join(self._volumes, name), os.O_RDWR | os.O_CREAT, 0o600)
+        while True:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.islink(mount) and os.readlink(mount) == folder:
+                return
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sys.stderr.write(f"kinetic: waiting: other data is at {mount} for a job that runs\n")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.islink(mount) and os.readlink(mount).startswith(self._volumes + os.sep):
+                os.unlink(mount)  # left by an earlier job
+            os.makedirs(os.path.dirname(mount), exist_ok=True)
+            os.symlink(folder, mount)
 
 
 def make_world(job: Job, store: Store, header: dict[str, Any]) -> World:

@@ -24,6 +24,8 @@ class Data:
     """
 
     def __init__(self, path: str, fuse: bool = False, hf_trust_remote_code: bool = False) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"Data({path!r}): give the path of a file or directory")
         text = os.fspath(path)
         if not text:
             raise InvalidRequest("Data(path): the path is empty")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from kinetic_core.executor.progress import Progress
@@ -54,11 +54,37 @@ class RemoteCallable(Generic[P, R]):
         with Progress() as progress:
             return self._submit(args, kwargs, progress)
 
-    def run_async_map(self, inputs: Iterable[Any], **options: Any) -> BatchHandle:
-        """Start one job per input; see `kinetic_core.batch.fan_out.run_map` for the options."""
+    def run_async_map(
+        self,
+        inputs: Iterable[Any],
+        *,
+        input_mode: str = "auto",
+        max_concurrent: int | None = 64,
+        retries: int = 0,
+        fail_fast: bool = False,
+        cancel_running_on_fail: bool = False,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        project: str | None = None,
+        cluster: str | None = None,
+    ) -> BatchHandle:
+        """Start one job per input; `kinetic_core.batch.fan_out.run_map` explains the options."""
         from kinetic_core.batch.fan_out import run_map
 
-        return run_map(self._function, self._options, inputs, **options)
+        return run_map(
+            self._function,
+            self._options,
+            inputs,
+            input_mode=input_mode,
+            max_concurrent=max_concurrent,
+            retries=retries,
+            fail_fast=fail_fast,
+            cancel_running_on_fail=cancel_running_on_fail,
+            name=name,
+            tags=tags,
+            project=project,
+            cluster=cluster,
+        )
 
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
         call = Call(self._function, args, kwargs)

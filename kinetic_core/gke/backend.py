@@ -21,6 +21,7 @@ from kinetic_core.errors import (
     ClusterError,
     ClusterUnreachable,
     ConfigurationError,
+    InvalidRequest,
     JobConflict,
 )
 from kinetic_core.gke.pod_logs import PodLog
@@ -70,6 +71,14 @@ class GkeBackend:
         if not spec.container_image:
             self.image()
         return ()
+
+    def check_output_dir(self, place: str) -> None:
+        """Buckets only: a directory of a pod goes with it."""
+        if not place.startswith("gs://"):
+            raise InvalidRequest(
+                f"output_dir={place!r} would be a directory of the pod, lost with it; give "
+                "gs://bucket/prefix, or leave it out for a place of the job's own"
+            )
 
     def surroundings(self, namespace: str) -> Surroundings:
         """Service account `kinetic` if the namespace has one, else `default`; the emulator's address."""

@@ -31,6 +31,9 @@ class Backend(Protocol):
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run here; notices about what will be different here."""
 
+    def check_output_dir(self, place: str) -> None:
+        """Refuse an absolute path or URI that jobs here cannot leave their outputs in."""
+
     def image(self) -> str:
         """The container image jobs run in when the call names none."""
 

@@ -95,6 +95,8 @@ class JobHandle(JobReference):
         exception with the remote traceback as a note; or a JobError.
         """
         del cleanup_timeout, cleanup_poll_interval
+        if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool)):
+            raise TypeError(f"timeout={timeout!r} must be a number of seconds")
         follower = _Follower(self) if stream_logs else None
         try:
             observing.wait(self, timeout, _announcer(on_status_change, follower))

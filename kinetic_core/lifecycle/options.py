@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from kinetic_core.data.data import Data
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
 
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123 label
 _MEMORY_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", start=1)
 }
@@ -64,6 +66,8 @@ class RunOptions:
         parsed = parse_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
         if not isinstance(parsed, Accelerator):
             raise TypeError(f"accelerator={accelerator!r} must be a name such as 'tpu-v6e-8' or 'cpu'")
+        if not isinstance(spot, bool):
+            raise TypeError(f"spot={spot!r} must be True or False")
         if spot and parsed.kind != "cpu":
             parsed = replace(parsed, spot=True)
         if debug:
@@ -95,6 +99,12 @@ def _texts(given: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise InvalidRequest(f"{name}={value!r} must be a non-empty string or None")
+    namespace = given.get("namespace")
+    if namespace is not None and not _NAMESPACE.fullmatch(namespace):
+        raise InvalidRequest(
+            f"namespace={namespace!r} is no name of a Kubernetes namespace: lower-case letters, digits and "
+            "'-', 63 at most"
+        )
     backend = given.get("backend")
     if backend is not None and backend not in BACKENDS:
         raise InvalidRequest(f"backend={backend!r} is not one of {', '.join(BACKENDS)}")
@@ -127,10 +137,12 @@ def _volumes(volumes: Mapping[str, Data] | None) -> Mapping[str, Data]:
 def _memory(memory: str | int | None) -> int | None:
     if memory is None:
         return None
-    if isinstance(memory, int) and not isinstance(memory, bool):
+    if not isinstance(memory, str | int) or isinstance(memory, bool):
+        raise TypeError(f"memory={memory!r} must be a text such as '16Gi', or a whole number of bytes")
+    if isinstance(memory, int):
         amount = memory
     else:
-        text = str(memory).strip()
+        text = memory.strip()
         digits = text.rstrip("KMGTi")
         try:
             amount = int(float(digits) * _MEMORY_UNITS[text[len(digits) :]])

@@ -75,7 +75,7 @@ class Outcome:
         error = self._rebuilt(failure) or self._described(failure)
         if failure.traceback:
             error.add_note(f"Remote traceback ({self.job_id}, attempt {self.attempt}):\n{failure.traceback}")
-        if failure.last_lines and failure.failure_class != FailureClass.USER_ERROR:
+        if failure.last_lines and not failure.traceback:
             error.add_note("Last lines of its log:\n" + "\n".join(failure.last_lines))
         if self.result_repr:
             error.add_note(f"The value was: {self.result_repr}")

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kinetic_core._runner import wire
@@ -26,10 +27,12 @@ from kinetic_core.packaging.callables import callable_name, check_arguments, sou
 from kinetic_core.packaging.capture import capture
 from kinetic_core.packaging.payload import PackedFunction, pack_arguments, pack_function, payload_frame
 from kinetic_core.packaging.pickling import ProjectModules
-from kinetic_core.packaging.project import locate_project
+from kinetic_core.packaging.project import locate_project, only_notice
 from kinetic_core.packaging.tree import store_project
 
 _LOG = logging.getLogger(__name__)
+_said: set[tuple[Path, str]] = set()
+"""Notices this process has given: once is enough for a project."""
 
 Progress = Callable[[str], None]
 
@@ -109,6 +112,9 @@ def pack(
     environment, notices = capture(options.capture_env_vars, os.environ)
     spec = _spec(callable_name(function), options, settings, backend.name, environment)
     notices += backend.check(spec)
+    asked = _asked_output_dir(options, settings)
+    if asked is not None:
+        backend.check_output_dir(asked)
     project = locate_project(source_file(function), package_root=settings.package_root)
     modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
     substitutes = Substitutes()
@@ -133,8 +139,10 @@ def pack(
     if substitutes.found:
         substitutes.store(backend.store, settings.cache)
         packed_function = pack_function(function, project, modules, substitutes)
-    for notice in (*notices, *tree.notices):
-        _LOG.warning("%s", notice)
+    for notice in (*notices, *only_notice(project), *tree.notices):
+        if (project.root, notice) not in _said:
+            _said.add((project.root, notice))
+            _LOG.warning("kinetic: %s", notice)
     if environment:
         _LOG.info("captured environment variables: %s", ", ".join(environment))
     volumes = tuple(
@@ -221,9 +229,17 @@ def _spec(
     )
 
 
+def _asked_output_dir(options: RunOptions, settings: Settings) -> str | None:
+    """Where the user wants outputs; a relative path is one of this process's, for a job has another."""
+    asked = options.output_dir or settings.output_dir
+    if asked is None or "://" in asked:
+        return asked
+    return os.path.abspath(os.path.expanduser(asked))  # noqa: PTH100, PTH111  resolve() would follow links
+
+
 def _output_dir(packed: Packed, job_id: str, group: Group | None) -> str:
     """Asked for, else a place of the job's own; a batch's jobs never share one."""
-    asked = packed.options.output_dir or packed.settings.output_dir
+    asked = _asked_output_dir(packed.options, packed.settings)
     if asked is not None:
         return f"{asked.rstrip('/')}/{group.index}" if group else asked
     uri = f"{packed.backend.store.uri}/{wire.outputs_prefix(job_id)}"

@@ -13,7 +13,7 @@ from typing import Any
 from kinetic_core.cluster.bootstrap import PACKAGE, runner_archive, runner_files
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.cluster.names import SPEC_DIGEST
-from kinetic_core.errors import BackendUnavailable, JobConflict, StoreError
+from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
 from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
@@ -80,6 +80,14 @@ class LocalBackend:
         if spec.container_image is not None:
             notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
         return tuple(notices)
+
+    def check_output_dir(self, place: str) -> None:
+        """Paths of this machine only."""
+        if "://" in place:
+            raise InvalidRequest(
+                f"output_dir={place!r} is no directory of this machine, where backend 'local' runs; give a "
+                "path, or leave it out"
+            )
 
     def surroundings(self, namespace: str) -> Surroundings:
         """Nothing: jobs are this user's processes, with this user's home."""

@@ -28,7 +28,7 @@ def check_patterns(patterns: Sequence[str]) -> Sequence[str]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"capture_env_vars: {pattern!r} is not a string")
-        if not pattern or "=" in pattern or "\0" in pattern:
+        if not re.fullmatch(r"[^=\0\s*]+\*?|\*", pattern):
             raise InvalidRequest(
                 f"capture_env_vars: {pattern!r} is not a name; give names or prefixes ending in '*', values "
                 "are read from the environment"
@@ -51,6 +51,9 @@ def capture(patterns: Iterable[str], environ: Mapping[str, str]) -> tuple[dict[s
         else:
             captured[name] = value
     notices = []
+    missing = sorted(exact - captured.keys())
+    if missing:
+        notices.append(f"capture_env_vars: {', '.join(missing)} is not set here, so the job will not see it")
     if skipped:
         notices.append(f"not captured by '*' (name them to capture them): {', '.join(sorted(skipped))}")
     secrets = sorted(name for name in captured if _SECRET.search(name))

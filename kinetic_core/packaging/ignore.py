@@ -135,6 +135,6 @@ def secrets_notice(secrets: Sequence[str]) -> str:
     shown = ", ".join(sorted(secrets)[:5]) + (", …" if len(secrets) > 5 else "")
     return (
         f"left out {len(secrets)} file(s) that look like secrets: {shown}. "
-        "Pass secrets as environment variables; to ship one all the same, add a line like "
+        "To ship one all the same, add a line like "
         f"'!{os.path.basename(min(secrets))}' to .kineticignore"
     )

@@ -106,6 +106,5 @@ def _cannot(kind: str, where: str, value: Any, cause: BaseException) -> Unpickla
         else "Something it refers to (a closure variable or a module-level name) cannot travel: make that "
         "inside the function, or pass it as an argument"
     )
-    return UnpicklableArgument(
-        f"{where} ({type(value).__name__}) cannot be sent to a job: {type(cause).__name__}: {cause}. {advice}"
-    )
+    said = f"{type(cause).__name__}: {str(cause).rstrip('.')}"
+    return UnpicklableArgument(f"{where} ({type(value).__name__}) cannot be sent to a job: {said}. {advice}")

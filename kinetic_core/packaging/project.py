@@ -38,6 +38,20 @@ class Project:
     """
 
 
+def only_notice(project: Project) -> list[str]:
+    """What to say when a script's neighbours stay at home: imports of them will fail in the job."""
+    if not project.only:
+        return []
+    (name,) = project.only
+    if not any(file.name != name for file in project.root.glob("*.py")):
+        return []
+    notice = (
+        f"only {name} is shipped: {project.root} holds more than a project. Move the project to a directory "
+        "of its own, or set KINETIC_PACKAGE_ROOT"
+    )
+    return [notice]
+
+
 def _current_directory() -> Path:
     try:
         return Path.cwd()
