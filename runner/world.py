@@ -47,7 +47,11 @@ class World:
         becomes a link to a copy that all jobs with the same data share.
         """
         if self._volumes is None:
-            self.unpack(tree, mount)
+            folder = os.path.join(self._data, tree)
+            self.unpack(tree, folder)
+            os.makedirs(mount, exist_ok=True)  # the manifest has made it, where this user may not
+            for name in os.listdir(folder):
+                os.symlink(os.path.join(folder, name), os.path.join(mount, name))
             return
         folder = os.path.join(self._volumes, tree)
         self.unpack(tree, folder)

@@ -66,9 +66,9 @@ class ClusterApi:
                 return None
             raise
 
-    def list(self, kind: str, namespace: str, selector: str = "") -> Object:
-        """The whole list: `items`, and `metadata.resourceVersion` to watch from."""
-        return self._call("GET", _path(kind, namespace), query={"labelSelector": selector})
+    def list(self, kind: str, namespace: str, query: Mapping[str, str] | None = None) -> Object:
+        """The whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
+        return self._call("GET", _path(kind, namespace), query=query)
 
     def patch(self, kind: str, namespace: str, name: str, body: Mapping[str, Any]) -> Object | None:
         """A merge patch; None if there is no such object."""
@@ -93,16 +93,16 @@ class ClusterApi:
         return True
 
     def watch(
-        self, kind: str, namespace: str, selector: str, version: str, seconds: float
+        self, kind: str, namespace: str, selectors: Mapping[str, str], version: str, seconds: float
     ) -> Iterator[tuple[str, Object]]:
         """Events after a resource version: (ADDED, MODIFIED, DELETED or BOOKMARK; object), for `seconds`.
 
         Ends by itself. Raises Expired, or as every request.
         """
         query = {
+            **selectors,
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "labelSelector": selector,
             "resourceVersion": version,
             "timeoutSeconds": str(round(seconds)),
         }
@@ -226,6 +226,9 @@ _PATHS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Event": "/api/v1/namespaces/{}/events",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
 }
 

@@ -15,11 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi, Expired
-from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID, JOB_NAME
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 
 SELECTOR = "app=kinetic"
-KINDS = ("Job", "Pod")
+KINDS = ("Job", "Pod", "Event")
+_QUERIES = {
+    "Job": {"labelSelector": SELECTOR},
+    "Pod": {"labelSelector": SELECTOR},
+    "Event": {"fieldSelector": f"involvedObject.kind=Job,reason={FAILED_CREATE}"},
+}
+"""Which objects of a kind: of events, those that tell why a Job gets no pods."""
 WATCH_SECONDS = 50.0
 """How long one watch lasts: as long as a connection that died in silence can go unnoticed."""
 _IDLE_SECONDS = 15.0
@@ -36,7 +42,15 @@ class _Known:
     """What is known of one job."""
 
     job: Object | None = None
+    refusal: str = ""
+    """Why the Job controller could not create a pod, the last time it tried."""
     pods: dict[str, Object] = field(default_factory=dict)
+
+    def of_kind(self, kind: str) -> list[Object]:
+        """Its objects of a kind."""
+        if kind == "Pod":
+            return list(self.pods.values())
+        return [self.job] if kind == "Job" and self.job is not None else []
 
 
 class Informer:
@@ -77,7 +91,9 @@ class Informer:
         """A job and its pods; None if they are not known, or nothing is, at this moment."""
         with self._lock:
             known = self._known.get(job_id) if self._is_synced else None
-            return None if known is None or known.job is None else (known.job, list(known.pods.values()))
+            if known is None or known.job is None:
+                return None
+            return _with_refusal(known), list(known.pods.values())
 
     @property
     def _is_synced(self) -> bool:
@@ -120,7 +136,15 @@ class Informer:
             self._lock.notify_all()
 
     def _list(self, kind: str) -> str:
-        listing = self._api.list(kind, self._namespace, SELECTOR)
+        try:
+            listing = self._api.list(kind, self._namespace, _QUERIES[kind])
+        except ClusterError as exc:
+            if kind != "Event" or exc.status != 403:
+                raise
+            listing = {
+                "items": [],
+                "metadata": {"resourceVersion": ""},
+            }  # a role without events: less is told
         present = {item["metadata"]["name"] for item in listing["items"]}
         with self._lock:
             for gone in self._absent(kind, present):
@@ -137,13 +161,16 @@ class Informer:
         found = [
             item
             for known in self._known.values()
-            for item in ([known.job] if kind == "Job" else known.pods.values())
-            if item is not None and item["metadata"]["name"] not in present
+            for item in known.of_kind(kind)
+            if item["metadata"]["name"] not in present
         ]
         return [item for item in found if kind == "Job" or not _has_ended(item)]
 
     def _watch(self, kind: str, version: str) -> str:
-        for event, item in self._api.watch(kind, self._namespace, SELECTOR, version, WATCH_SECONDS):
+        if not version:
+            time.sleep(_IDLE_SECONDS)
+            return version
+        for event, item in self._api.watch(kind, self._namespace, _QUERIES[kind], version, WATCH_SECONDS):
             version = str(item["metadata"]["resourceVersion"])
             if event != "BOOKMARK":
                 with self._lock:
@@ -153,22 +180,43 @@ class Informer:
         return version
 
     def _apply(self, event: str, kind: str, item: Object) -> None:
-        job_id = (item["metadata"].get("labels") or {}).get(JOB_ID)
+        job_id = _job_id(kind, item)
         if job_id is None:
             return
         item["metadata"].pop("managedFields", None)
         known = self._known.setdefault(job_id, _Known())
         name = item["metadata"]["name"]
-        if kind == "Job":
+        if kind == "Event":
+            known.refusal = item.get("message") or known.refusal
+        elif kind == "Job":
             known.job = None if event == "DELETED" else item
         elif event != "DELETED":
             known.pods[name] = item
         elif not _has_ended(item):
             known.pods.pop(name, None)  # one that ended is evidence, as long as its job is there
-        if known.job is None and event == "DELETED":
+        if known.job is None and event == "DELETED" and kind != "Event":
             self._known.pop(job_id, None)
         self._sequence += 1
         self._changes.append((self._sequence, job_id))
+
+
+def _job_id(kind: str, item: Object) -> str | None:
+    """The job an object belongs to; None if it is nobody's."""
+    if kind != "Event":
+        found: str | None = (item["metadata"].get("labels") or {}).get(JOB_ID)
+        return found
+    name, prefix = item["involvedObject"].get("name") or "", JOB_NAME.format("")
+    return name.removeprefix(prefix) if name.startswith(prefix) else None
+
+
+def _with_refusal(known: _Known) -> Object:
+    """The Job, saying why it has no pods."""
+    job = known.job or {}
+    if known.pods or not known.refusal:
+        return job
+    status = job.get("status") or {}
+    condition = {"type": FAILED_CREATE, "status": "True", "message": known.refusal}
+    return {**job, "status": {**status, "conditions": [*status.get("conditions", ()), condition]}}
 
 
 def _has_ended(pod: Object) -> bool:

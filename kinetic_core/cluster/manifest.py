@@ -132,12 +132,14 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
                 "volumeMounts": [
                     {"name": "work", "mountPath": WORK_DIR},
                     {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the path frameworks expect
+                    *({"name": f"volume-{i}", "mountPath": path} for i, path in enumerate(spec.mounts)),
                 ],
             }
         ],
         "volumes": [
             {"name": "work", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            *({"name": f"volume-{i}", "emptyDir": {}} for i in range(len(spec.mounts))),
         ],
     }
     if selector := accelerator.node_selector():

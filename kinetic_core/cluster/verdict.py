@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import CANCELLED, CONTAINER, FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.cluster.names import (
+    CANCELLED,
+    CONTAINER,
+    FAILED_COUNT,
+    FAILED_CREATE,
+    IGNORED_COUNT,
+    WAITING_FOR_SLOT,
+)
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
 
 Object = Mapping[str, Any]
 
-_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
+_NEVER_PULLED = ("ErrImageNeverPull", "InvalidImageName")
+_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", *_NEVER_PULLED)
+_REFUSED = re.compile(r"not found|manifest unknown|denied|unauthorized|forbidden", re.IGNORECASE)
+"""A registry's answer that stays the same; one that cannot be reached may still answer."""
 _REASONS = {
     "DeadlineExceeded": FailureClass.DEADLINE,
     "Cancelled": FailureClass.CANCELLED,
@@ -29,7 +40,10 @@ _EXITS = {
 
 
 def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
-    """The state of a Job. `FailureTarget` is failing, not failed: pods may still run then."""
+    """The state of a Job. `FailureTarget` is failing, not failed: pods may still run then.
+
+    An observation that is not terminal but has a failure is of a job that can never run.
+    """
     status: Mapping[str, Any] = job.get("status") or {}
     newest = sorted(pods, key=lambda pod: (attempt_of(pod), pod["metadata"].get("creationTimestamp") or ""))
     last = newest[-1] if newest else None
@@ -62,8 +76,11 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         )
     if any(_is_running(pod) for pod in newest):
         return replace(seen, status=JobStatus.RUNNING, reason="Running", message="the runner has started")
+    for kind in (WAITING_FOR_SLOT, FAILED_CREATE):
+        if last is None and kind in conditions:
+            return replace(seen, reason=kind, message=conditions[kind].get("message") or "")
     reason, message = _why_waiting(last)
-    return replace(seen, reason=reason, message=message)
+    return replace(seen, reason=reason, message=message, failure=_hopeless(last))
 
 
 def attempt_of(pod: Object) -> int:
@@ -99,8 +116,21 @@ def _failure(condition: Object, pod: Object | None) -> Failure:
         text = f"the runner was killed by signal {signal} before it could publish the outcome"
         return Failure(FailureClass.PREEMPTED, text, exit_code=code, signal=signal)
     if code is not None:
-        return Failure(FailureClass.CONFIGURATION, f"the container exited with code {code}", exit_code=code)
+        told = f": {ended['message']}" if ended.get("message") else ""
+        message = f"the container exited with code {code}{told}"
+        return Failure(FailureClass.CONFIGURATION, message, exit_code=code)
     return Failure(FailureClass.CONTROL_PLANE, message or reason or "the job failed without a reason")
+
+
+def _hopeless(pod: Object | None) -> Failure | None:
+    """Why this pod, and every one like it, can never start; None as long as waiting may help."""
+    waiting = (_state(pod) if pod else {}).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    if reason in _NEVER_PULLED or (reason in _IMAGE_REASONS and _REFUSED.search(message)):
+        return Failure(FailureClass.IMAGE, f"the container image cannot be pulled: {message}", "image")
+    if reason == "CreateContainerConfigError":
+        return Failure(FailureClass.CONFIGURATION, f"the container cannot be made: {message}", "container")
+    return None
 
 
 def _started(pods: Sequence[Object]) -> float | None:

@@ -122,24 +122,18 @@ class GkeBackend:
         job = self._api.get("Job", namespace, _name(job_id))
         if job is None:
             return None
-        pods = self._api.list("Pod", namespace, f"{SELECTOR},{JOB_ID}={job_id}")["items"]
+        query = {"labelSelector": f"{SELECTOR},{JOB_ID}={job_id}"}
+        pods = self._api.list("Pod", namespace, query)["items"]
         return job, [{"kind": "Pod", **pod} for pod in pods]
 
     def delete(self, namespace: str, job_id: str) -> None:
-        """Let the Job fail by its deadline: its pods get SIGTERM, and the Job stays to say how it ended.
+        """Returns when its pods have ended; the Job stays to say how.
 
-        Raises ClusterUnreachable if its pods are not proven dead after a minute and a half.
+        Raises ClusterUnreachable if they are not proven dead after a minute and a half.
         """
-        body: Object = {
-            "metadata": {"annotations": {CANCELLED: "true"}},
-            "spec": {"activeDeadlineSeconds": 1, "suspend": False},
-        }
+        self.abandon(namespace, job_id)
         give_up = time.monotonic() + _CANCEL_SECONDS
-        asked = False
         while True:
-            if not asked and self._api.patch("Job", namespace, _name(job_id), body) is None:
-                return
-            asked = True
             job = self._api.get("Job", namespace, _name(job_id))
             if job is None or observe(job, []).is_terminal:
                 return
@@ -149,6 +143,14 @@ class GkeBackend:
                     "node may be unreachable. Nothing replaces them"
                 )
             time.sleep(_POLL_SECONDS)
+
+    def abandon(self, namespace: str, job_id: str) -> None:
+        """Let the Job fail by its deadline, now: its pods get SIGTERM."""
+        body: Object = {
+            "metadata": {"annotations": {CANCELLED: "true"}},
+            "spec": {"activeDeadlineSeconds": 1, "suspend": False},
+        }
+        self._api.patch("Job", namespace, _name(job_id), body)
 
     def remove(self, namespace: str, job_id: str) -> None:
         self._api.delete("Job", namespace, _name(job_id))

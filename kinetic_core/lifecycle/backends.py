@@ -49,6 +49,9 @@ class Backend(Protocol):
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: stop everything the job runs, return when it is dead. Idempotent."""
 
+    def abandon(self, namespace: str, job_id: str) -> None:
+        """As `delete`, for a job that can never run; need not wait."""
+
     def remove(self, namespace: str, job_id: str) -> None:
         """Forget a finished Job: its objects, working directory and container logs."""
 

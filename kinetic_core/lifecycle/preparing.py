@@ -226,6 +226,7 @@ def _spec(
         retries=options.retries,
         environment=environment,
         container_image=options.container_image,
+        mounts=tuple(options.volumes),
     )
 
 

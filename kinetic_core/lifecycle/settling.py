@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
+from kinetic_core.cluster.names import CANCELLED
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found
@@ -27,14 +28,30 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
     if found is None:
         return _from_store(backend.store, reference)
     observation = verdict(*found)
-    if observation.status is JobStatus.SUCCEEDED or not observation.is_terminal:
+    if observation.failure is not None and not observation.is_terminal:
+        return _give_up(backend, reference, found, observation)
+    given_up = CANCELLED in (found[0]["metadata"].get("annotations") or {})
+    if observation.status is JobStatus.SUCCEEDED or not (observation.is_terminal or given_up):
         return observation
     committed = _from_store(backend.store, reference)
+    if not observation.is_terminal and committed.status is JobStatus.NOT_FOUND:
+        return observation
     if committed.status is JobStatus.NOT_FOUND:
         return settle(backend, reference, found, observation)
     # The runner may have been killed between committing and exiting: what it committed counts.
     times = (observation.created_at, observation.started_at, observation.finished_at)
     return replace(committed, created_at=times[0], started_at=times[1], finished_at=times[2])
+
+
+def _give_up(
+    backend: Backend, reference: JobReference, found: Found, observation: JobObservation
+) -> JobObservation:
+    """End a job that can never run, instead of letting it wait for ever."""
+    settled = settle(backend, reference, found, observation)
+    backend.abandon(reference.namespace, reference.job_id)
+    return replace(
+        settled, status=JobStatus.FAILED, message=settled.failure.message if settled.failure else ""
+    )
 
 
 def settle(

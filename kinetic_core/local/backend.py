@@ -12,7 +12,7 @@ from typing import Any
 
 from kinetic_core.cluster.bootstrap import PACKAGE, runner_archive, runner_files
 from kinetic_core.cluster.manifest import Surroundings
-from kinetic_core.cluster.names import SPEC_DIGEST
+from kinetic_core.cluster.names import SPEC_DIGEST, WAITING_FOR_SLOT
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
 from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
@@ -126,7 +126,10 @@ class LocalBackend:
             record = self._read(namespace, job_id)
         except OSError as exc:
             raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
-        return (record["job"], record["pods"]) if record else None
+        return (_with_reason(record), record["pods"]) if record else None
+
+    def abandon(self, namespace: str, job_id: str) -> None:
+        self.delete(namespace, job_id)
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: returns when the job's processes are dead."""
@@ -274,3 +277,13 @@ def _times(folder: str) -> dict[str, tuple[int, int]]:
                     continue  # removed just now
                 found[entry.name] = facts.st_mtime_ns, facts.st_ino
     return found
+
+
+def _with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job, saying that it waits for slots if it does: nothing else keeps an agent from starting it."""
+    job: dict[str, Any] = record["job"]
+    if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
+        return job
+    message = f"waiting for a free CPU slot; this machine has {core_count()}"
+    condition = {"type": WAITING_FOR_SLOT, "status": "True", "message": message}
+    return {**job, "status": {**job["status"], "conditions": [condition]}}

@@ -17,7 +17,8 @@ class JobSpec:
     """One call, resolved and validated: everything a manifest is made from except what ships.
 
     `memory` is in bytes per host; `timeout` in seconds from the job's creation; `retries` counts extra
-    attempts after user errors. `environment` is applied before the user's code is unpickled.
+    attempts after user errors. `environment` is applied before the user's code is unpickled. `mounts` are the
+    absolute paths at which the job finds its volumes.
     """
 
     function_name: str
@@ -32,6 +33,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     container_image: str | None = None
+    mounts: tuple[str, ...] = ()
     group_id: str | None = None
     group_index: int | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import kinetic_core
 from kinetic_core import JobStatus
@@ -23,6 +25,7 @@ from kinetic_core.errors import (
     JobDeadlineExceeded,
     JobOutOfMemory,
 )
+from kinetic_core.lifecycle.observing import watch
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
 from tests.conftest import wait_for
@@ -32,7 +35,8 @@ on_cpu = kinetic_core.run(accelerator="cpu")
 
 
 def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, f"{JOB_ID}={handle.job_id}")["items"]
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, query)["items"]
     return found
 
 
@@ -212,6 +216,42 @@ def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         greet("nobody")
 
 
+def test_data_and_volumes_are_there(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "one.txt").write_text("1")
+    data = kinetic_core.Data(str(tmp_path / "set"))
+
+    @kinetic_core.run(accelerator="cpu", volumes={"/data": data})
+    def read(path: str) -> tuple[str, str]:
+        return Path(path, "one.txt").read_text(), Path("/data/one.txt").read_text()
+
+    assert read.run_async(data).result(stream_logs=False) == ("1", "1")
+
+
+def test_the_documented_role_is_enough(
+    api: ClusterApi, namespace: str, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "clusters.md"
+    (role,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
+    api.create("Role", namespace, yaml.safe_load(role))
+    binding = {
+        "metadata": {"name": "kinetic-user"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kinetic-user"},
+        "subjects": [{"kind": "User", "name": "developer", "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+    api.create("RoleBinding", namespace, binding)
+    monkeypatch.setenv("KINETIC_KUBECONFIG", gke["KINETIC_KUBECONFIG"].replace("admin", "developer"))
+    try:
+        assert greet("developer") == "hello developer"
+        handle = sleep.run_async(600)
+        running(handle)
+        assert handle.logs() is not None
+        handle.cancel()
+        handle.cleanup()
+    finally:
+        api.delete("RoleBinding", namespace, "kinetic-user")
+
+
 def test_a_map_runs_as_one_batch() -> None:
     batch = greet.run_async_map(["a", "b", "c"], max_concurrent=3)
     assert batch.results() == ["hello a", "hello b", "hello c"]
@@ -226,3 +266,70 @@ def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
     assert json.loads(json.dumps(pod))["spec"]["securityContext"]["runAsNonRoot"] is True
     handle.cleanup()
     assert Path(__file__).exists()
+
+
+def test_an_image_that_does_not_exist_ends_the_job(api: ClusterApi) -> None:
+    image = "10.88.0.1:5000/no/such/image:1"
+    handle = kinetic_core.run(accelerator="cpu", container_image=image)(greet.__wrapped__).run_async("nobody")
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="image cannot be pulled") as caught:
+        handle.result(timeout=60, stream_logs=False)
+    assert caught.value.failure is not None
+    assert caught.value.failure.failure_class == "image"
+    wait_for(lambda: not [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Pending"])
+    handle.cleanup()
+
+
+def test_an_exceeded_quota_is_named_while_the_job_waits_for_it(api: ClusterApi) -> None:
+    name = f"kinetic-quota-{os.getpid()}"
+    api.create("Namespace", "", {"metadata": {"name": name}})
+    api.create("ResourceQuota", name, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    seen: list[Any] = []
+    handle = kinetic_core.run(accelerator="cpu", namespace=name)(greet.__wrapped__).run_async("patient")
+    subscription = watch(handle, seen.append)
+    try:
+        wait_for(lambda: seen and seen[-1].reason == "FailedCreate", 30)
+        assert "exceeded quota: none" in seen[-1].message
+        assert seen[-1].status is JobStatus.PENDING
+        api.delete("ResourceQuota", name, "none")
+        assert handle.result(timeout=60, stream_logs=False) == "hello patient"
+    finally:
+        subscription.close()
+        api.delete("Namespace", "", name)
+
+
+def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
+    holder = kinetic_core.run(accelerator="tpu-v5e-4")(sleep.__wrapped__).run_async(8)
+    running(holder)
+    waiting = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("second")
+    wait_for(lambda: waiting.observe().reason == "Unschedulable", 20)
+    assert "Insufficient google.com/tpu" in waiting.observe().message
+    assert waiting.result(timeout=60, stream_logs=False) == "hello second"
+    holder.result(stream_logs=False)
+
+
+def test_the_api_server_may_go_away_while_a_job_runs(api: ClusterApi) -> None:
+    handle = sleep.run_async(6)
+    running(handle)
+    testcluster = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
+    if not testcluster.exists():
+        pytest.skip(f"no {testcluster} to restart the API server with")
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(handle.result(stream_logs=False)))
+    thread.start()
+    subprocess.run([testcluster, "restart", "kube-apiserver"], check=True, capture_output=True)
+    thread.join(60)
+    assert results == ["awake"]
+
+
+def test_a_long_log_arrives_whole_and_once(capfd: pytest.CaptureFixture[str]) -> None:
+    @on_cpu
+    def loud() -> int:
+        for number in range(20_000):
+            print(f"line {number}")
+        return 20_000
+
+    handle = loud.run_async()
+    assert handle.result(stream_logs=True, cleanup=False) == 20_000
+    assert capfd.readouterr().out.splitlines() == [f"line {number}" for number in range(20_000)]
+    assert (handle.logs() or "").count("\n") == 20_000
+    handle.cleanup()

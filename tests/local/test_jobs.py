@@ -84,7 +84,9 @@ def test_cancel_before_it_got_a_slot(tmp_path: Path) -> None:
     try:
         handle = sleep_with_a_grandchild.run_async(str(tmp_path))
         wait_for(lambda: "agent" in record_of(handle))
-        assert handle.status() is JobStatus.PENDING
+        seen = handle.observe()
+        assert (seen.status, seen.reason) == (JobStatus.PENDING, "WaitingForSlot")
+        assert "waiting for a free CPU slot" in seen.message
         handle.cancel()
     finally:
         for descriptor in held:
