@@ -196,5 +196,5 @@ def _token_of_credentials(now: float) -> tuple[str, float]:
 
     scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
     credentials, _ = google.auth.default(scopes=scopes)
-    credentials.refresh(google.auth.transport.requests.Request())  # type: ignore[no-untyped-call, unused-ignore]
+    credentials.refresh(google.auth.transport.requests.Request())
     return cast("str", credentials.token), now + 1800

@@ -1,24 +1,15 @@
-"""A connection to a Kubernetes API server, and the few requests jobs need, as plain data.
-
-The user's kubeconfig is read, never written or switched; no subprocess is run. Which cluster, in order:
-an explicit kubeconfig (`KINETIC_KUBECONFIG`, `KINETIC_KUBE_CONTEXT`), or the service account of the pod
-this process runs in.
-"""
+"""The few requests to a Kubernetes API server that jobs need, as plain data."""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
+from kinetic_core.cluster.connecting import Target, connection, renew
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
-
-if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
 
 Object = dict[str, Any]
 
@@ -28,14 +19,6 @@ READ_SECONDS = 20.0
 
 class Expired(ClusterError):
     """The resource version is too old (410): list again."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """Which cluster: a kubeconfig file and a context in it, "" for its current one; no file is in-cluster."""
-
-    kubeconfig: str = ""
-    context: str = ""
 
 
 class ClusterApi:
@@ -51,7 +34,7 @@ class ClusterApi:
     @property
     def server(self) -> str:
         """The address of the API server."""
-        return str(_client(self._target).configuration.host)
+        return str(connection(self._target).configuration.host)
 
     def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
         """POST a namespaced object."""
@@ -163,23 +146,33 @@ class ClusterApi:
         query: Mapping[str, str],
         read_seconds: float | None,
     ) -> Any:
-        client = _client(self._target)
+        """The answer, its body not read yet; a token that has expired is renewed once."""
+        response = self._sent(method, path, body, query, read_seconds)
+        if response.status == 401 and renew(self._target):
+            response.drain_conn()
+            response = self._sent(method, path, body, query, read_seconds)
+        if not 200 <= response.status < 300:
+            raise _refused(response.status, response.data, f"{method} {path}")
+        return response
+
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        read_seconds: float | None,
+    ) -> Any:
+        client = connection(self._target)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": kind}
         client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
         url = client.configuration.host + path
         if asked := {key: value for key, value in query.items() if value}:
             url += "?" + urlencode(asked)
-        response = client.call_api(
-            method,
-            url,
-            headers,
-            None if body is None else dict(body),
-            _request_timeout=(CONNECT_SECONDS, read_seconds),
-        ).response
-        if not 200 <= response.status < 300:
-            raise _refused(response.status, response.data, f"{method} {path}")
-        return response
+        content = None if body is None else dict(body)
+        timeout = (CONNECT_SECONDS, read_seconds)
+        return client.call_api(method, url, headers, content, _request_timeout=timeout).response
 
     @contextmanager
     def _told(self, method: str, path: str) -> Iterator[None]:
@@ -236,34 +229,3 @@ _PATHS = {
 def _path(kind: str, namespace: str, name: str = "") -> str:
     path = _PATHS[kind].format(quote(namespace, safe=""))
     return f"{path}/{quote(name, safe='')}" if name else path
-
-
-@functools.cache
-def _client(target: Target) -> ApiClient:
-    """One client for a cluster and process; its connections are kept and shared by threads."""
-    from kubernetes import client, config
-    from kubernetes.config.config_exception import ConfigException
-
-    configuration = client.Configuration()
-    configuration.retries = False
-    configuration.connection_pool_maxsize = 64
-    load: Callable[[], None]
-    if target.kubeconfig:
-        load = functools.partial(
-            config.load_kube_config,
-            target.kubeconfig,
-            target.context or None,
-            configuration,
-            persist_config=False,
-        )
-    else:
-        load = functools.partial(config.load_incluster_config, configuration)
-    try:
-        load()
-    except (ConfigException, OSError) as exc:
-        where = target.kubeconfig or "the service account of this pod"
-        raise ConfigurationError(
-            f"cannot connect to a cluster with {where}: {exc}. Set KINETIC_KUBECONFIG (and "
-            "KINETIC_KUBE_CONTEXT) to a kubeconfig that can"
-        ) from exc
-    return client.ApiClient(configuration)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.access import ClusterApi, Target
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import SELECTOR, Informer
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
 from kinetic_core.cluster.names import CANCELLED, JOB_ID, JOB_NAME, SPEC_DIGEST
@@ -50,7 +51,7 @@ class GkeBackend:
 
     @property
     def key(self) -> str:
-        return f"gke:{self._target.kubeconfig}:{self._target.context}:{self.store.uri}"
+        return f"gke:{self._target}:{self.store.uri}"
 
     def image(self) -> str:
         """`KINETIC_CONTAINER_IMAGE`: images are not built in this version."""

@@ -77,7 +77,7 @@ def open_backend(name: str, settings: Settings) -> Backend:
 
 
 def _gke(location: str, settings: Settings) -> Backend:
-    from kinetic_core.cluster.access import Target
+    from kinetic_core.cluster.connecting import Target
     from kinetic_core.gke.backend import GkeBackend
 
     if not location and not settings.project:
@@ -87,7 +87,10 @@ def _gke(location: str, settings: Settings) -> Backend:
             "needs neither"
         )
     location = location or f"{settings.project}-kn-{settings.cluster}-jobs"
-    return GkeBackend(Target(settings.kubeconfig, settings.kube_context), location, settings)
+    target = Target(settings.kubeconfig, settings.kube_context)
+    if not settings.kubeconfig and settings.project:
+        target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    return GkeBackend(target, location, settings)
 
 
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +147,12 @@ def test_bad_options_are_refused_by_name(options: dict[str, Any]) -> None:
         inverse.run_async_map(**{"inputs": [1], **options})
 
 
-def run_script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
+@contextmanager
+def run_script(tmp_path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
+    """A script with `work`, jobs of which run until `go` exists if their number is 100 or more."""
     (tmp_path / "script.py").write_text(
-        "import kinetic_core, sys, time\n"
+        "import kinetic_core, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test was started with\n"
         "from pathlib import Path\n"
         "@kinetic_core.run(accelerator='cpu', backend='local')\n"
         "def work(number):\n"
@@ -156,14 +161,18 @@ def run_script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
         "    return number\n"
         f"{body}\n"
     )
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "script.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KINETIC_PACKAGE_ROOT": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as script:
+        try:
+            yield script
+        finally:
+            script.kill()
 
 
 def test_a_script_that_ends_at_once_still_submits_every_input(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.cluster.access import ClusterApi, Target
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")

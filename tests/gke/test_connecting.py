@@ -1,0 +1,98 @@
+"""Ways to a cluster: the GKE API with Google's tokens, several clusters at once, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target, _credentials, connection
+from kinetic_core.errors import ClusterUnreachable, ConfigurationError
+
+GOOGLE = {
+    name: value
+    for name, value in os.environ.items()
+    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
+}
+CLUSTER = Target(project="test-project", zone="us-central1-a", cluster="kinetic-cluster")
+
+
+@pytest.fixture
+def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The settings of somebody with a GKE cluster; a control of the stand-in for Google's APIs."""
+    if "GOOGLE_CLOUD_PROJECT" not in GOOGLE:
+        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
+    monkeypatch.delenv("KINETIC_KUBECONFIG")
+    for name, value in GOOGLE.items():
+        monkeypatch.setenv(name, value)
+    base = GOOGLE["CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"].rstrip("/")
+
+    def control(path: str, **body: Any) -> None:
+        data = json.dumps(body).encode()
+        urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
+
+    _credentials.cache_clear()
+    connection.cache_clear()
+    yield control
+    _credentials.cache_clear()
+    connection.cache_clear()
+
+
+def test_a_project_and_a_cluster_are_enough(google: Any) -> None:
+    handle = kinetic_core.run(accelerator="cpu")(lambda: 7).run_async()
+    assert handle.result(stream_logs=False) == 7
+    assert (handle.project, handle.cluster_name) == ("test-project", "kinetic-cluster")
+
+
+def test_a_token_the_server_refuses_is_renewed_once(google: Any, namespace: str) -> None:
+    api = ClusterApi(CLUSTER)
+    connection(CLUSTER)
+    _credentials()._credentials.token = "no longer good"
+    assert api.get("Job", namespace, "nothing") is None
+
+
+def test_a_cluster_that_does_not_exist_is_named(google: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_CLUSTER", "elsewhere")
+    with pytest.raises(ConfigurationError, match=r"does not give .*clusters/elsewhere.*KINETIC_CLUSTER"):
+        kinetic_core.run(accelerator="cpu")(lambda: 7)()
+
+
+def test_without_credentials_it_says_how_to_get_some(google: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
+    with pytest.raises(ConfigurationError, match="gcloud auth application-default login"):
+        connection(CLUSTER)
+
+
+def test_two_clusters_at_once(google: Any, api: ClusterApi, namespace: str) -> None:
+    """The same API server by two ways, from two threads: neither disturbs the other."""
+    found: list[Any] = []
+
+    def ask(target: ClusterApi) -> None:
+        found.extend(target.list("Pod", namespace)["kind"] for _ in range(20))
+
+    threads = [threading.Thread(target=ask, args=(each,)) for each in (api, ClusterApi(CLUSTER))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["PodList"] * 40
+
+
+def test_a_server_that_does_not_answer_is_named(gke: dict[str, str], tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(Path(gke["KINETIC_KUBECONFIG"]).read_text().replace(":16443", ":16444"))
+    with pytest.raises(ClusterUnreachable, match=r"https://127.0.0.1:16444 does not answer"):
+        ClusterApi(Target(str(kubeconfig))).list("Pod", "default")
+
+
+def test_a_context_that_does_not_exist_is_named(gke: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        ClusterApi(Target(gke["KINETIC_KUBECONFIG"], "nowhere")).list("Pod", "default")
