@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.pod_options import POD_OPTIONS
 
 OPTION_NAMES = (
     "accelerator",
@@ -23,15 +24,21 @@ OPTION_NAMES = (
     "zone",
     "cluster",
     "namespace",
+    "infrastructure_retries",
+    *(name for name in POD_OPTIONS if name != "queue"),
+    "job_queue",
 )
-"""The options of `kinetic_core.run` that a task takes. `job_retries` is its `retries`."""
+"""The options of `kinetic_core.run` that a task takes. `retries` and `queue` are Airflow's own: a job's are
+`job_retries` and `job_queue`.
+"""
 
 
 def run_options(options: Mapping[str, Any]) -> RunOptions:
     """Validated options; None stands for an option that is not given. Raises InvalidRequest or TypeError."""
     given = {name: value for name, value in options.items() if value is not None}
-    if "job_retries" in given:
-        given["retries"] = given.pop("job_retries")
+    for name in ("retries", "queue"):
+        if f"job_{name}" in given:
+            given[name] = given.pop(f"job_{name}")
     return RunOptions.checked(**given)
 
 

@@ -22,6 +22,7 @@ class Job:
     ignored_count: int
     pod_uid: str
     retries: int
+    infrastructure_retries: int
     work_dir: str
     accelerator: str
     grace: float
@@ -32,6 +33,11 @@ class Job:
     def attempt(self) -> int:
         """How many attempts ended before this one, whoever's fault it was."""
         return self.failed_count + self.ignored_count
+
+    @property
+    def is_last_restart(self) -> bool:
+        """Whether the infrastructure has used up what it may cost."""
+        return self.ignored_count >= self.infrastructure_retries
 
     @property
     def is_last_try(self) -> bool:
@@ -54,6 +60,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             ignored_count=int(environ.get("KINETIC_IGNORED_COUNT") or 0),
             pod_uid=environ.get("KINETIC_POD_UID", ""),
             retries=int(environ.get("KINETIC_RETRIES") or 0),
+            infrastructure_retries=int(environ.get("KINETIC_INFRASTRUCTURE_RETRIES") or 0),
             work_dir=environ["KINETIC_WORK_DIR"],
             accelerator=environ.get("KINETIC_ACCELERATOR", ""),
             grace=float(environ.get("KINETIC_GRACE_SECONDS") or 30),

@@ -20,9 +20,6 @@ from .store import Store, StoreUnavailable, open_store
 from .tee import LogTee
 from .watch import Ending, Signals, watch_child
 
-_RESTARTS = 5
-"""Restarts that an unreachable store is worth; the Job controller itself would go on for ever."""
-
 
 def main(opener: Callable[[str], Store] = open_store) -> int:
     """Run the attempt described by this process's environment; the container's exit code."""
@@ -37,12 +34,14 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         refused = _refusal(job, store)
         if refused is not None:
             return refused
+        if job.ignored_count > job.infrastructure_retries:
+            return _publish(job, store, _worn_out(job), Ending(None, None, False), started)
         os.makedirs(job.work_dir, exist_ok=True)
         outcome, ending = _run(job, store)
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
-        return wire.EXIT_UNPUBLISHED if job.ignored_count < _RESTARTS else wire.EXIT_NEVER_RETRY
+        return wire.EXIT_NEVER_RETRY if job.is_last_restart else wire.EXIT_UNPUBLISHED
 
 
 def _refusal(job: Job, store: Store) -> int | None:
@@ -58,6 +57,13 @@ def _refusal(job: Job, store: Store) -> int | None:
         return None
     sys.stderr.write(f"kinetic: attempt {job.attempt} is claimed by another pod\n")
     return wire.EXIT_FENCED
+
+
+def _worn_out(job: Job) -> Outcome:
+    """The Job controller counts what the infrastructure did, but has no limit for it."""
+    text = f"pods of this job were interrupted {job.ignored_count} times, through no fault of its own"
+    failure = wire.Failure(wire.FailureClass.PREEMPTED, text, "start")
+    return Outcome("failed", "none", {}, failure, retry=False)
 
 
 def _committed(job: Job, store: Store) -> int | None:
@@ -137,7 +143,7 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
     interrupted = ending.terminated and outcome.state != "succeeded"
     infrastructure = _is_infrastructure(outcome)
     over = (not infrastructure and job.is_last_try) or not outcome.retry
-    over = over or (infrastructure and job.ignored_count >= _RESTARTS)
+    over = over or (infrastructure and job.is_last_restart)
     final = outcome.state == "succeeded" or (over and not interrupted)
     facts: dict[str, object] = {
         "job_id": job.job_id,
@@ -159,7 +165,7 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
     if interrupted:
         return wire.EXIT_INTERRUPTED
     if infrastructure:
-        return wire.EXIT_UNPUBLISHED if job.ignored_count < _RESTARTS else wire.EXIT_NEVER_RETRY
+        return wire.EXIT_NEVER_RETRY if job.is_last_restart else wire.EXIT_UNPUBLISHED
     return wire.EXIT_USER_ERROR if outcome.retry else wire.EXIT_NEVER_RETRY
 
 

@@ -68,6 +68,18 @@ class KineticOperator(BaseOperator):
         zone: str | None = None,
         cluster: str | None = None,
         namespace: str | None = None,
+        infrastructure_retries: int | None = None,
+        cpu: float | None = None,
+        disk: str | int | None = None,
+        reservation: str | None = None,
+        priority_class: str | None = None,
+        job_queue: str | None = None,
+        service_account: str | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        tolerations: Sequence[Mapping[str, Any]] | None = None,
+        labels: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        run_as_root: bool | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -90,6 +102,18 @@ class KineticOperator(BaseOperator):
         self.zone = zone
         self.cluster = cluster
         self.namespace = namespace
+        self.infrastructure_retries = infrastructure_retries
+        self.cpu = cpu
+        self.disk = disk
+        self.reservation = reservation
+        self.priority_class = priority_class
+        self.job_queue = job_queue
+        self.service_account = service_account
+        self.node_selector = node_selector
+        self.tolerations = tolerations
+        self.labels = labels
+        self.secrets = secrets
+        self.run_as_root = run_as_root
         self.deferrable = deferrable
         self._check()
 

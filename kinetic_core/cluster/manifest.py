@@ -23,6 +23,8 @@ from kinetic_core.cluster.names import (
 )
 from kinetic_core.model.job import JobReference, JobSpec
 
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_RESERVATION = "cloud.google.com/reservation-name"
 _PUBLISH_SECONDS = 10
 """What the runner has, after user code's grace is over, to store its evidence."""
 UNCOLLECTED_SECONDS = 7 * 24 * 3600
@@ -55,7 +57,7 @@ class Delivery:
 def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
     """The batch/v1 Job: one pod per host of the accelerator, each host an index."""
     hosts = spec.accelerator.hosts
-    labels = {"app": "kinetic", JOB_ID: reference.job_id, **spec.labels}
+    labels = {**spec.pod.labels, "app": "kinetic", JOB_ID: reference.job_id}
     if spec.group_id is not None:
         labels[GROUP_ID] = spec.group_id
     annotations = {SPEC_DIGEST: reference.spec_digest, FUNCTION: reference.func_name}
@@ -73,6 +75,9 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
             "spec": _pod(spec, reference, delivery),
         },
     }
+    if spec.pod.queue is not None:
+        labels = {**labels, _QUEUE: spec.pod.queue}
+        job["suspend"] = True  # Kueue starts it
     if spec.timeout is not None:
         job["activeDeadlineSeconds"] = max(1, round(spec.timeout))
     return {
@@ -108,16 +113,10 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     accelerator = spec.accelerator
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "serviceAccountName": delivery.surroundings.service_account,
+        "serviceAccountName": spec.pod.service_account or delivery.surroundings.service_account,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": round(spec.grace) + _PUBLISH_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _security(spec),
         "containers": [
             {
                 "name": CONTAINER,
@@ -142,11 +141,24 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
             *({"name": f"volume-{i}", "emptyDir": {}} for i in range(len(spec.mounts))),
         ],
     }
-    if selector := accelerator.node_selector():
+    selector = {**accelerator.node_selector(), **spec.pod.node_selector}
+    if spec.pod.reservation is not None:
+        selector[_RESERVATION] = spec.pod.reservation
+    if selector:
         pod["nodeSelector"] = selector
-    if tolerations := accelerator.tolerations():
+    if tolerations := [*accelerator.tolerations(), *map(dict, spec.pod.tolerations)]:
         pod["tolerations"] = tolerations
+    if spec.pod.priority_class is not None:
+        pod["priorityClassName"] = spec.pod.priority_class
     return pod
+
+
+def _security(spec: JobSpec) -> dict[str, Any]:
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if spec.pod.run_as_root:
+        return {"runAsUser": 0, "runAsGroup": 0, **seccomp}
+    user = {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER}
+    return {"runAsNonRoot": True, **user, **seccomp}
 
 
 def _resources(spec: JobSpec) -> dict[str, Any]:
@@ -159,6 +171,10 @@ def _resources(spec: JobSpec) -> dict[str, Any]:
         requests["memory"] = limits["memory"] = str(spec.memory)
     elif spec.accelerator.kind == "cpu":
         requests["memory"] = "1Gi"
+    if spec.pod.cpu is not None:
+        requests["cpu"] = f"{spec.pod.cpu:g}"
+    if spec.pod.disk is not None:
+        requests["ephemeral-storage"] = limits["ephemeral-storage"] = str(spec.pod.disk)
     return {"requests": requests, "limits": limits}
 
 
@@ -170,6 +186,7 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
         "KINETIC_OUTCOME_KEY": delivery.outcome_key,
         "KINETIC_RETRIES": str(spec.retries),
+        "KINETIC_INFRASTRUCTURE_RETRIES": str(spec.infrastructure_retries),
         "KINETIC_WORK_DIR": WORK_DIR,
         "KINETIC_ACCELERATOR": str(spec.accelerator),
         "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
@@ -185,4 +202,11 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     downward: list[dict[str, Any]] = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
     ]
-    return plain + downward
+    secrets = [
+        {
+            "name": name,
+            "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), place.split("/"), strict=True))},
+        }
+        for name, place in spec.pod.secrets.items()
+    ]
+    return plain + downward + secrets

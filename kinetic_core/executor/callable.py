@@ -86,6 +86,12 @@ class RemoteCallable(Generic[P, R]):
             cluster=cluster,
         )
 
+    def dry_run(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The Kubernetes Job this call would create, as plain data. Nothing is uploaded or created."""
+        from kinetic_core.lifecycle.dry_run import dry_run
+
+        return dry_run(Call(self._function, args, kwargs), self._options)
+
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
         call = Call(self._function, args, kwargs)
         prepared = prepare(call, self._options, progress=progress.say)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from kinetic_core.errors import InvalidFunction
 from kinetic_core.executor.callable import RemoteCallable
@@ -40,6 +40,18 @@ def run(
     memory: str | int | None = None,
     timeout: float | None = None,
     retries: int = 0,
+    infrastructure_retries: int = 10,
+    cpu: float | None = None,
+    disk: str | int | None = None,
+    reservation: str | None = None,
+    priority_class: str | None = None,
+    queue: str | None = None,
+    service_account: str | None = None,
+    node_selector: Mapping[str, str] | None = None,
+    tolerations: Sequence[Mapping[str, Any]] | None = None,
+    labels: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    run_as_root: bool = False,
 ) -> Decorator:
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
 
@@ -57,7 +69,14 @@ def run(
     memory: limit per host, such as `"16Gi"` or bytes; None for no limit.
     timeout: seconds from submission after which the job is ended; None for no limit.
     retries: extra attempts after the function failed.
+    infrastructure_retries: those after what was not its fault: preemption, a lost node, the store.
+    cpu, disk: cores and ephemeral storage to ask for; None for what the accelerator's machine has.
+    reservation, priority_class, queue (of Kueue), service_account, node_selector, tolerations, labels: as
+        Kubernetes and GKE mean them.
+    secrets: variable to `"secret/key"` of the namespace; the value never leaves the cluster.
+    run_as_root: for images that need it; else the pod runs as user 1000.
 
+    What is about pods has no effect with backend "local", except that `secrets` is refused there.
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its
     kinds, TypeError for an argument of the wrong type.
     """
@@ -73,7 +92,19 @@ def run(
         memory=memory,
         timeout=timeout,
         retries=retries,
+        infrastructure_retries=infrastructure_retries,
         debug=debug,
+        cpu=cpu,
+        disk=disk,
+        reservation=reservation,
+        priority_class=priority_class,
+        queue=queue,
+        service_account=service_account,
+        node_selector=node_selector,
+        tolerations=tolerations,
+        labels=labels,
+        secrets=secrets,
+        run_as_root=run_as_root,
         container_image=container_image,
         base_image_repo=base_image_repo,
         zone=zone,

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kinetic_core.packaging.pickling import ProjectModules, ProjectPickler, Substitute
@@ -30,6 +31,7 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
         "memory": spec.memory,
         "timeout": spec.timeout,
         "retries": spec.retries,
+        "pod": asdict(spec.pod),
         "image": spec.container_image,
         "environment": dict(spec.environment),
         "tree": packed.tree,

@@ -12,7 +12,9 @@ from typing import Any, Self
 from kinetic_core.configuration import BACKENDS
 from kinetic_core.data.data import Data
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.pod_options import POD_OPTIONS, pod_options
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
+from kinetic_core.model.job import PodOptions
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123 label
 _MEMORY_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
@@ -43,6 +45,8 @@ class RunOptions:
     memory: int | None = None
     timeout: float | None = None
     retries: int = 0
+    infrastructure_retries: int = 10
+    pod: PodOptions = field(default_factory=PodOptions)
 
     @classmethod
     def checked(
@@ -55,10 +59,11 @@ class RunOptions:
         memory: str | int | None = None,
         timeout: float | None = None,
         retries: int = 0,
+        infrastructure_retries: int = 10,
         debug: bool = False,
-        **texts: str | None,
+        **others: Any,
     ) -> Self:
-        """Options from what the user wrote. Touches no file and no network.
+        """Options from what the user wrote; `others` are texts and those of `pod_options`. Touches no file and no network.
 
         Raises InvalidRequest or one of its kinds, naming the argument; TypeError as Python does for an
         argument of the wrong type.
@@ -72,14 +77,20 @@ class RunOptions:
             parsed = replace(parsed, spot=True)
         if debug:
             raise InvalidRequest("debug=True is not available in this version; leave it out")
+        about_pod = {name: others.pop(name) for name in POD_OPTIONS if name in others}
+        pod = pod_options({**about_pod, "disk": _amount("disk", about_pod.get("disk"))})
+        if pod.cpu is not None and parsed.kind == "cpu" and parsed.cpu_count:
+            raise InvalidRequest(f"cpu={pod.cpu:g}, and {str(parsed)!r} names cores too: drop one of them")
         return cls(
             accelerator=parsed,
             capture_env_vars=_patterns(capture_env_vars),
             volumes=_volumes(volumes),
             memory=_memory(memory),
             timeout=_timeout(timeout),
-            retries=_retries(retries),
-            **_texts(texts),
+            retries=_retries("retries", retries),
+            infrastructure_retries=_retries("infrastructure_retries", infrastructure_retries),
+            pod=pod,
+            **_texts(others),
         )
 
 
@@ -135,22 +146,24 @@ def _volumes(volumes: Mapping[str, Data] | None) -> Mapping[str, Data]:
 
 
 def _memory(memory: str | int | None) -> int | None:
-    if memory is None:
-        return None
-    if not isinstance(memory, str | int) or isinstance(memory, bool):
-        raise TypeError(f"memory={memory!r} must be a text such as '16Gi', or a whole number of bytes")
-    if isinstance(memory, int):
-        amount = memory
-    else:
-        text = memory.strip()
-        digits = text.rstrip("KMGTi")
-        try:
-            amount = int(float(digits) * _MEMORY_UNITS[text[len(digits) :]])
-        except (ValueError, KeyError, OverflowError):
-            raise InvalidRequest(f"memory={memory!r} is not an amount such as '512Mi' or '16Gi'") from None
-    if amount < 4 << 20:
+    amount = _amount("memory", memory)
+    if amount is not None and amount < 4 << 20:
         raise InvalidRequest(f"memory={memory!r} is too little to start Python; give at least '64Mi'")
     return amount
+
+
+def _amount(option: str, value: str | int | None) -> int | None:
+    """Bytes."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{option}={value!r} must be a text such as '16Gi', or a whole number of bytes")
+    text = value.strip()
+    digits = text.rstrip("KMGTi")
+    try:
+        return int(float(digits) * _MEMORY_UNITS[text[len(digits) :]])
+    except (ValueError, KeyError, OverflowError):
+        raise InvalidRequest(f"{option}={value!r} is not an amount such as '512Mi' or '16Gi'") from None
 
 
 def _timeout(timeout: float | None) -> float | None:
@@ -163,9 +176,9 @@ def _timeout(timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def _retries(retries: int) -> int:
+def _retries(option: str, retries: int) -> int:
     if not isinstance(retries, int) or isinstance(retries, bool):
-        raise TypeError(f"retries={retries!r} must be a whole number")
+        raise TypeError(f"{option}={retries!r} must be a whole number")
     if not 0 <= retries <= 100:
-        raise InvalidRequest(f"retries={retries} must be between 0 and 100")
+        raise InvalidRequest(f"{option}={retries} must be between 0 and 100")
     return retries

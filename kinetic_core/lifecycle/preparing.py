@@ -94,19 +94,23 @@ def pack(
     options: RunOptions,
     settings: Settings | None = None,
     *,
+    backend: Backend | None = None,
     calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
     tolerant: bool = False,
     progress: Progress = lambda _phase: None,
 ) -> Packed:
     """Pack a function, its project and volumes, and store the files the store lacks.
 
+    `backend`: instead of the one that options and settings name.
     `calls`: the arguments the function will be called with, to find the data in them: data below the
     project is stored as data, not again with the project. `tolerant` leaves arguments that cannot be
     pickled to be told when they are addressed. Raises InvalidRequest or one of its kinds,
     ConfigurationError or StoreError; before anything is stored if the call is at fault.
     """
     settings = settings or read_settings()
-    backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+    if backend is None:
+        name = backend_name(options.backend, options.accelerator.hosts, settings)
+        backend = open_backend(name, settings)
     progress("packing")
     function = function.__func__ if isinstance(function, staticmethod) else function
     environment, notices = capture(options.capture_env_vars, os.environ)
@@ -204,12 +208,20 @@ def prepare(
     *,
     job_id: str | None = None,
     settings: Settings | None = None,
+    backend: Backend | None = None,
     progress: Progress = lambda _phase: None,
 ) -> Prepared:
     """Pack and address one call. Raises as `pack` and `address` do, before anything is stored."""
     arguments = dict(call.kwargs or {})
     check_arguments(call.function, call.args, arguments)
-    packed = pack(call.function, options, settings, calls=[(call.args, arguments)], progress=progress)
+    packed = pack(
+        call.function,
+        options,
+        settings,
+        backend=backend,
+        calls=[(call.args, arguments)],
+        progress=progress,
+    )
     return address(packed, call.args, arguments, job_id=job_id)
 
 
@@ -224,6 +236,8 @@ def _spec(
         memory=options.memory,
         timeout=options.timeout,
         retries=options.retries,
+        infrastructure_retries=options.infrastructure_retries,
+        pod=options.pod,
         environment=environment,
         container_image=options.container_image,
         mounts=tuple(options.volumes),

@@ -77,6 +77,11 @@ class LocalBackend:
                     f"memory={spec.memory} cannot be enforced on this machine (no writable memory cgroup: "
                     f"{exc.strerror}); leave memory out, or run as a user who may create one"
                 ) from exc
+        if spec.pod.secrets:
+            raise InvalidRequest(
+                "secrets= refers to Secrets of a cluster, which backend 'local' has not; for a test, set the "
+                "variables here and name them in capture_env_vars"
+            )
         if spec.container_image is not None:
             notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
         return tuple(notices)

@@ -13,11 +13,33 @@ from kinetic_core.model.states import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
+class PodOptions:
+    """What a user may say about the pod besides its accelerator. Means something on a cluster only.
+
+    `cpu` is in cores, `disk` in bytes, both requested; None leaves them to the accelerator's machine.
+    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue.
+    """
+
+    cpu: float | None = None
+    disk: int | None = None
+    reservation: str | None = None
+    priority_class: str | None = None
+    queue: str | None = None
+    service_account: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    run_as_root: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One call, resolved and validated: everything a manifest is made from except what ships.
 
     `memory` is in bytes per host; `timeout` in seconds from the job's creation; `retries` counts extra
-    attempts after user errors. `environment` is applied before the user's code is unpickled. `mounts` are the
+    attempts after user errors, `infrastructure_retries` those after what was not the user's fault.
+    `environment` is applied before the user's code is unpickled. `mounts` are the
     absolute paths at which the job finds its volumes.
     """
 
@@ -28,10 +50,11 @@ class JobSpec:
     memory: int | None = None
     timeout: float | None = None
     retries: int = 0
+    infrastructure_retries: int = 10
     grace: float = 30.0
     output_dir: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    pod: PodOptions = PodOptions()
     container_image: str | None = None
     mounts: tuple[str, ...] = ()
     group_id: str | None = None

@@ -21,7 +21,7 @@ class XComArg:
 
 
 def test_every_option_of_a_task_is_one_of_run() -> None:
-    names = {"retries" if name == "job_retries" else name for name in OPTION_NAMES}
+    names = {name.removeprefix("job_") for name in OPTION_NAMES}
     assert names <= set(inspect.signature(kinetic_core.run).parameters)
 
 

@@ -187,6 +187,15 @@ def test_a_bare_decorator_is_told_how_to_be_written() -> None:
         {"capture_env_vars": ["A=b"]},
         {"capture_env_vars": ["*_TOKEN"]},
         {"namespace": "Foo Bar"},
+        {"labels": {"app": "mine"}},
+        {"labels": {"a b": "c"}},
+        {"node_selector": {"a": "b c"}},
+        {"secrets": {"TOKEN": "no-key"}},
+        {"cpu": 0},
+        {"disk": "large"},
+        {"queue": "Not A Name"},
+        {"tolerations": [{"taint": "x"}]},
+        {"infrastructure_retries": -1},
     ],
     ids=lambda options: next(iter(options)),
 )
@@ -369,6 +378,23 @@ def test_a_result_reference_is_resolved_in_the_next_job() -> None:
     reference = collecting.result_reference(first, collecting.collect(first))
     assert on_cpu(lambda box: int(box["x"].sum()))({"x": reference}) == 3
     assert reference.load().tolist() == [0, 1, 2]
+
+
+def test_a_dry_run_shows_the_job_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
+    function = kinetic_core.run(accelerator="tpu-v6e-8", labels={"team": "a"}, memory="1Gi")(
+        scaled.__wrapped__
+    )
+    manifest = function.dry_run(5, plus=1)
+    pod = manifest["spec"]["template"]["spec"]
+    assert manifest["metadata"]["labels"]["team"] == "a"
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+    values = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    assert values["KINETIC_STORE"] == (tmp_path / "kinetic" / "store").as_uri()
+    assert values["KINETIC_OUTCOME_KEY"] == ""
+    assert not (tmp_path / "kinetic").exists()
+    with pytest.raises(UnpicklableArgument):
+        function.dry_run(threading.Lock())
 
 
 def test_two_threads_submit_at_once() -> None:

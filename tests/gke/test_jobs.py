@@ -252,6 +252,42 @@ def test_the_documented_role_is_enough(
         api.delete("RoleBinding", namespace, "kinetic-user")
 
 
+def test_what_is_asked_for_the_pod_reaches_it(api: ClusterApi, namespace: str) -> None:
+    import base64
+
+    value = base64.b64encode(b"sesame").decode()
+    api.create("Secret", namespace, {"metadata": {"name": "door"}, "data": {"word": value}})
+
+    @kinetic_core.run(
+        accelerator="cpu",
+        cpu=0.5,
+        disk="1Gi",
+        labels={"team": "research"},
+        node_selector={"kubernetes.io/hostname": "node-0"},
+        tolerations=[{"key": "reserved", "operator": "Exists"}],
+        secrets={"WORD": "door/word"},
+    )
+    def word() -> str:
+        import os
+
+        return os.environ["WORD"]
+
+    handle = word.run_async()
+    assert handle.result(stream_logs=False, cleanup=False) == "sesame"
+    (pod,) = pods(api, handle)
+    assert pod["metadata"]["labels"]["team"] == "research"
+    assert pod["spec"]["nodeName"] == "node-0"
+    requests = pod["spec"]["containers"][0]["resources"]["requests"]
+    assert (requests["cpu"], requests["ephemeral-storage"]) == ("500m", str(1 << 30))
+    handle.cleanup()
+
+
+def test_a_secret_that_does_not_exist_ends_the_job() -> None:
+    function = kinetic_core.run(accelerator="cpu", secrets={"WORD": "nowhere/word"})(greet.__wrapped__)
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match='secret "nowhere" not found'):
+        function.run_async("nobody").result(timeout=60, stream_logs=False)
+
+
 def test_a_map_runs_as_one_batch() -> None:
     batch = greet.run_async_map(["a", "b", "c"], max_concurrent=3)
     assert batch.results() == ["hello a", "hello b", "hello c"]

@@ -78,6 +78,7 @@ class Attempts:
             "KINETIC_OUTCOME_KEY": KEY.hex(),
             "KINETIC_FAILED_COUNT": str(self.failed),
             "KINETIC_IGNORED_COUNT": str(self.ignored),
+            "KINETIC_INFRASTRUCTURE_RETRIES": "5",
             "KINETIC_POD_UID": f"uid-{attempt}",
             "KINETIC_RETRIES": str(self.retries),
             "KINETIC_WORK_DIR": str(self.folder / "work" / str(attempt)),

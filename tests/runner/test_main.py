@@ -303,6 +303,17 @@ def test_killed_at_any_step_the_job_still_ends_once(attempts: Attempts, step: in
         assert runs.read_text() == ran
 
 
+def test_a_job_that_was_interrupted_too_often_is_not_started(attempts: Attempts, tmp_path: Path) -> None:
+    attempts.ignored = 6
+    code = attempts.submit(appending(tmp_path / "ran")).run()
+    assert code == wire.EXIT_NEVER_RETRY
+    failure = attempts.outcome().failure
+    assert failure is not None
+    assert failure.failure_class == FailureClass.PREEMPTED
+    assert "interrupted 6 times" in failure.message
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_forged_outcome_is_refused(attempts: Attempts) -> None:
     frame = wire.encode_frame(
         {"protocol": wire.PROTOCOL, "job_id": JOB, "state": "succeeded", "codec": "pickle"},

@@ -1,0 +1,49 @@
+"""What a call would submit, without submitting or uploading anything."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kinetic_core._runner.wire import digest
+from kinetic_core.cluster.bootstrap import runner_archive
+from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.preparing import Call, prepare
+from kinetic_core.storage.directory import DirectoryObjectStore
+
+
+class _Elsewhere:
+    """A backend whose store is a directory that nobody will read."""
+
+    def __init__(self, backend: Backend, store: DirectoryObjectStore) -> None:
+        self._backend = backend
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -> dict[str, Any]:
+    """The Kubernetes Job of a call, as plain data; the key of its outcome is left out.
+
+    Checks the call as submitting it would, and raises as `prepare` does.
+    """
+    settings = settings or read_settings()
+    backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+    with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
+        elsewhere: Any = _Elsewhere(backend, DirectoryObjectStore(Path(folder, "store")))
+        own = replace(settings, cache=Path(folder, "cache"))
+        prepared = prepare(call, options, settings=own, backend=elsewhere)
+    surroundings = backend.surroundings(prepared.spec.namespace)
+    delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
+    manifest = job_manifest(prepared.spec, prepared.reference, delivery)
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    for variable in container["env"]:
+        if variable["name"] == "KINETIC_STORE":
+            variable["value"] = backend.store.uri
+    return manifest
