@@ -63,7 +63,9 @@ class RunOptions:
         debug: bool = False,
         **others: Any,
     ) -> Self:
-        """Options from what the user wrote; `others` are texts and those of `pod_options`. Touches no file and no network.
+        """Options from what the user wrote; `others` are texts, and those of `pod_options`.
+
+        Touches no file and no network.
 
         Raises InvalidRequest or one of its kinds, naming the argument; TypeError as Python does for an
         argument of the wrong type.
