@@ -14,7 +14,7 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import SELECTOR, Informer
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
-from kinetic_core.cluster.names import CANCELLED, JOB_ID, JOB_NAME, SPEC_DIGEST
+from kinetic_core.cluster.names import CANCELLED, CONTAINER, JOB_ID, JOB_NAME, SPEC_DIGEST
 from kinetic_core.cluster.verdict import attempt_of, observe
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import (
@@ -34,6 +34,7 @@ Object = dict[str, Any]
 _CREATE_SECONDS = 60.0
 _CANCEL_SECONDS = 90.0
 _POLL_SECONDS = 0.2
+_LOGS_KEPT = 4
 _LOG = logging.getLogger(__name__)
 
 
@@ -47,7 +48,8 @@ class GkeBackend:
         self._target = target
         self._settings = settings
         self.store = GcsObjectStore.at(location, settings.project)
-        self._logs: dict[str, PodLog] = {}
+        self._followers: dict[str, PodLog] = {}
+        self._ended_logs: dict[str, bytes] = {}
 
     @property
     def key(self) -> str:
@@ -104,12 +106,11 @@ class GkeBackend:
                     503,
                     504,
                 )
-                if exc.status == 409:
-                    if self._is_same(namespace, name, digest):
-                        return False
-                elif not passing:
+                if exc.status == 409 and self._is_same(namespace, name, digest):
+                    return False
+                if not passing and exc.status != 409:
                     raise _explained(exc, namespace) from exc
-                elif time.monotonic() > give_up:
+                if time.monotonic() > give_up:
                     raise
             else:
                 return True
@@ -167,21 +168,31 @@ class GkeBackend:
             return None
         name = pod["metadata"]["name"]
         if (pod.get("status") or {}).get("phase") == "Running":
-            follower = self._logs.get(name)
+            follower = self._followers.get(name)
             if follower is None or not follower.is_alive:
-                follower = self._logs[name] = PodLog(self._api, namespace, name)
+                follower = self._followers[name] = PodLog(self._api, namespace, name)
             return follower.read(offset)
-        self._logs.pop(name, None)
         if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             return None
-        prefix = wire.log_object(job_id, attempt, 0).rpartition("/")[0] + "/"
-        kept = b"".join(self.store.read(info.name) for info in self.store.list(prefix))
-        return (kept or self._api.pod_log(namespace, name, "kinetic-worker") or b"")[offset:]
+        return self._ended_log(namespace, job_id, attempt, name)[offset:]
+
+    def _ended_log(self, namespace: str, job_id: str, attempt: int, pod: str) -> bytes:
+        """All that a container printed that has ended: it does not change, so it is read once."""
+        self._followers.pop(pod, None)
+        text = self._ended_logs.get(pod)
+        if text is None:
+            prefix = wire.log_object(job_id, attempt, 0).rpartition("/")[0] + "/"
+            text = b"".join(self.store.read(info.name) for info in self.store.list(prefix))
+            text = text or self._api.pod_log(namespace, pod, CONTAINER) or b""
+            if len(self._ended_logs) >= _LOGS_KEPT:
+                self._ended_logs.clear()
+            self._ended_logs[pod] = text
+        return text
 
     def _is_same(self, namespace: str, name: str, digest: str) -> bool:
-        """Whether the Job of that name is this one; False if it has gone in the meantime."""
+        """Whether the Job of that name is this one; False if it has gone, or is about to."""
         existing = self._api.get("Job", namespace, name)
-        if existing is None:
+        if existing is None or existing["metadata"].get("deletionTimestamp"):
             return False
         if existing["metadata"].get("annotations", {}).get(SPEC_DIGEST) != digest:
             job_id = existing["metadata"]["labels"].get(JOB_ID, name)

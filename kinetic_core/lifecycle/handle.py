@@ -8,12 +8,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kinetic_core.lifecycle import collecting, ending, logs, observing
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.explaining import Explanation
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,12 +64,23 @@ class JobHandle(JobReference):
         """The job's status now."""
         return self.observe().status
 
+    def explain(self) -> Explanation:
+        """Where the job's time went, phase by phase, and what would shorten it. `print` it."""
+        from kinetic_core.lifecycle.explaining import explain
+
+        return explain(self)
+
     def logs(self, follow: bool = False) -> str | None:
         """What the job printed; with `follow`, print it to stdout as it comes until the job ends."""
         if not follow:
             return logs.read_log(backend_of(self), self, self.observe().attempt)
-        for text in logs.follow_log(backend_of(self), self, lambda: self.observe().is_terminal):
-            print(text, end="", flush=True)
+        ended = threading.Event()
+        subscription = observing.watch(self, lambda seen: ended.set() if seen.is_terminal else None)
+        try:
+            for text in logs.follow_log(backend_of(self), self, ended.is_set):
+                print(text, end="", flush=True)
+        finally:
+            subscription.close()
         return None
 
     def tail(self, n: int = 100) -> str:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from kinetic_core.errors import (
     JobConflict,
     JobDeadlineExceeded,
     JobOutOfMemory,
+    StoreError,
 )
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.lifecycle.options import RunOptions
@@ -103,8 +105,13 @@ def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> N
     )
     assert done.stdout.splitlines()[:2] == ["hello later", "greeting later"], done.stderr
     assert handle.job_id in [job.job_id for job in kinetic_core.list_jobs()]
+    named = {phase.name for phase in handle.explain().phases}
+    assert (
+        {"start", "function"} <= named <= {"queue", "scheduling", "container", "start", "function", "result"}
+    )
     handle.cleanup(k8s=True, gcs=False)
     assert "greeting later" in handle.logs()
+    assert "your own code" in str(handle.explain())
     assert handle.status() is JobStatus.SUCCEEDED
 
 
@@ -369,3 +376,24 @@ def test_a_long_log_arrives_whole_and_once(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().out.splitlines() == [f"line {number}" for number in range(20_000)]
     assert (handle.logs() or "").count("\n") == 20_000
     handle.cleanup()
+
+
+def test_an_evicted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
+    handle = sleep.run_async(6)
+    running(handle)
+    (pod,) = pods(api, handle)
+    name = pod["metadata"]["name"]
+    path = f"/api/v1/namespaces/{handle.namespace}/pods/{name}/eviction"
+    api._call("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}})
+    assert handle.result(stream_logs=False, cleanup=False) == "awake"
+    assert handle.observe().attempt == 1
+    handle.cleanup()
+
+
+def test_a_bucket_one_may_not_write_to_is_named(emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"closed-{os.getpid()}"
+    body = json.dumps({"name": name, "mode": "forbidden"}).encode()
+    urllib.request.urlopen(f"{emulator}/emulator/bucket", body).close()
+    monkeypatch.setenv("KINETIC_BUCKET", name)
+    with pytest.raises(StoreError, match=rf"in gs://{name}: not permitted .*roles/storage.objectUser"):
+        greet("nobody")

@@ -1,0 +1,143 @@
+"""Where a job's time went: every second since its submission, with its cause and what would shorten it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.names import CONTAINER
+from kinetic_core.cluster.verdict import attempt_of, seconds
+from kinetic_core.errors import ObjectNotFound
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.lifecycle.observing import observe
+from kinetic_core.model.job import JobObservation, JobReference
+
+_ADVICE = {
+    "queue": "a queue, a quota or the slots of this machine decide; ask for less, or for more quota",
+    "scheduling": "no node was free: a pool that scales from zero takes minutes, a warm one none",
+    "container": "the image was pulled and the container made; a smaller or streamed image is quicker",
+    "start": "the runner fetched the project and its data; less data, or fewer files, is quicker",
+    "function": "your own code",
+    "result": "the outcome was stored; a smaller result is quicker",
+    "replacement": "an attempt had ended and the next had not begun",
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a job's life. `began` is Unix seconds, `seconds` its length so far.
+
+    `name`: queue, scheduling, container, start, function, result, or replacement (between attempts).
+    """
+
+    name: str
+    attempt: int
+    began: float
+    seconds: float
+
+    @property
+    def advice(self) -> str:
+        """Its cause, and what would shorten it."""
+        return _ADVICE[self.name]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a job is and what it did until now. `str()` of it is for people."""
+
+    job_id: str
+    observation: JobObservation
+    phases: tuple[Phase, ...]
+
+    def __str__(self) -> str:
+        seen = self.observation
+        said = f": {seen.message}" if seen.message else ""
+        lines = [f"{self.job_id} is {seen.status.value}{f' ({seen.reason})' if seen.reason else ''}{said}"]
+        for phase in self.phases:
+            attempt = f" (attempt {phase.attempt})" if phase.attempt else ""
+            lines.append(f"{phase.seconds:9.1f} s  {phase.name}{attempt}: {phase.advice}")
+        return "\n".join(lines)
+
+
+def explain(reference: JobReference) -> Explanation:
+    """Look at the job and at what its last attempt stored."""
+    backend = backend_of(reference)
+    observation = observe(reference)
+    found = backend.get(reference.namespace, reference.job_id)
+    try:
+        header, _ = wire.decode_frame(backend.store.read(wire.result_object(reference.job_id)))
+    except ObjectNotFound:
+        header = {}
+    job, pods = found if found is not None else ({}, [])
+    submitted = datetime.fromisoformat(reference.created_at).timestamp()
+    return Explanation(
+        reference.job_id, observation, tuple(phases(submitted, job, pods, header, time.time()))
+    )
+
+
+def phases(
+    submitted: float,
+    job: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    outcome: Mapping[str, Any],
+    now: float,
+) -> Iterator[Phase]:
+    """The phases of a job, one after the other, from Kubernetes' objects and the header of its outcome.
+
+    Kubernetes' own times are whole seconds, so a phase of less may be missing.
+    """
+    times = {str(key): float(value) for key, value in (outcome.get("times") or {}).items()}
+    told = int(outcome.get("attempt") or 0) if times else None
+    marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
+    for pod in sorted(pods, key=attempt_of):
+        marks += _pod_marks(pod, attempt_of(pod), times=attempt_of(pod) == told)
+    if told is not None:
+        named = {"started": "start", "user_started": "function", "user_finished": "result"}
+        if any(mark[1:] == ("start", told) for mark in marks):
+            del named["started"]  # the container's own start is earlier
+        marks += [(times[key], name, told) for key, name in named.items() if key in times]
+    marks = sorted(mark for mark in marks if mark[0] >= submitted)
+    end = times.get("finished") or _end(job) or now
+    for (began, name, attempt), after in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
+        if after > began:
+            yield Phase(name, attempt, began, after - began)
+
+
+def _pod_marks(pod: Mapping[str, Any], attempt: int, times: bool) -> Iterator[tuple[float, str, int]]:
+    """When each phase of one attempt began; `times` says that the runner told the rest."""
+    status = pod.get("status") or {}
+    state = next(
+        (
+            each.get("state") or {}
+            for each in status.get("containerStatuses") or ()
+            if each["name"] == CONTAINER
+        ),
+        {},
+    )
+    ended = state.get("terminated") or {}
+    scheduled = [
+        condition.get("lastTransitionTime")
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True"
+    ]
+    stamps = {
+        "scheduling": pod["metadata"].get("creationTimestamp"),
+        "container": scheduled[0] if scheduled else None,
+        "start" if times else "function": (state.get("running") or ended).get("startedAt"),
+        "replacement": None if times else ended.get("finishedAt"),
+    }
+    for name, stamp in stamps.items():
+        at = seconds(stamp)
+        if at is not None:
+            yield at, name, attempt
+
+
+def _end(job: Mapping[str, Any]) -> float | None:
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            return seconds(condition.get("lastTransitionTime"))
+    return None

@@ -1,0 +1,69 @@
+"""Every second of a job's life has one cause."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT
+from kinetic_core.lifecycle.explaining import phases
+
+
+def stamp(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def pod(
+    attempt: int, created: float, scheduled: float, started: float, ended: float | None
+) -> dict[str, Any]:
+    state = {"terminated": {"startedAt": stamp(started), "finishedAt": stamp(ended)}} if ended else {}
+    return {
+        "metadata": {"creationTimestamp": stamp(created), "annotations": {FAILED_COUNT: str(attempt)}},
+        "status": {
+            "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(scheduled)}
+            ],
+            "containerStatuses": [
+                {"name": CONTAINER, "state": state or {"running": {"startedAt": stamp(started)}}}
+            ],
+        },
+    }
+
+
+def test_the_phases_of_two_attempts_follow_each_other_without_a_gap() -> None:
+    pods = [pod(0, 1010, 1070, 1100, 1150), pod(1, 1160, 1161, 1165, 1300)]
+    times = {"started": 1165.5, "user_started": 1170.5, "user_finished": 1290.0, "finished": 1299.0}
+    found = list(phases(1000.0, {}, pods, {"attempt": 1, "times": times}, 2000.0))
+    assert [(phase.name, phase.attempt, phase.seconds) for phase in found] == [
+        ("queue", 0, 10),
+        ("scheduling", 0, 60),
+        ("container", 0, 30),
+        ("function", 0, 50),
+        ("replacement", 0, 10),
+        ("scheduling", 1, 1),
+        ("container", 1, 4),
+        ("start", 1, 5.5),
+        ("function", 1, 119.5),
+        ("result", 1, 9),
+    ]
+    assert sum(phase.seconds for phase in found) == 299
+
+
+def test_a_job_that_waits_is_explained_until_now() -> None:
+    waiting = {"metadata": {"creationTimestamp": stamp(1002)}, "status": {}}
+    found = list(phases(1000.0, {}, [waiting], {}, 1062.0))
+    assert [(phase.name, phase.seconds) for phase in found] == [("queue", 2), ("scheduling", 60)]
+    assert "no node was free" in found[-1].advice
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_it_can_be_printed() -> None:
+    handle = kinetic_core.run(accelerator="cpu")(lambda: time.sleep(0.2)).run_async()
+    handle.result(cleanup=False)
+    text = str(handle.explain())
+    assert text.startswith(f"{handle.job_id} is SUCCEEDED (Completed)")
+    assert "function: your own code" in text
+    handle.cleanup()
