@@ -49,7 +49,9 @@ def audited(since: int, *, verbs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     return [
         event
         for event in events
-        if event["userAgent"].startswith("OpenAPI-Generator") and (not verbs or event["verb"] in verbs)
+        if "python" in event["userAgent"]
+        and event["user"]["username"] == "admin"
+        and (not verbs or event["verb"] in verbs)
     ]
 
 

@@ -221,7 +221,7 @@ class KineticOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def _finish(self, context: Any, reference: Any, tail: Any, observation: Any) -> Any:
-        from airflow_provider.results import value_for_xcom
+        from airflow_provider.results import drop_payload, value_for_xcom
         from airflow_provider.waiting import describe
 
         self._show_rest(tail, observation.attempt)
@@ -229,9 +229,11 @@ class KineticOperator(BaseOperator):
         mapped_over = context["ti"].map_index in (None, -1) and any(
             True for _ in self.iter_mapped_dependants()
         )
-        return value_for_xcom(
+        value = value_for_xcom(
             reference, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
         )
+        drop_payload(reference)
+        return value
 
     def _show_rest(self, tail: Any, attempt: int) -> None:
         """The evidence comes before the verdict."""

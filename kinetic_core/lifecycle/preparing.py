@@ -82,6 +82,8 @@ class Prepared:
     spec: JobSpec
     reference: JobReference
     payload: bytes
+    is_new: bool = False
+    """Whether the id was drawn for this call, so that nothing of it can exist yet."""
 
     @property
     def spec_digest(self) -> str:
@@ -199,7 +201,8 @@ def address(
         output_dir=outputs,
         spec_digest=digest,
     )
-    return Prepared(packed.backend, spec, _reference(packed, spec, name, digest, group), payload)
+    reference = _reference(packed, spec, name, digest, group)
+    return Prepared(packed.backend, spec, reference, payload, is_new=job_id is None or group is not None)
 
 
 def prepare(

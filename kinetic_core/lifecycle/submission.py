@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import runner_archive
@@ -15,6 +16,10 @@ from kinetic_core.lifecycle.observing import find
 from kinetic_core.lifecycle.preparing import Call, Prepared, prepare
 from kinetic_core.model.job import JobReference
 from kinetic_core.storage.protocol import ObjectStore
+
+_SEEN_SECONDS = 600.0
+_seen: dict[tuple[str, str], float] = {}
+"""When (monotonic) this process last saw the runner in a store far away: a request less a submission."""
 
 __all__ = ["Call", "Prepared", "prepare", "submit"]
 
@@ -28,7 +33,7 @@ def submit(prepared: Prepared) -> JobReference:
     """
     backend, reference = prepared.backend, prepared.reference
     store = backend.store
-    existing = find(backend, reference.job_id)
+    existing = None if prepared.is_new else find(backend, reference.job_id)
     if existing is not None:
         _same(existing.spec_digest, reference)
         if store.find(wire.result_object(reference.job_id)) is not None:
@@ -98,11 +103,16 @@ def _stored_reference(backend: Backend, prepared: Prepared, made: list[str]) -> 
 def _stored_runner(store: ObjectStore) -> str:
     sha256, archive = runner_archive()
     name = wire.runner_object(sha256)
+    seen = _seen.get((store.uri, sha256))
+    if seen is not None and time.monotonic() - seen < _SEEN_SECONDS:
+        return sha256
     if store.find(name) is None:
         try:
             store.create(name, archive)
         except ObjectExists:
             return sha256  # another submitter was quicker with the same bytes
+    if not store.uri.startswith("file:"):
+        _seen[store.uri, sha256] = time.monotonic()
     return sha256
 
 
