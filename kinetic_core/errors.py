@@ -99,9 +99,18 @@ class ClusterError(KineticError, RuntimeError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (429, 500, 502, 503, 504)
+
 
 class ClusterUnreachable(ClusterError):
     """The API server gave no answer. What was asked of it may have been done all the same."""
+
+    @property
+    def is_passing(self) -> bool:
+        return True
 
 
 class JobConflict(KineticError):

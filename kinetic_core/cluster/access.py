@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,8 @@ Object = dict[str, Any]
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 20.0
+PATIENCE = 30.0
+"""Seconds for which a request that may be repeated is."""
 
 
 class Expired(ClusterError):
@@ -28,8 +32,9 @@ class ClusterApi:
     answer; both name the request.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, patience: float = PATIENCE) -> None:
         self._target = target
+        self._patience = patience
 
     @property
     def server(self) -> str:
@@ -133,10 +138,19 @@ class ClusterApi:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Object:
-        with self._told(method, path):
-            response = self._request(method, path, body, query or {}, READ_SECONDS)
-            found: Object = json.loads(response.data)
-            return found
+        """The answer's object. What can be repeated is, while the server is away or busy: all but POST."""
+        give_up, pause = time.monotonic() + self._patience, 0.1
+        while True:
+            try:
+                with self._told(method, path):
+                    response = self._request(method, path, body, query or {}, READ_SECONDS)
+                    found: Object = json.loads(response.data)
+                    return found
+            except ClusterError as exc:
+                if method == "POST" or not exc.is_passing or time.monotonic() > give_up:
+                    raise
+            time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+            pause = min(pause * 2, 3.0)
 
     def _request(
         self,

@@ -65,6 +65,7 @@ class Informer:
         self._synced: set[str] = set()
         self._trouble: ClusterError | None = None
         self._running: set[str] = set()
+        self._versions: dict[str, str] = {}
         self._asked = 0.0
 
     def changes(self, since: int | None) -> tuple[int, set[str] | None]:
@@ -110,15 +111,16 @@ class Informer:
         return time.monotonic() - self._asked < _IDLE_SECONDS
 
     def _follow(self, kind: str) -> None:
-        version, pause = "", _RETRY_SECONDS[0]
+        self._versions[kind], pause = "", _RETRY_SECONDS[0]
         try:
             while self._is_wanted():
                 try:
-                    version = version or self._list(kind)
-                    version = self._watch(kind, version)
+                    if not self._versions[kind]:
+                        self._list(kind)
+                    self._watch(kind)
                     pause = _RETRY_SECONDS[0]
                 except Expired:
-                    version = ""
+                    self._versions[kind] = ""
                 except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                     _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
                     self._tell_trouble(exc)
@@ -135,16 +137,13 @@ class Informer:
             self._trouble = exc if isinstance(exc, ClusterError) else ClusterError(repr(exc))
             self._lock.notify_all()
 
-    def _list(self, kind: str) -> str:
+    def _list(self, kind: str) -> None:
         try:
             listing = self._api.list(kind, self._namespace, _QUERIES[kind])
         except ClusterError as exc:
             if kind != "Event" or exc.status != 403:
                 raise
-            listing = {
-                "items": [],
-                "metadata": {"resourceVersion": ""},
-            }  # a role without events: less is told
+            listing = {"items": [], "metadata": {"resourceVersion": ""}}  # less is told without events
         present = {item["metadata"]["name"] for item in listing["items"]}
         with self._lock:
             for gone in self._absent(kind, present):
@@ -154,7 +153,7 @@ class Informer:
             self._synced.add(kind)
             self._trouble = None
             self._lock.notify_all()
-        return str(listing["metadata"]["resourceVersion"])
+        self._versions[kind] = str(listing["metadata"]["resourceVersion"])
 
     def _absent(self, kind: str, present: set[str]) -> list[Object]:
         """What was deleted while nobody watched."""
@@ -166,18 +165,19 @@ class Informer:
         ]
         return [item for item in found if kind == "Job" or not _has_ended(item)]
 
-    def _watch(self, kind: str, version: str) -> str:
+    def _watch(self, kind: str) -> None:
+        version, query = self._versions[kind], _QUERIES[kind]
         if not version:
             time.sleep(_IDLE_SECONDS)
-            return version
-        for event, item in self._api.watch(kind, self._namespace, _QUERIES[kind], version, WATCH_SECONDS):
-            version = str(item["metadata"]["resourceVersion"])
+            return
+        for event, item in self._api.watch(kind, self._namespace, query, version, WATCH_SECONDS):
             if event != "BOOKMARK":
                 with self._lock:
                     self._apply(event, kind, item)
+            # A watch that breaks goes on from here: what was seen before must not be seen again.
+            self._versions[kind] = str(item["metadata"]["resourceVersion"])
             if not self._is_wanted():
-                break
-        return version
+                return
 
     def _apply(self, event: str, kind: str, item: Object) -> None:
         job_id = _job_id(kind, item)

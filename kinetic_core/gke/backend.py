@@ -99,16 +99,9 @@ class GkeBackend:
             try:
                 self._api.create("Job", namespace, manifest)
             except ClusterError as exc:
-                passing = isinstance(exc, ClusterUnreachable) or (exc.status or 0) in (
-                    429,
-                    500,
-                    502,
-                    503,
-                    504,
-                )
                 if exc.status == 409 and self._is_same(namespace, name, digest):
                     return False
-                if not passing and exc.status != 409:
+                if not exc.is_passing and exc.status != 409:
                     raise _explained(exc, namespace) from exc
                 if time.monotonic() > give_up:
                     raise
@@ -119,7 +112,7 @@ class GkeBackend:
     def get(self, namespace: str, job_id: str) -> tuple[Object, list[Object]] | None:
         """From the watch, if there is one and it knows the job; else from the API server."""
         known = _informer(self._target, namespace).get(job_id)
-        if known is not None:
+        if known is not None and not (observe(*known).is_terminal and _lacks_evidence(known[1])):
             return known
         job = self._api.get("Job", namespace, _name(job_id))
         if job is None:
@@ -198,6 +191,11 @@ class GkeBackend:
             job_id = existing["metadata"]["labels"].get(JOB_ID, name)
             raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
         return True
+
+
+def _lacks_evidence(pods: list[Object]) -> bool:
+    """Whether the watch of pods is behind that of jobs: of a Job that has ended, no pod goes on."""
+    return any((pod.get("status") or {}).get("phase") in ("Pending", "Running") for pod in pods)
 
 
 def _name(job_id: str) -> str:

@@ -90,7 +90,7 @@ def test_a_server_that_does_not_answer_is_named(gke: dict[str, str], tmp_path: P
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(Path(gke["KINETIC_KUBECONFIG"]).read_text().replace(":16443", ":16444"))
     with pytest.raises(ClusterUnreachable, match=r"https://127.0.0.1:16444 does not answer"):
-        ClusterApi(Target(str(kubeconfig))).list("Pod", "default")
+        ClusterApi(Target(str(kubeconfig)), patience=0.0).list("Pod", "default")
 
 
 def test_a_context_that_does_not_exist_is_named(gke: dict[str, str]) -> None:
