@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -16,6 +17,18 @@ sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
 
 ORDINARY = ("shapes", "classic", "failing", "references", "waiting")
 """DAGs that nobody disturbs; they start together because a deferral takes at least ten seconds."""
+
+
+CLUSTER = (
+    {
+        "KINETIC_KUBECONFIG": os.environ["KUBECONFIG"],
+        "KINETIC_BUCKET": f"test-bucket/airflow-{os.getpid()}",
+        "KINETIC_CONTAINER_IMAGE": os.environ["KINETIC_TEST_IMAGE"],
+    }
+    if {"KUBECONFIG", "KINETIC_TEST_IMAGE"} <= os.environ.keys()
+    else {}
+)
+"""The settings of a cluster, if the environment has one."""
 
 
 class Cases:
@@ -98,7 +111,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     project = home / "project"
     shutil.copytree(HERE / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (project / "pyproject.toml").write_text("[project]\nname = 'cases'\nversion = '0'\n")
-    airflow = DemoAirflow(home, project / "dags", extra={"XDG_CACHE_HOME": str(home / "cache")})
+    airflow = DemoAirflow(home, project / "dags", extra={"XDG_CACHE_HOME": str(home / "cache"), **CLUSTER})
     try:
         airflow.start()
         running = Cases(airflow)

@@ -42,6 +42,20 @@ def test_a_long_job_is_waited_for_without_a_worker_and_its_lines_appear_meanwhil
     assert places == sorted(places)
 
 
+def test_a_fan_out_over_pods(cases: Any) -> None:
+    if "KINETIC_KUBECONFIG" not in cases.airflow.environment:
+        pytest.skip(
+            "no KUBECONFIG and KINETIC_TEST_IMAGE: start ../shared/cluster/testcluster and eval its env"
+        )
+    assert cases.end("on_cluster") == "success"
+    values = cases.values("on_cluster", "where")
+    assert [number for number, _ in values] == [1, 2, 3]
+    assert all(node.startswith("kinetic-job-") for _, node in values)
+    assert cases.value("on_cluster", "count_nodes") == 3
+    for number, instance in enumerate(cases.instances("on_cluster", "where"), start=1):
+        assert cases.api.log(instance).count(f"line {number} of the pod") == 1
+
+
 def test_without_deferral_the_outcome_is_the_same(cases: Any) -> None:
     assert cases.end("waiting") == "success"
     assert cases.value("waiting", "inline") == "counted"

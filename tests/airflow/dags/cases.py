@@ -150,6 +150,25 @@ def references():
     unpack(pack.expand(number=[1, 2, 3]), {"bytes": scramble("hidden")})
 
 
+@dag(schedule=None, catchup=False)
+def on_cluster():
+    """The same on a Kubernetes cluster, one job after three."""
+
+    @task.kinetic(accelerator="cpu", backend="gke")
+    def where(number: int) -> list[Any]:
+        import os
+
+        print(f"line {number} of the pod", flush=True)
+        time.sleep(3)
+        return [number, os.uname().nodename]
+
+    @task.kinetic(accelerator="tpu-v5e-4", backend="gke")
+    def count_nodes(names: list[Any]) -> int:
+        return len(names)
+
+    count_nodes(where.expand(number=[1, 2, 3]))
+
+
 @task.kinetic(**LOCAL, **AGAIN)
 def long_job(seconds: float, name: str) -> str:
     print(f"{name} has begun", flush=True)
@@ -187,5 +206,18 @@ def moved():
     long_job(25, "moved")
 
 
-for each in (shapes, classic, waiting, failing, references, marked, cleared, held, late, adopted, moved):
+for each in (
+    shapes,
+    classic,
+    waiting,
+    failing,
+    references,
+    on_cluster,
+    marked,
+    cleared,
+    held,
+    late,
+    adopted,
+    moved,
+):
     each()
