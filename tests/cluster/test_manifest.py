@@ -13,7 +13,7 @@ from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.cluster.manifest import Delivery, job_manifest
 from kinetic_core.model.accelerators import parse_accelerator
-from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.model.job import JobReference, JobSpec, PodOptions
 
 DELIVERY = Delivery("a" * 64, "b" * 64, "c" * 64)
 
@@ -113,3 +113,51 @@ def test_the_runner_archive_is_the_same_everywhere() -> None:
 def test_the_bootstrap_is_short_and_compiles() -> None:
     compile(BOOTSTRAP, "bootstrap", "exec")
     assert len(BOOTSTRAP) < 4000
+
+
+def test_what_is_asked_for_the_pod() -> None:
+    options = PodOptions(
+        cpu=2.5,
+        disk=1 << 30,
+        reservation="ours",
+        priority_class="high",
+        queue="research",
+        service_account="trainer",
+        node_selector={"zone": "b"},
+        tolerations=({"key": "reserved", "operator": "Exists"},),
+        labels={"team": "a"},
+        secrets={"TOKEN": "hub/token"},
+    )
+    job = manifest("gpu-l4-1", pod=options)
+    pod = job["spec"]["template"]["spec"]
+    assert job["spec"]["suspend"] is True
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert pod["priorityClassName"] == "high"
+    assert pod["serviceAccountName"] == "trainer"
+    assert pod["nodeSelector"]["zone"] == "b"
+    assert pod["nodeSelector"]["cloud.google.com/reservation-name"] == "ours"
+    assert {"key": "reserved", "operator": "Exists"} in pod["tolerations"]
+    assert job["spec"]["template"]["metadata"]["labels"]["team"] == "a"
+    requests = container(job)["resources"]["requests"]
+    assert (requests["cpu"], requests["ephemeral-storage"]) == ("2.5", str(1 << 30))
+    (secret,) = (each for each in container(job)["env"] if each["name"] == "TOKEN")
+    assert secret["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+
+
+def test_ours_cannot_be_relabelled() -> None:
+    job = manifest(pod=PodOptions(labels={"app": "mine"}))
+    assert job["metadata"]["labels"]["app"] == "kinetic"
+
+
+def test_volumes_have_a_place_any_user_may_write_to() -> None:
+    job = manifest(mounts=("/data", "/more"))
+    mounts = {each["mountPath"]: each["name"] for each in container(job)["volumeMounts"]}
+    volumes = {each["name"]: each for each in job["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[mounts["/data"]]["emptyDir"] == volumes[mounts["/more"]]["emptyDir"] == {}
+
+
+def test_root_only_if_asked_for() -> None:
+    security = manifest()["spec"]["template"]["spec"]["securityContext"]
+    assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 1000)
+    root = manifest(pod=PodOptions(run_as_root=True))["spec"]["template"]["spec"]["securityContext"]
+    assert root["runAsUser"] == 0

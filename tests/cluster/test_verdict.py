@@ -8,7 +8,7 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import FailureClass
-from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.cluster.names import CANCELLED, CONTAINER, FAILED_COUNT, IGNORED_COUNT
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.model.states import JobStatus
 
@@ -119,3 +119,45 @@ def test_the_signal_is_told() -> None:
     seen = observe(job(FAILED), [pod(ended(137))])
     assert seen.failure is not None
     assert (seen.failure.signal, seen.failure.exit_code) == (9, 137)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "hopeless"),
+    [
+        ("ErrImagePull", "failed to resolve reference x: not found", FailureClass.IMAGE),
+        ("ImagePullBackOff", "pull access denied, repository does not exist", FailureClass.IMAGE),
+        ("InvalidImageName", "couldn't parse", FailureClass.IMAGE),
+        ("CreateContainerConfigError", 'secret "x" not found', FailureClass.CONFIGURATION),
+        ("ErrImagePull", "dial tcp: i/o timeout", None),
+        ("ImagePullBackOff", "Back-off pulling image", None),
+        ("ContainerCreating", "", None),
+    ],
+)
+def test_what_can_never_start_is_told_from_what_may(
+    reason: str, message: str, hopeless: FailureClass | None
+) -> None:
+    seen = observe(job(), [pod({"waiting": {"reason": reason, "message": message}})])
+    assert seen.status is JobStatus.PENDING
+    assert (seen.failure.failure_class if seen.failure else None) == hopeless
+
+
+@pytest.mark.parametrize("kind", ["WaitingForSlot", "FailedCreate"])
+def test_a_job_without_pods_says_why(kind: str) -> None:
+    seen = observe(job((kind, "", "exceeded quota: gpus")), [])
+    assert (seen.status, seen.reason, seen.message) == (JobStatus.PENDING, kind, "exceeded quota: gpus")
+
+
+def test_a_cancelled_jobs_deadline_is_not_a_deadline() -> None:
+    cancelled = job(("Failed", "DeadlineExceeded", "Job was active longer than specified deadline"))
+    cancelled["metadata"]["annotations"] = {CANCELLED: "true"}
+    seen = observe(cancelled, [pod(ended(143))])
+    assert seen.failure is not None
+    assert seen.failure.failure_class == FailureClass.CANCELLED
+
+
+def test_a_container_that_could_not_start_says_why() -> None:
+    state = ended(128, "StartError")
+    state["terminated"]["message"] = 'exec: "python3": executable file not found in $PATH'
+    seen = observe(job(FAILED), [pod(state)])
+    assert seen.failure is not None
+    assert "executable file not found" in seen.failure.message
