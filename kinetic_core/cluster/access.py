@@ -161,32 +161,23 @@ class ClusterApi:
         read_seconds: float | None,
     ) -> Any:
         """The answer, its body not read yet; a token that has expired is renewed once."""
-        response = self._sent(method, path, body, query, read_seconds)
-        if response.status == 401 and renew(self._target):
-            response.drain_conn()
-            response = self._sent(method, path, body, query, read_seconds)
-        if not 200 <= response.status < 300:
-            raise _refused(response.status, response.data, f"{method} {path}")
-        return response
-
-    def _sent(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str],
-        read_seconds: float | None,
-    ) -> Any:
         client = connection(self._target)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": kind}
-        client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
         url = client.configuration.host + path
         if asked := {key: value for key, value in query.items() if value}:
             url += "?" + urlencode(asked)
         content = None if body is None else dict(body)
         timeout = (CONNECT_SECONDS, read_seconds)
-        return client.call_api(method, url, headers, content, _request_timeout=timeout).response
+        for may_renew in (True, False):
+            headers = {"Accept": "application/json", "Content-Type": kind}
+            client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+            response = client.call_api(method, url, headers, content, _request_timeout=timeout).response
+            if response.status != 401 or not may_renew or not renew(self._target):
+                break
+            response.drain_conn()
+        if not 200 <= response.status < 300:
+            raise _refused(response.status, response.data, f"{method} {path}")
+        return response
 
     @contextmanager
     def _told(self, method: str, path: str) -> Iterator[None]:

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from kinetic_core._runner import wire
@@ -20,6 +19,7 @@ from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.digests import spec_digest
+from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.shipping import Substitutes
 from kinetic_core.model.job import JobReference, JobSpec
@@ -31,8 +31,6 @@ from kinetic_core.packaging.project import locate_project, only_notice
 from kinetic_core.packaging.tree import store_project
 
 _LOG = logging.getLogger(__name__)
-_said: set[tuple[Path, str]] = set()
-"""Notices this process has given: once is enough for a project."""
 
 Progress = Callable[[str], None]
 
@@ -115,12 +113,7 @@ def pack(
         backend = open_backend(name, settings)
     progress("packing")
     function = function.__func__ if isinstance(function, staticmethod) else function
-    environment, notices = capture(options.capture_env_vars, os.environ)
-    spec = _spec(callable_name(function), options, settings, backend.name, environment)
-    notices += backend.check(spec)
-    asked = _asked_output_dir(options, settings)
-    if asked is not None:
-        backend.check_output_dir(asked)
+    spec, notices = _checked_spec(function, options, settings, backend)
     project = locate_project(source_file(function), package_root=settings.package_root)
     modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
     substitutes = Substitutes()
@@ -145,12 +138,7 @@ def pack(
     if substitutes.found:
         substitutes.store(backend.store, settings.cache)
         packed_function = pack_function(function, project, modules, substitutes)
-    for notice in (*notices, *only_notice(project), *tree.notices):
-        if (project.root, notice) not in _said:
-            _said.add((project.root, notice))
-            _LOG.warning("kinetic: %s", notice)
-    if environment:
-        _LOG.info("captured environment variables: %s", ", ".join(environment))
+    give(project.root, (*notices, *only_notice(project), *tree.notices))
     volumes = tuple(
         {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
     )
@@ -228,13 +216,17 @@ def prepare(
     return address(packed, call.args, arguments, job_id=job_id)
 
 
-def _spec(
-    name: str, options: RunOptions, settings: Settings, backend: str, environment: Mapping[str, str]
-) -> JobSpec:
-    return JobSpec(
-        function_name=name,
+def _checked_spec(
+    function: Callable[..., Any], options: RunOptions, settings: Settings, backend: Backend
+) -> tuple[JobSpec, tuple[str, ...]]:
+    """The call's options as the backend accepts them, and notices about them."""
+    environment, notices = capture(options.capture_env_vars, os.environ)
+    if environment:
+        _LOG.info("captured environment variables: %s", ", ".join(environment))
+    spec = JobSpec(
+        function_name=callable_name(function),
         accelerator=options.accelerator,
-        backend=backend,
+        backend=backend.name,
         namespace=options.namespace or settings.namespace,
         memory=options.memory,
         timeout=options.timeout,
@@ -245,6 +237,10 @@ def _spec(
         container_image=options.container_image,
         mounts=tuple(options.volumes),
     )
+    asked = _asked_output_dir(options, settings)
+    if asked is not None:
+        backend.check_output_dir(asked)
+    return spec, (*notices, *backend.check(spec))
 
 
 def _asked_output_dir(options: RunOptions, settings: Settings) -> str | None:

@@ -175,6 +175,21 @@ def run_script(tmp_path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
             script.kill()
 
 
+SIX = (
+    "if __name__ == '__main__':\n"
+    "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
+    "    print(batch.group_id, flush=True)"
+)
+
+
+def two_run(script: subprocess.Popen[str], tmp_path: Path) -> str:
+    """Wait until two jobs of a script's batch run; the batch's id."""
+    assert script.stdout is not None
+    group_id = script.stdout.readline().strip()
+    wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+    return group_id
+
+
 def test_a_script_that_ends_at_once_still_submits_every_input(tmp_path: Path) -> None:
     body = "if __name__ == '__main__': print(work.run_async_map(range(6), max_concurrent=2).group_id)"
     with run_script(tmp_path, body) as script:
@@ -185,16 +200,8 @@ def test_a_script_that_ends_at_once_still_submits_every_input(tmp_path: Path) ->
 
 
 def test_ctrl_c_launches_nothing_more_and_says_what_goes_on(tmp_path: Path) -> None:
-    body = (
-        "if __name__ == '__main__':\n"
-        "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
-        "    print(batch.group_id, flush=True)\n"
-        "    batch.results()"
-    )
-    with run_script(tmp_path, body) as script:
-        assert script.stdout is not None
-        group_id = script.stdout.readline().strip()
-        wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+    with run_script(tmp_path, f"{SIX}\n    batch.results()") as script:
+        group_id = two_run(script, tmp_path)
         script.send_signal(signal.SIGINT)
         _, err = script.communicate(timeout=10)
     assert f"{group_id} launches nothing more; 2 of its jobs go on" in err
@@ -206,30 +213,16 @@ def test_ctrl_c_launches_nothing_more_and_says_what_goes_on(tmp_path: Path) -> N
 
 
 def test_cancelling_an_attached_batch_stops_its_submitter_too(tmp_path: Path) -> None:
-    body = (
-        "if __name__ == '__main__':\n"
-        "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
-        "    print(batch.group_id, flush=True)"
-    )
-    with run_script(tmp_path, body) as script:
-        assert script.stdout is not None
-        group_id = script.stdout.readline().strip()
-        wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+    with run_script(tmp_path, SIX) as script:
+        group_id = two_run(script, tmp_path)
         kinetic_core.attach_batch(group_id).cancel()
         assert script.wait(20) == 0
     assert kinetic_core.attach_batch(group_id).status_counts() == {"FAILED": 2}
 
 
 def test_a_batch_whose_submitter_was_killed_can_be_cancelled(tmp_path: Path) -> None:
-    body = (
-        "if __name__ == '__main__':\n"
-        "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
-        "    print(batch.group_id, flush=True)"
-    )
-    with run_script(tmp_path, body) as script:
-        assert script.stdout is not None
-        group_id = script.stdout.readline().strip()
-        wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+    with run_script(tmp_path, SIX) as script:
+        group_id = two_run(script, tmp_path)
         script.kill()
     batch = kinetic_core.attach_batch(group_id, poll_interval=0.05)
     batch.cancel()
