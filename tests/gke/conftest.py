@@ -68,14 +68,20 @@ def gke(
 
 @pytest.fixture
 def faults(emulator: str) -> Iterator[Any]:
-    """Script faults of the Cloud Storage emulator: `faults(match="...", status=503, times=2)`."""
+    """Script faults of the Cloud Storage emulator: `faults(match="...", status=503, times=2)`.
+
+    Without arguments, the rules and how often each was hit. Every rule must have been hit in the end.
+    """
     import json
     import urllib.request
 
-    def send(method: str, body: dict[str, Any] | None = None) -> None:
+    def send(method: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{emulator}/emulator/faults", data, method=method)
-        urllib.request.urlopen(request).close()
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
 
-    yield lambda **rule: send("POST", rule)
+    yield lambda **rule: send("POST", rule) if rule else send("GET")
+    rules = send("GET")
     send("DELETE")
+    assert [rule for rule in rules if not rule["hits"]] == []

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -194,7 +195,7 @@ def test_one_id_is_one_job_however_often_it_is_submitted(api: ClusterApi) -> Non
 @pytest.mark.parametrize(
     "rule",
     [
-        {"match": "POST .*payload", "status": 503, "times": 2},
+        {"match": "POST .*upload", "status": 503, "times": 2},
         {"match": "POST .*upload", "drop": "after", "times": 3},
         {"match": "GET .*alt=media", "status": 503, "times": 3},
         {"match": "GET .*alt=media", "drop": "mid-body", "after_bytes": 10, "times": 2},
@@ -410,3 +411,28 @@ def test_a_bucket_one_may_not_write_to_is_named(emulator: str, monkeypatch: pyte
     monkeypatch.setenv("KINETIC_BUCKET", name)
     with pytest.raises(StoreError, match=rf"in gs://{name}: not permitted .*roles/storage.objectUser"):
         greet("nobody")
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2], ids=["payload", "handle", "index"])
+def test_a_submitter_killed_at_any_step_is_resumed_by_the_next(
+    api: ClusterApi, faults: Any, stored: int
+) -> None:
+    job_id = f"job-{secrets.token_hex(8)}"
+    call, options = Call(str, (7,)), RunOptions.checked(accelerator="cpu")
+    prepared = prepare(call, options, job_id=job_id)  # the project is stored now
+    program = (
+        "from kinetic_core.lifecycle.options import RunOptions\n"
+        "from kinetic_core.lifecycle.submission import Call, prepare, submit\n"
+        f"submit(prepare(Call(str, (7,)), RunOptions.checked(accelerator='cpu'), job_id={job_id!r}))\n"
+    )
+    if stored:
+        faults(match="POST .*upload", delay=0.001, times=stored)
+    faults(match="POST .*upload", delay=30)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as submitter:
+        wait_for(lambda: faults()[-1]["hits"] == 1, 20)
+        submitter.kill()
+    handle = kinetic_core.JobHandle.of(submit(prepared))
+    assert handle.result(stream_logs=False, cleanup=False) == "7"
+    assert len(pods(api, handle)) == 1
+    handle.cleanup()
