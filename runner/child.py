@@ -31,6 +31,8 @@ def run_child(job: Job, store: Store) -> None:
     header: dict[str, Any] = {}
     try:
         header, parts = _payload(job, store)
+        phase = "python"
+        _check_python(header)
         os.environ.update(header["env"])
         phase = "project files"
         world = make_world(job, store, header)
@@ -42,7 +44,7 @@ def run_child(job: Job, store: Store) -> None:
         _leave(job, _unavailable(exc, phase))
         return
     except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
-        _leave(job, results.misconfigured(exc, phase, _advice(exc, header)))
+        _leave(job, results.misconfigured(exc, phase, _advice(exc)))
         return
     gc.enable()  # the bootstrap stopped it while modules were loaded
     _note_time(job, "user_started")
@@ -134,12 +136,18 @@ def _unavailable(error: StoreUnavailable, phase: str) -> Outcome:
     return Outcome("failed", "none", {}, failure)
 
 
-def _advice(error: BaseException, header: dict[str, Any]) -> str:
-    client = header.get("client", {})
+def _check_python(header: dict[str, Any]) -> None:
+    """Refuse another Python: the function is bytecode, which another version runs wrongly, or dies of."""
     here = ".".join(map(str, sys.version_info[:2]))
-    there = ".".join(str(client.get("python", here)).split(".")[:2])
+    there = ".".join(str(header["client"]["python"]).split(".")[:2])
     if here != there:
-        return f". The job was submitted from Python {there} and runs on {here}: use an image with {there}"
+        raise ValueError(
+            f"the job was submitted from Python {there}, and its image has {here}. Use an image with Python "
+            f"{there}, or submit from {here}"
+        )
+
+
+def _advice(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f". {error.name!r} is neither in the shipped project nor installed where the job runs"
     if isinstance(error, MissingObject):

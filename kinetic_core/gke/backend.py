@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -60,7 +61,7 @@ class GkeBackend:
         if not self._settings.container_image:
             raise ConfigurationError(
                 "no container image: pass container_image=, or set KINETIC_CONTAINER_IMAGE, to an image with "
-                "Python 3.11 or newer and what your function imports"
+                f"Python {sys.version_info[0]}.{sys.version_info[1]} and what your function imports"
             )
         return self._settings.container_image
 

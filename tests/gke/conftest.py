@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ def api() -> ClusterApi:
         pytest.skip(
             "no KUBECONFIG and KINETIC_TEST_IMAGE: start ../shared/cluster/testcluster and eval its env"
         )
+    version = ".".join(map(str, sys.version_info[:2]))
+    if not IMAGE.endswith(f":{version}"):
+        pytest.skip(f"{IMAGE} has another Python than {version}, which a job would refuse")
     return ClusterApi(Target(KUBECONFIG))
 
 

@@ -176,6 +176,14 @@ def test_a_missing_module_is_named(attempts: Attempts) -> None:
         attempts.outcome().value_or_raise()
 
 
+def test_another_python_is_refused_before_anything_is_loaded(attempts: Attempts, tmp_path: Path) -> None:
+    code = attempts.submit(appending(tmp_path / "ran"), client={"python": "3.9.1"}).run()
+    assert code == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobMisconfigured, match=r"submitted from Python 3\.9, and its image has 3\.\d+\. Use"):
+        attempts.outcome().value_or_raise()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_only_the_last_failure_is_committed(attempts: Attempts) -> None:
     attempts.retries = 1
     assert attempts.submit(lambda: 1 / 0).run() == wire.EXIT_USER_ERROR
