@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+_PATIENCE = 150.0
+"""Seconds for an answer: with SQLite one writer waits for another, now and then for half a minute."""
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -86,7 +88,7 @@ class AirflowApi:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310  our own localhost URL
-        with _OPENER.open(request, timeout=30) as response:
+        with _OPENER.open(request, timeout=_PATIENCE) as response:
             text = response.read()
         return json.loads(text) if text else None
 
