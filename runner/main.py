@@ -14,6 +14,7 @@ from . import wire
 from .child import OUTCOME_FILE, TIMES_FILE, run_child
 from .evidence import death, peak_memory
 from .job import BadEnvironment, Job, take_job
+from .memory import MemoryGauge
 from .outcome import Outcome
 from .results import flush_streams
 from .store import Store, StoreUnavailable, open_store
@@ -87,18 +88,20 @@ def _run(job: Job, store: Store) -> tuple[Outcome, Ending]:
     tee = LogTee(job, store, reading)
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
-    ending = watch_child(child, tee, job.grace, signals)
+    gauge = MemoryGauge()
+    ending = watch_child(child, tee, job.grace, signals, gauge)
     try:
         with open(os.path.join(job.work_dir, OUTCOME_FILE), "rb") as stream:
             outcome = Outcome.from_frame(stream.read())
     except FileNotFoundError:
         tee.pump()
-        outcome = death(ending, tee.last_lines())
+        outcome = death(ending, tee.last_lines(), gauge)
     except wire.FrameError as exc:
         tee.pump()
-        outcome = death(ending, tee.last_lines(), f"; its outcome file is unreadable: {exc}")
+        outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
     tee.close()
     signals.release()
+    gauge.clear_note()
     return outcome, ending
 
 

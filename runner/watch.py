@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 
+from .memory import MemoryGauge
 from .tee import LogTee
 
 _KILL_RESERVE = 2.0
@@ -49,17 +50,17 @@ class Signals:
         os.close(self._waker)
 
 
-def watch_child(child: int, tee: LogTee, grace: float, signals: Signals) -> Ending:
-    """Pump the child's output until it is dead.
+def watch_child(child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge) -> Ending:
+    """Pump the child's output, and look at the memory, until it is dead.
 
     SIGTERM and SIGINT are passed on to the child; if it has not ended `grace` seconds later, less what
     publishing takes, it is killed.
     """
-    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals))
+    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge))
     return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
 
 
-def _until_dead(child: int, tee: LogTee, grace: float, signals: Signals) -> int:
+def _until_dead(child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge) -> int:
     deadline: float | None = None
     open_pipe = True
     while True:
@@ -70,6 +71,7 @@ def _until_dead(child: int, tee: LogTee, grace: float, signals: Signals) -> int:
         if tee.pipe in ready:
             open_pipe = tee.pump()
         tee.tick()
+        gauge.sample()
         status = _reap(child)
         if status is not None:
             return status

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,8 +75,6 @@ def run_map(
         "group_kind": "map",
         "group_name": name,
         "tags": dict(tags or {}),
-    }
-    manifest |= {
         "created_at": time.time(),
         "total_expected": len(items),
         "submit_fn_name": packed.function_name,
@@ -86,10 +84,7 @@ def run_map(
     submitter = _Submitter(
         packed, group_id, items, input_mode, max_concurrent, fail_fast, cancel_running_on_fail, board
     )
-    # Not a daemon: a script that ends right after the call still submits all its inputs.
-    held = hub_for(packed.backend, packed.spec.namespace).held()
-    held.__enter__()
-    threading.Thread(target=submitter.run, args=(held,), name=f"kinetic-{group_id}").start()
+    submitter.start()
     return BatchHandle(group_id, name, tags or {}, board, packed.backend)
 
 
@@ -134,7 +129,20 @@ class _Submitter:
     cancel_running: bool
     board: Board
 
-    def run(self, held: AbstractContextManager[None]) -> None:
+    def start(self) -> None:
+        """Submit in a thread that is no daemon: a script that ends now still submits all its inputs."""
+        with ExitStack() as kept:
+            kept.enter_context(hub_for(self.packed.backend, self.packed.spec.namespace).held())
+            threading.Thread(
+                target=self._run, args=(kept.pop_all(),), name=f"kinetic-{self.group_id}"
+            ).start()
+
+    def _run(self, observing: ExitStack) -> None:
+        with observing:
+            self._submit_all()
+            finish(self.packed.backend, self.group_id, self.board)
+
+    def _submit_all(self) -> None:
         error: BaseException | None = None
         try:
             for index, item in enumerate(self.items):
@@ -147,8 +155,6 @@ class _Submitter:
             _LOG.exception("submitting %s failed", self.group_id)
             error = exc
         self.board.finish(error)
-        finish(self.packed.backend, self.group_id, self.board)
-        held.__exit__(None, None, None)
 
     def _may_launch(self) -> bool:
         board = self.board

@@ -59,6 +59,21 @@ def connection(target: Target) -> ApiClient:
     return client.ApiClient(configuration)
 
 
+def gke_cluster(target: Target) -> dict[str, Any]:
+    """The cluster as the GKE API describes it (container/v1 projects.locations.clusters.get): its endpoint,
+    its certificate, its `nodePools`. Raises ConfigurationError.
+    """
+    name = f"projects/{target.project}/locations/{target.zone}/clusters/{target.cluster}"
+    answer = _credentials().get(f"{_endpoint()}/v1/{quote(name)}")
+    if answer.status_code != 200:
+        raise ConfigurationError(
+            f"the GKE API does not give {name}: {_message(answer)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
+            "and KINETIC_CLUSTER, and at your permission container.clusters.get"
+        )
+    found: dict[str, Any] = answer.json()
+    return found
+
+
 def renew(target: Target) -> bool:
     """Get another token after the server has refused one; False where tokens are not ours to get."""
     if target.kubeconfig or not target.project:
@@ -86,14 +101,7 @@ def _from_files(configuration: Configuration, target: Target) -> None:
 
 
 def _from_gke(configuration: Any, target: Target) -> None:
-    """Address and certificate from the GKE API (container/v1 projects.locations.clusters.get)."""
-    answer = _credentials().get(f"{_endpoint()}/v1/{quote(str(target))}")
-    if answer.status_code != 200:
-        raise ConfigurationError(
-            f"the GKE API does not give {target}: {_message(answer)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
-            "and KINETIC_CLUSTER, and at your permission container.clusters.get"
-        )
-    found = answer.json()
+    found = gke_cluster(target)
     configuration.host = f"https://{found['endpoint']}"
     configuration.ca_cert_data = base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
     configuration.api_key_prefix["BearerToken"] = "Bearer"

@@ -30,6 +30,9 @@ _PUBLISH_SECONDS = 10
 UNCOLLECTED_SECONDS = 7 * 24 * 3600
 """How long a finished Job stays for somebody to verify and collect its outcome."""
 
+_SPACE = 1 << 30
+"""Bytes of disk for what user code writes, if nothing is said about it."""
+
 WORK_DIR = "/kinetic"
 """A volume of the pod's own: workspace, data, home."""
 _USER = 1000
@@ -175,11 +178,14 @@ def _resources(spec: JobSpec) -> dict[str, Any]:
         requests["cpu"] = f"{spec.pod.cpu:g}"
     if spec.pod.disk is not None:
         requests["ephemeral-storage"] = limits["ephemeral-storage"] = str(spec.pod.disk)
+    else:
+        requests["ephemeral-storage"] = str(_SPACE + 2 * spec.shipped)  # packs, and what is in them
     return {"requests": requests, "limits": limits}
 
 
 def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> list[dict[str, Any]]:
     values = {
+        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
         "KINETIC_STORE": reference.store_uri,
         "KINETIC_JOB_ID": reference.job_id,
         "KINETIC_RUNNER_SHA256": delivery.runner_sha256,

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import (
-    CANCELLED,
-    CONTAINER,
-    FAILED_COUNT,
-    FAILED_CREATE,
-    IGNORED_COUNT,
-    WAITING_FOR_SLOT,
+from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, NODE_SILENT, WAITING_FOR_SLOT
+from kinetic_core.cluster.pods import (
+    attempt_of,
+    cannot_start,
+    conditions,
+    container_state,
+    evicted_for_own_use,
+    is_silent,
+    out_of_memory,
+    terminated,
+    why_waiting,
 )
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
 
 Object = Mapping[str, Any]
 
-_NEVER_PULLED = ("ErrImageNeverPull", "InvalidImageName")
-_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", *_NEVER_PULLED)
-_REFUSED = re.compile(r"not found|manifest unknown|denied|unauthorized|forbidden", re.IGNORECASE)
-"""A registry's answer that stays the same; one that cannot be reached may still answer."""
 _REASONS = {
     "DeadlineExceeded": FailureClass.DEADLINE,
     "Cancelled": FailureClass.CANCELLED,
@@ -44,28 +43,23 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
 
     An observation that is not terminal but has a failure is of a job that can never run.
     """
-    status: Mapping[str, Any] = job.get("status") or {}
     newest = sorted(pods, key=lambda pod: (attempt_of(pod), pod["metadata"].get("creationTimestamp") or ""))
     last = newest[-1] if newest else None
-    conditions = {
-        condition["type"]: condition
-        for condition in status.get("conditions", ())
-        if condition.get("status") == "True"
-    }
+    told = {kind: each for kind, each in conditions(job).items() if each.get("status") == "True"}
     seen = JobObservation(
         JobStatus.PENDING,
         attempt=attempt_of(last) if last else 0,
         created_at=seconds(job["metadata"].get("creationTimestamp")),
         started_at=_started(newest),
     )
-    if done := conditions.get("Complete"):
+    if done := told.get("Complete"):
         at = seconds(done.get("lastTransitionTime"))
         message = "the function returned"
         return replace(seen, status=JobStatus.SUCCEEDED, reason="Completed", message=message, finished_at=at)
-    if ended := conditions.get("Failed"):
+    if ended := told.get("Failed"):
         if CANCELLED in (job["metadata"].get("annotations") or {}):
             ended = {**ended, "reason": "Cancelled", "message": "the job was cancelled"}
-        failure = _failure(ended, last)
+        failure = _failure(ended, newest)
         return replace(
             seen,
             status=JobStatus.FAILED,
@@ -74,19 +68,19 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
             failure=failure,
             finished_at=seconds(ended.get("lastTransitionTime")),
         )
-    if any(_is_running(pod) for pod in newest):
-        return replace(seen, status=JobStatus.RUNNING, reason="Running", message="the runner has started")
+    if worn := _own_use_exceeded(job, newest):
+        return replace(seen, reason="Evicted", message=worn.message, failure=worn)
+    running = next((pod for pod in reversed(newest) if "running" in container_state(pod)), None)
+    if running is not None:
+        reason, message = _how_running(running)
+        return replace(seen, status=JobStatus.RUNNING, reason=reason, message=message)
     for kind in (WAITING_FOR_SLOT, FAILED_CREATE):
-        if last is None and kind in conditions:
-            return replace(seen, reason=kind, message=conditions[kind].get("message") or "")
-    reason, message = _why_waiting(last)
-    return replace(seen, reason=reason, message=message, failure=_hopeless(last))
-
-
-def attempt_of(pod: Object) -> int:
-    """How many attempts of its index ended before this pod's."""
-    annotations = pod["metadata"].get("annotations") or {}
-    return sum(int(annotations.get(name) or 0) for name in (FAILED_COUNT, IGNORED_COUNT))
+        if last is None and kind in told:
+            return replace(seen, reason=kind, message=told[kind].get("message") or "")
+    if last is None:
+        return replace(seen, reason="Created", message="no pod exists yet")
+    reason, message = why_waiting(last)
+    return replace(seen, reason=reason, message=message, failure=cannot_start(last))
 
 
 def seconds(timestamp: str | None) -> float | None:
@@ -98,16 +92,36 @@ def seconds(timestamp: str | None) -> float | None:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
-def _failure(condition: Object, pod: Object | None) -> Failure:
+def _how_running(pod: Object) -> tuple[str, str]:
+    if not is_silent(pod):
+        return "Running", "the runner has started"
+    node = (pod.get("spec") or {}).get("nodeName")
+    text = (
+        f"node {node} has stopped reporting. The job may go on there unseen, so nothing replaces it until "
+        "the node reports again, or is known to be dead; its outcome counts whenever it is stored"
+    )
+    return NODE_SILENT, text
+
+
+def _own_use_exceeded(job: Object, pods: Sequence[Object]) -> Failure | None:
+    """Kubernetes repeats at no cost what it evicts from a full node, even one that the pod filled."""
+    failures = evicted_for_own_use(pods)
+    retries = (job.get("spec") or {}).get("backoffLimitPerIndex") or 0
+    return failures[-1] if len(failures) > retries else None
+
+
+def _failure(condition: Object, pods: Sequence[Object]) -> Failure:
     """How a failed Job failed: its own reason if that says it, else how its last container ended."""
+    pod = pods[-1] if pods else None
     reason, message = condition.get("reason") or "", condition.get("message") or ""
-    ended = _terminated(pod) or {}
+    ended = terminated(pod) or {}
     code = ended.get("exitCode")
     signal = ended.get("signal") or (code - 128 if isinstance(code, int) and code > 128 else None)
     if reason in _REASONS:
         return Failure(_REASONS[reason], message or reason, exit_code=code, signal=signal)
-    if ended.get("reason") == "OOMKilled":
-        text = "the container was killed because its memory limit was reached"
+    if evicted := evicted_for_own_use(pods[-1:]):
+        return replace(evicted[0], exit_code=code, signal=signal)
+    if pod is not None and (text := out_of_memory(pod)):
         return Failure(FailureClass.OUT_OF_MEMORY, text, exit_code=code, signal=signal)
     if code in _EXITS:
         kind, text = _EXITS[code]
@@ -122,50 +136,9 @@ def _failure(condition: Object, pod: Object | None) -> Failure:
     return Failure(FailureClass.CONTROL_PLANE, message or reason or "the job failed without a reason")
 
 
-def _hopeless(pod: Object | None) -> Failure | None:
-    """Why this pod, and every one like it, can never start; None as long as waiting may help."""
-    waiting = (_state(pod) if pod else {}).get("waiting") or {}
-    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
-    if reason in _NEVER_PULLED or (reason in _IMAGE_REASONS and _REFUSED.search(message)):
-        return Failure(FailureClass.IMAGE, f"the container image cannot be pulled: {message}", "image")
-    if reason == "CreateContainerConfigError":
-        return Failure(FailureClass.CONFIGURATION, f"the container cannot be made: {message}", "container")
-    return None
-
-
 def _started(pods: Sequence[Object]) -> float | None:
     for pod in pods:
-        for state in (_state(pod).get("running"), _terminated(pod)):
+        for state in (container_state(pod).get("running"), terminated(pod)):
             if state and state.get("startedAt"):
                 return seconds(state["startedAt"])
     return None
-
-
-def _is_running(pod: Object) -> bool:
-    return bool(_state(pod).get("running"))
-
-
-def _state(pod: Object) -> Mapping[str, Any]:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    for status in statuses:
-        if status.get("name") == CONTAINER:
-            return status.get("state") or {}
-    return {}
-
-
-def _terminated(pod: Object | None) -> Mapping[str, Any] | None:
-    return _state(pod).get("terminated") if pod else None
-
-
-def _why_waiting(pod: Object | None) -> tuple[str, str]:
-    if pod is None:
-        return "Created", "no pod exists yet"
-    waiting = _state(pod).get("waiting") or {}
-    if waiting.get("reason") in _IMAGE_REASONS:
-        return waiting["reason"], waiting.get("message") or "the container image cannot be pulled"
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return condition.get("reason") or "Unschedulable", condition.get("message") or ""
-    if _terminated(pod) is not None:
-        return "Restarting", "the attempt ended; another follows"
-    return waiting.get("reason") or "Starting", waiting.get("message") or "the pod is starting"

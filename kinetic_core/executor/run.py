@@ -70,7 +70,8 @@ def run(
     timeout: seconds from submission after which the job is ended; None for no limit.
     retries: extra attempts after the function failed.
     infrastructure_retries: those after what was not its fault: preemption, a lost node, the store.
-    cpu, disk: cores and ephemeral storage to ask for; None for what the accelerator's machine has.
+    cpu, disk: cores and ephemeral storage to ask for; None for what the accelerator's machine has, and
+        for the disk that project and data need. A job that uses more than `disk` is evicted.
     reservation, priority_class, queue (of Kueue), service_account, node_selector, tolerations, labels: as
         Kubernetes and GKE mean them.
     secrets: variable to `"secret/key"` of the namespace; the value never leaves the cluster.

@@ -7,16 +7,16 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import SELECTOR, Informer
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
-from kinetic_core.cluster.names import CANCELLED, CONTAINER, JOB_ID, JOB_NAME, SPEC_DIGEST
-from kinetic_core.cluster.verdict import attempt_of, observe
+from kinetic_core.cluster.names import CANCELLED, JOB_ID, JOB_NAME, SPEC_DIGEST
+from kinetic_core.cluster.pods import attempt_of
+from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import (
     BackendUnavailable,
@@ -26,16 +26,17 @@ from kinetic_core.errors import (
     InvalidRequest,
     JobConflict,
 )
-from kinetic_core.gke.pod_logs import PodLog
+from kinetic_core.gke.logs import JobLogs
+from kinetic_core.gke.supply import SupplyReader
 from kinetic_core.model.job import JobSpec
 from kinetic_core.storage.gcs import GcsObjectStore
 
 Object = dict[str, Any]
+Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 
 _CREATE_SECONDS = 60.0
 _CANCEL_SECONDS = 90.0
 _POLL_SECONDS = 0.2
-_LOGS_KEPT = 4
 _LOG = logging.getLogger(__name__)
 
 
@@ -48,9 +49,9 @@ class GkeBackend:
         self._api = ClusterApi(target)
         self._target = target
         self._settings = settings
+        self._supply = SupplyReader(self._api, settings)
         self.store = GcsObjectStore.at(location, settings.project)
-        self._followers: dict[str, PodLog] = {}
-        self._ended_logs: dict[str, bytes] = {}
+        self._logs = JobLogs(self._api, self.store)
 
     @property
     def key(self) -> str:
@@ -66,7 +67,7 @@ class GkeBackend:
         return self._settings.container_image
 
     def check(self, spec: JobSpec) -> tuple[str, ...]:
-        """Refuse slices of several hosts, and a cluster that cannot be reached."""
+        """Refuse slices of several hosts, and a job without an image."""
         if spec.accelerator.hosts > 1:
             raise BackendUnavailable(
                 f"accelerator={str(spec.accelerator)!r} is {spec.accelerator.hosts} hosts; this version runs "
@@ -119,8 +120,12 @@ class GkeBackend:
         if job is None:
             return None
         query = {"labelSelector": f"{SELECTOR},{JOB_ID}={job_id}"}
-        pods = self._api.list("Pod", namespace, query)["items"]
-        return job, [{"kind": "Pod", **pod} for pod in pods]
+        return job, self._api.list("Pod", namespace, query)["items"]
+
+    def never_runs(self, found: Found) -> str | None:
+        """Asks for the cluster's nodes and node pools, at most twice a minute."""
+        newest = max(found[1], key=attempt_of, default=None)
+        return None if newest is None else self._supply.read().refusal(newest)
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Returns when its pods have ended; the Job stays to say how.
@@ -144,6 +149,7 @@ class GkeBackend:
         """Let the Job fail by its deadline, now: its pods get SIGTERM."""
         body: Object = {
             "metadata": {"annotations": {CANCELLED: "true"}},
+            # One that a queue has suspended has no deadline; its pods find the mark and run nothing.
             "spec": {"activeDeadlineSeconds": 1, "suspend": False},
         }
         self._api.patch("Job", namespace, _name(job_id), body)
@@ -158,30 +164,7 @@ class GkeBackend:
         """Followed on the node while the container runs; afterwards what its runner kept in the store."""
         found = self.get(namespace, job_id)
         pod = next((pod for pod in found[1] if attempt_of(pod) == attempt), None) if found else None
-        if pod is None:
-            return None
-        name = pod["metadata"]["name"]
-        if (pod.get("status") or {}).get("phase") == "Running":
-            follower = self._followers.get(name)
-            if follower is None or not follower.is_alive:
-                follower = self._followers[name] = PodLog(self._api, namespace, name)
-            return follower.read(offset)
-        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            return None
-        return self._ended_log(namespace, job_id, attempt, name)[offset:]
-
-    def _ended_log(self, namespace: str, job_id: str, attempt: int, pod: str) -> bytes:
-        """All that a container printed that has ended: it does not change, so it is read once."""
-        self._followers.pop(pod, None)
-        text = self._ended_logs.get(pod)
-        if text is None:
-            prefix = wire.log_object(job_id, attempt, 0).rpartition("/")[0] + "/"
-            text = b"".join(self.store.read(info.name) for info in self.store.list(prefix))
-            text = text or self._api.pod_log(namespace, pod, CONTAINER) or b""
-            if len(self._ended_logs) >= _LOGS_KEPT:
-                self._ended_logs.clear()
-            self._ended_logs[pod] = text
-        return text
+        return None if pod is None else self._logs.read(namespace, job_id, pod, offset)
 
     def _is_same(self, namespace: str, name: str, digest: str) -> bool:
         """Whether the Job of that name is this one; False if it has gone, or is about to."""

@@ -46,6 +46,9 @@ class Backend(Protocol):
     def get(self, namespace: str, job_id: str) -> Found | None:
         """The Job and its Pods now, None if there is no such Job."""
 
+    def never_runs(self, found: Found) -> str | None:
+        """Why nothing here can ever run the job, which no node takes now; None while something may."""
+
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: stop everything the job runs, return when it is dead. Idempotent."""
 

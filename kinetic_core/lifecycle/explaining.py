@@ -10,7 +10,8 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.names import CONTAINER
-from kinetic_core.cluster.verdict import attempt_of, seconds
+from kinetic_core.cluster.pods import attempt_of
+from kinetic_core.cluster.verdict import seconds
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.observing import observe

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from kinetic_core.cluster.names import NODE_SILENT
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.model.job import JobObservation, JobReference
 
 _POLL_SECONDS = 0.04
 _RETRY_SECONDS = 2.0
+_UNSEEN_SECONDS = 5.0
+"""How often the store is asked for the outcome of a job that Kubernetes cannot see."""
 _LOG = logging.getLogger(__name__)
 
 Callback = Callable[[JobObservation], None]
@@ -132,10 +135,10 @@ class JobHub:
             observation = look(self.backend, subscriptions[0].reference)
         except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
             _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
-            with self._lock:
-                if job_id in self._subscriptions:
-                    self._look_at[job_id] = time.monotonic() + _RETRY_SECONDS
+            self._look_again(job_id, _RETRY_SECONDS)
             return
+        if observation.reason == NODE_SILENT:
+            self._look_again(job_id, _UNSEEN_SECONDS)
         for subscription in subscriptions:
             if subscription.closed or subscription.last == observation:
                 continue
@@ -144,6 +147,11 @@ class JobHub:
                 subscription.callback(observation)
             except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
                 _LOG.exception("an observer of %s failed", job_id)
+
+    def _look_again(self, job_id: str, seconds: float) -> None:
+        with self._lock:
+            if job_id in self._subscriptions:
+                self._look_at[job_id] = time.monotonic() + seconds
 
 
 _hubs: dict[tuple[str, str], JobHub] = {}

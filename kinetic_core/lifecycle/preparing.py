@@ -64,6 +64,7 @@ class Packed:
     settings: Settings
     options: RunOptions
     tree: str
+    tree_bytes: int
     volumes: tuple[Mapping[str, Any], ...]
     substitutes: Substitutes
 
@@ -143,7 +144,16 @@ def pack(
         {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
     )
     return Packed(
-        function, packed_function, spec, backend, settings, options, tree.sha256, volumes, substitutes
+        function,
+        packed_function,
+        spec,
+        backend,
+        settings,
+        options,
+        tree.sha256,
+        tree.size,
+        volumes,
+        substitutes,
     )
 
 
@@ -177,6 +187,7 @@ def address(
         output_dir=outputs,
         group_id=group.group_id if group else None,
         group_index=group.index if group else None,
+        shipped=packed.tree_bytes + substitutes.size + len(pickled.body),
     )
     call = (packed.function, args, arguments) if job_id is not None and group is None else None
     digest = spec_digest(packed, pickled.body, call)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.names import CANCELLED
+from kinetic_core.cluster.names import CANCELLED, NODE_SILENT, UNSCHEDULABLE
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found
@@ -28,16 +28,18 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
     if found is None:
         return _from_store(backend.store, reference)
     observation = verdict(*found)
+    if observation.reason == UNSCHEDULABLE and (text := backend.never_runs(found)):
+        failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, text, "scheduling")
+        observation = replace(observation, message=text, failure=failure)
     if observation.failure is not None and not observation.is_terminal:
         return _give_up(backend, reference, found, observation)
     given_up = CANCELLED in (found[0]["metadata"].get("annotations") or {})
-    if observation.status is JobStatus.SUCCEEDED or not (observation.is_terminal or given_up):
+    may_be_over = observation.is_terminal or given_up or observation.reason == NODE_SILENT
+    if observation.status is JobStatus.SUCCEEDED or not may_be_over:
         return observation
     committed = _from_store(backend.store, reference)
-    if not observation.is_terminal and committed.status is JobStatus.NOT_FOUND:
-        return observation
     if committed.status is JobStatus.NOT_FOUND:
-        return settle(backend, reference, found, observation)
+        return settle(backend, reference, found, observation) if observation.is_terminal else observation
     # The runner may have been killed between committing and exiting: what it committed counts.
     times = (observation.created_at, observation.started_at, observation.finished_at)
     return replace(committed, created_at=times[0], started_at=times[1], finished_at=times[2])
@@ -48,16 +50,18 @@ def _give_up(
 ) -> JobObservation:
     """End a job that can never run, instead of letting it wait for ever."""
     settled = settle(backend, reference, found, observation)
-    backend.abandon(reference.namespace, reference.job_id)
-    return replace(
-        settled, status=JobStatus.FAILED, message=settled.failure.message if settled.failure else ""
-    )
+    if settled.status is not JobStatus.SUCCEEDED:
+        backend.abandon(reference.namespace, reference.job_id)
+    return settled
 
 
 def settle(
     backend: Backend, reference: JobReference, found: Found, observation: JobObservation
 ) -> JobObservation:
-    """Write the verdict of a job that ended without an outcome; the observation with its evidence."""
+    """Write the verdict of a job without an outcome; the observation with its evidence.
+
+    What somebody committed before, a late runner or another observer, counts instead.
+    """
     failure = observation.failure or wire.Failure(wire.FailureClass.CONTROL_PLANE, observation.message)
     lines = failure.last_lines or last_lines(backend, reference, observation.attempt)
     failure = replace(failure, last_lines=lines)
@@ -76,8 +80,8 @@ def settle(
             wire.result_object(reference.job_id), wire.encode_frame(header, {}, outcome_key(found[0]))
         )
     except ObjectExists:
-        return replace(observation, failure=failure)
-    return replace(observation, failure=failure)
+        return _from_store(backend.store, reference)
+    return replace(observation, status=JobStatus.FAILED, message=failure.message, failure=failure)
 
 
 def outcome_key(job: Mapping[str, Any] | None) -> bytes | None:

@@ -52,6 +52,11 @@ class Substitutes:
         for path in self.found.keys() - self._stored.keys():
             self._stored[path] = store_data(Path(path), store, cache=cache)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all data that is stored."""
+        return sum(tree.size for tree in self._stored.values())
+
     def tree(self, data: Data) -> str:
         """The tree of stored data."""
         return self._stored[data.path].sha256

@@ -133,6 +133,9 @@ class LocalBackend:
             raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
         return (_with_reason(record), record["pods"]) if record else None
 
+    def never_runs(self, found: object) -> None:
+        """Any accelerator is accepted here."""
+
     def abandon(self, namespace: str, job_id: str) -> None:
         self.delete(namespace, job_id)
 

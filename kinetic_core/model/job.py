@@ -16,7 +16,8 @@ from kinetic_core.model.states import JobStatus
 class PodOptions:
     """What a user may say about the pod besides its accelerator. Means something on a cluster only.
 
-    `cpu` is in cores, `disk` in bytes, both requested; None leaves them to the accelerator's machine.
+    `cpu` is in cores, `disk` in bytes of ephemeral storage; None asks for what the accelerator's machine
+    has, and for the disk that what ships needs.
     `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue.
     """
 
@@ -40,7 +41,7 @@ class JobSpec:
     `memory` is in bytes per host; `timeout` in seconds from the job's creation; `retries` counts extra
     attempts after user errors, `infrastructure_retries` those after what was not the user's fault.
     `environment` is applied before the user's code is unpickled. `mounts` are the
-    absolute paths at which the job finds its volumes.
+    absolute paths at which the job finds its volumes, `shipped` the bytes of project, data and arguments.
     """
 
     function_name: str
@@ -59,6 +60,7 @@ class JobSpec:
     mounts: tuple[str, ...] = ()
     group_id: str | None = None
     group_index: int | None = None
+    shipped: int = 0
 
 
 @dataclass(frozen=True)

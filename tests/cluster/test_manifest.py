@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +162,22 @@ def test_root_only_if_asked_for() -> None:
     assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 1000)
     root = manifest(pod=PodOptions(run_as_root=True))["spec"]["template"]["spec"]["securityContext"]
     assert root["runAsUser"] == 0
+
+
+@pytest.mark.parametrize(("protocol", "used"), [(wire.PROTOCOL, True), (wire.PROTOCOL + 1, False)])
+def test_an_images_own_runner_is_used_if_it_speaks_the_same_protocol(
+    tmp_path: Path, protocol: int, used: bool
+) -> None:
+    own = tmp_path / "remote_runner.py"
+    own.write_text(f"import sys\nKINETIC_PROTOCOL = {protocol}\nprint('from the image')\nsys.exit(7)\n")
+    program = BOOTSTRAP.replace("/app/remote_runner.py", str(own))
+    environment = {
+        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
+        "KINETIC_STORE": f"file://{tmp_path}/no-store",
+        "KINETIC_RUNNER_SHA256": "0" * 64,
+    }
+    command = [sys.executable, "-u", "-c", program.replace("range(10)", "range(1)").replace("== 9", "== 0")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 7) is used
+    assert ("from the image" in done.stdout) is used
+    assert ("cannot fetch the runner" in done.stderr) is not used

@@ -8,7 +8,7 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import FailureClass
-from kinetic_core.cluster.names import CANCELLED, CONTAINER, FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.cluster.names import CANCELLED, CONTAINER, FAILED_COUNT, IGNORED_COUNT, NODE_SILENT
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.model.states import JobStatus
 
@@ -161,3 +161,73 @@ def test_a_container_that_could_not_start_says_why() -> None:
     seen = observe(job(FAILED), [pod(state)])
     assert seen.failure is not None
     assert "executable file not found" in seen.failure.message
+
+
+READY = {"type": "Ready", "status": "True"}
+NOT_READY = {"type": "Ready", "status": "False"}
+CONTAINERS_READY = {"type": "ContainersReady", "status": "True"}
+CONTAINERS_NOT_READY = {"type": "ContainersReady", "status": "False"}
+
+
+@pytest.mark.parametrize(
+    ("told", "silent"),
+    [
+        ([READY, CONTAINERS_READY], False),
+        ([NOT_READY, CONTAINERS_NOT_READY], False),  # the kubelet says so itself
+        ([NOT_READY, CONTAINERS_READY], True),
+        ([], False),
+    ],
+)
+def test_a_silent_node_is_told_from_a_pod_that_is_not_ready(told: list[Any], silent: bool) -> None:
+    seen = observe(job(), [pod({"running": {"startedAt": AT}}, conditions=told)])
+    assert seen.status is JobStatus.RUNNING
+    assert (seen.reason == NODE_SILENT) is silent
+
+
+LOW = "The node was low on resource: {}. Threshold quantity: 1Gi, available: 1Mi. "
+OWN = "Container kinetic-worker was using 9Gi, request is 1Gi, has larger consumption of {}. "
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (LOW.format("memory"), None),
+        (LOW.format("memory") + OWN.format("memory"), FailureClass.OUT_OF_MEMORY),
+        (LOW.format("ephemeral-storage") + OWN.format("ephemeral-storage"), FailureClass.OUT_OF_DISK),
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+            FailureClass.OUT_OF_DISK,
+        ),
+        ('Usage of EmptyDir volume "work" exceeds the limit "1Gi". ', FailureClass.OUT_OF_DISK),
+    ],
+)
+def test_an_eviction_is_the_users_if_its_own_use_was_the_reason(message: str, kind: str | None) -> None:
+    evicted = pod(ended(137), reason="Evicted", message=message)
+    seen = observe(job(), [evicted])
+    assert (seen.failure.failure_class if seen.failure else None) == kind
+    with_retries = {**job(), "spec": {"backoffLimitPerIndex": 1}}
+    assert observe(with_retries, [evicted]).failure is None
+    failure = observe(job(FAILED), [evicted]).failure
+    assert failure is not None
+    assert failure.failure_class == (kind or FailureClass.PREEMPTED)
+
+
+NOTE = '{"memory_limit": 1000000, "memory_peak": %d}'
+
+
+@pytest.mark.parametrize(
+    ("reason", "peak", "kind"),
+    [
+        ("OOMKilled", 500_000, FailureClass.OUT_OF_MEMORY),
+        ("Error", 950_000, FailureClass.OUT_OF_MEMORY),
+        ("Error", 500_000, FailureClass.PREEMPTED),
+    ],
+)
+def test_a_container_killed_at_its_limit_was_out_of_memory(reason: str, peak: int, kind: str) -> None:
+    state = ended(137, reason)
+    state["terminated"]["message"] = NOTE % peak
+    failure = observe(job(FAILED), [pod(state)]).failure
+    assert failure is not None
+    assert failure.failure_class == kind
+    if kind == FailureClass.OUT_OF_MEMORY:
+        assert "the limit was 1 MiB" in failure.message

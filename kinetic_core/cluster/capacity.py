@@ -1,0 +1,113 @@
+"""Whether any node, there or yet to be made, can ever take a pod: a pure function of plain data.
+
+It says no only when that is certain. Labels and taints of GKE's nodes: "About GKE node labels" and the
+pages on GPUs, TPUs and Spot VMs in GKE's documentation; pools: container/v1 NodePool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kinetic_core.model.accelerator_table import rows
+from kinetic_core.model.accelerators import Accelerator
+
+Object = Mapping[str, Any]
+
+_GPU, _TPU = "nvidia.com/gpu", "google.com/tpu"
+_POOL = "cloud.google.com/gke-nodepool"
+_SPOT = "cloud.google.com/gke-spot"
+_GPU_TYPE = "cloud.google.com/gke-accelerator"
+_TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
+_TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+_DECIDED_BY_POOL = (_GPU_TYPE, _TPU_TYPE, _TPU_TOPOLOGY, _SPOT, _POOL)
+"""Labels that a pool's description settles; any other may be put on a node by something else."""
+_WHILE_SICK = "node.kubernetes.io/"
+"""Taints of this domain come and go with the state of a node."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What a cluster has and can make. None stands for "may not be asked".
+
+    `pools` are GKE's node pools; `makes_pools` says that the cluster makes others when it needs them
+    (Autopilot, node auto-provisioning).
+    """
+
+    nodes: Sequence[Object] | None = None
+    pools: Sequence[Object] | None = None
+    makes_pools: bool = False
+
+    def refusal(self, pod: Object) -> str | None:
+        """Why nothing here can ever take the pod; None as long as something may."""
+        if self.makes_pools or self.pools is None:
+            return None
+        wanted = dict(pod["spec"].get("nodeSelector") or {})
+        devices = _devices(pod)
+        if any(_node_takes(node, wanted, devices, pod) for node in self.nodes or ()):
+            return None
+        if any(_pool_takes(pool, wanted, devices) for pool in self.pools):
+            return None
+        asked = [f"{name}={value}" for name, value in {**wanted, **devices}.items()]
+        names = ", ".join(str(pool.get("name")) for pool in self.pools) or "none"
+        return (
+            f"no node and no node pool of the cluster can run this job, which asks for {', '.join(asked)}. "
+            f"Its pools are {names}. Make a pool for it, or choose another accelerator="
+        )
+
+
+def _node_takes(node: Object, wanted: Mapping[str, str], devices: Mapping[str, int], pod: Object) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    has = (node.get("status") or {}).get("allocatable") or {}
+    taints = [
+        taint
+        for taint in (node.get("spec") or {}).get("taints") or ()
+        if taint["effect"] != "PreferNoSchedule" and not taint["key"].startswith(_WHILE_SICK)
+    ]
+    return (
+        wanted.items() <= labels.items()
+        and all(int(has.get(name) or 0) >= count for name, count in devices.items())
+        and all(_tolerates(pod["spec"].get("tolerations") or (), taint) for taint in taints)
+    )
+
+
+def _pool_takes(pool: Object, wanted: Mapping[str, str], devices: Mapping[str, int]) -> bool:
+    config = pool.get("config") or {}
+    has = {_POOL: str(pool.get("name")), _SPOT: "true" if config.get("spot") else ""}
+    counts = {_GPU: 0, _TPU: 0}
+    for gpu in config.get("accelerators") or ():
+        has[_GPU_TYPE] = gpu["acceleratorType"]
+        counts[_GPU] += int(gpu.get("acceleratorCount") or 0)
+    slice_of = _tpu_machines().get(config.get("machineType"))
+    if slice_of is not None:
+        has[_TPU_TYPE], counts[_TPU] = slice_of.label or "", slice_of.chips_per_host
+        # A pool of single hosts need not name the topology: it is then not what decides.
+        topology = (pool.get("placementPolicy") or {}).get("tpuTopology")
+        has[_TPU_TOPOLOGY] = topology or wanted.get(_TPU_TOPOLOGY, "")
+    settled = [name for name in _DECIDED_BY_POOL if name in wanted]
+    return all(has.get(name) == wanted[name] for name in settled) and all(
+        counts[name] >= count for name, count in devices.items()
+    )
+
+
+@cache
+def _tpu_machines() -> dict[str | None, Accelerator]:
+    return {row.accelerator.machine_type: row.accelerator for row in rows() if row.accelerator.kind == "tpu"}
+
+
+def _devices(pod: Object) -> dict[str, int]:
+    limits: Iterable[Mapping[str, str]] = (
+        (container.get("resources") or {}).get("limits") or {} for container in pod["spec"]["containers"]
+    )
+    return {name: int(each[name]) for each in limits for name in (_GPU, _TPU) if name in each}
+
+
+def _tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
+    return any(
+        each.get("key") in (None, "", taint["key"])
+        and each.get("effect") in (None, "", taint["effect"])
+        and (each.get("operator") == "Exists" or (each.get("value") or "") == (taint.get("value") or ""))
+        for each in tolerations
+    )

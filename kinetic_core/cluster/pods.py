@@ -1,0 +1,119 @@
+"""What one pod says: which attempt it is, how its container is, why it waits, whose fault its end was.
+
+Field meanings: Kubernetes' core/v1 reference, "Pod Lifecycle" and "Node-pressure Eviction".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kinetic_core._runner import memory
+from kinetic_core._runner.wire import Failure, FailureClass
+from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT, IGNORED_COUNT, UNSCHEDULABLE
+
+Object = Mapping[str, Any]
+
+_NEVER_PULLED = ("ErrImageNeverPull", "InvalidImageName")
+_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", *_NEVER_PULLED)
+_REFUSED = re.compile(r"not found|manifest unknown|denied|unauthorized|forbidden", re.IGNORECASE)
+"""A registry's answer that stays the same; one that cannot be reached may still answer."""
+_OWN_USE = re.compile(
+    r"exceeded its local ephemeral storage limit|local storage usage exceeds|Usage of EmptyDir volume"
+    r"|has larger consumption of (\S+)"
+)
+"""The kubelet's words (pkg/kubelet/eviction/helpers.go) for a pod that used more than it asked for."""
+_NEARLY_FULL = 0.9
+"""The share of its memory limit that a container killed as a whole must have had to be out of memory."""
+
+
+def attempt_of(pod: Object) -> int:
+    """How many attempts of its index ended before this pod's."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return sum(int(annotations.get(name) or 0) for name in (FAILED_COUNT, IGNORED_COUNT))
+
+
+def container_state(pod: Object) -> Mapping[str, Any]:
+    """The `state` of the job's container: one of running, waiting and terminated; {} if it has none yet."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if status.get("name") == CONTAINER:
+            return status.get("state") or {}
+    return {}
+
+
+def terminated(pod: Object | None) -> Mapping[str, Any] | None:
+    """How the job's container ended; None if it has not."""
+    return container_state(pod).get("terminated") if pod else None
+
+
+def conditions(thing: Object) -> dict[str, Mapping[str, Any]]:
+    """The conditions of a Job or Pod, by type."""
+    return {each["type"]: each for each in (thing.get("status") or {}).get("conditions") or ()}
+
+
+def is_silent(pod: Object) -> bool:
+    """Whether its node has stopped reporting: the node controller then says not ready for the kubelet,
+    which still says that the containers are.
+    """
+    told = {kind: each.get("status") for kind, each in conditions(pod).items()}
+    return told.get("Ready") == "False" and told.get("ContainersReady") == "True"
+
+
+def why_waiting(pod: Object) -> tuple[str, str]:
+    """Reason and sentence of a pod whose container does not run."""
+    waiting = container_state(pod).get("waiting") or {}
+    if waiting.get("reason") in _IMAGE_REASONS:
+        return waiting["reason"], waiting.get("message") or "the container image cannot be pulled"
+    scheduled = conditions(pod).get("PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or ""
+    if terminated(pod) is not None:
+        return "Restarting", "the attempt ended; another follows"
+    return waiting.get("reason") or "Starting", waiting.get("message") or "the pod is starting"
+
+
+def cannot_start(pod: Object) -> Failure | None:
+    """Why this pod, and every one like it, can never start; None as long as waiting may help."""
+    waiting = container_state(pod).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    if reason in _NEVER_PULLED or (reason in _IMAGE_REASONS and _REFUSED.search(message)):
+        return Failure(FailureClass.IMAGE, f"the container image cannot be pulled: {message}", "image")
+    if reason == "CreateContainerConfigError":
+        return Failure(FailureClass.CONFIGURATION, f"the container cannot be made: {message}", "container")
+    return None
+
+
+def evicted_for_own_use(pods: Sequence[Object]) -> list[Failure]:
+    """A failure for each pod that was evicted because it used more disk or memory than it asked for.
+
+    Other evictions are the infrastructure's doing.
+    """
+    failures = []
+    for pod in pods:
+        status = pod.get("status") or {}
+        told = str(status.get("message") or "")
+        found = _OWN_USE.search(told) if status.get("reason") == "Evicted" else None
+        if found:
+            memory_ran_out = (found[1] or "").startswith("memory")
+            kind = FailureClass.OUT_OF_MEMORY if memory_ran_out else FailureClass.OUT_OF_DISK
+            ask = "memory=" if memory_ran_out else "disk="
+            failures.append(Failure(kind, f"the pod was evicted: {told.strip()} Ask for more with {ask}"))
+    return failures
+
+
+def out_of_memory(pod: Object) -> str | None:
+    """The sentence of a container that the kernel killed as a whole for memory; None if it was not.
+
+    With cgroup v2 the runner dies with it, so its last word is the peak it noted in the container's
+    termination message. A kill that Kubernetes does not call OOMKilled is one if that peak was at the limit.
+    """
+    ended = terminated(pod) or {}
+    limit, peak = memory.noted(ended.get("message") or "")
+    if ended.get("reason") == "OOMKilled":
+        return memory.ran_out("the container", limit, peak)
+    full = limit is not None and peak is not None and peak >= _NEARLY_FULL * limit
+    disturbed = "deletionTimestamp" in pod["metadata"] or "DisruptionTarget" in conditions(pod)
+    if ended.get("exitCode") == 137 and full and not disturbed:
+        return memory.ran_out("the container", limit, peak)
+    return None

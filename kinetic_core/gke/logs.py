@@ -1,0 +1,118 @@
+"""A job's log from wherever it is now: the node while the container runs there, the store for ever.
+
+Both hold the same bytes, since the runner prints and keeps what it reads from user code: a reader with an
+offset in one goes on with it in the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import CONTAINER
+from kinetic_core.cluster.pods import attempt_of, is_silent, terminated
+from kinetic_core.errors import ClusterError, ObjectNotFound
+from kinetic_core.gke.pod_logs import PodLog
+from kinetic_core.storage.protocol import ObjectStore
+
+_ENDED_KEPT = 4
+_POLL_SECONDS = 1.0
+_OVERLAP = 1024
+_RUNNERS_OWN = (
+    wire.EXIT_SUCCEEDED,
+    wire.EXIT_USER_ERROR,
+    wire.EXIT_NEVER_RETRY,
+    wire.EXIT_FENCED,
+    wire.EXIT_INTERRUPTED,
+)
+"""Exit codes before which the runner has stored the whole log."""
+
+
+class JobLogs:
+    """The logs of one backend's jobs."""
+
+    def __init__(self, api: ClusterApi, store: ObjectStore) -> None:
+        self._api, self._store = api, store
+        self._followers: dict[str, PodLog] = {}
+        self._kept: dict[str, _KeptLog] = {}
+        self._ended: dict[str, bytes] = {}
+
+    def read(self, namespace: str, job_id: str, pod: Mapping[str, Any], offset: int) -> bytes | None:
+        """What a pod's container printed, from a byte offset on; None for one that has not started."""
+        phase = (pod.get("status") or {}).get("phase")
+        if phase == "Running":
+            return self._running(namespace, job_id, pod, offset)
+        return self._whole(namespace, job_id, pod)[offset:] if phase in ("Succeeded", "Failed") else None
+
+    def _running(self, namespace: str, job_id: str, pod: Mapping[str, Any], offset: int) -> bytes:
+        name = pod["metadata"]["name"]
+        kept = self._kept.setdefault(name, _KeptLog(self._store, job_id, attempt_of(pod)))
+        follower = self._followers.get(name)
+        if is_silent(pod) or (follower is not None and follower.was_given_up):
+            return kept.read(offset)
+        if follower is None or follower.has_ended:
+            follower = self._followers[name] = PodLog(self._api, namespace, name, kept.head())
+        return follower.read(offset)
+
+    def _whole(self, namespace: str, job_id: str, pod: Mapping[str, Any]) -> bytes:
+        """All that a container printed that has ended: it does not change, so it is read once."""
+        name = pod["metadata"]["name"]
+        self._followers.pop(name, None)
+        self._kept.pop(name, None)
+        if name in self._ended:
+            return self._ended[name]
+        text = _KeptLog(self._store, job_id, attempt_of(pod)).read(0)
+        if not text or (terminated(pod) or {}).get("exitCode") not in _RUNNERS_OWN:
+            try:
+                text = _joined(text, self._api.pod_log(namespace, name, CONTAINER) or b"")
+            except ClusterError as exc:  # a dead node's; the verdict must not wait for it
+                return text + f"kinetic: the node does not give the end of the log: {exc}\n".encode()
+        if len(self._ended) >= _ENDED_KEPT:
+            self._ended.clear()
+        self._ended[name] = text
+        return text
+
+
+class _KeptLog:
+    """What the runner of one attempt has stored of its log, chunk by chunk."""
+
+    def __init__(self, store: ObjectStore, job_id: str, attempt: int) -> None:
+        self._store, self._job_id, self._attempt = store, job_id, attempt
+        self._text = bytearray()
+        self._next = 0
+        self._ask_at = 0.0
+
+    def head(self) -> bytes:
+        """How the log begins, as far as it is stored."""
+        self._take()
+        return bytes(self._text)
+
+    def read(self, offset: int) -> bytes:
+        """What is stored from a byte offset on; the store is asked once a second at most."""
+        if time.monotonic() >= self._ask_at:
+            while self._take():
+                continue
+            self._ask_at = time.monotonic() + _POLL_SECONDS
+        return bytes(memoryview(self._text)[offset:])
+
+    def _take(self) -> bool:
+        try:
+            self._text += self._store.read(wire.log_object(self._job_id, self._attempt, self._next))
+        except ObjectNotFound:
+            return False
+        self._next += 1
+        return True
+
+
+def _joined(kept: bytes, on_node: bytes) -> bytes:
+    """The kept log, and what the node has beyond its end."""
+    if not kept or not on_node:
+        return kept or on_node
+    end = kept[-_OVERLAP:]
+    at = on_node.rfind(end)
+    if at >= 0:
+        return kept + on_node[at + len(end) :]
+    return kept + b"kinetic: what was printed here is lost, the node has only the end\n" + on_node

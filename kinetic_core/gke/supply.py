@@ -1,0 +1,63 @@
+"""What a cluster has and can make, asked while jobs wait: twice a minute at most, however many do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.capacity import Supply
+from kinetic_core.cluster.connecting import Target, gke_cluster
+from kinetic_core.configuration import Settings
+from kinetic_core.errors import ClusterError, ConfigurationError
+
+_FRESH_SECONDS = 30.0
+_LOG = logging.getLogger(__name__)
+
+
+class SupplyReader:
+    """The nodes by the Kubernetes API and the pools by the GKE API, as far as this account may see them."""
+
+    def __init__(self, api: ClusterApi, settings: Settings) -> None:
+        self._api = api
+        self._gke = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+        self._lock = threading.Lock()
+        self._supply = Supply()
+        self._until = 0.0
+
+    def read(self) -> Supply:
+        """What there was at most half a minute ago."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._supply = self._asked()
+                self._until = time.monotonic() + _FRESH_SECONDS
+            return self._supply
+
+    def _asked(self) -> Supply:
+        cluster = self._cluster()
+        if cluster is None:
+            return Supply()
+        made = (cluster.get("autopilot") or {}).get("enabled")
+        made = made or (cluster.get("autoscaling") or {}).get("enableNodeAutoprovisioning")
+        try:
+            nodes = self._api.list("Node", "")["items"]
+        except ClusterError as exc:
+            _LOG.debug("nodes cannot be listed, judging by the pools: %s", exc)
+            nodes = None
+        return Supply(nodes, cluster.get("nodePools") or [], bool(made))
+
+    def _cluster(self) -> dict[str, Any] | None:
+        """The GKE API's own description of this cluster; None if it is not known there, or not to us."""
+        if not self._gke.project:
+            return None
+        try:
+            cluster = gke_cluster(self._gke)
+        except ConfigurationError as exc:
+            _LOG.debug("the pools of the cluster cannot be listed: %s", exc)
+            return None
+        # A kubeconfig may lead to another cluster than the settings name.
+        same = urlsplit(f"//{cluster.get('endpoint')}").netloc == urlsplit(self._api.server).netloc
+        return cluster if same else None

@@ -1,0 +1,113 @@
+"""The container's memory: its limit, its peak, and a note of both that outlives a kill of everything.
+
+Sources: the kernel's cgroup-v1/memory.rst and cgroup-v2.rst. Of what is in use, file pages that the kernel
+can take back at once do not count, as they do not for the kubelet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+NOTE_FILE = "/dev/termination-log"
+"""Kubernetes' default `terminationMessagePath`: its content is in the status of the ended container."""
+_WORTH_NOTING = 1.02
+_SECONDS = 0.2
+
+
+class MemoryGauge:
+    """Samples of what this container uses. `limit` and `peak` are bytes; None where they cannot be told."""
+
+    def __init__(self, note_file: str = NOTE_FILE) -> None:
+        self._version, self._folder = _cgroup()
+        self.limit = self._number("memory.max", "memory.limit_in_bytes")
+        self.peak = 0
+        self._noted = 0.0
+        self._next = 0.0
+        self._note_file = note_file if os.access(note_file, os.W_OK) else None
+
+    def sample(self) -> None:
+        """Look, some times a second at most, and keep the note current."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _SECONDS
+        used = self._number("memory.current", "memory.usage_in_bytes")
+        if used is None:
+            return
+        self.peak = max(self.peak, used - self._counter("memory.stat", "memory.stat", self._reclaimable()))
+        if self._note_file and self.peak > self._noted * _WORTH_NOTING:
+            self._noted = self.peak
+            with open(self._note_file, "w") as stream:
+                json.dump({"memory_limit": self.limit, "memory_peak": self.peak}, stream)
+
+    def all_time_peak(self) -> int | None:
+        """The kernel's own record, which misses nothing but counts file pages too."""
+        return self._number("memory.peak", "memory.max_usage_in_bytes")
+
+    def clear_note(self) -> None:
+        """Of a container that ends by itself, its outcome tells everything."""
+        if self._note_file:
+            open(self._note_file, "w").close()
+
+    def kills(self) -> int:
+        """How many processes the kernel killed here because memory ran out; 0 if it cannot be told."""
+        return self._counter("memory.events", "memory.oom_control", "oom_kill")
+
+    def _reclaimable(self) -> str:
+        return "inactive_file" if self._version == 2 else "total_inactive_file"
+
+    def _path(self, v2: str, v1: str) -> str:
+        return os.path.join(self._folder, v2 if self._version == 2 else v1)
+
+    def _number(self, v2: str, v1: str) -> int | None:
+        try:
+            with open(self._path(v2, v1)) as stream:
+                value = int(stream.read())
+        except (OSError, ValueError):  # "max" is no number: there is no limit
+            return None
+        return value if value < 1 << 60 else None  # how cgroup v1 writes that there is none
+
+    def _counter(self, v2: str, v1: str, name: str) -> int:
+        try:
+            with open(self._path(v2, v1)) as stream:
+                return next((int(line.split()[1]) for line in stream if line.startswith(name + " ")), 0)
+        except (OSError, ValueError):
+            return 0
+
+
+def noted(message: str) -> tuple[int | None, int | None]:
+    """Limit and peak in a container's termination message; None for what it does not tell."""
+    try:
+        note = json.loads(message)
+        return note["memory_limit"], note["memory_peak"]
+    except (ValueError, KeyError, TypeError):
+        return None, None
+
+
+def ran_out(who: str, limit: int | None, peak: int | None) -> str:
+    """The sentence for a death of memory."""
+    known = [f"the limit was {_shown(limit)}"] if limit else []
+    known += [f"it had used {_shown(peak)}"] if peak else []
+    detail = f" ({', '.join(known)})" if known else ""
+    return f"{who} was killed because the job's memory ran out{detail}. Ask for more with memory="
+
+
+def _shown(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+def _cgroup() -> tuple[int, str]:
+    """Version and directory of this process's memory cgroup; in a container it is the mount's root."""
+    groups: dict[str, str] = {}
+    try:
+        with open("/proc/self/cgroup") as stream:
+            for line in stream:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                groups[controllers] = path
+    except (OSError, ValueError):
+        return 2, ""
+    v1 = next((path for names, path in groups.items() if "memory" in names.split(",")), None)
+    version, mount = (1, "/sys/fs/cgroup/memory") if v1 is not None else (2, "/sys/fs/cgroup")
+    own = mount + (groups.get("", "/") if v1 is None else v1).rstrip("/")
+    return version, own if os.path.isdir(own) else mount

@@ -1,0 +1,215 @@
+"""Nodes that fall silent, die, run out of memory or disk, or do not exist."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import CONTAINER, JOB_ID, NODE_SILENT
+from kinetic_core.errors import JobMisconfigured, JobOutOfDisk, JobOutOfMemory
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("gke")
+TESTCLUSTER = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
+GOOGLE = {
+    name: value
+    for name, value in os.environ.items()
+    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
+}
+ANY_TAINT: list[dict[str, Any]] = [{"operator": "Exists"}]
+
+
+def cluster_tool(*arguments: str) -> None:
+    subprocess.run([TESTCLUSTER, *arguments], check=True, capture_output=True)
+
+
+def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, query)["items"]
+    return found
+
+
+def running(handle: kinetic_core.JobHandle) -> None:
+    wait_for(lambda: handle.status() is JobStatus.RUNNING, 60)
+
+
+def count(seconds: int) -> str:
+    import os
+    import time
+
+    for number in range(seconds):
+        print(f"second {number}", flush=True)
+        time.sleep(1)
+    return os.environ["KINETIC_POD_UID"]
+
+
+@pytest.fixture
+def silent_node() -> Iterator[str]:
+    """A node to stop; it is back after the test."""
+    if not TESTCLUSTER.exists():
+        pytest.skip(f"no {TESTCLUSTER} to stop a node with")
+    yield "node-4"
+    cluster_tool("start", "node-4")
+
+
+def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterApi, silent_node: str) -> None:
+    function = kinetic_core.run(
+        accelerator="cpu", node_selector={"kubernetes.io/hostname": silent_node}, tolerations=ANY_TAINT
+    )(count)
+    handle = function.run_async(35)
+    running(handle)
+    (pod,) = pods(api, handle)
+    cluster_tool("stop", silent_node)
+    wait_for(lambda: handle.observe().reason == NODE_SILENT, 50)
+    assert f"node {silent_node} has stopped reporting" in handle.observe().message
+    assert handle.result(timeout=60, stream_logs=False, cleanup=False) == pod["metadata"]["uid"]
+    assert (handle.logs() or "").splitlines() == [f"second {number}" for number in range(35)]
+    assert len(pods(api, handle)) == 1
+    cluster_tool("start", silent_node)
+    wait_for(lambda: pods(api, handle)[0]["status"]["phase"] == "Succeeded", 60)
+    assert len(pods(api, handle)) == 1
+    handle.cleanup()
+
+
+def test_the_job_of_a_dead_node_starts_again_once_the_node_is_removed(
+    api: ClusterApi, silent_node: str
+) -> None:
+    pair = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}
+    api.patch("Node", "", silent_node, pair)
+    function = kinetic_core.run(
+        accelerator="cpu", node_selector={"kinetic.test/pair": "1"}, tolerations=ANY_TAINT
+    )(count)
+    handle = function.run_async(15)
+    running(handle)
+    (first,) = pods(api, handle)
+    assert first["spec"]["nodeName"] == silent_node
+    api.patch("Node", "", "node-3", pair)
+    cluster_tool("lose", silent_node)
+    wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
+    assert [pod["metadata"]["uid"] for pod in pods(api, handle)] == [first["metadata"]["uid"]]
+    api.delete("Node", "", silent_node)
+    again = handle.result(timeout=120, stream_logs=False, cleanup=False)
+    assert again != first["metadata"]["uid"]
+    assert handle.observe().attempt == 1
+    api.patch("Node", "", "node-3", {"metadata": {"labels": {"kinetic.test/pair": None}}})
+    handle.cleanup()
+
+
+def test_a_process_out_of_memory_says_limit_and_peak() -> None:
+    @kinetic_core.run(accelerator="cpu", memory="128Mi")
+    def greedy() -> int:
+        return len(b"x" * (1 << 30))
+
+    with pytest.raises(JobOutOfMemory, match=r"limit was 128 MiB, it had used 1[12]\d MiB.*memory="):
+        greedy.run_async().result(stream_logs=False)
+
+
+def test_a_container_killed_as_a_whole_says_limit_and_peak(api: ClusterApi) -> None:
+    """As cgroup v2 does it on GKE: the runner dies with user code."""
+
+    @kinetic_core.run(accelerator="cpu", memory="256Mi")
+    def nearly_full() -> None:
+        import time
+
+        kept = b"x" * (225 << 20)
+        print("full", flush=True)
+        time.sleep(600)
+        print(len(kept))
+
+    handle = nearly_full.run_async()
+    wait_for(lambda: "full" in (handle.logs() or ""), 60)
+    kill_everything_of(handle.job_id)
+    with pytest.raises(JobOutOfMemory, match=r"the container .*limit was 256 MiB, it had used 2[34]\d MiB"):
+        handle.result(timeout=60, stream_logs=False)
+
+
+def kill_everything_of(job_id: str) -> None:
+    """Kill, at once, every process of a job on this machine, once the runner's note is written."""
+    import time
+
+    time.sleep(1.5)  # the runner looks once a second when nothing is printed
+    mine = f"KINETIC_JOB_ID={job_id}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mine in process.read_bytes().split(b"\0"):
+                found.append(int(process.parent.name))
+        except OSError:
+            continue  # it has ended, or is the kernel's
+    assert found
+    for pid in sorted(found):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in sorted(found):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def fake_node(api: ClusterApi) -> Iterator[dict[str, str]]:
+    """The label of a node whose pods run no code: what the kubelet would say of them, a test says."""
+    pool = f"fake-{secrets.token_hex(3)}"
+    label = {"cloud.google.com/gke-nodepool": pool}
+    name = f"{pool}-0"
+    resources = {"cpu": "64", "memory": "256Gi", "pods": "100", "ephemeral-storage": "100Gi"}
+    node = {
+        "metadata": {
+            "name": name,
+            "labels": {**label, "type": "kwok"},
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"allocatable": resources, "capacity": resources},
+    }
+    api.create("Node", "", node)
+    yield label
+    api.delete("Node", "", name)
+
+
+def test_evictions_for_its_own_disk_use_spend_the_users_retries(
+    api: ClusterApi, fake_node: dict[str, str]
+) -> None:
+    function = kinetic_core.run(
+        accelerator="cpu", retries=1, disk="1Gi", node_selector=fake_node, tolerations=ANY_TAINT
+    )(count)
+    told = f'Container {CONTAINER} exceeded its local ephemeral storage limit "1Gi". '
+    handle = function.run_async(1)
+    for attempt in range(2):
+        wait_for(lambda n=attempt: len(pods(api, handle)) == n + 1, 30)
+        pod = max(pods(api, handle), key=lambda each: str(each["metadata"]["creationTimestamp"]))
+        end_as_evicted(api, handle.namespace, pod, told)
+    with pytest.raises(JobOutOfDisk, match=r"exceeded its local ephemeral storage limit.*disk="):
+        handle.result(timeout=60, stream_logs=False, cleanup=False)
+    assert len(pods(api, handle)) <= 3
+    handle.cleanup()
+
+
+def end_as_evicted(api: ClusterApi, namespace: str, pod: dict[str, Any], told: str) -> None:
+    """Give a pod the status that the kubelet gives one it evicted."""
+    name = pod["metadata"]["name"]
+    now = "2026-01-01T00:00:00Z"
+    ended = {"exitCode": 137, "reason": "Error", "startedAt": now, "finishedAt": now}
+    status = {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": told,
+        "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}],
+        "containerStatuses": [{"name": CONTAINER, "state": {"terminated": ended}}],
+    }
+    api._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
+
+
+def test_an_accelerator_that_no_pool_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in GOOGLE.items():
+        monkeypatch.setenv(name, value)
+    handle = kinetic_core.run(accelerator="tpu-v6e-8")(count).run_async(1)
+    with pytest.raises(JobMisconfigured, match=r"no node pool .*tpu-v6e-slice.*pools are default-pool"):
+        handle.result(timeout=30, stream_logs=False)
