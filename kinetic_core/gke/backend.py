@@ -55,7 +55,7 @@ class GkeBackend:
 
     @property
     def key(self) -> str:
-        return f"gke:{self._target}:{self.store.uri}"
+        return f"gke:{self._target}:{self._supply}:{self.store.uri}"
 
     def image(self) -> str:
         """`KINETIC_CONTAINER_IMAGE`: images are not built in this version."""
@@ -126,6 +126,18 @@ class GkeBackend:
         """Asks for the cluster's nodes and node pools, at most twice a minute."""
         newest = max(found[1], key=attempt_of, default=None)
         return None if newest is None else self._supply.read().refusal(newest)
+
+    def events(self, namespace: str, pods: Sequence[str]) -> list[Object]:
+        """One request for each pod."""
+        found: list[Object] = []
+        for pod in pods:
+            query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={pod}"}
+            try:
+                found += self._api.list("Event", namespace, query)["items"]
+            except ClusterError as exc:
+                if exc.status != 403:
+                    raise
+        return found
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Returns when its pods have ended; the Job stays to say how.

@@ -51,11 +51,12 @@ class JobLogs:
         name = pod["metadata"]["name"]
         kept = self._kept.setdefault(name, _KeptLog(self._store, job_id, attempt_of(pod)))
         follower = self._followers.get(name)
-        if is_silent(pod) or (follower is not None and follower.was_given_up):
+        if is_silent(pod):
             return kept.read(offset)
-        if follower is None or follower.has_ended:
+        if follower is None or (follower.has_ended and not follower.was_given_up):
             follower = self._followers[name] = PodLog(self._api, namespace, name, kept.head())
-        return follower.read(offset)
+        text = follower.read(offset)
+        return kept.read(offset) if follower.was_given_up else text
 
     def _whole(self, namespace: str, job_id: str, pod: Mapping[str, Any]) -> bytes:
         """All that a container printed that has ended: it does not change, so it is read once."""

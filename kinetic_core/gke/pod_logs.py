@@ -16,6 +16,7 @@ _RETRY_SECONDS = 0.5
 _FRUITLESS = 5
 """How many connections in a row may bring nothing."""
 _HEAD = 1024
+_BEGIN_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -43,11 +44,13 @@ class PodLog:
         self.has_ended = False
         """Whether the thread has stopped; a reader that comes back later starts another."""
         self.was_given_up = False
+        self._begun = threading.Event()
         threading.Thread(target=self._follow, name=f"kinetic-log-{pod}", daemon=True).start()
 
     def read(self, offset: int) -> bytes:
-        """What is known from a byte offset on."""
+        """What is known from a byte offset on; the first time, all that had been printed until now."""
         self._asked = time.monotonic()
+        self._begun.wait(_BEGIN_SECONDS)
         return bytes(memoryview(self._text)[offset:])
 
     def _follow(self) -> None:
@@ -56,6 +59,9 @@ class PodLog:
             while time.monotonic() - self._asked < _IDLE_SECONDS and not self.was_given_up:
                 known = len(self._text)
                 try:
+                    if not self._begun.is_set():
+                        self._take(0, self._api.pod_log(self._namespace, self._pod, CONTAINER) or b"")
+                        self._begun.set()
                     self._take_all()
                 except ClusterError as exc:
                     fruitless = fruitless + 1 if len(self._text) == known else 0
@@ -66,16 +72,20 @@ class PodLog:
                     return
         finally:
             self.has_ended = True
+            self._begun.set()
 
     def _take_all(self) -> None:
         seen = 0
         for piece in self._api.follow_pod_log(self._namespace, self._pod, CONTAINER):
-            begins = (bytes(self._text[seen:_HEAD]) or self._head[seen:])[: len(piece)]
-            if not piece.startswith(begins):
-                self.was_given_up = True
-                return
-            known = len(self._text) - seen
-            self._text += piece[max(known, 0) :]
+            self._take(seen, piece)
             seen += len(piece)
-            if time.monotonic() - self._asked > _IDLE_SECONDS:
+            if self.was_given_up or time.monotonic() - self._asked > _IDLE_SECONDS:
                 return
+
+    def _take(self, at: int, piece: bytes) -> None:
+        """Add what is new in a piece of the log that begins at an offset."""
+        expected = bytes(self._text[at:_HEAD]) or self._head[at:]
+        if not piece.startswith(expected[: len(piece)]):
+            self.was_given_up = True
+        else:
+            self._text += piece[max(len(self._text) - at, 0) :]

@@ -28,6 +28,9 @@ class SupplyReader:
         self._supply = Supply()
         self._until = 0.0
 
+    def __str__(self) -> str:
+        return str(self._gke) if self._gke.project else "no GKE API"
+
     def read(self) -> Supply:
         """What there was at most half a minute ago."""
         with self._lock:

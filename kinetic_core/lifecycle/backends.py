@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetic_core._runner.wire import handle_object
 from kinetic_core.cluster.manifest import Surroundings
@@ -11,6 +12,9 @@ from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
 from kinetic_core.model.job import JobReference, JobSpec
 from kinetic_core.storage.protocol import ObjectStore
+
+if TYPE_CHECKING:
+    from kinetic_core.cluster.connecting import Target
 
 Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """A Job and its Pods, in Kubernetes' shape."""
@@ -49,6 +53,9 @@ class Backend(Protocol):
     def never_runs(self, found: Found) -> str | None:
         """Why nothing here can ever run the job, which no node takes now; None while something may."""
 
+    def events(self, namespace: str, pods: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        """Kubernetes' events of these pods, by name; none where they are not kept or may not be seen."""
+
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: stop everything the job runs, return when it is dead. Idempotent."""
 
@@ -81,7 +88,6 @@ def open_backend(name: str, settings: Settings) -> Backend:
 
 def _gke(location: str, settings: Settings) -> Backend:
     from kinetic_core.cluster.connecting import Target
-    from kinetic_core.gke.backend import GkeBackend
 
     if not location and not settings.project:
         raise ConfigurationError(
@@ -93,6 +99,14 @@ def _gke(location: str, settings: Settings) -> Backend:
     target = Target(settings.kubeconfig, settings.kube_context)
     if not settings.kubeconfig and settings.project:
         target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    return _gke_backend(target, location, settings)
+
+
+@functools.lru_cache(maxsize=64)
+def _gke_backend(target: Target, location: str, settings: Settings) -> Backend:
+    """One for the same settings: it keeps what it has read of logs, and of the cluster's pools."""
+    from kinetic_core.gke.backend import GkeBackend
+
     return GkeBackend(target, location, settings)
 
 

@@ -19,20 +19,26 @@ from kinetic_core.model.job import JobObservation, JobReference
 
 _ADVICE = {
     "queue": "a queue, a quota or the slots of this machine decide; ask for less, or for more quota",
-    "scheduling": "no node was free: a pool that scales from zero takes minutes, a warm one none",
-    "container": "the image was pulled and the container made; a smaller or streamed image is quicker",
+    "scheduling": "no node was free; a pool with a spare node takes the next job at once",
+    "scale-up": "a node pool grew for it: minutes; a pool that keeps a node needs none of them",
+    "container": "the node made the container",
+    "image": "the node pulled the image: a smaller one, or image streaming, is quicker",
     "start": "the runner fetched the project and its data; less data, or fewer files, is quicker",
     "function": "your own code",
     "result": "the outcome was stored; a smaller result is quicker",
     "replacement": "an attempt had ended and the next had not begun",
 }
 
+_TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled": "container"}
+"""Reasons of the cluster autoscaler's and the kubelet's events, and what begins then."""
+
 
 @dataclass(frozen=True)
 class Phase:
     """A stretch of a job's life. `began` is Unix seconds, `seconds` its length so far.
 
-    `name`: queue, scheduling, container, start, function, result, or replacement (between attempts).
+    `name`: queue, scheduling, scale-up, image, container, start, function, result, or replacement (between
+    attempts).
     """
 
     name: str
@@ -74,9 +80,10 @@ def explain(reference: JobReference) -> Explanation:
     except ObjectNotFound:
         header = {}
     job, pods = found if found is not None else ({}, [])
+    events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
     submitted = datetime.fromisoformat(reference.created_at).timestamp()
     return Explanation(
-        reference.job_id, observation, tuple(phases(submitted, job, pods, header, time.time()))
+        reference.job_id, observation, tuple(phases(submitted, job, pods, events, header, time.time()))
     )
 
 
@@ -84,18 +91,21 @@ def phases(
     submitted: float,
     job: Mapping[str, Any],
     pods: Sequence[Mapping[str, Any]],
+    events: Sequence[Mapping[str, Any]],
     outcome: Mapping[str, Any],
     now: float,
 ) -> Iterator[Phase]:
     """The phases of a job, one after the other, from Kubernetes' objects and the header of its outcome.
 
-    Kubernetes' own times are whole seconds, so a phase of less may be missing.
+    `events` are those of its pods, which a cluster keeps for an hour. Kubernetes' own times are whole
+    seconds, so a phase of less may be missing.
     """
     times = {str(key): float(value) for key, value in (outcome.get("times") or {}).items()}
     told = int(outcome.get("attempt") or 0) if times else None
     marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
     for pod in sorted(pods, key=attempt_of):
         marks += _pod_marks(pod, attempt_of(pod), times=attempt_of(pod) == told)
+        marks += _event_marks(pod, attempt_of(pod), events)
     if told is not None:
         named = {"started": "start", "user_started": "function", "user_finished": "result"}
         if any(mark[1:] == ("start", told) for mark in marks):
@@ -135,6 +145,18 @@ def _pod_marks(pod: Mapping[str, Any], attempt: int, times: bool) -> Iterator[tu
         at = seconds(stamp)
         if at is not None:
             yield at, name, attempt
+
+
+def _event_marks(
+    pod: Mapping[str, Any], attempt: int, events: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[float, str, int]]:
+    """What events tell: when a pool began to grow for a pod, when its image was pulled and was there."""
+    name = pod["metadata"].get("name")
+    for event in events:
+        at = seconds(event.get("firstTimestamp") or event.get("eventTime"))
+        phase = _TOLD_BY_EVENTS.get(str(event.get("reason")))
+        if (event.get("involvedObject") or {}).get("name") == name and phase and at is not None:
+            yield at, phase, attempt
 
 
 def _end(job: Mapping[str, Any]) -> float | None:

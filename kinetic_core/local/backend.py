@@ -136,6 +136,9 @@ class LocalBackend:
     def never_runs(self, found: object) -> None:
         """Any accelerator is accepted here."""
 
+    def events(self, *_: object) -> tuple[()]:
+        return ()
+
     def abandon(self, namespace: str, job_id: str) -> None:
         self.delete(namespace, job_id)
 

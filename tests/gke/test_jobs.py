@@ -110,7 +110,9 @@ def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> N
     assert handle.job_id in [job.job_id for job in kinetic_core.list_jobs()]
     named = {phase.name for phase in handle.explain().phases}
     assert (
-        {"start", "function"} <= named <= {"queue", "scheduling", "container", "start", "function", "result"}
+        {"start", "function"}
+        <= named
+        <= {"queue", "scheduling", "image", "container", "start", "function", "result"}
     )
     handle.cleanup(k8s=True, gcs=False)
     assert "greeting later" in handle.logs()
@@ -390,6 +392,38 @@ def test_a_long_log_arrives_whole_and_once(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().out.splitlines() == [f"line {number}" for number in range(20_000)]
     assert (handle.logs() or "").count("\n") == 20_000
     handle.cleanup()
+
+
+def test_a_log_that_the_node_has_rotated_is_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    """The nodes keep 10 MiB and serve the newest file; who comes late reads the rest from the store."""
+
+    @on_cpu
+    def flood() -> str:
+        import time
+
+        for number in range(26_000):
+            print(f"{number:06d} " + "x" * 993)
+        print("all printed", flush=True)
+        time.sleep(8)
+        return "done"
+
+    handle = flood.run_async()
+    wait_for(lambda: len(handle.logs() or "") > 26_000_000, 60)
+    assert handle.status() is JobStatus.RUNNING
+    expected = [f"{number:06d}" for number in range(26_000)]
+    assert [line[:6] for line in (handle.logs() or "").splitlines()[:26_000]] == expected
+    assert handle.result(stream_logs=True, cleanup=False) == "done"
+    assert [line[:6] for line in capfd.readouterr().out.splitlines()[:26_000]] == expected
+    assert [line[:6] for line in (handle.logs() or "").splitlines()[:26_000]] == expected
+    handle.cleanup()
+
+
+def test_the_log_of_a_running_job_is_there_at_once() -> None:
+    handle = sleep.run_async(5)
+    running(handle)
+    time.sleep(1)
+    assert handle.logs() == "sleeping\n"
+    assert handle.result(stream_logs=False) == "awake"
 
 
 def test_an_evicted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:

@@ -36,7 +36,7 @@ def pod(
 def test_the_phases_of_two_attempts_follow_each_other_without_a_gap() -> None:
     pods = [pod(0, 1010, 1070, 1100, 1150), pod(1, 1160, 1161, 1165, 1300)]
     times = {"started": 1165.5, "user_started": 1170.5, "user_finished": 1290.0, "finished": 1299.0}
-    found = list(phases(1000.0, {}, pods, {"attempt": 1, "times": times}, 2000.0))
+    found = list(phases(1000.0, {}, pods, [], {"attempt": 1, "times": times}, 2000.0))
     assert [(phase.name, phase.attempt, phase.seconds) for phase in found] == [
         ("queue", 0, 10),
         ("scheduling", 0, 60),
@@ -54,9 +54,35 @@ def test_the_phases_of_two_attempts_follow_each_other_without_a_gap() -> None:
 
 def test_a_job_that_waits_is_explained_until_now() -> None:
     waiting = {"metadata": {"creationTimestamp": stamp(1002)}, "status": {}}
-    found = list(phases(1000.0, {}, [waiting], {}, 1062.0))
+    found = list(phases(1000.0, {}, [waiting], [], {}, 1062.0))
     assert [(phase.name, phase.seconds) for phase in found] == [("queue", 2), ("scheduling", 60)]
     assert "no node was free" in found[-1].advice
+
+
+def test_events_tell_scale_ups_and_pulls() -> None:
+    waited = pod(0, 1001, 1201, 1300, None)
+    waited["metadata"]["name"] = "mine"
+
+    def event(name: str, reason: str, at: float) -> dict[str, Any]:
+        return {"involvedObject": {"name": name}, "reason": reason, "firstTimestamp": stamp(at)}
+
+    events = [
+        event("mine", "TriggeredScaleUp", 1011),
+        event("another", "Pulling", 1020),
+        event("mine", "Pulling", 1202),
+        event("mine", "Pulled", 1290),
+        event("mine", "Created", 1291),
+    ]
+    found = list(phases(1000.0, {}, [waited], events, {}, 1310.0))
+    assert [(phase.name, phase.seconds) for phase in found] == [
+        ("queue", 1),
+        ("scheduling", 10),
+        ("scale-up", 190),
+        ("container", 1),
+        ("image", 88),
+        ("container", 10),
+        ("function", 10),
+    ]
 
 
 @pytest.mark.usefixtures("local_jobs")
