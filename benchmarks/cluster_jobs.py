@@ -61,8 +61,8 @@ def store_requests() -> int:
         return sum(kind["requests"] for kind in json.load(answer).values())
 
 
-def measure() -> list[Verdict]:
-    namespace = f"bench-{secrets.token_hex(3)}"
+def settings_for(namespace: str) -> str:
+    """Let this process submit to the test cluster, into a namespace and a prefix of its name."""
     os.environ.update(
         {
             "KINETIC_BACKEND": "gke",
@@ -72,6 +72,11 @@ def measure() -> list[Verdict]:
             "KINETIC_NAMESPACE": namespace,
         }
     )
+    return namespace
+
+
+def measure() -> list[Verdict]:
+    namespace = settings_for(f"bench-{secrets.token_hex(3)}")
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     try:

@@ -7,25 +7,38 @@ gc.disable()
 sys.path[:] = [entry for entry in sys.path if entry]
 
 
+def get(scheme, host, path, headers):
+    # http.client, which the runner needs too: urllib.request takes longer to import than the request does
+    import http.client
+
+    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+    connection = kind(host, timeout=60)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise OSError(str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+
+
 def fetch(store, name):
     from urllib.parse import quote, unquote
-    from urllib.request import Request, urlopen
 
     if store.startswith("file://"):
         with open(f"{unquote(store[7:])}/{name}", "rb") as stream:
-            return stream.read()
+            return 200, stream.read()
     bucket, _, prefix = store.removeprefix("gs://").partition("/")
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     path = quote(f"{prefix}/{name}" if prefix else name, safe="")
-    url = f"{emulator or 'https://storage.googleapis.com'}/storage/v1/b/{bucket}/o/{path}?alt=media"
+    scheme, _, host = (emulator or "https://storage.googleapis.com").rstrip("/").partition("://")
     headers = {} if emulator else {"Authorization": "Bearer " + token()}
-    with urlopen(Request(url, headers=headers), timeout=60) as answer:
-        return answer.read()
+    return get(scheme, host, f"/storage/v1/b/{bucket}/o/{path}?alt=media", headers)
 
 
 def token():
     import json
-    from urllib.request import Request, urlopen
 
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         import google.auth
@@ -35,30 +48,35 @@ def token():
         credentials.refresh(Transport())
         return credentials.token
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
-    with urlopen(Request(url, headers={"Metadata-Flavor": "Google"}), timeout=10) as answer:
-        return json.load(answer)["access_token"]
+    path = "/computeMetadata/v1/instance/service-accounts/default/token"
+    status, body = get("http", host, path, {"Metadata-Flavor": "Google"})
+    if status != 200:
+        raise OSError(f"the metadata server gives no token: HTTP {status}")
+    return json.loads(body)["access_token"]
 
 
 def fetched(store, sha256):
     import hashlib
-    import random
-    import tempfile
     import time
 
     for tried in range(10):
         try:
-            archive = fetch(store, f"runners/{sha256}.zip")
-            break
+            status, archive = fetch(store, f"runners/{sha256}.zip")
+            why = f"HTTP {status}"
         except OSError as error:
-            if tried == 9 or getattr(error, "code", 500) in (400, 403, 404):
-                print(f"kinetic: cannot fetch the runner from {store}: {error}", file=sys.stderr)
-                sys.exit(67)
-            time.sleep(min(2**tried / 4, 10) * (0.5 + random.random()))
+            status, why = 500, str(error)
+        if status == 200:
+            break
+        if tried == 9 or status in (400, 403, 404):
+            print(f"kinetic: cannot fetch the runner from {store}: {why}", file=sys.stderr)
+            sys.exit(67)
+        time.sleep(min(2**tried / 4, 10) * (0.5 + os.urandom(1)[0] / 255))
     if hashlib.sha256(archive).hexdigest() != sha256:
         print("kinetic: the runner in the store is not the one this job was submitted with", file=sys.stderr)
         sys.exit(65)
-    path = os.path.join(tempfile.mkdtemp(prefix="kinetic-runner-"), "runner.zip")
+    folder = os.path.join(os.environ["KINETIC_WORK_DIR"], f"runner-{os.getpid()}")
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "runner.zip")
     with open(path, "wb") as stream:
         stream.write(archive)
     return path
