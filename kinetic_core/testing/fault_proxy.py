@@ -82,7 +82,7 @@ class FaultProxy(FaultyServer):
 
     @classmethod
     def to_cluster(cls, target: Target, *, host: str = "127.0.0.1", port: int = 0) -> Self:
-        """Before the API server of a cluster, with the credentials `target` gives. Raises ConfigurationError."""
+        """Before a cluster's API server, with the credentials of `target`. Raises ConfigurationError."""
         client = connection(target)
         settings = client.configuration
         context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)
