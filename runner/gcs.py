@@ -29,6 +29,8 @@ SILENCE = 30.0
 WHOLE_BYTES = 8 << 20
 """Up to here an object is sent in one request; a larger one in pieces, each of which may be repeated."""
 _LONGEST_ASKED = 30.0
+_ROUNDS = 3
+"""How often a name is written to that was taken and is free again."""
 _PIECE = 1 << 20
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _SPARE_SECONDS = 300.0
@@ -79,21 +81,15 @@ class GcsStore:
             "md5Hash": base64.b64encode(_md5(content).digest()).decode(),
             "metadata": {wire.WRITE_MARK: mark},
         }
-        where = f"/upload/storage/v1/b/{self._bucket}/o?ifGenerationMatch=0&uploadType="
-        if len(content) <= WHOLE_BYTES:
-            body, headers = _multipart(facts, content, mark)
-            answer = self._try(name, lambda: self._request("POST", f"{where}multipart", body, headers))
-        else:
-            from .resumable import ResumableUpload, is_unfinished
-
-            upload = ResumableUpload(self._request, f"{where}resumable", json.dumps(facts).encode(), content)
-            answer = self._try(name, upload.step)
-            while is_unfinished(answer):
-                answer = self._try(name, upload.step)
-        if answer.status == 412:
-            return self._is_mine(name, mark)
-        self._check(answer, f"store {name}")
-        return True
+        for _ in range(_ROUNDS):
+            answer = self._send(name, facts, content, mark)
+            if answer.status != 412:
+                self._check(answer, f"store {name}")
+                return True
+            holder = self._holder(name)
+            if holder is not None:
+                return holder == mark
+        return False
 
     def fetch(self, name: str) -> str:
         """Downloads to a file below the working directory, which the caller's pod has for itself."""
@@ -125,15 +121,29 @@ class GcsStore:
         self._check(answer, f"read {name}")
         return answer.body
 
-    def _is_mine(self, name: str, mark: str) -> bool:
-        """Whether the object that is there was made by a write of this one, whose answer was lost."""
+    def _send(self, name: str, facts: Mapping[str, Any], content: bytes, mark: str) -> Answer:
+        """Write an object if there is none of its name; 412 says that there was."""
+        where = f"/upload/storage/v1/b/{self._bucket}/o?ifGenerationMatch=0&uploadType="
+        if len(content) <= WHOLE_BYTES:
+            body, headers = _multipart(facts, content, mark)
+            return self._try(name, lambda: self._request("POST", f"{where}multipart", body, headers))
+        from .resumable import ResumableUpload, is_unfinished
+
+        upload = ResumableUpload(self._request, f"{where}resumable", json.dumps(facts).encode(), content)
+        answer = self._try(name, upload.step)
+        while is_unfinished(answer):
+            answer = self._try(name, upload.step)
+        return answer
+
+    def _holder(self, name: str) -> str | None:
+        """The mark of the write that made the object; None if it is gone."""
         path = f"{self._object(name)}?fields=metadata"
         answer = self._try(name, lambda: self._request("GET", path))
         try:
             self._check(answer, f"look at {name}")
         except MissingObject:
-            return False
-        return bool((json.loads(answer.body).get("metadata") or {}).get(wire.WRITE_MARK) == mark)
+            return None
+        return str((json.loads(answer.body).get("metadata") or {}).get(wire.WRITE_MARK))
 
     def _object(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):

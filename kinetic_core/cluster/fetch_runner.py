@@ -42,6 +42,7 @@ def token():
 
 def fetched(store, sha256):
     import hashlib
+    import http.client
     import random
     import tempfile
     import time
@@ -50,7 +51,7 @@ def fetched(store, sha256):
         try:
             archive = fetch(store, f"runners/{sha256}.zip")
             break
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             if tried == 9 or getattr(error, "code", 500) in (400, 403, 404):
                 print(f"kinetic: cannot fetch the runner from {store}: {error}", file=sys.stderr)
                 sys.exit(67)

@@ -37,7 +37,8 @@ SILENCE = 25.0
 _CONNECT_SECONDS = 5.0
 _STREAM_BYTES = 8 << 20
 _ROUNDS = 3
-"""How often what arrived damaged is read, and what is left of a prefix is deleted."""
+"""How often what arrived damaged is read, a name is written to that was taken and is free, and what is left
+of a prefix is deleted."""
 _DELETES_A_CALL = 100
 _NO_BUCKET = "bucket does not exist"
 """In the message of a 404 that is about the bucket."""
@@ -87,14 +88,16 @@ class GcsObjectStore:
         mark = secrets.token_hex(8)
         blob.metadata = {**(metadata or {}), WRITE_MARK: mark}
         with self._told(f"store {name}"):
-            try:
-                self._upload(blob, content)
-            except self._errors().PreconditionFailed as exc:
-                found = self._existing(name)
-                if found is None or (found.metadata or {}).get(WRITE_MARK) != mark:
-                    raise ObjectExists(f"{self.uri}/{name} exists already") from exc
+            for _ in range(_ROUNDS):
+                holder = self._store_or_find(name, blob, content)
+                if holder == mark:
+                    return
+                if holder is not None:
+                    break
+        raise ObjectExists(f"{self.uri}/{name} exists already")
 
     def read(self, name: str) -> bytes:
+        import requests
         from google.cloud.storage.exceptions import DataCorruption
 
         with self._told(f"read {name}"):
@@ -102,7 +105,7 @@ class GcsObjectStore:
                 try:
                     content = self._blob(name).download_as_bytes(raw_download=True, **self._again)
                     break
-                except DataCorruption:
+                except (DataCorruption, requests.exceptions.ChunkedEncodingError):  # Google's client gave up
                     if not last:
                         raise
         return cast("bytes", content)
@@ -168,6 +171,15 @@ class GcsObjectStore:
         with self._client().batch(raise_exception=False):
             for name in names:
                 self._blob(name).delete(**self._times)
+
+    def _store_or_find(self, name: str, blob: Blob, content: bytes | Path) -> str | None:
+        """The mark of the write whose object has the name afterwards; None if none has it any more."""
+        try:
+            self._upload(blob, content)
+        except self._errors().PreconditionFailed:
+            found = self._existing(name)
+            return None if found is None else str((found.metadata or {}).get(WRITE_MARK))
+        return str(blob.metadata[WRITE_MARK])
 
     def _upload(self, blob: Blob, content: bytes | Path) -> None:
         options: dict[str, Any] = {"if_generation_match": 0, "checksum": "crc32c", **self._again}

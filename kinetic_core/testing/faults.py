@@ -36,7 +36,7 @@ class Fault:
     """One rule of the script: what happens to requests that `match`, after `skip` of them, `times` times.
 
     `match` is a regular expression that is searched in `METHOD /path?query` (unquoted), a line feed and the
-    first 4,096 bytes of the request's body. `times` None means always.
+    first 4,096 bytes of the request's body; `^` and `$` are ends of lines. `times` None means always.
     """
 
     match: str
@@ -75,7 +75,9 @@ class Faults:
 
     def count(self, match: str) -> int:
         """How many requests so far match, as a fault would."""
-        return sum(bool(re.search(match, _text(each.line, each.body))) for each in self.requests)
+        return sum(
+            bool(re.search(match, _text(each.line, each.body), re.MULTILINE)) for each in self.requests
+        )
 
     @property
     def unmet(self) -> tuple[Fault, ...]:
@@ -148,7 +150,7 @@ class Faults:
 
 def _applies(fault: Fault, seen: list[int], text: str) -> bool:
     """Whether a rule is due for a request; `seen` counts its matches and its hits."""
-    if not re.search(fault.match, text):
+    if not re.search(fault.match, text, re.MULTILINE):
         return False
     seen[0] += 1
     due = seen[0] > fault.skip and (fault.times is None or seen[1] < fault.times)

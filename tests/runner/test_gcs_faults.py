@@ -128,6 +128,13 @@ def test_what_arrived_is_not_sent_again(gcs: FaultProxy, store: GcsStore) -> Non
     assert sent == [True, True, False, True]
 
 
+def test_a_name_that_is_free_again_is_written_to(gcs: FaultProxy, store: GcsStore) -> None:
+    gcs.faults.answer("POST .*upload", 412, times=2)
+    create(store)
+    gcs.faults.answer("POST .*upload", 412, times=3)
+    assert store.create("other", b"x") is False
+
+
 def test_what_arrives_damaged_is_read_again(gcs: FaultProxy, store: GcsStore) -> None:
     sound = base64.b64encode(hashlib.md5(CONTENT).digest()).decode()
     damaged = {"x-goog-hash": f"crc32c=AAAAAA==,md5={sound}"}

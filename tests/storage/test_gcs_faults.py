@@ -77,7 +77,13 @@ def delete_all(store: GcsObjectStore) -> None:
     assert list(store.list("")) == []
 
 
-OPERATIONS = [create, read, stream, find, list_all, delete, delete_all]
+def missing(store: GcsObjectStore) -> None:
+    with pytest.raises(ObjectNotFound, match="nothing"):
+        store.read("nothing")
+    assert store.find("nothing") is None
+
+
+OPERATIONS = [create, read, missing, stream, find, list_all, delete, delete_all]
 FAULTS: dict[str, Callable[[Faults], None]] = {
     "408": lambda faults: faults.answer(".", 408, times=2),
     "429": lambda faults: faults.answer(".", 429, headers={"Retry-After": "1"}, times=2),
@@ -127,6 +133,14 @@ def test_a_write_whose_answer_is_lost_is_its_own_and_another_is_not(
     with pytest.raises(ObjectExists):
         store.create("once", b"another's")
     assert store.read("once") == b"mine"
+
+
+def test_a_name_that_is_free_again_is_written_to(gcs: FaultProxy, store: GcsObjectStore) -> None:
+    gcs.faults.answer("POST .*upload", 412, times=2)
+    create(store)
+    gcs.faults.answer("POST .*upload", 412, times=3)
+    with pytest.raises(ObjectExists):
+        store.create("other", b"x")
 
 
 def test_of_two_writers_whose_answers_are_lost_one_wins(gcs: FaultProxy, store: GcsObjectStore) -> None:
