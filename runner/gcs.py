@@ -1,20 +1,22 @@
 """Cloud Storage over plain HTTP: the runner's store in a pod, in standard Python.
 
-Tokens come from the metadata server (workload identity); where `GOOGLE_APPLICATION_CREDENTIALS` names other
-credentials, google-auth reads them. `STORAGE_EMULATOR_HOST` replaces the service and needs no token.
+`STORAGE_EMULATOR_HOST` replaces the service and needs no token.
 JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import http.client
 import json
 import os
 import random
 import time
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from email.message import Message
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from . import wire
@@ -22,13 +24,26 @@ from .store import MissingObject, StoreUnavailable
 
 PATIENCE = 120.0
 """Seconds for which a request is tried again after 408, 429, 5xx and lost connections."""
-_TIMEOUT = 60.0
+SILENCE = 30.0
+"""Seconds after which a connection without a byte counts as lost."""
+WHOLE_BYTES = 8 << 20
+"""Up to here an object is sent in one request; a larger one in pieces, each of which may be repeated."""
+_LONGEST_ASKED = 30.0
+_ROUNDS = 3
+"""How often a name is written to that was taken and is free again."""
 _PIECE = 1 << 20
 _AGAIN = (408, 429, 500, 502, 503, 504)
-_METADATA_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105  a path
 _SPARE_SECONDS = 300.0
 
-Answer = tuple[int, bytes]
+
+class Answer(NamedTuple):
+    """What the service says to a request."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+
 _Sink = Callable[[http.client.HTTPResponse], bytes]
 
 
@@ -36,39 +51,45 @@ class GcsStore:
     """The objects below `gs://bucket/prefix`."""
 
     def __init__(
-        self, uri: str, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.time
+        self,
+        uri: str,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+        silence: float = SILENCE,
     ) -> None:
         self.uri = uri
         bucket, _, prefix = uri.removeprefix("gs://").partition("/")
         self._bucket = quote(bucket, safe="")
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint = urlsplit(os.environ.get("STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com")
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock, self._silence = sleep, clock, silence
         self._token, self._expires = "", 0.0
         self._connection: tuple[int, http.client.HTTPConnection] | None = None
 
     def read(self, name: str) -> bytes:
-        status, body = self._try(name, "GET", f"{self._object(name)}?alt=media")
-        self._check(status, body, f"read {name}")
-        return body
+        def whole(response: http.client.HTTPResponse) -> bytes:
+            content = response.read()
+            _compare(response, _md5(content))
+            return content
+
+        return self._get(name, whole)
 
     def create(self, name: str, content: bytes) -> bool:
         mark = os.urandom(8).hex()
-        facts = json.dumps({"name": self._prefix + name, "metadata": {wire.WRITE_MARK: mark}}).encode()
-        edge = f"kinetic-{mark}".encode()
-        body = b"".join((
-            b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + facts,
-            b"\r\n--" + edge + b"\r\nContent-Type: application/octet-stream\r\n\r\n",
-            content,
-            b"\r\n--" + edge + b"--\r\n",
-        ))  # fmt: skip
-        path = f"/upload/storage/v1/b/{self._bucket}/o?uploadType=multipart&ifGenerationMatch=0"
-        headers = {"Content-Type": f"multipart/related; boundary={edge.decode()}"}
-        status, answer = self._try(name, "POST", path, body, headers)
-        if status == 412:
-            return self._is_mine(name, mark)
-        self._check(status, answer, f"store {name}")
-        return True
+        facts = {
+            "name": self._prefix + name,
+            "md5Hash": base64.b64encode(_md5(content).digest()).decode(),
+            "metadata": {wire.WRITE_MARK: mark},
+        }
+        for _ in range(_ROUNDS):
+            answer = self._send(name, facts, content, mark)
+            if answer.status != 412:
+                self._check(answer, f"store {name}")
+                return True
+            holder = self._holder(name)
+            if holder is not None:
+                return holder == mark
+        return False
 
     def fetch(self, name: str) -> str:
         """Downloads to a file below the working directory, which the caller's pod has for itself."""
@@ -80,73 +101,112 @@ class GcsStore:
         part = f"{path}.{os.getpid()}.part"
 
         def keep(response: http.client.HTTPResponse) -> bytes:
+            found = _md5()
             with open(part, "wb") as stream:
                 while piece := response.read(_PIECE):
                     stream.write(piece)
+                    found.update(piece)
             if response.length:
                 raise http.client.IncompleteRead(b"", response.length)
+            _compare(response, found)
             return b""
 
-        status, body = self._try(name, "GET", f"{self._object(name)}?alt=media", sink=keep)
-        self._check(status, body, f"read {name}")
+        self._get(name, keep)
         os.rename(part, path)
         return path
 
-    def _is_mine(self, name: str, mark: str) -> bool:
-        status, body = self._try(name, "GET", f"{self._object(name)}?fields=metadata")
-        self._check(status, body, f"look at {name}")
-        return bool((json.loads(body).get("metadata") or {}).get(wire.WRITE_MARK) == mark)
+    def _get(self, name: str, sink: _Sink) -> bytes:
+        path = f"{self._object(name)}?alt=media"
+        answer = self._try(name, lambda: self._request("GET", path, sink=sink))
+        self._check(answer, f"read {name}")
+        return answer.body
+
+    def _send(self, name: str, facts: Mapping[str, Any], content: bytes, mark: str) -> Answer:
+        """Write an object if there is none of its name; 412 says that there was."""
+        where = f"/upload/storage/v1/b/{self._bucket}/o?ifGenerationMatch=0&uploadType="
+        if len(content) <= WHOLE_BYTES:
+            body, headers = _multipart(facts, content, mark)
+            return self._try(name, lambda: self._request("POST", f"{where}multipart", body, headers))
+        from .resumable import ResumableUpload, is_unfinished
+
+        upload = ResumableUpload(self._request, f"{where}resumable", json.dumps(facts).encode(), content)
+        answer = self._try(name, upload.step)
+        while is_unfinished(answer):
+            answer = self._try(name, upload.step)
+        return answer
+
+    def _holder(self, name: str) -> str | None:
+        """The mark of the write that made the object; None if it is gone."""
+        path = f"{self._object(name)}?fields=metadata"
+        answer = self._try(name, lambda: self._request("GET", path))
+        try:
+            self._check(answer, f"look at {name}")
+        except MissingObject:
+            return None
+        return str((json.loads(answer.body).get("metadata") or {}).get(wire.WRITE_MARK))
 
     def _object(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
             raise MissingObject(f"{name!r} is not the name of an object")
         return f"/storage/v1/b/{self._bucket}/o/{quote(self._prefix + name, safe='')}"
 
-    def _check(self, status: int, body: bytes, what: str) -> None:
-        if status == 404:
+    def _check(self, answer: Answer, what: str) -> None:
+        """Raise what an answer means for the job, and what to do about it."""
+        if answer.status < 300:
+            return
+        text = answer.body[:300].decode(errors="replace")
+        if answer.status == 404 and "bucket does not exist" in text:
+            raise StoreUnavailable(
+                errno.ENOENT,
+                f"cannot {what}: the bucket {self._bucket!r} does not exist, or the pod may not see it. "
+                "Create it, or set KINETIC_BUCKET to one that exists, and submit again",
+            )
+        if answer.status == 404:
             raise MissingObject(f"cannot {what}: {self.uri} does not have it")
-        if status >= 300:
-            text = body[:300].decode(errors="replace")
-            raise StoreUnavailable(errno.EIO, f"cannot {what} in {self.uri}: HTTP {status}: {text}")
+        if answer.status in (401, 403):
+            raise StoreUnavailable(
+                errno.EACCES,
+                f"cannot {what} in {self.uri}: not permitted (HTTP {answer.status}: {text}). The service "
+                "account of the pod needs roles/storage.objectUser on the bucket",
+            )
+        raise StoreUnavailable(errno.EIO, f"cannot {what} in {self.uri}: HTTP {answer.status}: {text}")
 
-    def _try(
-        self,
-        name: str,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-        sink: _Sink = http.client.HTTPResponse.read,
-    ) -> Answer:
+    def _try(self, name: str, send: Callable[[], Answer]) -> Answer:
         """The answer to a request, tried again, at growing random intervals, as long as that may help."""
-        give_up, pause = self._clock() + PATIENCE, 0.25
+        give_up, pause, may_renew = self._clock() + PATIENCE, 0.25, True
         while True:
-            why, again = "", True
+            asked = 0.0
             try:
-                answer = self._request(method, path, body, headers or {}, sink)
-                if answer[0] == 401:
-                    self._token, again = "", bool(self._token)
-                if answer[0] not in (*_AGAIN, 401) or not again:
+                answer = send()
+                if answer.status == 401 and self._token and may_renew:
+                    self._token, may_renew = "", False
+                    continue
+                if answer.status not in _AGAIN:
                     return answer
-                why = f"HTTP {answer[0]}"
+                why, asked = f"HTTP {answer.status}", _retry_after(answer.headers)
             except (OSError, http.client.HTTPException) as exc:
-                self._drop()
+                self.close()
                 why = str(exc) or type(exc).__name__
             if self._clock() >= give_up:
                 raise StoreUnavailable(errno.EIO, f"{self.uri}/{name} cannot be reached: {why}")
-            self._sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+            self._sleep(max(asked, pause * (0.5 + random.random())))  # noqa: S311  no secret
             pause = min(pause * 2, 8.0)
 
     def _request(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str], sink: _Sink
+        self,
+        method: str,
+        path: str,
+        body: bytes | memoryview | None = None,
+        headers: Mapping[str, str] | None = None,
+        sink: _Sink | None = None,
     ) -> Answer:
         connection = self._connected()
         token = self._authorization()
-        connection.request(method, path, body, {**headers, **token})
+        connection.request(method, path, body, {**(headers or {}), **token})
         response = connection.getresponse()
-        if response.status >= 300:
-            return response.status, response.read()
-        return response.status, sink(response)
+        if response.status >= 300 or sink is None:
+            return Answer(response.status, response.headers, response.read())
+        return Answer(response.status, response.headers, sink(response))
 
     def _connected(self) -> http.client.HTTPConnection:
         """This process's connection: one that was made before a fork belongs to the other side."""
@@ -156,10 +216,11 @@ class GcsStore:
                 if self._endpoint.scheme == "https"
                 else http.client.HTTPConnection
             )
-            self._connection = os.getpid(), kind(self._endpoint.netloc, timeout=_TIMEOUT)
+            self._connection = os.getpid(), kind(self._endpoint.netloc, timeout=self._silence)
         return self._connection[1]
 
-    def _drop(self) -> None:
+    def close(self) -> None:
+        """Let go of the connection; another request makes another."""
         if self._connection is not None and self._connection[0] == os.getpid():
             self._connection[1].close()
         self._connection = None
@@ -168,33 +229,40 @@ class GcsStore:
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             return {}
         if not self._token or self._clock() >= self._expires - _SPARE_SECONDS:
-            self._token, self._expires = _token(self._clock())
+            from .tokens import access_token
+
+            self._token, self._expires = access_token(self._clock())
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def _token(now: float) -> tuple[str, float]:
-    """An access token and when it ends (Unix seconds)."""
-    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return _token_of_credentials(now)
-    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    connection = http.client.HTTPConnection(host, timeout=10)
-    try:
-        connection.request("GET", _METADATA_TOKEN, headers={"Metadata-Flavor": "Google"})
-        response = connection.getresponse()
-        body = response.read()
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise OSError(errno.EACCES, f"the metadata server gives no token: HTTP {response.status}")
-    values = json.loads(body)
-    return values["access_token"], now + values["expires_in"]
+def _multipart(facts: Mapping[str, Any], content: bytes, mark: str) -> tuple[bytes, dict[str, str]]:
+    """An object and what is said about it, in the body of one request, and that request's headers."""
+    edge = f"kinetic-{mark}".encode()
+    body = b"".join((
+        b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n",
+        json.dumps(facts).encode(),
+        b"\r\n--" + edge + b"\r\nContent-Type: application/octet-stream\r\n\r\n",
+        content,
+        b"\r\n--" + edge + b"--\r\n",
+    ))  # fmt: skip
+    return body, {"Content-Type": f"multipart/related; boundary={edge.decode()}"}
 
 
-def _token_of_credentials(now: float) -> tuple[str, float]:
-    import google.auth  # type: ignore[import-untyped, unused-ignore]
-    import google.auth.transport.requests  # type: ignore[import-untyped, unused-ignore]
+def _md5(content: bytes = b"") -> Any:
+    """Cloud Storage's other checksum is not in Python's library."""
+    return hashlib.md5(content, usedforsecurity=False)
 
-    scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
-    credentials, _ = google.auth.default(scopes=scopes)
-    credentials.refresh(google.auth.transport.requests.Request())
-    return cast("str", credentials.token), now + 1800
+
+def _compare(response: http.client.HTTPResponse, found: Any) -> None:
+    """Raise what makes `_try` ask again, if the content is not what the service says it is."""
+    told = ",".join(response.headers.get_all("x-goog-hash") or ())
+    for part in told.split(","):
+        kind, _, value = part.strip().partition("=")
+        if kind == "md5" and base64.b64decode(value) != found.digest():
+            raise http.client.HTTPException("what arrived has another checksum than what is stored")
+
+
+def _retry_after(headers: Message) -> float:
+    """Seconds the service asks to wait for."""
+    asked = headers.get("Retry-After") or ""
+    return min(float(asked), _LONGEST_ASKED) if asked.isdigit() else 0.0

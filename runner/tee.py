@@ -27,6 +27,7 @@ class LogTee:
         self._pending = bytearray()
         self._tail = b""
         self._sequence = 0
+        self._unsure = 0
         self._last = time.monotonic()
 
     def say(self, line: str) -> None:
@@ -57,8 +58,8 @@ class LogTee:
         """Store the rest."""
         self.pump()
         os.close(self.pipe)
-        if self._pending:
-            self._flush()
+        while self._pending and self._flush():
+            pass
 
     def _take(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -72,16 +73,23 @@ class LogTee:
         if len(self._pending) >= _CHUNK:
             self._flush()
 
-    def _flush(self) -> None:
-        """Store the pending chunk; when the store fails, keep it for the next time."""
+    def _flush(self) -> bool:
+        """Store the pending chunk; when the store fails, keep it for the next time, and return False.
+
+        A write that failed may have arrived: its object is then tried again as it was, never with more in it.
+        """
+        size = self._unsure or len(self._pending)
         name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence)
         self._last = time.monotonic()
         try:
-            self._store.create(name, bytes(self._pending))
+            self._store.create(name, bytes(self._pending[:size]))
         except OSError as exc:
-            if len(self._pending) > 64 * _CHUNK:
-                del self._pending[: -32 * _CHUNK]
+            self._unsure = size
+            if len(self._pending) - size > 64 * _CHUNK:
+                del self._pending[size : -32 * _CHUNK]
             sys.stderr.write(f"kinetic: log not stored yet: {exc}\n")
-            return
+            return False
         self._sequence += 1
-        self._pending.clear()
+        self._unsure = 0
+        del self._pending[:size]
+        return True

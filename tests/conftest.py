@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kinetic_core.testing.fault_proxy import FaultProxy
+
 
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -59,6 +61,15 @@ def emulator() -> str:
     if not address:
         pytest.skip("no STORAGE_EMULATOR_HOST: start ../shared/cluster/testcluster and eval its env")
     return address
+
+
+@pytest.fixture
+def gcs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """The emulator behind a proxy that stumbles when it is told to. Every fault must happen."""
+    with FaultProxy(emulator) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        yield proxy
+        assert proxy.faults.unmet == ()
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:

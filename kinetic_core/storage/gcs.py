@@ -7,8 +7,10 @@ repeated, and then finds its own object: every object carries a random mark of t
 from __future__ import annotations
 
 import functools
+import io
+import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
@@ -30,6 +32,13 @@ Result = TypeVar("Result")
 
 PATIENCE = 60.0
 """Seconds for which one operation is tried again after 408, 429, 5xx and dropped connections."""
+SILENCE = 25.0
+"""Seconds after which a connection without a byte counts as dropped."""
+_CONNECT_SECONDS = 5.0
+_STREAM_BYTES = 8 << 20
+_ROUNDS = 3
+"""How often what arrived damaged is read, a name is written to that was taken and is free, and what is left
+of a prefix is deleted."""
 _DELETES_A_CALL = 100
 _NO_BUCKET = "bucket does not exist"
 """In the message of a 404 that is about the bucket."""
@@ -42,10 +51,25 @@ class GcsObjectStore:
     Credentials are Google's application default ones; `STORAGE_EMULATOR_HOST` replaces the service.
     """
 
-    def __init__(self, bucket: str, prefix: str = "", project: str = "") -> None:
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        project: str = "",
+        *,
+        patience: float = PATIENCE,
+        silence: float = SILENCE,
+    ) -> None:
         self._bucket_name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._project = project
+        self._patience = patience
+        self._times: dict[str, Any] = {"timeout": (_CONNECT_SECONDS, silence)}
+
+    @property
+    def _again(self) -> dict[str, Any]:
+        """How every request is sent: tried again, and never waited for in silence."""
+        return {**self._times, "retry": _retry(self._patience)}
 
     @classmethod
     def at(cls, location: str, project: str = "") -> GcsObjectStore:
@@ -64,22 +88,42 @@ class GcsObjectStore:
         mark = secrets.token_hex(8)
         blob.metadata = {**(metadata or {}), WRITE_MARK: mark}
         with self._told(f"store {name}"):
-            try:
-                self._upload(blob, content)
-            except self._errors().PreconditionFailed as exc:
-                found = self._existing(name)
-                if found is None or (found.metadata or {}).get(WRITE_MARK) != mark:
-                    raise ObjectExists(f"{self.uri}/{name} exists already") from exc
+            for _ in range(_ROUNDS):
+                holder = self._store_or_find(name, blob, content)
+                if holder == mark:
+                    return
+                if holder is not None:
+                    break
+        raise ObjectExists(f"{self.uri}/{name} exists already")
 
     def read(self, name: str) -> bytes:
+        import requests
+        from google.cloud.storage.exceptions import DataCorruption
+
         with self._told(f"read {name}"):
-            return cast("bytes", self._blob(name).download_as_bytes(retry=_retry(), raw_download=True))
+            for last in range(_ROUNDS)[::-1]:
+                try:
+                    content = self._blob(name).download_as_bytes(raw_download=True, **self._again)
+                    break
+                except (DataCorruption, requests.exceptions.ChunkedEncodingError):  # Google's client gave up
+                    if not last:
+                        raise
+        return cast("bytes", content)
 
     def open(self, name: str) -> BinaryIO:
         blob = self._existing(name)
         if blob is None:
             raise ObjectNotFound(f"cannot read {self.uri}/{name}: there is no such object")
-        return cast("BinaryIO", blob.open("rb", if_generation_match=blob.generation, raw_download=True))
+        generation = blob.generation
+
+        def part(start: int, end: int) -> bytes:
+            with self._told(f"read {name}"):
+                found = blob.download_as_bytes(
+                    start=start, end=end - 1, raw_download=True, if_generation_match=generation, **self._again
+                )
+            return cast("bytes", found)
+
+        return cast("BinaryIO", io.BufferedReader(_Parts(part, blob.size or 0), _STREAM_BYTES))
 
     def find(self, name: str) -> ObjectInfo | None:
         blob = self._existing(name)
@@ -88,7 +132,7 @@ class GcsObjectStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         with self._told(f"list {prefix}"):
             found = self._client().list_blobs(
-                self._bucket_name, prefix=self._prefix + prefix, fields=_FIELDS, retry=_retry()
+                self._bucket_name, prefix=self._prefix + prefix, fields=_FIELDS, **self._again
             )
             for blob in found:
                 yield self._info(blob)
@@ -97,8 +141,10 @@ class GcsObjectStore:
         blob = self._blob(name)
         with self._told(f"delete {name}"):
             try:
-                blob.delete(retry=_retry())
-            except self._errors().NotFound:
+                blob.delete(**self._again)
+            except self._errors().NotFound as exc:
+                if _NO_BUCKET in str(exc):
+                    raise
                 return False
         return True
 
@@ -106,19 +152,37 @@ class GcsObjectStore:
         if not prefix.endswith("/"):
             raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
         self._blob(prefix + "any")
-        names = [info.name for info in self.list(prefix)]
-        with self._told(f"delete {prefix}"):
-            for start in range(0, len(names), _DELETES_A_CALL):
-                with self._client().batch(raise_exception=False):
-                    for name in names[start : start + _DELETES_A_CALL]:
-                        self._blob(name).delete()
+        deleted: set[str] = set()
+        for _ in range(_ROUNDS):
+            names = [info.name for info in self.list(prefix)]
+            deleted.update(names)
+            if not names:
+                return len(deleted)
+            with self._told(f"delete {prefix}"):
+                for start in range(0, len(names), _DELETES_A_CALL):
+                    _retry(self._patience)(self._delete_some)(names[start : start + _DELETES_A_CALL])
         left = next(iter(self.list(prefix)), None)
         if left is not None:
             raise StoreError(f"cannot delete {self.uri}/{left.name}: call again, or look at your permissions")
-        return len(names)
+        return len(deleted)
+
+    def _delete_some(self, names: Sequence[str]) -> None:
+        """One request; what it says of each object is not believed, but looked at afterwards."""
+        with self._client().batch(raise_exception=False):
+            for name in names:
+                self._blob(name).delete(**self._times)
+
+    def _store_or_find(self, name: str, blob: Blob, content: bytes | Path) -> str | None:
+        """The mark of the write whose object has the name afterwards; None if none has it any more."""
+        try:
+            self._upload(blob, content)
+        except self._errors().PreconditionFailed:
+            found = self._existing(name)
+            return None if found is None else str((found.metadata or {}).get(WRITE_MARK))
+        return str(blob.metadata[WRITE_MARK])
 
     def _upload(self, blob: Blob, content: bytes | Path) -> None:
-        options: dict[str, Any] = {"if_generation_match": 0, "retry": _retry(), "checksum": "crc32c"}
+        options: dict[str, Any] = {"if_generation_match": 0, "checksum": "crc32c", **self._again}
         if isinstance(content, bytes):
             blob.upload_from_string(content, content_type="application/octet-stream", **options)
         else:
@@ -128,7 +192,7 @@ class GcsObjectStore:
         blob = self._blob(name)
         with self._told(f"look at {name}"):
             try:
-                blob.reload(retry=_retry())
+                blob.reload(**self._again)
             except self._errors().NotFound as exc:
                 if _NO_BUCKET in str(exc):
                     raise
@@ -149,7 +213,7 @@ class GcsObjectStore:
         return self._client().bucket(self._bucket_name)
 
     def _client(self) -> Client:
-        return _client(self._project)
+        return _client(self._project, os.environ.get("STORAGE_EMULATOR_HOST"))
 
     @staticmethod
     def _errors() -> Any:
@@ -162,6 +226,7 @@ class GcsObjectStore:
         """Google's errors as ours, which say what was tried, where, and what to do."""
         import google.auth.exceptions
         import requests
+        from google.cloud.storage.exceptions import DataCorruption
 
         errors = self._errors()
         try:
@@ -185,25 +250,56 @@ class GcsObjectStore:
             ) from exc
         except (errors.GoogleAPICallError, errors.RetryError, google.auth.exceptions.GoogleAuthError) as exc:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
-        except requests.exceptions.RequestException as exc:
+        except (requests.exceptions.RequestException, DataCorruption) as exc:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
 
 
+class _Parts(io.RawIOBase):
+    """An object as a file that is downloaded where it is read: `part(start, end)` gets bytes of it."""
+
+    def __init__(self, part: Callable[[int, int], bytes], size: int) -> None:
+        self._part, self._size, self._at = part, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readall(self) -> bytes:
+        return self._take(self._size)
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._take(self._at + len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _take(self, end: int) -> bytes:
+        end = min(end, self._size)
+        content = self._part(self._at, end) if end > self._at else b""
+        self._at += len(content)
+        return content
+
+
 @functools.cache
-def _client(project: str) -> Client:
-    """One client for a project and process; its connections are kept and shared by threads."""
+def _client(project: str, service: str | None) -> Client:
+    """One client for a project, a service (None for Google's) and process; threads share its connections."""
     from google.cloud import storage
     from requests.adapters import HTTPAdapter
 
-    client = storage.Client(project=project or None)
+    options = None if service is None else {"api_endpoint": service}
+    client = storage.Client(project=project or None, client_options=options)
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
     return client
 
 
-@functools.cache
-def _retry() -> Callable[..., Any]:
+def _retry(patience: float) -> Callable[..., Any]:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    return cast("Callable[..., Any]", DEFAULT_RETRY.with_delay(0.25, 8.0, 2.0).with_timeout(PATIENCE))
+    return cast("Callable[..., Any]", DEFAULT_RETRY.with_delay(0.25, 8.0, 2.0).with_timeout(patience))

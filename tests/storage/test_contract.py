@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import secrets
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound
+from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreError
 from kinetic_core.storage.directory import DirectoryObjectStore
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.storage.protocol import ObjectStore
@@ -74,6 +77,81 @@ def test_one_of_many_creators_wins(store: ObjectStore) -> None:
         thread.join()
     assert len(winners) == 1
     assert store.read("prize") == str(winners[0]).encode()
+
+
+def test_every_one_of_many_parallel_transfers_arrives_as_it_was(store: ObjectStore, tmp_path: Path) -> None:
+    contents = {f"part/{number}": secrets.token_bytes(1 << (number % 12 + 8)) for number in range(48)}
+
+    def transfer(name: str) -> bool:
+        source: bytes | Path = contents[name]
+        if name.endswith("7"):
+            source = tmp_path / name.replace("/", "-")
+            source.write_bytes(contents[name])
+        store.create(name, source)
+        return store.read(name) == contents[name]
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(transfer, contents))
+    assert {info.name: info.size for info in store.list("part/")} == {
+        name: len(content) for name, content in contents.items()
+    }
+
+
+def test_a_large_object_streams_in_parts_and_from_anywhere(store: ObjectStore, tmp_path: Path) -> None:
+    content = secrets.token_bytes(1 << 20) * 11
+    (tmp_path / "large").write_bytes(content)
+    store.create("large", tmp_path / "large")
+    with store.open("large") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+        assert digest.digest() == hashlib.sha256(content).digest()
+        assert stream.seek(5 << 20) == 5 << 20
+        assert stream.read(1000) == content[5 << 20 :][:1000]
+        assert stream.seek(-10, os.SEEK_END) == len(content) - 10
+        assert stream.read() == content[-10:]
+        assert stream.read(1) == b""
+
+
+def test_a_stream_never_mixes_two_objects(store: ObjectStore) -> None:
+    store.create("a", b"first" * 1000)
+    with store.open("a") as stream:
+        store.delete("a")
+        store.create("a", b"other" * 1000)
+        try:
+            found = stream.read()
+        except StoreError:
+            return  # it cannot be had any more, and says so
+    assert found == b"first" * 1000
+
+
+def test_a_listing_has_no_end_at_a_thousand(store: ObjectStore) -> None:
+    names = [f"many/{number:04d}" for number in range(1203)]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda name: store.create(name, b""), names))
+    store.create("many-others", b"beside it")
+    assert [info.name for info in store.list("many/")] == names
+    assert store.delete_all("many/") == len(names)
+    assert [info.name for info in store.list("")] == ["many-others"]
+
+
+def test_empty_objects_and_unusual_names(store: ObjectStore) -> None:
+    for name in ("empty", "a b/%41/ü+&?#", "x" * 200):
+        store.create(name, b"")
+        assert store.read(name) == b""
+        assert [info.name for info in store.list(name)] == [name]
+        with store.open(name) as stream:
+            assert stream.read() == b""
+
+
+def test_a_name_is_free_again_after_its_object_was_deleted(store: ObjectStore) -> None:
+    store.create("a", b"first")
+    before = store.find("a")
+    assert store.delete("a") is True
+    assert store.delete("a") is False
+    store.create("a", b"second")
+    after = store.find("a")
+    assert before is not None
+    assert after is not None
+    assert (store.read("a"), after.created >= before.created) == (b"second", True)
 
 
 def test_missing_objects(store: ObjectStore) -> None:

@@ -1,0 +1,243 @@
+"""Faults of the store and of the API server at every step of a job: one job, one execution, one result."""
+
+from __future__ import annotations
+
+import gc
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import kinetic_core
+from kinetic_core._runner import wire
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
+from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.testing.fault_proxy import FaultProxy
+from kinetic_core.testing.faults import Faults
+from tests.conftest import wait_for
+from tests.gke.conftest import KUBECONFIG
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of Google's client
+LINES = [f"line {number}" for number in range(200)]
+
+UPLOADS = {
+    "pack": "packs/",
+    "tree": "trees/",
+    "payload": "/payload.pkl",
+    "handle": "/handle.json",
+    "index": "index/",
+    "runner": "runners/",
+    "claim": "/claim.json",
+    "log": "/log/00000000",
+    "result": '/result"',
+}
+"""Objects that are stored, in this order: six by the submitter, three by the pod."""
+DOWNLOADS = {
+    "runner": r"runners/\w+.zip\?alt",
+    "outcome of an earlier attempt": r"/result\?alt",
+    "cancelled": r"/cancelled\?alt",
+    "payload": r"/payload.pkl\?alt",
+    "tree": r"trees/\w+.json\?alt",
+    "pack": r"packs/\w+.zip\?alt",
+}
+"""Objects that a pod reads, in this order."""
+
+
+@pytest.fixture
+def store_proxy(gke: dict[str, str], emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """Between everybody, pods too, and a store in which nothing is kept yet."""
+    host = str(urlsplit(emulator).hostname)
+    with FaultProxy(emulator, host=host) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        monkeypatch.setenv("KINETIC_BUCKET", f"test-bucket/faults-{secrets.token_hex(4)}")
+        yield proxy
+        gc.collect()  # else what the client leaked is found in another test
+    assert proxy.faults.unmet == ()
+
+
+@pytest.fixture
+def api_proxy(gke: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """Between this process and the API server."""
+    with FaultProxy.to_cluster(Target(KUBECONFIG)) as proxy:
+        kubeconfig = proxy.write_kubeconfig(tmp_path / "kubeconfig")
+        monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
+        yield proxy
+        assert proxy.faults.unmet == ()
+
+
+@kinetic_core.run(accelerator="cpu")
+def work(seconds: float = 0.0) -> str:
+    import time
+
+    for number in range(200):
+        print(f"line {number}", flush=True)
+        time.sleep(seconds / 200)
+    return "done"
+
+
+def check(api: ClusterApi, handle: kinetic_core.JobHandle) -> None:
+    """It ended well, was one job, ran once, and every line of its log is kept once."""
+    assert handle.result(stream_logs=False, cleanup=False, timeout=120) == "done"
+    found = api.list("Job", handle.namespace, {"labelSelector": f"{JOB_ID}={handle.job_id}"})
+    assert len(found["items"]) == 1
+    store = backend_of(handle).store
+    attempts = store.list(f"jobs/{handle.job_id}/attempts/")
+    assert [info.name for info in attempts if info.name.endswith("claim.json")] == [
+        wire.claim_object(handle.job_id, 0)
+    ]
+    assert (handle.logs() or "").splitlines() == LINES
+    handle.cleanup()
+    assert api.get("Job", handle.namespace, handle.k8s_name) is None
+
+
+STORE_FAULTS: dict[str, Callable[[Faults, str], None]] = {
+    "503": lambda faults, match: faults.answer(match, 503, times=2),
+    "429": lambda faults, match: faults.answer(match, 429, headers={"Retry-After": "1"}),
+    "timeout": lambda faults, match: faults.silence(match, 1.5),
+    "dropped": lambda faults, match: faults.drop(match, times=2),
+    "lost": lambda faults, match: faults.lose_reply(match),
+    "cut": lambda faults, match: faults.cut_reply(match, 3),
+}
+
+
+@pytest.mark.parametrize("fault", STORE_FAULTS)
+def test_the_store_stumbles_at_every_step(api: ClusterApi, store_proxy: FaultProxy, fault: str) -> None:
+    for pattern in UPLOADS.values():
+        STORE_FAULTS[fault](store_proxy.faults, f"(?s)POST .*upload.*{pattern}")
+    for pattern in DOWNLOADS.values():
+        STORE_FAULTS[fault](store_proxy.faults, f"GET .*{pattern}")
+    handle = work.run_async()
+    STORE_FAULTS[fault](store_proxy.faults, r"GET .*/result\?alt")
+    check(api, handle)
+
+
+def test_a_name_said_to_be_taken_that_is_free_at_every_step(api: ClusterApi, store_proxy: FaultProxy) -> None:
+    for pattern in UPLOADS.values():
+        store_proxy.faults.answer(f"(?s)POST .*upload.*{pattern}", 412)
+    check(api, work.run_async())
+
+
+@pytest.mark.parametrize("step", ["payload", "claim"])
+def test_a_store_that_is_silent(api: ClusterApi, store_proxy: FaultProxy, step: str) -> None:
+    store_proxy.faults.silence(f"(?s)POST .*upload.*{UPLOADS[step]}", 600)
+    check(api, work.run_async())
+
+
+def test_a_large_result_and_a_store_that_stumbles(api: ClusterApi, store_proxy: FaultProxy) -> None:
+    @kinetic_core.run(accelerator="cpu")
+    def large() -> bytes:
+        return b"0123456789abcdef" * (40 << 16)
+
+    store_proxy.faults.answer("(?s)POST .*uploadType=resumable", 503)
+    store_proxy.faults.lose_reply("PUT .*upload_id", skip=1)
+    store_proxy.faults.cut_request("PUT .*upload_id", 5 << 20, skip=2)
+    store_proxy.faults.cut_reply(r"GET .*/result\?alt", 20 << 20)
+    assert large.run_async().result(stream_logs=False, timeout=120) == b"0123456789abcdef" * (40 << 16)
+
+
+API_FAULTS: dict[str, Callable[[Faults, str], None]] = {
+    "503": lambda faults, match: faults.answer(match, 503, body=b'{"message": "away"}', times=2),
+    "429": lambda faults, match: faults.answer(match, 429, headers={"Retry-After": "1"}, times=2),
+    "dropped": lambda faults, match: faults.drop(match, times=2),
+    "lost": lambda faults, match: faults.lose_reply(match),
+    "cut": lambda faults, match: faults.cut_reply(match, 20),
+    "silent": lambda faults, match: faults.silence(match, 5),
+}
+API_STEPS = {
+    "account": "GET .*/serviceaccounts/",
+    "create": "POST .*/jobs$",
+    "list jobs": r"GET .*/jobs\?(?!.*watch)",
+    "list pods": r"GET .*/pods\?(?!.*watch)",
+    "list events": r"GET .*/events\?(?!.*watch)",
+    "delete": "DELETE .*/jobs/",
+}
+WATCHES = [rf"GET .*/{kind}\?.*watch=true" for kind in ("jobs", "pods")]
+
+
+@pytest.mark.parametrize("fault", API_FAULTS)
+def test_the_api_server_stumbles_at_every_step(api: ClusterApi, api_proxy: FaultProxy, fault: str) -> None:
+    for pattern in API_STEPS.values():
+        API_FAULTS[fault](api_proxy.faults, pattern)
+    check(api, work.run_async())
+
+
+def _watch_says_gone(faults: Faults, match: str) -> None:
+    event = {
+        "type": "ERROR",
+        "object": {"kind": "Status", "code": 410, "message": "too old resource version"},
+    }
+    faults.answer(match, 200, body=json.dumps(event).encode() + b"\n", times=2)
+
+
+WATCH_FAULTS: dict[str, Callable[[Faults, str], None]] = {
+    "410": lambda faults, match: faults.answer(match, 410, body=b'{"message": "too old"}', times=3),
+    "410 in it": _watch_says_gone,
+    "503": lambda faults, match: faults.answer(match, 503, times=3),
+    "dropped": lambda faults, match: faults.drop(match, times=3),
+    "ends at once": lambda faults, match: faults.answer(match, 200, times=3),
+    "cut": lambda faults, match: faults.cut_reply(match, 500, times=3),
+}
+
+
+@pytest.mark.parametrize("fault", WATCH_FAULTS)
+def test_a_watch_breaks_off(api: ClusterApi, api_proxy: FaultProxy, fault: str) -> None:
+    for pattern in WATCHES:
+        WATCH_FAULTS[fault](api_proxy.faults, pattern)
+    check(api, work.run_async(3.0))
+
+
+@pytest.mark.slow
+def test_a_silent_watch_is_not_believed_for_ever(api: ClusterApi, api_proxy: FaultProxy) -> None:
+    for pattern in WATCHES:
+        api_proxy.faults.silence(pattern, 600, after_bytes=1)
+    check(api, work.run_async(3.0))
+
+
+@pytest.mark.parametrize("step", ["before", "running", "ending"])
+def test_twenty_seconds_without_an_api_server(api: ClusterApi, api_proxy: FaultProxy, step: str) -> None:
+    def leave() -> None:
+        api_proxy.faults.drop(".", times=None)
+        api_proxy.disconnect()
+        threading.Timer(20, api_proxy.faults.clear).start()
+
+    if step == "before":
+        leave()
+    handle = work.run_async(4.0)
+    if step != "before":
+        wait_for(lambda: handle.status() is kinetic_core.JobStatus.RUNNING, 60)
+        time.sleep(3.0 if step == "ending" else 0.0)
+        leave()
+    check(api, handle)
+
+
+def test_a_cancellation_whose_answers_are_lost(api: ClusterApi, api_proxy: FaultProxy) -> None:
+    handle = work.run_async(600.0)
+    wait_for(lambda: handle.status() is kinetic_core.JobStatus.RUNNING, 60)
+    api_proxy.faults.lose_reply("PATCH .*/jobs/", times=2)
+    handle.cancel()
+    with pytest.raises(kinetic_core.errors.JobCancelled):
+        handle.result(stream_logs=False)
+    found: list[Any] = api.list("Pod", handle.namespace, {"labelSelector": f"{JOB_ID}={handle.job_id}"})[
+        "items"
+    ]
+    assert [pod for pod in found if pod["status"]["phase"] == "Running"] == []
+
+
+def test_a_log_that_is_followed_through_a_breaking_connection(
+    api: ClusterApi, api_proxy: FaultProxy, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api_proxy.faults.cut_reply("GET .*/log", 400, times=3)
+    handle = work.run_async(4.0)
+    assert handle.result(stream_logs=True, cleanup=False, timeout=60) == "done"
+    assert [line for line in capfd.readouterr().out.splitlines() if line.startswith("line")] == LINES
+    check(api, handle)

@@ -1,0 +1,203 @@
+"""What the runner does when Cloud Storage stumbles: nobody notices, or it says what is wrong."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner import gcs as module
+from kinetic_core._runner.gcs import GcsStore
+from kinetic_core._runner.store import MissingObject, StoreUnavailable
+from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.testing.fault_proxy import FaultProxy
+from kinetic_core.testing.faults import Faults
+
+pytestmark = pytest.mark.cluster
+CONTENT = b"content" * 1000
+LARGE = secrets.token_bytes(1 << 20) * 37
+
+
+@pytest.fixture
+def uri(gcs: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where a test's objects are; one is there from the start."""
+    monkeypatch.setenv("KINETIC_WORK_DIR", str(tmp_path))
+    store = GcsObjectStore("test-bucket", f"runner-{secrets.token_hex(4)}")
+    store.create("old", CONTENT)
+    yield store.uri
+    unmet = gcs.faults.unmet
+    gcs.faults.clear()
+    for info in list(store.list("")):
+        store.delete(info.name)
+    assert unmet == ()
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[GcsStore]:
+    store = GcsStore(uri, sleep=lambda _: None, silence=1.0)
+    yield store
+    store.close()
+
+
+def read(store: GcsStore) -> None:
+    assert store.read("old") == CONTENT
+
+
+def fetch(store: GcsStore) -> None:
+    assert Path(store.fetch("old")).read_bytes() == CONTENT
+
+
+def create(store: GcsStore) -> None:
+    assert store.create("new", b"mine") is True
+    assert store.create("new", b"another's") is False
+    assert store.read("new") == b"mine"
+
+
+def refused(store: GcsStore) -> None:
+    assert store.create("old", b"another's") is False
+    assert store.read("old") == CONTENT
+
+
+def create_large(store: GcsStore) -> None:
+    assert store.create("large", LARGE) is True
+    assert store.read("large") == LARGE
+
+
+def missing(store: GcsStore) -> None:
+    with pytest.raises(MissingObject, match="cannot read nothing"):
+        store.read("nothing")
+
+
+OPERATIONS = [read, fetch, create, refused, create_large, missing]
+FAULTS: dict[str, Callable[[Faults], None]] = {
+    "408": lambda faults: faults.answer(".", 408, times=2),
+    "429": lambda faults: faults.answer(".", 429, headers={"Retry-After": "1"}, times=2),
+    "500": lambda faults: faults.answer(".", 500, times=2),
+    "503": lambda faults: faults.answer(".", 503, times=3),
+    "dropped": lambda faults: faults.drop(".", times=2),
+    "lost": lambda faults: faults.lose_reply(".", times=2),
+    "cut": lambda faults: faults.cut_reply(".", 0, times=2),
+    "silent": lambda faults: faults.silence(".", 30),
+    "delayed": lambda faults: faults.delay(".", 0.3),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+def test_no_fault_is_noticed(
+    gcs: FaultProxy, store: GcsStore, operation: Callable[[GcsStore], None], fault: str
+) -> None:
+    FAULTS[fault](gcs.faults)
+    operation(store)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda faults: faults.lose_reply("POST .*resumable"),
+        lambda faults: faults.answer("PUT .*upload_id", 503, skip=1),
+        lambda faults: faults.drop("PUT .*upload_id", skip=1, times=2),
+        lambda faults: faults.lose_reply("PUT .*upload_id", skip=1),
+        lambda faults: faults.lose_reply("PUT .*upload_id", skip=2),
+        lambda faults: faults.cut_request("PUT .*upload_id", (3 << 20) + 5, skip=1),
+        lambda faults: faults.silence("PUT .*upload_id", 30),
+        lambda faults: faults.answer("PUT .*upload_id", 410, skip=1),
+    ],
+    ids=["begin", "503", "dropped", "lost", "last-lost", "cut", "silent", "forgotten"],
+)
+def test_a_large_upload_goes_on_where_it_stopped(
+    gcs: FaultProxy, store: GcsStore, fault: Callable[[Faults], None]
+) -> None:
+    fault(gcs.faults)
+    assert store.create("large", LARGE) is True
+    assert store.read("large") == LARGE
+    assert store.create("large", b"another's") is False
+    assert store.create("large", LARGE) is False
+
+
+def test_what_arrived_is_not_sent_again(gcs: FaultProxy, store: GcsStore) -> None:
+    gcs.faults.lose_reply("PUT .*upload_id", skip=1)
+    assert store.create("large", LARGE)
+    sent = [len(each.body) > 0 for each in gcs.faults.requests if each.line.startswith("PUT")]
+    assert sent == [True, True, False, True]
+
+
+def test_a_name_that_is_free_again_is_written_to(gcs: FaultProxy, store: GcsStore) -> None:
+    gcs.faults.answer("POST .*upload", 412, times=2)
+    create(store)
+    gcs.faults.answer("POST .*upload", 412, times=3)
+    assert store.create("other", b"x") is False
+
+
+def test_what_arrives_damaged_is_read_again(gcs: FaultProxy, store: GcsStore) -> None:
+    sound = base64.b64encode(hashlib.md5(CONTENT).digest()).decode()
+    damaged = {"x-goog-hash": f"crc32c=AAAAAA==,md5={sound}"}
+    gcs.faults.answer("GET", 200, body=b"damaged", headers=damaged, times=2)
+    assert store.read("old") == CONTENT
+    gcs.faults.answer("GET", 200, body=b"damaged", headers=damaged, times=2)
+    assert Path(store.fetch("old")).read_bytes() == CONTENT
+
+
+def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: GcsStore) -> None:
+    with pytest.raises(StoreUnavailable, match="HTTP 400"):
+        store._check(
+            store._request(
+                "POST",
+                f"/upload/storage/v1/b/test-bucket/o?uploadType=multipart&name={secrets.token_hex(4)}",
+                *module._multipart({"md5Hash": base64.b64encode(bytes(16)).decode()}, b"x", "edge"),
+            ),
+            "store x",
+        )
+
+
+def test_it_waits_as_long_as_the_service_asks(gcs: FaultProxy, uri: str) -> None:
+    waited: list[float] = []
+    store = GcsStore(uri, sleep=waited.append)
+    gcs.faults.answer("GET", 429, headers={"Retry-After": "17"})
+    gcs.faults.answer("GET", 429, headers={"Retry-After": "3600"})
+    read(store)
+    store.close()
+    assert waited == [17.0, 30.0]
+
+
+def test_its_patience_ends_with_the_name_and_the_reason(gcs: FaultProxy, uri: str) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    store = GcsStore(uri, sleep=sleep, clock=lambda: now[0])
+    gcs.faults.answer(".", 503, times=None)
+    for operation in (store.read, store.fetch, lambda name: store.create(name, b"")):
+        now[0] = 0.0
+        with pytest.raises(StoreUnavailable, match=rf"{uri}/x cannot be reached: HTTP 503"):
+            operation("x")
+        assert now[0] >= module.PATIENCE
+    store.close()
+
+
+def test_a_bucket_that_does_not_exist_is_named(gcs: FaultProxy, store: GcsStore) -> None:
+    nowhere = GcsStore("gs://no-such-bucket/x")
+    for operation in (nowhere.read, nowhere.fetch, lambda name: nowhere.create(name, b"")):
+        with pytest.raises(
+            StoreUnavailable, match=r"the bucket 'no-such-bucket' does not exist.*KINETIC_BUCKET"
+        ):
+            operation("old")
+    nowhere.close()
+
+
+def test_a_bucket_one_may_only_read_is_named(emulator: str, store: GcsStore) -> None:
+    name = f"read-only-{secrets.token_hex(4)}"
+    body = json.dumps({"name": name, "mode": "read-only"}).encode()
+    urllib.request.urlopen(f"{emulator}/emulator/bucket", body).close()
+    closed = GcsStore(f"gs://{name}")
+    for content in (b"x", LARGE):
+        with pytest.raises(StoreUnavailable, match=rf"store x in gs://{name}: not permitted .*objectUser"):
+            closed.create("x", content)
+    closed.close()

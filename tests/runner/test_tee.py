@@ -1,0 +1,55 @@
+"""Every line of a log is kept once, whatever becomes of the writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.job import Job, take_job
+from kinetic_core._runner.store import StoreUnavailable, open_store
+from kinetic_core._runner.tee import LogTee
+
+
+class Stumbling:
+    """A store whose first writes fail; `arrives` says whether they took place all the same."""
+
+    def __init__(self, folder: Path, failures: int, arrives: bool) -> None:
+        folder.mkdir()
+        self._store = open_store(folder.as_uri())
+        self.uri, self.read, self.fetch = self._store.uri, self._store.read, self._store.fetch
+        self._failures, self._arrives = failures, arrives
+
+    def create(self, name: str, content: bytes) -> bool:
+        if not self._failures:
+            return self._store.create(name, content)
+        self._failures -= 1
+        if self._arrives:
+            self._store.create(name, content)
+        raise StoreUnavailable(5, "no answer")
+
+
+@pytest.fixture
+def job() -> Job:
+    names = ("STORE", "JOB_ID", "PAYLOAD_SHA256", "OUTCOME_KEY", "WORK_DIR")
+    return take_job({f"KINETIC_{name}": "00" for name in names})
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["refused", "answer lost"])
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_failed_write_neither_loses_nor_doubles_a_line(
+    job: Job, tmp_path: Path, arrives: bool, failures: int
+) -> None:
+    store = Stumbling(tmp_path / "store", failures, arrives)
+    reading, writing = os.pipe()
+    tee = LogTee(job, store, reading)
+    lines = [b"%06d %s\n" % (number, b"x" * 65_000) for number in range(24)]
+    for line in lines:
+        os.write(writing, line)
+        assert tee.pump()
+    os.close(writing)
+    tee.close()
+    folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
+    assert b"".join(path.read_bytes() for path in sorted(folder.iterdir())) == b"".join(lines)
