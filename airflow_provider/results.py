@@ -12,10 +12,8 @@ from kinetic_core.errors import (
     JobCancelled,
     JobFailed,
     JobMisconfigured,
-    KineticError,
     UnserializableResult,
 )
-from kinetic_core.lifecycle import ending
 from kinetic_core.lifecycle.collecting import collect, result_reference
 from kinetic_core.lifecycle.outcome import Outcome
 from kinetic_core.model.job import JobReference
@@ -45,17 +43,6 @@ def value_for_xcom(reference: JobReference, *, multiple_outputs: bool, mapped_ov
         )
     logging.getLogger(__name__).info("XCom cannot carry a %s: pushing a reference to it", kind)
     return result_reference(reference, outcome).to_dict()
-
-
-def drop_payload(reference: JobReference) -> None:
-    """Remove what a finished job no longer needs: its pod and its payload; outcome and logs stay.
-
-    A try that finds the job again after this still gets its value.
-    """
-    try:
-        ending.drop_payload(reference)
-    except (KineticError, OSError) as exc:  # the value is in hand and must not be lost for this
-        logging.getLogger(__name__).warning("cleaning up after %s failed: %s", reference.job_id, exc)
 
 
 def raise_failure(outcome: Outcome) -> None:

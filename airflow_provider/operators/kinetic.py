@@ -221,8 +221,9 @@ class KineticOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def _finish(self, context: Any, reference: Any, tail: Any, observation: Any) -> Any:
-        from airflow_provider.results import drop_payload, value_for_xcom
+        from airflow_provider.results import value_for_xcom
         from airflow_provider.waiting import describe
+        from kinetic_core.lifecycle.ending import drop_payloads
 
         self._show_rest(tail, observation.attempt)
         self.log.info("%s", describe(reference, observation))
@@ -232,7 +233,7 @@ class KineticOperator(BaseOperator):
         value = value_for_xcom(
             reference, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
         )
-        drop_payload(reference)
+        drop_payloads([reference])
         return value
 
     def _show_rest(self, tail: Any, attempt: int) -> None:

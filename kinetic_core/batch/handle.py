@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from kinetic_core.batch.errors import BatchError
 from kinetic_core.batch.names import finished_object
 from kinetic_core.errors import ObjectExists
 from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.ending import drop_payloads
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.model.states import JobStatus
 
@@ -100,6 +102,7 @@ class BatchHandle:
     ) -> list[Any]:
         """Values of all inputs: in input order, or with `ordered=False` in the order they ended.
 
+        With `cleanup` the successful jobs' Kubernetes objects and payloads are removed, in the background.
         Raises BatchError if any input failed, unless `return_exceptions` puts the exception in its place.
         Raises WaitTimeout if not all have ended after `timeout` seconds; nothing is lost, call again.
         """
@@ -197,15 +200,22 @@ class BatchHandle:
 
     def _collect(self, order: list[int], cleanup: bool, outcomes: dict[int, Any]) -> dict[int, BaseException]:
         exceptions: dict[int, BaseException] = {}
+        succeeded: list[JobHandle] = []
 
         def collect(index: int) -> None:
             handle = self._board.jobs[index]
+            assert handle is not None  # noqa: S101  what ended was submitted
             try:
-                outcomes[index] = handle.result(cleanup=cleanup) if handle else None
+                outcomes[index] = handle.collect()
+                succeeded.append(handle)
             except Exception as exc:  # noqa: BLE001  whatever the user's function raised: it goes into the BatchError
                 exceptions[index] = exc
 
         _in_parallel(collect, order)
+        if cleanup and succeeded:
+            # Not a daemon: a script that ends now still cleans up. Nobody needs to wait for it.
+            name = f"kinetic-cleanup-{self.group_id}"
+            threading.Thread(target=drop_payloads, args=(succeeded,), name=name).start()
         return exceptions
 
 

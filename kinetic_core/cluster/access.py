@@ -80,6 +80,11 @@ class ClusterApi:
             raise
         return True
 
+    def delete_all(self, kind: str, namespace: str, selector: str) -> None:
+        """DELETE all objects with these labels, and everything that belongs to them."""
+        body = {"propagationPolicy": "Background"}
+        self._call("DELETE", _path(kind, namespace), body, {"labelSelector": selector})
+
     def watch(
         self, kind: str, namespace: str, selectors: Mapping[str, str], version: str, seconds: float
     ) -> Iterator[tuple[str, Object]]:

@@ -37,6 +37,8 @@ Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 _CREATE_SECONDS = 60.0
 _CANCEL_SECONDS = 90.0
 _POLL_SECONDS = 0.2
+_REMOVED_AT_ONCE = 100
+"""Whose ids fit into a request's line."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -166,8 +168,20 @@ class GkeBackend:
         }
         self._api.patch("Job", namespace, _name(job_id), body)
 
-    def remove(self, namespace: str, job_id: str) -> None:
-        self._api.delete("Job", namespace, _name(job_id))
+    def remove(self, namespace: str, *job_ids: str) -> None:
+        """A hundred at a time, if the role allows that."""
+        for start in range(0, len(job_ids), _REMOVED_AT_ONCE):
+            some = job_ids[start : start + _REMOVED_AT_ONCE]
+            if len(some) > 1:
+                selector = f"{SELECTOR},{JOB_ID} in ({','.join(some)})"
+                try:
+                    self._api.delete_all("Job", namespace, selector)
+                    continue
+                except ClusterError as exc:
+                    if exc.status != 403:
+                        raise
+            for job_id in some:
+                self._api.delete("Job", namespace, _name(job_id))
 
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         return _informer(self._target, namespace).changes(since if isinstance(since, int) else None)

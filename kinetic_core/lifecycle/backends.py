@@ -62,8 +62,8 @@ class Backend(Protocol):
     def abandon(self, namespace: str, job_id: str) -> None:
         """As `delete`, for a job that can never run; need not wait."""
 
-    def remove(self, namespace: str, job_id: str) -> None:
-        """Forget a finished Job: its objects, working directory and container logs."""
+    def remove(self, namespace: str, *job_ids: str) -> None:
+        """Forget finished Jobs: their objects, working directories and container logs."""
 
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         """A token for now and the ids of jobs that changed since another one; None for "any may have"."""

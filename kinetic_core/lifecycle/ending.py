@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import calendar
 import json
+import logging
 import time
+from collections.abc import Iterable
 
 from kinetic_core._runner import wire
-from kinetic_core.errors import InvalidRequest, ObjectExists
+from kinetic_core.errors import InvalidRequest, KineticError, ObjectExists
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.model.job import JobReference
+
+_LOG = logging.getLogger(__name__)
 
 
 def cancel(reference: JobReference) -> None:
@@ -45,11 +49,21 @@ def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> N
         backend.store.delete(index_object(reference))
 
 
-def drop_payload(reference: JobReference) -> None:
-    """After success: the Kubernetes object and the payload go; handle, outcome and logs stay."""
-    backend = backend_of(reference)
-    backend.remove(reference.namespace, reference.job_id)
-    backend.store.delete(wire.payload_object(reference.job_id))
+def drop_payloads(references: Iterable[JobReference]) -> None:
+    """After success: the Kubernetes objects and the payloads go; handles, outcomes and logs stay.
+
+    What cannot be removed now is told in a warning: the values are in hand and must not be lost for it.
+    """
+    places: dict[tuple[str, str], list[JobReference]] = {}
+    for reference in references:
+        places.setdefault((reference.store_uri, reference.namespace), []).append(reference)
+    for (_, namespace), jobs in places.items():
+        backend = backend_of(jobs[0])
+        try:
+            backend.remove(namespace, *(job.job_id for job in jobs))
+            backend.store.delete_many([wire.payload_object(job.job_id) for job in jobs])
+        except (KineticError, OSError) as exc:
+            _LOG.warning("cleaning up after %s and %d more: %s", jobs[0].job_id, len(jobs) - 1, exc)
 
 
 def index_object(reference: JobReference) -> str:

@@ -117,16 +117,20 @@ class JobHandle(JobReference):
         finally:
             if follower is not None:
                 follower.set()
+        value = self.collect(trust_store=trust_store)
+        if cleanup or (cleanup is None and not self.debug):
+            ending.drop_payloads([self])
+        return value
+
+    def collect(self, *, trust_store: bool = False) -> Any:
+        """The value of a job that has ended, or what it raised: as `result`, without waiting or clean-up."""
         outcome = collecting.collect(
             self, allow_pickle=trust_store or None, known_digest=self.__dict__.get("_verified")
         )
         if outcome.verified:
-            # Not a field: cleaning up removes the key, and result() may be called again.
+            # Not a field: cleaning up removes the key, and the value may be asked for again.
             object.__setattr__(self, "_verified", outcome.digest)
-        value = outcome.value_or_raise()
-        if cleanup or (cleanup is None and not self.debug):
-            self._clean_up_after_success()
-        return value
+        return outcome.value_or_raise()
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:
         """Stop the job; returns when nothing of it runs. What it stored is kept."""
@@ -152,12 +156,6 @@ class JobHandle(JobReference):
         raise InvalidRequest(
             f"{self.job_id} was not started with debug=True, which this version does not have"
         )
-
-    def _clean_up_after_success(self) -> None:
-        try:
-            ending.drop_payload(self)
-        except OSError as exc:  # StoreError included: the value is in hand and must not be lost for this
-            _LOG.warning("%s succeeded, but cleaning up after it failed: %s", self.job_id, exc)
 
 
 class _Follower:

@@ -152,8 +152,12 @@ class LocalBackend:
                 process.kill_group(group["pid"])
             time.sleep(0.02)
 
-    def remove(self, namespace: str, job_id: str) -> None:
-        """Forget a finished job: its record, lock, working directory and container logs."""
+    def remove(self, namespace: str, *job_ids: str) -> None:
+        """Forget finished jobs: their records, locks, working directories and container logs."""
+        for job_id in job_ids:
+            self._remove(namespace, job_id)
+
+    def _remove(self, namespace: str, job_id: str) -> None:
         lock = Path(self._layout.lock(namespace, job_id))
         Path(self._layout.record(namespace, job_id)).unlink(missing_ok=True)
         lock.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -95,6 +95,10 @@ class DirectoryObjectStore:
             raise translated(exc, f"cannot delete {self.uri}/{name}") from exc
         (self.root / _METADATA / name).unlink(missing_ok=True)
         return True
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
 
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):

@@ -148,6 +148,11 @@ class GcsObjectStore:
                 return False
         return True
 
+    def delete_many(self, names: Sequence[str]) -> None:
+        with self._told(f"delete {len(names)} objects"):
+            for start in range(0, len(names), _DELETES_A_CALL):
+                _retry(self._patience)(self._delete_some)(names[start : start + _DELETES_A_CALL])
+
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):
             raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
@@ -158,9 +163,7 @@ class GcsObjectStore:
             deleted.update(names)
             if not names:
                 return len(deleted)
-            with self._told(f"delete {prefix}"):
-                for start in range(0, len(names), _DELETES_A_CALL):
-                    _retry(self._patience)(self._delete_some)(names[start : start + _DELETES_A_CALL])
+            self.delete_many(names)
         left = next(iter(self.list(prefix)), None)
         if left is not None:
             raise StoreError(f"cannot delete {self.uri}/{left.name}: call again, or look at your permissions")

@@ -6,7 +6,7 @@ reader sees all of an object or none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -50,6 +50,9 @@ class ObjectStore(Protocol):
 
     def delete(self, name: str) -> bool:
         """Remove one object; False if it was not there."""
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        """Remove those of these objects that are there, in few requests."""
 
     def delete_all(self, prefix: str) -> int:
         """Remove every object below a prefix that ends with `/`; how many there were."""

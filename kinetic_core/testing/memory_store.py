@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,6 +60,10 @@ class MemoryObjectStore:
     def delete(self, name: str) -> bool:
         self._enter("delete", name)
         return self._objects.pop(name, None) is not None
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
 
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):
