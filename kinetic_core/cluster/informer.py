@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +95,8 @@ class Informer:
             known = self._known.get(job_id) if self._is_synced else None
             if known is None or known.job is None:
                 return None
-            return _with_refusal(known), list(known.pods.values())
+            pods = list(known.pods.values())
+            return with_refusal(known.job, pods, known.refusal), pods
 
     @property
     def _is_synced(self) -> bool:
@@ -209,13 +211,12 @@ def _job_id(kind: str, item: Object) -> str | None:
     return name.removeprefix(prefix) if name.startswith(prefix) else None
 
 
-def _with_refusal(known: _Known) -> Object:
+def with_refusal(job: Object, pods: Sequence[Object], refusal: str) -> Object:
     """The Job, saying why it has no pods."""
-    job = known.job or {}
-    if known.pods or not known.refusal:
+    if pods or not refusal:
         return job
     status = job.get("status") or {}
-    condition = {"type": FAILED_CREATE, "status": "True", "message": known.refusal}
+    condition = {"type": FAILED_CREATE, "status": "True", "message": refusal}
     return {**job, "status": {**status, "conditions": [*status.get("conditions", ()), condition]}}
 
 

@@ -19,11 +19,11 @@ from kinetic_core.cluster.names import (
     GROUP_ID,
     IGNORED_COUNT,
     JOB_ID,
+    QUEUE,
     SPEC_DIGEST,
 )
 from kinetic_core.model.job import JobReference, JobSpec
 
-_QUEUE = "kueue.x-k8s.io/queue-name"
 _RESERVATION = "cloud.google.com/reservation-name"
 _PUBLISH_SECONDS = 10
 """What the runner has, after user code's grace is over, to store its evidence."""
@@ -79,7 +79,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         },
     }
     if spec.pod.queue is not None:
-        labels = {**labels, _QUEUE: spec.pod.queue}
+        labels = {**labels, QUEUE: spec.pod.queue}
         job["suspend"] = True  # Kueue starts it
     if spec.timeout is not None:
         job["activeDeadlineSeconds"] = max(1, round(spec.timeout))

@@ -8,7 +8,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, NODE_SILENT, WAITING_FOR_SLOT
+from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, NODE_SILENT, QUEUE, WAITING_FOR_SLOT
 from kinetic_core.cluster.pods import (
     attempt_of,
     cannot_start,
@@ -78,7 +78,8 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         if last is None and kind in told:
             return replace(seen, reason=kind, message=told[kind].get("message") or "")
     if last is None:
-        return replace(seen, reason="Created", message="no pod exists yet")
+        reason, message = _why_no_pod(job)
+        return replace(seen, reason=reason, message=message)
     reason, message = why_waiting(last)
     return replace(seen, reason=reason, message=message, failure=cannot_start(last))
 
@@ -90,6 +91,13 @@ def seconds(timestamp: str | None) -> float | None:
     from datetime import datetime
 
     return datetime.fromisoformat(timestamp).timestamp()
+
+
+def _why_no_pod(job: Object) -> tuple[str, str]:
+    queue = (job["metadata"].get("labels") or {}).get(QUEUE)
+    if queue is not None and (job.get("spec") or {}).get("suspend"):
+        return "Queued", f"the job waits in the queue {queue!r} to be admitted"
+    return "Created", "no pod exists yet"
 
 
 def _how_running(pod: Object) -> tuple[str, str]:

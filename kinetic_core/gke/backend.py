@@ -12,9 +12,9 @@ from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.informer import SELECTOR, Informer
+from kinetic_core.cluster.informer import SELECTOR, Informer, with_refusal
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
-from kinetic_core.cluster.names import CANCELLED, JOB_ID, JOB_NAME, SPEC_DIGEST
+from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, JOB_ID, JOB_NAME, SPEC_DIGEST
 from kinetic_core.cluster.pods import attempt_of
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
@@ -122,7 +122,13 @@ class GkeBackend:
         if job is None:
             return None
         query = {"labelSelector": f"{SELECTOR},{JOB_ID}={job_id}"}
-        return job, self._api.list("Pod", namespace, query)["items"]
+        pods = self._api.list("Pod", namespace, query)["items"]
+        told = (
+            []
+            if pods
+            else self._events(namespace, f"involvedObject.name={_name(job_id)},reason={FAILED_CREATE}")
+        )
+        return with_refusal(job, pods, str(told[-1].get("message") or "") if told else ""), pods
 
     def never_runs(self, found: Found) -> str | None:
         """Asks for the cluster's nodes and node pools, at most twice a minute."""
@@ -131,15 +137,8 @@ class GkeBackend:
 
     def events(self, namespace: str, pods: Sequence[str]) -> list[Object]:
         """One request for each pod."""
-        found: list[Object] = []
-        for pod in pods:
-            query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={pod}"}
-            try:
-                found += self._api.list("Event", namespace, query)["items"]
-            except ClusterError as exc:
-                if exc.status != 403:
-                    raise
-        return found
+        selectors = [f"involvedObject.kind=Pod,involvedObject.name={pod}" for pod in pods]
+        return [event for selector in selectors for event in self._events(namespace, selector)]
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Returns when its pods have ended; the Job stays to say how.
@@ -191,6 +190,15 @@ class GkeBackend:
         found = self.get(namespace, job_id)
         pod = next((pod for pod in found[1] if attempt_of(pod) == attempt), None) if found else None
         return None if pod is None else self._logs.read(namespace, job_id, pod, offset)
+
+    def _events(self, namespace: str, selector: str) -> list[Object]:
+        try:
+            found: list[Object] = self._api.list("Event", namespace, {"fieldSelector": selector})["items"]
+        except ClusterError as exc:
+            if exc.status != 403:
+                raise
+            return []  # a role without events is told less
+        return found
 
     def _is_same(self, namespace: str, name: str, digest: str) -> bool:
         """Whether the Job of that name is this one; False if it has gone, or is about to."""

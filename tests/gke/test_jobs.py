@@ -346,6 +346,88 @@ def test_an_exceeded_quota_is_named_while_the_job_waits_for_it(api: ClusterApi) 
         api.delete("Namespace", "", name)
 
 
+def test_what_keeps_pods_from_being_made_is_named(api: ClusterApi, namespace: str) -> None:
+    missing = kinetic_core.run(accelerator="cpu", service_account="nobody")(greet.__wrapped__).run_async("x")
+    wait_for(lambda: missing.observe().reason == "FailedCreate", 10)
+    assert 'serviceaccount "nobody" not found' in missing.observe().message
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    name = f"kinetic-{os.getpid()}"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [
+            {
+                "expression": "object.metadata.?labels.team.orValue('') != 'intruders'",
+                "message": "intruders run nothing here",
+            }
+        ],
+    }
+    binding = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}},
+    }
+    base = "/apis/admissionregistration.k8s.io/v1"
+    kinds = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
+    for kind, spec in kinds.items():
+        api._call("POST", f"{base}/{kind}", {"metadata": {"name": name}, "spec": spec})
+    try:
+        labels = {"team": "intruders"}
+        denied = kinetic_core.run(accelerator="cpu", labels=labels)(greet.__wrapped__)
+        seen: list[Any] = []
+
+        def is_denied() -> bool:  # a policy takes some seconds to be known to the API server
+            handle = denied.run_async("x")
+            wait_for(lambda: handle.observe().reason not in ("", "Created"), 10)
+            seen.append(handle.observe())
+            handle.cancel()
+            return bool(seen[-1].reason == "FailedCreate")
+
+        wait_for(is_denied, 60)
+        assert "intruders run nothing here" in seen[-1].message
+    finally:
+        for kind in kinds:
+            api._call("DELETE", f"{base}/{kind}/{name}")
+        missing.cancel()
+
+
+def test_a_job_in_a_queue_says_so() -> None:
+    handle = kinetic_core.run(accelerator="cpu", queue="research")(greet.__wrapped__).run_async("x")
+    wait_for(lambda: handle.observe().reason == "Queued", 10)
+    assert "'research'" in handle.observe().message
+    handle.cancel()
+    assert handle.status() is JobStatus.FAILED
+    handle.cleanup()
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_a_clock_that_is_wrong_does_no_harm(minutes: int) -> None:
+    """This machine's clock, against those of the cluster and the store."""
+    program = (
+        "import time\n"
+        "true_time = time.time\n"
+        f"time.time = lambda: true_time() + {60 * minutes}\n"
+        "import kinetic_core\n"
+        "@kinetic_core.run(accelerator='cpu')\n"
+        "def add(a, b):\n"
+        "    print('adding')\n"
+        "    return a + b\n"
+        "handle = add.run_async(1, 2)\n"
+        "print(handle.result(timeout=60, stream_logs=False, cleanup=False))\n"
+        "print(handle.job_id in [job.job_id for job in kinetic_core.list_jobs()])\n"
+        "print(all(0 <= phase.seconds < 900 for phase in handle.explain().phases))\n"
+        "handle.cleanup()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["3", "True", "True"], done.stderr
+
+
 def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
     holder = kinetic_core.run(accelerator="tpu-v5e-4")(sleep.__wrapped__).run_async(8)
     running(holder)
