@@ -9,9 +9,36 @@ from collections.abc import Callable
 from airflow_provider.task_logs import LogTail
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.states import JobStatus
 
 _LOOK_SECONDS = 0.5
 _LINES_A_LOOK = 1000
+_REPEAT_SECONDS = 60.0
+
+
+class StateLines:
+    """A line whenever a job's state or its reason changes; the same one once a minute at most."""
+
+    def __init__(
+        self,
+        reference: JobReference,
+        known: JobObservation | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`known`: what has been said already."""
+        self._reference, self._clock = reference, clock
+        self._last = None if known is None else (known.status, known.reason)
+        self._said: dict[tuple[JobStatus, str], float] = {}
+
+    def line(self, observation: JobObservation) -> str | None:
+        """What to say of it; None for nothing new."""
+        state, now = (observation.status, observation.reason), self._clock()
+        is_new = state != self._last and now - self._said.get(state, float("-inf")) >= _REPEAT_SECONDS
+        self._last = state
+        if not is_new:
+            return None
+        self._said[state] = now
+        return describe(self._reference, observation)
 
 
 def wait_with_log(
@@ -36,6 +63,7 @@ def wait_with_log(
         if observation.is_terminal:
             ended.set()
 
+    states = StateLines(reference, known, clock)
     subscription = watch(reference, notice)
     try:
         while True:
@@ -45,9 +73,8 @@ def wait_with_log(
                 last = news.pop(0)
                 if last.is_terminal:
                     return last
-                if (last.status, last.reason) != (known.status, known.reason):
-                    known = last
-                    say(describe(reference, last))
+                if line := states.line(last):
+                    say(line)
             for line in tail.live(_LINES_A_LOOK):
                 say(line)
             if not over and deadline is not None and clock() >= deadline:

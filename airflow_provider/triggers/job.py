@@ -10,6 +10,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail
+from airflow_provider.waiting import StateLines
 from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import watch
@@ -94,44 +95,58 @@ class KineticJobTrigger(BaseTrigger):
     async def _watch(self) -> str:
         """Show the job's lines until it has "ended" or its time is up: "timeout"."""
         reference = JobReference.from_dict(self.reference)
-        ended = asyncio.Event()
+        news: asyncio.Queue[JobObservation] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def notice(observation: JobObservation) -> None:
-            if observation.is_terminal and not loop.is_closed():
-                loop.call_soon_threadsafe(ended.set)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.put_nowait, observation)
 
         subscription = await asyncio.to_thread(watch, reference, notice)
         self.log.info("no worker is held while %s runs; showing its lines from here on", reference.job_id)
         try:
-            await self._show_until(ended, LogTail(reference, Cursor.from_list(self.cursor)))
+            ended = await self._show_until_over(
+                news, StateLines(reference), LogTail(reference, Cursor.from_list(self.cursor))
+            )
         finally:
             subscription.close()
         await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
-        return "ended" if ended.is_set() else "timeout"
+        return "ended" if ended else "timeout"
 
-    async def _show_until(self, ended: asyncio.Event, tail: LogTail) -> None:
-        """Return when the job has ended, or at the deadline. A log that cannot be read is shown later."""
+    async def _show_until_over(
+        self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
+    ) -> bool:
+        """True when the job has ended, False at the deadline. Meanwhile why it waits, and what it prints."""
         shortest, longest = _LOOK_SECONDS
         pause = shortest
-        while not ended.is_set():
+        while True:
             remaining = float("inf") if self.deadline is None else self.deadline - time.time()
             if remaining <= 0:
-                return
+                return False
             try:
-                await asyncio.wait_for(ended.wait(), min(pause, remaining))
+                seen = await asyncio.wait_for(news.get(), min(pause, remaining))
             except TimeoutError:
-                pass  # nothing has happened: time to look at the log
-            try:
-                lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget.left()))
-            except (KineticError, OSError) as error:
-                self.log.debug("cannot read the log now: %s", error)
-                lines = []
-            _budget.spend(len(lines))
-            for line in lines:
+                shown = await self._show_lines(tail)
+                pause = shortest if shown else min(pause * 1.5, longest)
+                continue
+            if seen.is_terminal:
+                await self._show_lines(tail)
+                return True
+            if line := states.line(seen):
                 self.log.info("%s", line)
-            self.cursor = tail.cursor.to_list()
-            pause = shortest if lines else min(pause * 1.5, longest)
+
+    async def _show_lines(self, tail: LogTail) -> bool:
+        """Show what the job has printed meanwhile. A log that cannot be read now is shown later."""
+        try:
+            lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget.left()))
+        except (KineticError, OSError) as error:
+            self.log.debug("cannot read the log now: %s", error)
+            return False
+        _budget.spend(len(lines))
+        for line in lines:
+            self.log.info("%s", line)
+        self.cursor = tail.cursor.to_list()
+        return bool(lines)
 
     async def _is_deferred(self) -> bool:
         """Whether the task instance still waits for this trigger; True if Airflow does not say."""

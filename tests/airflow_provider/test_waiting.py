@@ -1,0 +1,40 @@
+"""What a task's log says of a job that waits."""
+
+from __future__ import annotations
+
+from airflow_provider.waiting import StateLines
+from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.states import JobStatus
+
+REFERENCE = JobReference.from_dict(
+    dict.fromkeys(
+        (
+            "backend project cluster_name zone namespace bucket_name k8s_name image_uri accelerator func_name "
+            "display_name created_at"
+        ).split(),
+        "",
+    )
+    | {"job_id": "job-0123456789abcdef"}
+)
+
+
+def seen(reason: str, message: str = "") -> JobObservation:
+    return JobObservation(JobStatus.PENDING, reason, message)
+
+
+def test_a_change_is_a_line_and_nothing_else_is() -> None:
+    states = StateLines(REFERENCE, known=seen("Created"), clock=lambda: 0.0)
+    assert states.line(seen("Created")) is None
+    line = states.line(seen("Unschedulable", "0/5 nodes are available"))
+    assert line == "job-0123456789abcdef is PENDING (Unschedulable): 0/5 nodes are available"
+    assert states.line(seen("Unschedulable", "0/6 nodes are available")) is None
+
+
+def test_a_job_that_wavers_does_not_flood_the_log() -> None:
+    now = [0.0]
+    states = StateLines(REFERENCE, clock=lambda: now[0])
+    lines = []
+    for second in range(180):
+        now[0] = float(second)
+        lines.append(states.line(seen("Unschedulable" if second % 2 else "ImagePullBackOff")))
+    assert len([line for line in lines if line]) == 6
