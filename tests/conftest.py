@@ -16,6 +16,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.startswith(("KINETIC_", "GOOGLE_CLOUD_", "CLOUDSDK_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_PROFILES_FILE", str(tmp_path / "profiles.json"))
     monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -10,8 +10,8 @@ from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ConfigurationError
 
 
-def test_defaults() -> None:
-    settings = read_settings({"HOME": "/home/x"})
+def test_defaults(tmp_path: Path) -> None:
+    settings = read_settings({"KINETIC_PROFILES_FILE": str(tmp_path / "none.json")})
     assert settings.backend is None
     assert (settings.zone, settings.cluster, settings.namespace) == (
         "us-central1-a",
@@ -22,9 +22,10 @@ def test_defaults() -> None:
     assert settings.default_excludes
 
 
-def test_variables() -> None:
+def test_variables(tmp_path: Path) -> None:
     settings = read_settings(
         {
+            "KINETIC_PROFILES_FILE": str(tmp_path / "none.json"),
             "KINETIC_BACKEND": "local",
             "KINETIC_LOCAL_STORE": "/tmp/here/../there",
             "XDG_CACHE_HOME": "/cache",
@@ -45,6 +46,6 @@ def test_variables() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("KINETIC_BACKEND", "slurm"), ("KINETIC_CONTEXT_SIZE_WARN_MB", "lots")]
 )
-def test_an_unusable_value_names_its_variable(name: str, value: str) -> None:
+def test_an_unusable_value_names_its_variable(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        read_settings({name: value})
+        read_settings({name: value, "KINETIC_PROFILES_FILE": str(tmp_path / "none.json")})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ _CONNECTIONS = 64
 @dataclass(frozen=True)
 class Target:
     """Which cluster: a kubeconfig and a context in it ("" for its current one), else a cluster of the GKE
-    API, else, without a project, the one this pod runs in.
+    API (at the address `gke_api`), else, without a project, the one this pod runs in.
     """
 
     kubeconfig: str = ""
@@ -35,6 +34,7 @@ class Target:
     project: str = ""
     zone: str = ""
     cluster: str = ""
+    gke_api: str = "https://container.googleapis.com"
 
     def __str__(self) -> str:
         if self.kubeconfig:
@@ -87,7 +87,7 @@ def _from_files(configuration: Configuration, target: Target) -> None:
 
 def _from_gke(configuration: Any, target: Target) -> None:
     """Address and certificate from the GKE API (container/v1 projects.locations.clusters.get)."""
-    answer = _credentials().get(f"{_endpoint()}/v1/{quote(str(target))}")
+    answer = _credentials().get(f"{target.gke_api.rstrip('/')}/v1/{quote(str(target))}")
     if answer.status_code != 200:
         raise ConfigurationError(
             f"the GKE API does not give {target}: {_message(answer)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
@@ -103,12 +103,6 @@ def _from_gke(configuration: Any, target: Target) -> None:
 
 def _set_token(configuration: Configuration) -> None:
     configuration.api_key["BearerToken"] = _credentials().token()
-
-
-def _endpoint() -> str:
-    """The variable is gcloud's own: `gcloud topic configurations`, api_endpoint_overrides/container."""
-    override = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER")
-    return (override or "https://container.googleapis.com").rstrip("/")
 
 
 def _message(answer: Any) -> str:

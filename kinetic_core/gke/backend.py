@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from kinetic_core.errors import (
     JobConflict,
 )
 from kinetic_core.gke.pod_logs import PodLog
-from kinetic_core.model.job import JobSpec
+from kinetic_core.model.job import ClusterName, JobSpec
 from kinetic_core.storage.gcs import GcsObjectStore
 
 Object = dict[str, Any]
@@ -48,9 +47,17 @@ class GkeBackend:
         self._api = ClusterApi(target)
         self._target = target
         self._settings = settings
-        self.store = GcsObjectStore.at(location, settings.project)
+        self.store = GcsObjectStore.at(location, settings.project, settings.storage_emulator_host)
         self._followers: dict[str, PodLog] = {}
         self._ended_logs: dict[str, bytes] = {}
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """By the GKE API's names; None for one that a kubeconfig, or this pod, names."""
+        target = self._target
+        return (
+            None if target.kubeconfig or not target.project else (target.project, target.zone, target.cluster)
+        )
 
     @property
     def key(self) -> str:
@@ -87,8 +94,8 @@ class GkeBackend:
     def surroundings(self, namespace: str) -> Surroundings:
         """Service account `kinetic` if the namespace has one, else `default`; the emulator's address."""
         environment = {"HOME": WORK_DIR}
-        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
-            environment["STORAGE_EMULATOR_HOST"] = emulator
+        if self._settings.storage_emulator_host:
+            environment["STORAGE_EMULATOR_HOST"] = self._settings.storage_emulator_host
         return Surroundings(_service_account(self._target, namespace), environment)
 
     def create(self, manifest: Mapping[str, Any]) -> bool:

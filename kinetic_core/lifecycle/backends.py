@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kinetic_core._runner.wire import handle_object
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
-from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.model.job import ClusterName, JobReference, JobSpec
 from kinetic_core.storage.protocol import ObjectStore
 
 Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
@@ -23,6 +24,10 @@ class Backend(Protocol):
 
     @property
     def store(self) -> ObjectStore: ...
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """The cluster by the GKE API's names; None if it is known by other means."""
 
     @property
     def key(self) -> str:
@@ -87,9 +92,11 @@ def _gke(location: str, settings: Settings) -> Backend:
             "needs neither"
         )
     location = location or f"{settings.project}-kn-{settings.cluster}-jobs"
-    target = Target(settings.kubeconfig, settings.kube_context)
-    if not settings.kubeconfig and settings.project:
-        target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    if settings.kubeconfig or not settings.project:
+        return GkeBackend(Target(settings.kubeconfig, settings.kube_context), location, settings)
+    target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    if address := settings.api_endpoint_overrides.get("container"):
+        target = replace(target, gke_api=address)
     return GkeBackend(target, location, settings)
 
 
@@ -127,5 +134,9 @@ def backend_of(reference: JobReference, settings: Settings | None = None) -> Bac
             raise ConfigurationError(f"job {reference.job_id}: {reference.store_uri!r} is not a local store")
         return LocalBackend.of_store(Path(unquote(parsed.path)))
     if reference.backend == "gke":
-        return _gke(reference.store_uri, settings or read_settings())
+        settings = settings or read_settings()
+        if reference.cluster is not None:
+            project, zone, cluster = reference.cluster
+            settings = settings.with_arguments(project=project, zone=zone, cluster=cluster)
+        return _gke(reference.store_uri, settings)
     return open_backend(reference.backend, settings or read_settings())

@@ -19,7 +19,7 @@ from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
 from kinetic_core.local.record import end, is_over, read_record, take_lock, timestamp, write_record
 from kinetic_core.local.slots import core_count
-from kinetic_core.model.job import JobSpec
+from kinetic_core.model.job import ClusterName, JobSpec
 from kinetic_core.storage.directory import DirectoryObjectStore, translated
 
 _SWEEP_SECONDS = 3.0
@@ -52,6 +52,11 @@ class LocalBackend:
     def of_store(cls, store: Path) -> LocalBackend:
         """The backend whose object store lies there."""
         return cls(store.parent)
+
+    @property
+    def cluster(self) -> ClusterName:
+        """This machine has no name that another would know."""
+        return "", "", "local"
 
     @property
     def key(self) -> str:

@@ -11,6 +11,9 @@ from kinetic_core.errors import ProtocolMismatch
 from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.model.states import JobStatus
 
+ClusterName = tuple[str, str, str]
+"""Project, zone and name of a cluster, as Google names it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
@@ -63,7 +66,10 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class JobReference:
-    """The JSON-safe identity of a job: with it any process on any machine can observe and collect it."""
+    """The JSON-safe identity of a job: with it any process on any machine can observe and collect it.
+
+    `zone` and `cluster_name` are empty for a cluster that is not known by the GKE API's names.
+    """
 
     job_id: str
     backend: str
@@ -85,6 +91,11 @@ class JobReference:
     store_uri: str = ""
     spec_digest: str = ""
     protocol: int = PROTOCOL
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """The cluster by the GKE API's names, None if it is not known by them."""
+        return (self.project, self.zone, self.cluster_name) if self.zone else None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are set, ready for JSON."""

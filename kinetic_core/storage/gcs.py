@@ -39,21 +39,22 @@ _FIELDS = "items(name,size,timeCreated,metadata),nextPageToken"
 class GcsObjectStore:
     """An `ObjectStore` in `bucket`, below `prefix` (without slashes at its ends, "" for all of it).
 
-    Credentials are Google's application default ones; `STORAGE_EMULATOR_HOST` replaces the service.
+    Credentials are Google's application default ones; an `emulator`, which needs none, replaces the service.
     """
 
-    def __init__(self, bucket: str, prefix: str = "", project: str = "") -> None:
+    def __init__(self, bucket: str, prefix: str = "", project: str = "", emulator: str = "") -> None:
         self._bucket_name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._project = project
+        self._emulator = emulator
 
     @classmethod
-    def at(cls, location: str, project: str = "") -> GcsObjectStore:
+    def at(cls, location: str, project: str = "", emulator: str = "") -> GcsObjectStore:
         """The store at `bucket`, `bucket/prefix`, or one of these behind `gs://`."""
         bucket, _, prefix = location.removeprefix("gs://").strip("/").partition("/")
         if not bucket:
             raise ConfigurationError(f"{location!r} names no bucket; write 'bucket' or 'bucket/prefix'")
-        return cls(bucket, prefix, project)
+        return cls(bucket, prefix, project, emulator)
 
     @property
     def uri(self) -> str:
@@ -149,7 +150,7 @@ class GcsObjectStore:
         return self._client().bucket(self._bucket_name)
 
     def _client(self) -> Client:
-        return _client(self._project)
+        return _client(self._project, self._emulator)
 
     @staticmethod
     def _errors() -> Any:
@@ -190,12 +191,16 @@ class GcsObjectStore:
 
 
 @functools.cache
-def _client(project: str) -> Client:
+def _client(project: str, emulator: str) -> Client:
     """One client for a project and process; its connections are kept and shared by threads."""
     from google.cloud import storage
     from requests.adapters import HTTPAdapter
 
-    client = storage.Client(project=project or None)
+    if emulator:
+        options = {"api_endpoint": emulator}
+        client = storage.Client(project or None, client_options=options, use_auth_w_custom_endpoint=False)
+    else:
+        client = storage.Client(project or None)
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
