@@ -63,9 +63,10 @@ class Profiles:
         return self.profiles[name]
 
     def having(self, name: str, profile: Profile) -> Profiles:
-        """With a profile added or replaced; the first one becomes the current one."""
-        checked = _profile(self.file, check_name(name), dict(profile))
-        return replace(self, current=self.current or name, profiles={**self.profiles, name: checked})
+        """With a profile added or replaced; the first one becomes current. Raises ConfigurationError."""
+        if fault := _fault(check_name(name), dict(profile)):
+            raise ConfigurationError(fault)
+        return replace(self, current=self.current or name, profiles={**self.profiles, name: dict(profile)})
 
     def without(self, name: str) -> Profiles:
         """With a profile removed."""
@@ -88,6 +89,13 @@ def check_name(name: str) -> str:
     return name
 
 
+def missing_fields(profile: Profile) -> list[str]:
+    """What a profile must still say: which GKE cluster, unless it needs none."""
+    if profile.get("backend") == "local" or "kubeconfig" in profile:
+        return []
+    return [key for key in ("project", "zone", "cluster") if key not in profile]
+
+
 def read_profiles(file: Path) -> Profiles:
     """What the file says; no profiles if there is none.
 
@@ -106,8 +114,10 @@ def read_profiles(file: Path) -> Profiles:
     current, found = document.get("current"), document.get("profiles", {})
     if not isinstance(current, str | None) or not isinstance(found, dict):
         raise _unusable(file, "'current' must be a name or null, and 'profiles' an object")
-    profiles = {name: _profile(file, name, value) for name, value in found.items()}
-    return Profiles(file, current if current in profiles else None, profiles)
+    for name, profile in found.items():
+        if fault := _fault(name, profile):
+            raise _unusable(file, fault)
+    return Profiles(file, current if current in found else None, found)
 
 
 @contextmanager
@@ -156,29 +166,26 @@ def _lock(file: Path) -> Iterator[None]:
         yield
 
 
-def _profile(file: Path, name: str, values: Any) -> dict[str, Any]:
+def _fault(name: str, values: Any) -> str:
+    """What is wrong with a profile; "" if nothing is."""
     where = f"profile {name!r}"
     if not _NAME.fullmatch(name) or not isinstance(values, dict):
-        raise _unusable(file, f"{where} must be a name with an object")
+        return f"{where} must be a name with an object"
     if unknown := sorted(set(values) - set(FIELDS)):
-        raise _unusable(
-            file, f"{where}: {', '.join(map(repr, unknown))} is unknown; fields are {', '.join(FIELDS)}"
-        )
+        return f"{where}: {', '.join(map(repr, unknown))} is unknown; fields are {', '.join(FIELDS)}"
     for key, value in values.items():
         if key == OVERRIDES:
             if not isinstance(value, dict) or not all(isinstance(url, str) for url in value.values()):
-                raise _unusable(file, f"{where}: {key!r} must be an object of services and their addresses")
+                return f"{where}: {key!r} must be an object of services and their addresses"
         elif not isinstance(value, str) or not value:
-            raise _unusable(file, f"{where}: {key!r} must be a text that is not empty")
-    by_other_means = values.get("backend") == "local" or "kubeconfig" in values
-    missing = [key for key in ("project", "zone", "cluster") if key not in values]
-    if missing and not by_other_means:
-        raise _unusable(
-            file,
-            f"{where} has no {' and no '.join(missing)}, which only one with a kubeconfig or of backend "
-            "'local' can do without",
-        )
-    return dict(values)
+            return f"{where}: {key!r} must be a text that is not empty"
+    missing = missing_fields(values)
+    if not missing:
+        return ""
+    return (
+        f"{where} has no {' and no '.join(missing)}, which only one with a kubeconfig or of backend "
+        "'local' can do without"
+    )
 
 
 def _unusable(file: Path, why: str) -> ConfigurationError:

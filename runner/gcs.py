@@ -52,9 +52,10 @@ class GcsStore:
         self._check(status, body, f"read {name}")
         return body
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, state: str = "") -> bool:
         mark = os.urandom(8).hex()
-        facts = json.dumps({"name": self._prefix + name, "metadata": {wire.WRITE_MARK: mark}}).encode()
+        metadata = {wire.WRITE_MARK: mark, **({wire.STATE: state} if state else {})}
+        facts = json.dumps({"name": self._prefix + name, "metadata": metadata}).encode()
         edge = f"kinetic-{mark}".encode()
         body = b"".join((
             b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + facts,

@@ -59,6 +59,14 @@ def connection(target: Target) -> ApiClient:
     return client.ApiClient(configuration)
 
 
+def ask_google(url: str) -> Any:
+    """The JSON answer of a Google API to a GET. Raises ConfigurationError, with the API's own message."""
+    answer = _credentials().get(url)
+    if answer.status_code != 200:
+        raise ConfigurationError(f"{url}: {_message(answer)}")
+    return answer.json()
+
+
 def renew(target: Target) -> bool:
     """Get another token after the server has refused one; False where tokens are not ours to get."""
     if target.kubeconfig or not target.project:

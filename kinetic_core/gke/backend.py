@@ -129,6 +129,16 @@ class GkeBackend:
         pods = self._api.list("Pod", namespace, query)["items"]
         return job, [{"kind": "Pod", **pod} for pod in pods]
 
+    def all(self, namespace: str) -> dict[str, tuple[Object, list[Object]]]:
+        """Two requests."""
+        jobs = self._api.list("Job", namespace, {"labelSelector": SELECTOR})["items"]
+        live = {"labelSelector": SELECTOR, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        pods: dict[str, list[Object]] = {}
+        for pod in self._api.list("Pod", namespace, live)["items"] if jobs else ():
+            pods.setdefault(pod["metadata"]["labels"].get(JOB_ID, ""), []).append(pod)
+        labelled = ((job["metadata"]["labels"].get(JOB_ID, ""), job) for job in jobs)
+        return {job_id: (job, pods.get(job_id, [])) for job_id, job in labelled if job_id}
+
     def delete(self, namespace: str, job_id: str) -> None:
         """Returns when its pods have ended; the Job stays to say how.
 

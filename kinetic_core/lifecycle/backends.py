@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetic_core._runner.wire import handle_object
 from kinetic_core.cluster.manifest import Surroundings
@@ -12,6 +12,9 @@ from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
 from kinetic_core.model.job import ClusterName, JobReference, JobSpec
 from kinetic_core.storage.protocol import ObjectStore
+
+if TYPE_CHECKING:
+    from kinetic_core.cluster.connecting import Target
 
 Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """A Job and its Pods, in Kubernetes' shape."""
@@ -51,6 +54,9 @@ class Backend(Protocol):
     def get(self, namespace: str, job_id: str) -> Found | None:
         """The Job and its Pods now, None if there is no such Job."""
 
+    def all(self, namespace: str) -> Mapping[str, Found]:
+        """Every Job of ours there is, by job id, with the Pods that have not ended."""
+
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: stop everything the job runs, return when it is dead. Idempotent."""
 
@@ -82,7 +88,6 @@ def open_backend(name: str, settings: Settings) -> Backend:
 
 
 def _gke(location: str, settings: Settings) -> Backend:
-    from kinetic_core.cluster.connecting import Target
     from kinetic_core.gke.backend import GkeBackend
 
     if not location and not settings.project:
@@ -92,12 +97,19 @@ def _gke(location: str, settings: Settings) -> Backend:
             "needs neither"
         )
     location = location or f"{settings.project}-kn-{settings.cluster}-jobs"
+    return GkeBackend(cluster_target(settings), location, settings)
+
+
+def cluster_target(settings: Settings) -> Target:
+    """The cluster that the settings name."""
+    from kinetic_core.cluster.connecting import Target
+
     if settings.kubeconfig or not settings.project:
-        return GkeBackend(Target(settings.kubeconfig, settings.kube_context), location, settings)
+        return Target(settings.kubeconfig, settings.kube_context)
     target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
     if address := settings.api_endpoint_overrides.get("container"):
         target = replace(target, gke_api=address)
-    return GkeBackend(target, location, settings)
+    return target
 
 
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:

@@ -138,6 +138,11 @@ class LocalBackend:
             raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
         return (_with_reason(record), record["pods"]) if record else None
 
+    def all(self, namespace: str) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+        names = sorted(Path(self._layout.cluster(namespace)).glob("*.json"))
+        found = {name.stem: self.get(namespace, name.stem) for name in names}
+        return {job_id: objects for job_id, objects in found.items() if objects is not None}
+
     def abandon(self, namespace: str, job_id: str) -> None:
         self.delete(namespace, job_id)
 

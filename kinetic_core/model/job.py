@@ -107,6 +107,8 @@ class JobReference:
 
         Raises TypeError for a missing field, ProtocolMismatch for a job of another wire protocol.
         """
+        if not isinstance(values, Mapping):
+            raise TypeError(f"a reference is an object, not {type(values).__name__}")
         if values.get("protocol", PROTOCOL) != PROTOCOL:
             raise ProtocolMismatch(
                 f"job {values.get('job_id')} speaks wire protocol {values['protocol']}, "

@@ -86,10 +86,14 @@ class GcsObjectStore:
         blob = self._existing(name)
         return None if blob is None else self._info(blob)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
         with self._told(f"list {prefix}"):
             found = self._client().list_blobs(
-                self._bucket_name, prefix=self._prefix + prefix, fields=_FIELDS, retry=_retry()
+                self._bucket_name,
+                prefix=self._prefix + prefix,
+                match_glob=self._prefix + pattern if pattern else None,
+                fields=_FIELDS,
+                retry=_retry(),
             )
             for blob in found:
                 yield self._info(blob)
