@@ -12,8 +12,7 @@ import pytest
 import kinetic_core
 from kinetic_core.cli.output import Output, printable
 from kinetic_core.cli.schemas import JOB, SCHEMAS
-from tests.cli.conftest import Kinetic
-from tests.conftest import wait_for
+from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +14,14 @@ import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target, _credentials, connection
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError, OtherCluster
+from tests.gke.conftest import GOOGLE
 
-GOOGLE = {
-    name: value
-    for name, value in os.environ.items()
-    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
-}
 CLUSTER = Target(
     project="test-project",
     zone="us-central1-a",
     cluster="kinetic-cluster",
     gke_api=GOOGLE.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", ""),
 )
-
-
-@pytest.fixture
-def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The settings of somebody with a GKE cluster; a control of the stand-in for Google's APIs."""
-    if "GOOGLE_CLOUD_PROJECT" not in GOOGLE:
-        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
-    monkeypatch.delenv("KINETIC_KUBECONFIG")
-    for name, value in GOOGLE.items():
-        monkeypatch.setenv(name, value)
-    base = GOOGLE["CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"].rstrip("/")
-
-    def control(path: str, **body: Any) -> None:
-        data = json.dumps(body).encode()
-        urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
-
-    _credentials.cache_clear()
-    connection.cache_clear()
-    yield control
-    _credentials.cache_clear()
-    connection.cache_clear()
 
 
 def test_a_project_and_a_cluster_are_enough(google: Any) -> None:
