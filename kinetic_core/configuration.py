@@ -6,6 +6,7 @@ Nothing is ever written back to the environment.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -124,6 +125,17 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     if name is not None:
         origins["profile"] = "KINETIC_PROFILE" if env.get("KINETIC_PROFILE") else str(profiles_file(env))
     return Settings(**_converted(found, origins), profile=name, origins=origins)
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> int:
+    """`KINETIC_LOG_LEVEL`: how much the command says on stderr, as `logging` counts; default INFO."""
+    name = (os.environ if environ is None else environ).get("KINETIC_LOG_LEVEL") or "INFO"
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise ConfigurationError(
+            f"KINETIC_LOG_LEVEL={name!r} is not one of DEBUG, INFO, WARNING, ERROR, FATAL"
+        )
+    return level
 
 
 def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, Any]]:

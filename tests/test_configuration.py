@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.configuration import read_settings
+from kinetic_core.configuration import log_level, read_settings
 from kinetic_core.errors import ConfigurationError
 
 
@@ -41,6 +41,12 @@ def test_variables(tmp_path: Path) -> None:
     assert settings.project == "fallback"
     assert not settings.default_excludes
     assert (settings.project_warn_bytes, settings.payload_warn_bytes) == (0, 3 << 19)
+
+
+def test_the_log_level_is_a_name() -> None:
+    assert (log_level({}), log_level({"KINETIC_LOG_LEVEL": "fatal"})) == (20, 50)
+    with pytest.raises(ConfigurationError, match="KINETIC_LOG_LEVEL='loud' is not one of DEBUG"):
+        log_level({"KINETIC_LOG_LEVEL": "loud"})
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def perform(checks: Sequence[Check], limit: float = LIMIT_SECONDS) -> list[Repor
     running = {check.name: _Running() for check in checks}
     for check in checks:
         # Daemons: nobody waits for the answer of a server that gives none.
-        threading.Thread(target=_perform, args=(check, running, started), daemon=True).start()
+        threading.Thread(target=_perform, args=(check, running), daemon=True).start()
     reports = []
     for check in checks:
         one = running[check.name]
@@ -69,10 +69,10 @@ class _Running:
         self.at: float | None = None
 
 
-def _perform(check: Check, running: dict[str, _Running], started: float) -> None:
+def _perform(check: Check, running: dict[str, _Running]) -> None:
     one = running[check.name]
     one.finding = _finding(check, running)
-    one.at = max(started, time.monotonic())
+    one.at = time.monotonic()
     one.ended.set()
 
 

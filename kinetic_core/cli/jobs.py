@@ -41,13 +41,14 @@ def attached(session: Session, job_id: str) -> JobHandle:
 
 
 def summaries_of(session: Session | None, limit: int | None = None) -> list[JobSummary]:
-    """The newest jobs; with `--namespace`, of that one."""
+    """The newest jobs of the namespace."""
     from kinetic_core.configuration import read_settings
     from kinetic_core.lifecycle.backends import known_backend
     from kinetic_core.lifecycle.summaries import summaries
 
-    backend = known_backend(session.backend if session else None, read_settings())
-    return summaries(backend, session.flags.get("namespace") if session else None, limit)
+    settings = read_settings()
+    backend = known_backend(session.backend if session else None, settings)
+    return summaries(backend, settings.namespace, limit)
 
 
 def summary_fields(job: JobSummary) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def list_jobs(
     session: Session,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
 ) -> None:
-    """List the jobs that are stored, finished ones too, newest first."""
+    """List the jobs of a namespace, finished ones too, newest first."""
     found = summaries_of(session, limit)
     if session.output.as_json:
         session.output.json("jobs.list", {"jobs": [summary_fields(job) for job in found]})

@@ -10,6 +10,7 @@ None for success, and may raise any error of ours.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 import traceback
@@ -21,6 +22,7 @@ import typer
 
 from kinetic_core.cli.exits import Exit, exit_code
 from kinetic_core.cli.output import Output, printable
+from kinetic_core.configuration import log_level
 from kinetic_core.errors import KineticError
 
 Verb = Callable[..., "int | None"]
@@ -87,6 +89,16 @@ def set_flags(flags: dict[str, str]) -> None:
             os.environ.pop(variable, None)
 
 
+def _set_up_logging() -> None:
+    """What the library logs goes to stderr; importing it sets nothing up."""
+    logger = logging.getLogger("kinetic_core")
+    logger.setLevel(log_level())
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+
+
 def _common_parameters() -> list[inspect.Parameter]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -108,6 +120,7 @@ def _perform(function: Verb, values: dict[str, Any]) -> int:
     flags = {name: value for name in _FLAGS if (value := values.pop(name)) is not None}
     set_flags(flags)
     try:
+        _set_up_logging()
         code = function(Session(output, flags), **values)
         output.flush()
     except KineticError as exc:

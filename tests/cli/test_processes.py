@@ -95,6 +95,21 @@ def test_a_locale_without_the_letters(running: kinetic_core.JobHandle) -> None:
     assert told == "line 49 [bold]x[/bold] \x1b[2J \\xfc\n"
 
 
+def test_without_its_packages_it_says_which_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from kinetic_core.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pip install 'airflow-provider-kinetic[cli]'" in done.stderr
+
+
+def test_a_shell_completes_job_ids_and_profiles(running: kinetic_core.JobHandle, tmp_path: Path) -> None:
+    (tmp_path / "profiles.json").write_text('{"profiles": {"team": {"backend": "local"}}}')
+    for words, wanted in (("jobs status", running.job_id), ("profile use", "team")):
+        asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words} "}
+        told, _ = start(**asked).communicate(timeout=20)
+        assert wanted in told
+
+
 def test_verbs_that_touch_no_cloud_import_none() -> None:
     code = (
         "import sys; from kinetic_core.cli.main import build; build()\n"

@@ -8,7 +8,7 @@ import kinetic_core
 from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
-from tests.conftest import Kinetic
+from tests.conftest import Kinetic, wait_for
 
 
 @kinetic_core.run(accelerator="cpu")
@@ -35,6 +35,7 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, local_jobs: Pa
 
 def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     handle, alive = sleep.run_async(60), sleep.run_async(60)
+    wait_for(lambda: handle.status() is kinetic_core.JobStatus.RUNNING)
     open_backend("local", read_settings()).store.create(wire.cancel_object(handle.job_id), b"{}")
     told = kinetic("reap", "--apply").out
     assert handle.job_id in told

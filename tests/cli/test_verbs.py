@@ -12,6 +12,8 @@ import pytest
 import kinetic_core
 from kinetic_core.cli.output import Output, printable
 from kinetic_core.cli.schemas import JOB, SCHEMAS
+from kinetic_core.configuration import read_settings
+from kinetic_core.lifecycle.backends import open_backend
 from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -71,6 +73,7 @@ def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sa
         (["profile", "show"], "no profile is in use"),
         (["accelerators", "--kind", "npu"], "'npu' is neither tpu nor gpu"),
         (["jobs", "list", "--backend", "slurm"], "KINETIC_BACKEND='slurm' is not one of"),
+        (["jobs", "list", "--backend", "gke"], "needs a bucket: set KINETIC_BUCKET"),
     ],
 )
 def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kinetic, sample: str) -> None:
@@ -103,6 +106,15 @@ def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     assert kinetic("jobs", "result", handle.job_id).code == 1
     watched = kinetic("jobs", "watch", handle.job_id)
     assert (watched.code, "FAILED" in watched.out) == (1, True)
+
+
+def test_a_job_of_another_version(kinetic: Kinetic, local_jobs: Path) -> None:
+    handle = double.run_async(1)
+    fields = {**handle.to_dict(), "job_id": "job-00000000000000ff", "protocol": 99}
+    store = open_backend("local", read_settings()).store
+    store.create("jobs/job-00000000000000ff/handle.json", json.dumps(fields).encode())
+    done = kinetic("jobs", "status", "job-00000000000000ff")
+    assert (done.code, "speaks wire protocol 99" in done.err) == (2, True)
 
 
 def test_batches(kinetic: Kinetic, local_jobs: Path) -> None:
