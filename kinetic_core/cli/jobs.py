@@ -76,7 +76,7 @@ def list_jobs(
     rows = [
         (
             job.job_id,
-            (job.problem and "?") or job.status.value,
+            "?" if job.problem else job.status.value,
             job.func_name,
             job.accelerator,
             job.backend,
@@ -85,9 +85,9 @@ def list_jobs(
         )
         for job in found
     ]
-    session.output.table(
-        ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "BACKEND", "CREATED", "WAITS FOR"), rows
-    )
+    columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "BACKEND", "CREATED", "WAITS FOR")
+    spare = ("BACKEND", "CREATED", "ACCELERATOR", "WAITS FOR", "FUNCTION")
+    session.output.table(columns, rows, spare)
 
 
 @verb(jobs_app, "status", examples=[f"kinetic jobs status {_ID}"])

@@ -43,33 +43,36 @@ class Output:
         """A job's own output, as it is."""
         self._write(text)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Fitted to the terminal; in a pipe aligned, complete, a line a row."""
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
+        """Fitted to the terminal, where `spare` columns go as they must; in a pipe complete, a line a row."""
         if self.as_json:
             return
         cells = [[printable(cell).replace("\n", " ").replace("\t", " ") for cell in row] for row in rows]
         if self.is_terminal:
-            self._draw(columns, cells)
+            self._draw(columns, cells, spare)
             return
-        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+        widths = _widths(columns, cells)
         for row in [list(columns), *cells]:
-            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            padded = (cell.ljust(widths[name]) for name, cell in zip(columns, row, strict=True))
             self._write("  ".join(padded).rstrip() + "\n")
 
     def flush(self) -> None:
         self.stream.flush()
 
-    def _draw(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def _draw(self, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
+        console = Console(file=self.stream, highlight=False)
+        shown = _fitting(_widths(columns, rows), spare, console.width)
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
+        for column in shown:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-        Console(file=self.stream, highlight=False).print(table)
+            cells = (cell for name, cell in zip(columns, row, strict=True) if name in shown)
+            table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
+        console.print(table)
 
     def _write(self, text: str) -> None:
         self.stream.write(text)
@@ -85,6 +88,19 @@ STYLES = {
     "warn": "yellow",
     "fail": "red",
 }
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    return {name: max(map(len, (name, *cells))) for name, *cells in zip(columns, *rows, strict=True)}
+
+
+def _fitting(widths: Mapping[str, int], spare: Sequence[str], limit: int) -> list[str]:
+    """The columns that stay: as long as they do not fit, the next spare one goes."""
+    shown = dict(widths)
+    for name in spare:
+        if sum(shown.values()) + 2 * len(shown) > limit:
+            del shown[name]
+    return list(shown)
 
 
 def printable(text: str) -> str:

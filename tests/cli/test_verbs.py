@@ -242,7 +242,11 @@ def test_a_table_fits_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     with file.open("w") as stream:
         output = Output(stream=_Terminal(stream))
         output.table(("JOB", "STATUS"), [("[red]" + 60 * "x", "RUNNING")])
+        output.table(
+            ("JOB", "CREATED", "STATUS"), [("job-0123456789abcdef", 30 * "x", "FAILED")], ["CREATED"]
+        )
     text = file.read_text()
+    assert text.splitlines()[-1].rstrip() == "job-0123456789abcdef  FAILED"
     assert max(len(re.sub("\x1b\\[[0-9;]*m", "", line)) for line in text.splitlines()) <= 40
     assert "[red]xx" in text
     assert "\x1b[3" not in text
