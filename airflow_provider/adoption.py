@@ -55,7 +55,7 @@ def start_or_adopt(call: Call, options: RunOptions, identity: TaskIdentity) -> S
 
 def latest(options: RunOptions, identity: TaskIdentity) -> JobReference | None:
     """The newest job that this generation of the task instance has started."""
-    settings = read_settings()
+    settings = options.settings(read_settings())
     backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
     found = (find(backend, sibling.job_id()) for sibling in identity.siblings())
     return next((reference for reference in found if reference is not None), None)

@@ -1,24 +1,29 @@
-"""The settings of this process, read from the environment once per call, here and nowhere else.
+"""The settings of this process, read from environment and profile once per call, here and nowhere else.
 
-Precedence of every value: argument of the call, then environment variable, then default. Nothing is
-ever written back to the environment.
+Precedence of every value: argument of the call, then environment variable, then profile, then default.
+Nothing is ever written back to the environment.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from kinetic_core.errors import ConfigurationError
+from kinetic_core.profiles import OVERRIDES, profiles_file, read_profiles
 
 BACKENDS = ("local", "gke", "pathways")
+ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+"""What gcloud's own variables for the addresses of Google's services begin with."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """What environment and profile say.
 
     Sizes are in bytes, 0 turning a warning off. `package_root` and `output_dir` are None unless set.
     """
@@ -30,6 +35,7 @@ class Settings:
     cache: Path = Path("~/.cache/kinetic")
     """`XDG_CACHE_HOME`/kinetic: the index that makes an unchanged project cheap. Safe to delete."""
     project: str = ""
+    """`KINETIC_PROJECT`; after the profile, `GOOGLE_CLOUD_PROJECT`."""
     zone: str = "us-central1-a"
     cluster: str = "kinetic-cluster"
     namespace: str = "default"
@@ -41,6 +47,10 @@ class Settings:
     """`KINETIC_BUCKET`: `bucket` or `bucket/prefix` for everything jobs store."""
     container_image: str = ""
     """`KINETIC_CONTAINER_IMAGE`: as `container_image=`."""
+    storage_emulator_host: str = ""
+    """`STORAGE_EMULATOR_HOST`: replaces Cloud Storage, for pods too."""
+    api_endpoint_overrides: Mapping[str, str] = field(default_factory=dict)
+    """`CLOUDSDK_API_ENDPOINT_OVERRIDES_{SERVICE}`: a service's name in lower case to its address."""
     package_root: str | None = None
     """`KINETIC_PACKAGE_ROOT`: the project directory, instead of detecting it."""
     default_excludes: bool = True
@@ -51,47 +61,146 @@ class Settings:
     """`KINETIC_PAYLOAD_SIZE_WARN_MB`."""
     output_dir: str | None = None
     """`KINETIC_OUTPUT_DIR`: where outputs go when the call does not say."""
+    profile: str | None = None
+    """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where each setting that is no default comes from: a variable, "profile NAME" or "argument"."""
+
+    def origin(self, name: str) -> str:
+        """Where a setting comes from, in words."""
+        return self.origins.get(name, "default")
+
+    def with_arguments(self, **arguments: str | None) -> Settings:
+        """With what a call says of `project`, `zone`, `cluster`, `namespace`; None leaves a setting alone.
+
+        A call that names a GKE cluster means it: no kubeconfig is used then.
+        """
+        given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+        if not given:
+            return self
+        if given.keys() & {"project", "zone", "cluster"}:
+            given |= {"kubeconfig": "", "kube_context": ""}
+        return replace(self, **given, origins={**self.origins, **dict.fromkeys(given, "argument")})
+
+
+_VARIABLES = {
+    "backend": "KINETIC_BACKEND",
+    "local_store": "KINETIC_LOCAL_STORE",
+    "project": "KINETIC_PROJECT",
+    "zone": "KINETIC_ZONE",
+    "cluster": "KINETIC_CLUSTER",
+    "namespace": "KINETIC_NAMESPACE",
+    "kubeconfig": "KINETIC_KUBECONFIG",
+    "kube_context": "KINETIC_KUBE_CONTEXT",
+    "bucket": "KINETIC_BUCKET",
+    "container_image": "KINETIC_CONTAINER_IMAGE",
+    "storage_emulator_host": "STORAGE_EMULATOR_HOST",
+    "package_root": "KINETIC_PACKAGE_ROOT",
+    "default_excludes": "KINETIC_NO_DEFAULT_EXCLUDES",
+    "project_warn_bytes": "KINETIC_CONTEXT_SIZE_WARN_MB",
+    "payload_warn_bytes": "KINETIC_PAYLOAD_SIZE_WARN_MB",
+    "output_dir": "KINETIC_OUTPUT_DIR",
+}
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings in `environ` (default: this process's environment).
+    """The settings in `environ` (default: this process's environment) and in the profile it chooses.
 
-    Raises ConfigurationError, naming the variable, for a value that cannot be used.
+    Raises ConfigurationError, naming the variable, or the file and field, for a value that cannot be used.
     """
     env = os.environ if environ is None else environ
-    backend = env.get("KINETIC_BACKEND") or None
+    name, fields = _chosen_profile(env)
+    found: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for setting, variable in _VARIABLES.items():
+        if text := env.get(variable):
+            found[setting], origins[setting] = text, variable
+        elif setting in fields:
+            found[setting], origins[setting] = fields[setting], f"profile {name}"
+    _add_last_resort(env, found, origins)
+    _add_endpoints(env, fields, name, found, origins)
+    _prefer_named_cluster(found, origins)
+    if cache := env.get("XDG_CACHE_HOME"):
+        found["cache"], origins["cache"] = str(Path(cache, "kinetic")), "XDG_CACHE_HOME"
+    if name is not None:
+        origins["profile"] = "KINETIC_PROFILE" if env.get("KINETIC_PROFILE") else str(profiles_file(env))
+    return Settings(**_converted(found, origins), profile=name, origins=origins)
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> int:
+    """`KINETIC_LOG_LEVEL`: how much the command says on stderr, as `logging` counts; default INFO."""
+    name = (os.environ if environ is None else environ).get("KINETIC_LOG_LEVEL") or "INFO"
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise ConfigurationError(
+            f"KINETIC_LOG_LEVEL={name!r} is not one of DEBUG, INFO, WARNING, ERROR, FATAL"
+        )
+    return level
+
+
+def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, Any]]:
+    profiles = read_profiles(profiles_file(env))
+    if name := env.get("KINETIC_PROFILE"):
+        return name, profiles.get(name)
+    return profiles.current, profiles.profiles[profiles.current] if profiles.current else {}
+
+
+def _add_last_resort(env: Mapping[str, str], found: dict[str, Any], origins: dict[str, str]) -> None:
+    if "project" not in found and (project := env.get("GOOGLE_CLOUD_PROJECT")):
+        found["project"], origins["project"] = project, "GOOGLE_CLOUD_PROJECT"
+
+
+def _add_endpoints(
+    env: Mapping[str, str],
+    fields: Mapping[str, Any],
+    profile: str | None,
+    found: dict[str, Any],
+    origins: dict[str, str],
+) -> None:
+    """Service by service: a variable says nothing about the others."""
+    told = {
+        variable.removeprefix(ENDPOINT_VARIABLE).lower(): address
+        for variable, address in env.items()
+        if variable.startswith(ENDPOINT_VARIABLE) and address
+    }
+    kept = fields.get(OVERRIDES, {})
+    if told or kept:
+        found[OVERRIDES] = {**kept, **told}
+        origins[OVERRIDES] = f"{ENDPOINT_VARIABLE}*" if told else f"profile {profile}"
+
+
+def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str]) -> None:
+    """A variable that names a GKE cluster outranks a profile's kubeconfig."""
+    named = {origins.get("project"), origins.get("cluster")} & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}
+    if named and origins.get("kubeconfig", "").startswith("profile "):
+        for setting in ("kubeconfig", "kube_context"):
+            found.pop(setting, None)
+            origins.pop(setting, None)
+
+
+def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
+    """Texts as the values the settings hold."""
+    values = dict(found)
+    backend = values.get("backend")
     if backend is not None and backend not in BACKENDS:
-        raise ConfigurationError(f"KINETIC_BACKEND={backend!r} is not one of {', '.join(BACKENDS)}")
-    cache = Path(env["XDG_CACHE_HOME"]) / "kinetic" if env.get("XDG_CACHE_HOME") else Settings.cache
-    return Settings(
-        backend=backend,
-        local_store=_directory(env.get("KINETIC_LOCAL_STORE"), Settings.local_store),
-        cache=cache.expanduser(),
-        project=env.get("KINETIC_PROJECT") or env.get("GOOGLE_CLOUD_PROJECT") or Settings.project,
-        zone=env.get("KINETIC_ZONE") or Settings.zone,
-        cluster=env.get("KINETIC_CLUSTER") or Settings.cluster,
-        namespace=env.get("KINETIC_NAMESPACE") or Settings.namespace,
-        kubeconfig=os.path.expanduser(env.get("KINETIC_KUBECONFIG") or ""),  # noqa: PTH111  "" stays ""
-        kube_context=env.get("KINETIC_KUBE_CONTEXT") or "",
-        bucket=env.get("KINETIC_BUCKET") or "",
-        container_image=env.get("KINETIC_CONTAINER_IMAGE") or "",
-        package_root=env.get("KINETIC_PACKAGE_ROOT") or None,
-        default_excludes=env.get("KINETIC_NO_DEFAULT_EXCLUDES") != "1",
-        project_warn_bytes=_megabytes(env, "KINETIC_CONTEXT_SIZE_WARN_MB", Settings.project_warn_bytes),
-        payload_warn_bytes=_megabytes(env, "KINETIC_PAYLOAD_SIZE_WARN_MB", Settings.payload_warn_bytes),
-        output_dir=env.get("KINETIC_OUTPUT_DIR") or None,
-    )
+        raise ConfigurationError(f"{origins['backend']}={backend!r} is not one of {', '.join(BACKENDS)}")
+    values["local_store"] = _directory(values.get("local_store", Settings.local_store))
+    values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
+    if "kubeconfig" in values:
+        values["kubeconfig"] = os.path.expanduser(values["kubeconfig"])  # noqa: PTH111  kept as it was written
+    if "default_excludes" in values:
+        values["default_excludes"] = values["default_excludes"] != "1"
+    for setting in ("project_warn_bytes", "payload_warn_bytes"):
+        if setting in values:
+            values[setting] = _megabytes(origins[setting], values[setting])
+    return values
 
 
-def _directory(text: str | None, default: Path) -> Path:
-    path = Path(text or default).expanduser()
-    return Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow the user's links
+def _directory(path: str | Path) -> Path:
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  resolve() would follow the user's links
 
 
-def _megabytes(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name)
-    if not text:
-        return default
+def _megabytes(name: str, text: str) -> int:
     try:
         value = float(text)
     except ValueError:

@@ -7,7 +7,8 @@
     │   ├── UnpicklableArgument             names the argument that cannot travel
     │   └── InvalidProject                  the project directory or one of its files
     ├── ConfigurationError                  fix the settings of this machine, profile or cluster
-    │   └── BackendUnavailable              the asked backend cannot run jobs here
+    │   ├── BackendUnavailable              the asked backend cannot run jobs here
+    │   └── OtherCluster                    the job is one of another cluster than the settings name
     ├── StoreError (OSError)                the object store; the message names the object
     │   ├── ObjectNotFound
     │   ├── ObjectExists                    a create-only write found the name taken
@@ -72,6 +73,10 @@ class ConfigurationError(KineticError):
 
 class BackendUnavailable(ConfigurationError):
     """The backend exists but cannot run jobs from here; the message says what it needs."""
+
+
+class OtherCluster(ConfigurationError):
+    """A stored job of another cluster than the settings name; the message names it."""
 
 
 class StoreError(KineticError, OSError):

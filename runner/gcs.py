@@ -74,12 +74,13 @@ class GcsStore:
 
         return self._get(name, whole)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, state: str = "") -> bool:
         mark = os.urandom(8).hex()
+        metadata = {wire.WRITE_MARK: mark, **({wire.STATE: state} if state else {})}
         facts = {
             "name": self._prefix + name,
             "md5Hash": base64.b64encode(_md5(content).digest()).decode(),
-            "metadata": {wire.WRITE_MARK: mark},
+            "metadata": metadata,
         }
         for _ in range(_ROUNDS):
             answer = self._send(name, facts, content, mark)

@@ -159,7 +159,7 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
     frame = outcome.to_frame(facts, job.outcome_key)
     if not final:
         store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
-    elif not store.create(wire.result_object(job.job_id), frame):
+    elif not store.create(wire.result_object(job.job_id), frame, outcome.state):
         store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
         committed = _committed(job, store)
         return wire.EXIT_NEVER_RETRY if committed is None else committed

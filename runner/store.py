@@ -23,8 +23,11 @@ class Store(Protocol):
     def read(self, name: str) -> bytes:
         """The whole object. Raises MissingObject."""
 
-    def create(self, name: str, content: bytes) -> bool:
-        """Store a new object; False if the name is taken. Raises StoreUnavailable."""
+    def create(self, name: str, content: bytes, state: str = "") -> bool:
+        """Store a new object; False if the name is taken. Raises StoreUnavailable.
+
+        `state` goes into the object's metadata where reading it instead would cost a request.
+        """
 
     def fetch(self, name: str) -> str:
         """A local file with the object's content, for reading only. Raises MissingObject."""
@@ -46,7 +49,8 @@ class DirectoryStore:
         except OSError as exc:
             raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, state: str = "") -> bool:
+        del state  # reading a file costs nothing
         target = self._path(name)
         temporary = os.path.join(self.root, ".tmp", f"runner-{os.getpid()}-{os.urandom(4).hex()}")
         if not os.path.isdir(self.root):

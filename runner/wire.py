@@ -22,6 +22,8 @@ from enum import StrEnum
 PROTOCOL = 1
 """Version of everything in this file. A reader refuses another major version."""
 
+STATE = "state"
+"""Metadata of a committed outcome: `succeeded` or `failed`, so that a listing tells how jobs ended."""
 WRITE_MARK = "kinetic-write"
 """Metadata of an object in Cloud Storage: a random mark of the write that made it. A writer whose answer was
 lost finds its own mark when it tries again."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +22,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.startswith(("KINETIC_", "GOOGLE_CLOUD_", "CLOUDSDK_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_PROFILES_FILE", str(tmp_path / "profiles.json"))
     monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -52,6 +57,48 @@ def local_jobs(_own_settings: None, _one_store: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parent))
     monkeypatch.setenv("KINETIC_BACKEND", "local")
     return _one_store
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a call of the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+Kinetic = Callable[..., Done]
+
+
+@pytest.fixture
+def kinetic(capfd: pytest.CaptureFixture[str]) -> Kinetic:
+    """`kinetic("jobs", "list")`; what the command does to this process is undone."""
+    from kinetic_core.cli.main import build
+
+    def call(*words: str) -> Done:
+        environment, path, modules = dict(os.environ), list(sys.path), set(sys.modules)
+        capfd.readouterr()
+        try:
+            with pytest.raises(SystemExit) as ended:
+                build()(list(words), prog_name="kinetic")
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.path[:] = path
+            for name in set(sys.modules) - modules:
+                if name.startswith("cli_sample"):
+                    del sys.modules[name]
+        printed = capfd.readouterr()
+        code = ended.value.code
+        return Done(int(code) if code is not None else 0, printed.out, printed.err)
+
+    return call
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.configuration import read_settings
+from kinetic_core.configuration import log_level, read_settings
 from kinetic_core.errors import ConfigurationError
 
 
-def test_defaults() -> None:
-    settings = read_settings({"HOME": "/home/x"})
+def test_defaults(tmp_path: Path) -> None:
+    settings = read_settings({"KINETIC_PROFILES_FILE": str(tmp_path / "none.json")})
     assert settings.backend is None
     assert (settings.zone, settings.cluster, settings.namespace) == (
         "us-central1-a",
@@ -22,9 +22,10 @@ def test_defaults() -> None:
     assert settings.default_excludes
 
 
-def test_variables() -> None:
+def test_variables(tmp_path: Path) -> None:
     settings = read_settings(
         {
+            "KINETIC_PROFILES_FILE": str(tmp_path / "none.json"),
             "KINETIC_BACKEND": "local",
             "KINETIC_LOCAL_STORE": "/tmp/here/../there",
             "XDG_CACHE_HOME": "/cache",
@@ -42,9 +43,15 @@ def test_variables() -> None:
     assert (settings.project_warn_bytes, settings.payload_warn_bytes) == (0, 3 << 19)
 
 
+def test_the_log_level_is_a_name() -> None:
+    assert (log_level({}), log_level({"KINETIC_LOG_LEVEL": "fatal"})) == (20, 50)
+    with pytest.raises(ConfigurationError, match="KINETIC_LOG_LEVEL='loud' is not one of DEBUG"):
+        log_level({"KINETIC_LOG_LEVEL": "loud"})
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("KINETIC_BACKEND", "slurm"), ("KINETIC_CONTEXT_SIZE_WARN_MB", "lots")]
 )
-def test_an_unusable_value_names_its_variable(name: str, value: str) -> None:
+def test_an_unusable_value_names_its_variable(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        read_settings({name: value})
+        read_settings({name: value, "KINETIC_PROFILES_FILE": str(tmp_path / "none.json")})

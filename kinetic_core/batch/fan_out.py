@@ -103,8 +103,7 @@ def attach_batch(
     new; inputs without a job after `poll_timeout` seconds (None: never) count as unavailable.
     Raises BatchNotFound (a FileNotFoundError) if no such batch is stored.
     """
-    del project, cluster  # they choose among clusters; the local backend is one place
-    opened = known_backend(backend, read_settings())
+    opened = known_backend(backend, read_settings().with_arguments(project=project, cluster=cluster))
     try:
         manifest = json.loads(opened.store.read(manifest_object(group_id)))
     except ObjectNotFound:

@@ -85,6 +85,11 @@ class ClusterApi:
         body = {"propagationPolicy": "Background"}
         self._call("DELETE", _path(kind, namespace), body, {"labelSelector": selector})
 
+    def version(self) -> str:
+        """The server's Kubernetes version, such as `1.34`."""
+        told = self._call("GET", "/version")
+        return f"{told['major']}.{str(told['minor']).rstrip('+')}"
+
     def watch(
         self, kind: str, namespace: str, selectors: Mapping[str, str], version: str, seconds: float
     ) -> Iterator[tuple[str, Object]]:
@@ -232,6 +237,7 @@ _PATHS = {
     "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "SelfSubjectAccessReview": "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews{}",
     "Secret": "/api/v1/namespaces/{}/secrets",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ _CONNECTIONS = 64
 @dataclass(frozen=True)
 class Target:
     """Which cluster: a kubeconfig and a context in it ("" for its current one), else a cluster of the GKE
-    API, else, without a project, the one this pod runs in.
+    API (at the address `gke_api`), else, without a project, the one this pod runs in.
     """
 
     kubeconfig: str = ""
@@ -35,6 +34,7 @@ class Target:
     project: str = ""
     zone: str = ""
     cluster: str = ""
+    gke_api: str = "https://container.googleapis.com"
 
     def __str__(self) -> str:
         if self.kubeconfig:
@@ -64,7 +64,7 @@ def gke_cluster(target: Target) -> dict[str, Any]:
     its certificate, its `nodePools`. Raises ConfigurationError.
     """
     name = f"projects/{target.project}/locations/{target.zone}/clusters/{target.cluster}"
-    answer = _credentials().get(f"{_endpoint()}/v1/{quote(name)}")
+    answer = _credentials().get(f"{target.gke_api.rstrip('/')}/v1/{quote(name)}")
     if answer.status_code != 200:
         raise ConfigurationError(
             f"the GKE API does not give {name}: {_message(answer)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
@@ -72,6 +72,14 @@ def gke_cluster(target: Target) -> dict[str, Any]:
         )
     found: dict[str, Any] = answer.json()
     return found
+
+
+def ask_google(url: str) -> Any:
+    """The JSON answer of a Google API to a GET. Raises ConfigurationError, with the API's own message."""
+    answer = _credentials().get(url)
+    if answer.status_code != 200:
+        raise ConfigurationError(f"{url}: {_message(answer)}")
+    return answer.json()
 
 
 def renew(target: Target) -> bool:
@@ -111,12 +119,6 @@ def _from_gke(configuration: Any, target: Target) -> None:
 
 def _set_token(configuration: Configuration) -> None:
     configuration.api_key["BearerToken"] = _credentials().token()
-
-
-def _endpoint() -> str:
-    """The variable is gcloud's own: `gcloud topic configurations`, api_endpoint_overrides/container."""
-    override = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER")
-    return (override or "https://container.googleapis.com").rstrip("/")
 
 
 def _message(answer: Any) -> str:

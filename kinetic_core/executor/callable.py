@@ -38,6 +38,15 @@ class RemoteCallable(Generic[P, R]):
         """The validated options of `run`."""
         return self._options
 
+    @property
+    def function(self) -> Callable[P, R]:
+        """What was decorated."""
+        return self._function
+
+    def with_options(self, options: RunOptions) -> RemoteCallable[P, R]:
+        """The same function, run in another way."""
+        return RemoteCallable(self._function, options)
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it as a job, print what it prints, return its value or raise what it raised."""
         with Progress() as progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from kinetic_core.errors import (
 )
 from kinetic_core.gke.logs import JobLogs
 from kinetic_core.gke.supply import SupplyReader
-from kinetic_core.model.job import JobSpec
+from kinetic_core.model.job import ClusterName, JobSpec
 from kinetic_core.storage.gcs import GcsObjectStore
 
 Object = dict[str, Any]
@@ -47,17 +46,26 @@ class GkeBackend:
 
     name = "gke"
 
-    def __init__(self, target: Target, location: str, settings: Settings) -> None:
+    def __init__(self, target: Target, location: str, settings: Settings, named: Target) -> None:
+        """`named`: the cluster the settings name, which the GKE API may know."""
         self._api = ClusterApi(target)
         self._target = target
         self._settings = settings
-        self._supply = SupplyReader(self._api, settings)
-        self.store = GcsObjectStore.at(location, settings.project)
-        self._logs = JobLogs(self._api, self.store)
+        self._supply = _supply(target, named)
+        self.store = GcsObjectStore.at(location, settings.project, settings.storage_emulator_host)
+        self._logs = _logs(target, location, settings.project, settings.storage_emulator_host)
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """By the GKE API's names; None for one that a kubeconfig, or this pod, names."""
+        target = self._target
+        return (
+            None if target.kubeconfig or not target.project else (target.project, target.zone, target.cluster)
+        )
 
     @property
     def key(self) -> str:
-        return f"gke:{self._target}:{self._supply}:{self.store.uri}"
+        return f"gke:{self._target}:{self._supply}:{self._settings.storage_emulator_host}:{self.store.uri}"
 
     def image(self) -> str:
         """`KINETIC_CONTAINER_IMAGE`: images are not built in this version."""
@@ -90,8 +98,8 @@ class GkeBackend:
     def surroundings(self, namespace: str) -> Surroundings:
         """Service account `kinetic` if the namespace has one, else `default`; the emulator's address."""
         environment = {"HOME": WORK_DIR}
-        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
-            environment["STORAGE_EMULATOR_HOST"] = emulator
+        if self._settings.storage_emulator_host:
+            environment["STORAGE_EMULATOR_HOST"] = self._settings.storage_emulator_host
         return Surroundings(_service_account(self._target, namespace), environment)
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
@@ -139,6 +147,16 @@ class GkeBackend:
         """One request for each pod."""
         selectors = [f"involvedObject.kind=Pod,involvedObject.name={pod}" for pod in pods]
         return [event for selector in selectors for event in self._events(namespace, selector)]
+
+    def all(self, namespace: str) -> dict[str, tuple[Object, list[Object]]]:
+        """Two requests."""
+        jobs = self._api.list("Job", namespace, {"labelSelector": SELECTOR})["items"]
+        live = {"labelSelector": SELECTOR, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        pods: dict[str, list[Object]] = {}
+        for pod in self._api.list("Pod", namespace, live)["items"] if jobs else ():
+            pods.setdefault(pod["metadata"]["labels"].get(JOB_ID, ""), []).append(pod)
+        labelled = ((job["metadata"]["labels"].get(JOB_ID, ""), job) for job in jobs)
+        return {job_id: (job, pods.get(job_id, [])) for job_id, job in labelled if job_id}
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Returns when its pods have ended; the Job stays to say how.
@@ -224,6 +242,17 @@ def _name(job_id: str) -> str:
 def _informer(target: Target, namespace: str) -> Informer:
     """One for a cluster, a namespace and this process."""
     return Informer(ClusterApi(target), namespace)
+
+
+@functools.cache
+def _supply(target: Target, named: Target) -> SupplyReader:
+    return SupplyReader(ClusterApi(target), named)
+
+
+@functools.cache
+def _logs(target: Target, location: str, project: str, emulator: str) -> JobLogs:
+    """One for all handles of a place: it keeps what it follows, and what it has read."""
+    return JobLogs(ClusterApi(target), GcsObjectStore.at(location, project, emulator))
 
 
 @functools.cache

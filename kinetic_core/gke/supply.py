@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.capacity import Supply
 from kinetic_core.cluster.connecting import Target, gke_cluster
-from kinetic_core.configuration import Settings
 from kinetic_core.errors import ClusterError, ConfigurationError
 
 _FRESH_SECONDS = 30.0
@@ -21,9 +20,8 @@ _LOG = logging.getLogger(__name__)
 class SupplyReader:
     """The nodes by the Kubernetes API and the pools by the GKE API, as far as this account may see them."""
 
-    def __init__(self, api: ClusterApi, settings: Settings) -> None:
-        self._api = api
-        self._gke = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    def __init__(self, api: ClusterApi, gke: Target) -> None:
+        self._api, self._gke = api, gke
         self._lock = threading.Lock()
         self._supply = Supply()
         self._until = 0.0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetic_core._runner.wire import handle_object
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
-from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.model.job import ClusterName, JobReference, JobSpec
 from kinetic_core.storage.protocol import ObjectStore
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class Backend(Protocol):
 
     @property
     def store(self) -> ObjectStore: ...
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """The cluster by the GKE API's names; None if it is known by other means."""
 
     @property
     def key(self) -> str:
@@ -55,6 +59,9 @@ class Backend(Protocol):
 
     def events(self, namespace: str, pods: Sequence[str]) -> Sequence[Mapping[str, Any]]:
         """Kubernetes' events of these pods, by name; none where they are not kept or may not be seen."""
+
+    def all(self, namespace: str) -> Mapping[str, Found]:
+        """Every Job of ours there is, by job id, with the Pods that have not ended."""
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: stop everything the job runs, return when it is dead. Idempotent."""
@@ -87,7 +94,7 @@ def open_backend(name: str, settings: Settings) -> Backend:
 
 
 def _gke(location: str, settings: Settings) -> Backend:
-    from kinetic_core.cluster.connecting import Target
+    from kinetic_core.gke.backend import GkeBackend
 
     if not location and not settings.project:
         raise ConfigurationError(
@@ -96,18 +103,26 @@ def _gke(location: str, settings: Settings) -> Backend:
             "needs neither"
         )
     location = location or f"{settings.project}-kn-{settings.cluster}-jobs"
-    target = Target(settings.kubeconfig, settings.kube_context)
-    if not settings.kubeconfig and settings.project:
-        target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
-    return _gke_backend(target, location, settings)
+    return GkeBackend(cluster_target(settings), location, settings, named_cluster(settings))
 
 
-@functools.lru_cache(maxsize=64)
-def _gke_backend(target: Target, location: str, settings: Settings) -> Backend:
-    """One for the same settings: it keeps what it has read of logs, and of the cluster's pools."""
-    from kinetic_core.gke.backend import GkeBackend
+def cluster_target(settings: Settings) -> Target:
+    """The cluster to connect to: a kubeconfig's, else the one the settings name, else that of this pod."""
+    from kinetic_core.cluster.connecting import Target
 
-    return GkeBackend(target, location, settings)
+    if settings.kubeconfig or not settings.project:
+        return Target(settings.kubeconfig, settings.kube_context)
+    return named_cluster(settings)
+
+
+def named_cluster(settings: Settings) -> Target:
+    """The cluster that the settings name for the GKE API."""
+    from kinetic_core.cluster.connecting import Target
+
+    target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    if address := settings.api_endpoint_overrides.get("container"):
+        target = replace(target, gke_api=address)
+    return target
 
 
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
@@ -144,5 +159,9 @@ def backend_of(reference: JobReference, settings: Settings | None = None) -> Bac
             raise ConfigurationError(f"job {reference.job_id}: {reference.store_uri!r} is not a local store")
         return LocalBackend.of_store(Path(unquote(parsed.path)))
     if reference.backend == "gke":
-        return _gke(reference.store_uri, settings or read_settings())
+        settings = settings or read_settings()
+        if reference.cluster is not None:
+            project, zone, cluster = reference.cluster
+            settings = settings.with_arguments(project=project, zone=zone, cluster=cluster)
+        return _gke(reference.store_uri, settings)
     return open_backend(reference.backend, settings or read_settings())

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from kinetic_core.configuration import read_settings
-from kinetic_core.errors import InvalidRequest, KineticError
+from kinetic_core.errors import InvalidRequest, KineticError, OtherCluster
 from kinetic_core.lifecycle import observing
 from kinetic_core.lifecycle.backends import Backend, known_backend
 from kinetic_core.lifecycle.handle import JobHandle
@@ -19,15 +19,15 @@ def attach(
 ) -> JobHandle:
     """The handle of a job submitted by any process, from what is stored of it.
 
-    `backend` falls back to `KINETIC_BACKEND`, then to this machine if the job ran here. Raises JobNotFound if
-    no such job is stored there.
+    `project` and `cluster` fall back to the settings; `backend` too, then to this machine if the job ran
+    here. Raises JobNotFound if no such job is stored there, OtherCluster if it is one of another cluster.
     """
     if not isinstance(job_id, str):
         raise TypeError(f"job_id={job_id!r} must be a string such as 'job-0123456789abcdef'")
     if not job_id or "/" in job_id:
         raise InvalidRequest(f"job_id={job_id!r} is not a job id such as 'job-0123456789abcdef'")
-    del project, cluster  # they choose among clusters; the settings name one
-    return JobHandle.of(observing.found(known_backend(backend, read_settings(), job_id), job_id))
+    settings = read_settings().with_arguments(project=project, cluster=cluster)
+    return JobHandle.of(observing.found(known_backend(backend, settings, job_id), job_id))
 
 
 def list_jobs(
@@ -38,12 +38,13 @@ def list_jobs(
     *,
     backend: str | None = None,
 ) -> list[JobHandle]:
-    """Every job that is stored, finished ones too, newest first.
+    """Every job of a cluster that is stored, finished ones too, newest first.
 
-    A job whose handle cannot be read is left out with a warning. `namespace` limits the list to one.
+    `project`, `zone` and `cluster` fall back to the settings. A job whose handle cannot be read is left out
+    with a warning. `namespace` limits the list to one.
     """
-    del project, cluster, zone  # they choose among clusters; the settings name one
-    opened = known_backend(backend, read_settings())
+    settings = read_settings().with_arguments(project=project, zone=zone, cluster=cluster)
+    opened = known_backend(backend, settings)
     handles = (handle for job_id in _newest_first(opened) if (handle := _readable(opened, job_id)))
     return [handle for handle in handles if namespace in (None, handle.namespace)]
 
@@ -56,6 +57,8 @@ def _newest_first(backend: Backend) -> Iterator[str]:
 def _readable(backend: Backend, job_id: str) -> JobHandle | None:
     try:
         reference = observing.find(backend, job_id)
+    except OtherCluster:
+        return None
     except KineticError as exc:
         _LOG.warning("leaving %s out of the list: %s", job_id, exc)
         return None

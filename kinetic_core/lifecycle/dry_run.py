@@ -33,7 +33,7 @@ def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -
 
     Checks the call as submitting it would, and raises as `prepare` does.
     """
-    settings = settings or read_settings()
+    settings = options.settings(settings or read_settings())
     backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
     with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
         elsewhere: Any = _Elsewhere(backend, DirectoryObjectStore(Path(folder, "store")))

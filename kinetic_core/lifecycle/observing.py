@@ -6,9 +6,10 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from kinetic_core._runner import wire
-from kinetic_core.errors import JobNotFound, ObjectNotFound, StoreError, WaitTimeout
+from kinetic_core.errors import JobNotFound, ObjectNotFound, OtherCluster, StoreError, WaitTimeout
 from kinetic_core.lifecycle.backends import Backend, backend_of
 from kinetic_core.lifecycle.hub import Subscription, hub_for
 from kinetic_core.lifecycle.settling import look
@@ -84,7 +85,21 @@ def find(backend: Backend, job_id: str) -> JobReference | None:
         raise StoreError(
             f"the handle of {job_id} in {backend.store.uri} names another job or store; not used"
         )
-    return reference
+    return _placed(reference, backend)
+
+
+def _placed(reference: JobReference, backend: Backend) -> JobReference:
+    """A stored reference on the cluster we were told to use: a bucket's writer must not choose another."""
+    if backend.cluster == reference.cluster or backend.name == "local":
+        return reference
+    if backend.cluster is not None and reference.cluster is not None:
+        project, zone, cluster = reference.cluster
+        raise OtherCluster(
+            f"{reference.job_id} is a job of cluster {cluster} (project {project}, zone {zone}); name "
+            "them with project= and cluster=, or in a profile, to get at it"
+        )
+    project, zone, cluster = backend.cluster or (reference.project, "", "")
+    return replace(reference, project=project, zone=zone, cluster_name=cluster)
 
 
 def found(backend: Backend, job_id: str) -> JobReference:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
-from kinetic_core.configuration import BACKENDS
+from kinetic_core.configuration import BACKENDS, Settings
 from kinetic_core.data.data import Data
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.pod_options import POD_OPTIONS, pod_options
@@ -47,6 +47,12 @@ class RunOptions:
     retries: int = 0
     infrastructure_retries: int = 10
     pod: PodOptions = field(default_factory=PodOptions)
+
+    def settings(self, settings: Settings) -> Settings:
+        """Settings, with where this call runs if it says so."""
+        return settings.with_arguments(
+            project=self.project, zone=self.zone, cluster=self.cluster, namespace=self.namespace
+        )
 
     @classmethod
     def checked(

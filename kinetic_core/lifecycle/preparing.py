@@ -108,7 +108,7 @@ def pack(
     pickled to be told when they are addressed. Raises InvalidRequest or one of its kinds,
     ConfigurationError or StoreError; before anything is stored if the call is at fault.
     """
-    settings = settings or read_settings()
+    settings = options.settings(settings or read_settings())
     if backend is None:
         name = backend_name(options.backend, options.accelerator.hosts, settings)
         backend = open_backend(name, settings)
@@ -238,7 +238,7 @@ def _checked_spec(
         function_name=callable_name(function),
         accelerator=options.accelerator,
         backend=backend.name,
-        namespace=options.namespace or settings.namespace,
+        namespace=settings.namespace,
         memory=options.memory,
         timeout=options.timeout,
         retries=options.retries,
@@ -277,13 +277,13 @@ def _output_dir(packed: Packed, job_id: str, group: Group | None) -> str:
 
 def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None) -> JobReference:
     local = packed.backend.name == "local"
-    options, settings = packed.options, packed.settings
+    project, zone, cluster_name = packed.backend.cluster or ("", "", "")
     return JobReference(
         job_id=job_id,
         backend=packed.backend.name,
-        project=options.project or settings.project,
-        cluster_name="local" if local else options.cluster or settings.cluster,
-        zone="" if local else options.zone or settings.zone,
+        project=project or packed.settings.project,
+        cluster_name=cluster_name,
+        zone=zone,
         namespace=spec.namespace,
         bucket_name="",
         k8s_name=JOB_NAME.format(job_id),

@@ -77,7 +77,9 @@ def settle(
     }
     try:
         backend.store.create(
-            wire.result_object(reference.job_id), wire.encode_frame(header, {}, outcome_key(found[0]))
+            wire.result_object(reference.job_id),
+            wire.encode_frame(header, {}, outcome_key(found[0])),
+            {wire.STATE: "failed"},
         )
     except ObjectExists:
         return _from_store(backend.store, reference)

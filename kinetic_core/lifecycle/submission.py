@@ -14,6 +14,7 @@ from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import index_object
 from kinetic_core.lifecycle.observing import find
 from kinetic_core.lifecycle.preparing import Call, Prepared, prepare
+from kinetic_core.lifecycle.summaries import index_metadata
 from kinetic_core.model.job import JobReference
 from kinetic_core.storage.protocol import ObjectStore
 
@@ -93,7 +94,7 @@ def _stored_reference(backend: Backend, prepared: Prepared, made: list[str]) -> 
     made.append(handle)
     entry = index_object(reference)
     try:
-        backend.store.create(entry, b"")
+        backend.store.create(entry, b"", index_metadata(reference))
         made.append(entry)
     except ObjectExists:
         return reference  # left by a submitter that died right after it

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinetic_core.cluster.bootstrap import PACKAGE, runner_archive, runner_files
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.cluster.names import SPEC_DIGEST, WAITING_FOR_SLOT
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
@@ -19,24 +18,11 @@ from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
 from kinetic_core.local.record import end, is_over, read_record, take_lock, timestamp, write_record
 from kinetic_core.local.slots import core_count
-from kinetic_core.model.job import JobSpec
+from kinetic_core.local.starting import start_agent, unpack_runner
+from kinetic_core.model.job import ClusterName, JobSpec
 from kinetic_core.storage.directory import DirectoryObjectStore, translated
 
 _SWEEP_SECONDS = 3.0
-_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "SSL_CERT_")
-_AGENT = """\
-import gc, os, sys
-gc.disable()
-if os.fork():
-    os._exit(0)
-os.setsid()
-sys.path.insert(0, sys.argv[1])
-from kinetic_core.local.agent import main
-main(*sys.argv[2:])
-os._exit(0)
-"""
-"""Forks before it imports: nobody waits for the agent, and it is nobody's child to leave as a zombie."""
 
 
 class LocalBackend:
@@ -52,6 +38,11 @@ class LocalBackend:
     def of_store(cls, store: Path) -> LocalBackend:
         """The backend whose object store lies there."""
         return cls(store.parent)
+
+    @property
+    def cluster(self) -> ClusterName:
+        """This machine has no name that another would know."""
+        return "", "", "local"
 
     @property
     def key(self) -> str:
@@ -114,7 +105,7 @@ class LocalBackend:
         job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
         try:
             write_record(path, {"job": job, "pods": [], "created": time.time()}, new=True)
-            self._start_agent(namespace, job_id, lock)
+            start_agent(self._layout, namespace, job_id, lock)
         except BackendUnavailable:
             Path(path).unlink(missing_ok=True)
             raise
@@ -138,6 +129,11 @@ class LocalBackend:
 
     def events(self, *_: object) -> tuple[()]:
         return ()
+
+    def all(self, namespace: str) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+        names = sorted(Path(self._layout.cluster(namespace)).glob("*.json"))
+        found = {name.stem: self.get(namespace, name.stem) for name in names}
+        return {job_id: objects for job_id, objects in found.items() if objects is not None}
 
     def abandon(self, namespace: str, job_id: str) -> None:
         self.delete(namespace, job_id)
@@ -215,22 +211,7 @@ class LocalBackend:
         layout = self._layout
         os.makedirs(layout.root, mode=0o700, exist_ok=True)
         os.makedirs(layout.cluster(namespace), exist_ok=True)
-        folder = layout.runner(runner_archive()[0])
-        if os.path.isdir(folder):
-            return
-        import compileall
-
-        fresh = f"{folder}.{os.getpid()}-{time.monotonic_ns()}"
-        os.makedirs(os.path.join(fresh, PACKAGE))
-        for file in runner_files():
-            Path(fresh, PACKAGE, file.name).write_bytes(file.read_bytes())
-        compileall.compile_dir(fresh, quiet=2)
-        try:
-            os.rename(fresh, folder)
-        except OSError:
-            process.remove_tree(fresh)
-            if not os.path.isdir(folder):  # else another process was quicker with the same runner
-                raise
+        unpack_runner(layout)
 
     def _lock_or_existing(self, namespace: str, job_id: str, digest: str) -> int | None:
         """The lock of a job that does not exist yet; None if the same job does."""
@@ -249,27 +230,6 @@ class LocalBackend:
             if time.monotonic() > deadline:
                 raise StoreError(f"{job_id} is being created by another process that does not go on")
             time.sleep(0.01)
-
-    def _start_agent(self, namespace: str, job_id: str, lock: int) -> None:
-        import subprocess
-
-        source = str(Path(__file__).parents[2])
-        command = [sys.executable, "-I", "-S", "-c", _AGENT, source, self._layout.root, namespace, job_id]
-        with open(os.path.join(self._layout.root, "agent.log"), "ab") as log:
-            started = subprocess.run(
-                [*command, str(lock)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env={k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)},
-                cwd="/",
-                pass_fds=[lock],
-                check=False,
-            )
-        if started.returncode != 0:
-            raise BackendUnavailable(
-                f"{sys.executable} cannot start {job_id}'s agent (exit code {started.returncode}): {log.name}"
-            )
 
 
 class _Seen:

@@ -11,6 +11,9 @@ from kinetic_core.errors import ProtocolMismatch
 from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.model.states import JobStatus
 
+ClusterName = tuple[str, str, str]
+"""Project, zone and name of a cluster, as Google names it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
@@ -65,7 +68,10 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class JobReference:
-    """The JSON-safe identity of a job: with it any process on any machine can observe and collect it."""
+    """The JSON-safe identity of a job: with it any process on any machine can observe and collect it.
+
+    `zone` and `cluster_name` are empty for a cluster that is not known by the GKE API's names.
+    """
 
     job_id: str
     backend: str
@@ -88,6 +94,11 @@ class JobReference:
     spec_digest: str = ""
     protocol: int = PROTOCOL
 
+    @property
+    def cluster(self) -> ClusterName | None:
+        """The cluster by the GKE API's names, None if it is not known by them."""
+        return (self.project, self.zone, self.cluster_name) if self.zone else None
+
     def to_dict(self) -> dict[str, Any]:
         """The fields that are set, ready for JSON."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
@@ -98,6 +109,8 @@ class JobReference:
 
         Raises TypeError for a missing field, ProtocolMismatch for a job of another wire protocol.
         """
+        if not isinstance(values, Mapping):
+            raise TypeError(f"a reference is an object, not {type(values).__name__}")
         if values.get("protocol", PROTOCOL) != PROTOCOL:
             raise ProtocolMismatch(
                 f"job {values.get('job_id')} speaks wire protocol {values['protocol']}, "

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreError, StoreFull
-from kinetic_core.storage.protocol import ObjectInfo
+from kinetic_core.storage.protocol import ObjectInfo, matches
 
 _TEMPORARY = ".tmp"
 _METADATA = ".metadata"
@@ -79,11 +79,11 @@ class DirectoryObjectStore:
             raise translated(exc, f"cannot look at {self.uri}/{name}") from exc
         return ObjectInfo(name, facts.st_size, facts.st_mtime, self._metadata(name))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
         start = self.path(folder) if folder else self.root
         for name in sorted(self._names(start)):
-            if name.startswith(prefix) and (info := self.find(name)) is not None:
+            if name.startswith(prefix) and matches(name, pattern) and (info := self.find(name)) is not None:
                 yield info
 
     def delete(self, name: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from kinetic_core.errors import (
     ObjectNotFound,
     StoreError,
 )
+from kinetic_core.storage.parts import PartsFile
 from kinetic_core.storage.protocol import ObjectInfo
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _FIELDS = "items(name,size,timeCreated,metadata),nextPageToken"
 class GcsObjectStore:
     """An `ObjectStore` in `bucket`, below `prefix` (without slashes at its ends, "" for all of it).
 
-    Credentials are Google's application default ones; `STORAGE_EMULATOR_HOST` replaces the service.
+    Credentials are Google's application default ones; an `emulator`, which needs none, replaces the service.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class GcsObjectStore:
         bucket: str,
         prefix: str = "",
         project: str = "",
+        emulator: str = "",
         *,
         patience: float = PATIENCE,
         silence: float = SILENCE,
@@ -63,6 +64,7 @@ class GcsObjectStore:
         self._bucket_name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._project = project
+        self._emulator = emulator
         self._patience = patience
         self._times: dict[str, Any] = {"timeout": (_CONNECT_SECONDS, silence)}
 
@@ -72,12 +74,12 @@ class GcsObjectStore:
         return {**self._times, "retry": _retry(self._patience)}
 
     @classmethod
-    def at(cls, location: str, project: str = "") -> GcsObjectStore:
+    def at(cls, location: str, project: str = "", emulator: str = "") -> GcsObjectStore:
         """The store at `bucket`, `bucket/prefix`, or one of these behind `gs://`."""
         bucket, _, prefix = location.removeprefix("gs://").strip("/").partition("/")
         if not bucket:
             raise ConfigurationError(f"{location!r} names no bucket; write 'bucket' or 'bucket/prefix'")
-        return cls(bucket, prefix, project)
+        return cls(bucket, prefix, project, emulator)
 
     @property
     def uri(self) -> str:
@@ -123,16 +125,20 @@ class GcsObjectStore:
                 )
             return cast("bytes", found)
 
-        return cast("BinaryIO", io.BufferedReader(_Parts(part, blob.size or 0), _STREAM_BYTES))
+        return cast("BinaryIO", io.BufferedReader(PartsFile(part, blob.size or 0), _STREAM_BYTES))
 
     def find(self, name: str) -> ObjectInfo | None:
         blob = self._existing(name)
         return None if blob is None else self._info(blob)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
         with self._told(f"list {prefix}"):
             found = self._client().list_blobs(
-                self._bucket_name, prefix=self._prefix + prefix, fields=_FIELDS, **self._again
+                self._bucket_name,
+                prefix=self._prefix + prefix,
+                match_glob=self._prefix + pattern if pattern else None,
+                fields=_FIELDS,
+                **self._again,
             )
             for blob in found:
                 yield self._info(blob)
@@ -216,7 +222,7 @@ class GcsObjectStore:
         return self._client().bucket(self._bucket_name)
 
     def _client(self) -> Client:
-        return _client(self._project, os.environ.get("STORAGE_EMULATOR_HOST"))
+        return _client(self._project, self._emulator)
 
     @staticmethod
     def _errors() -> Any:
@@ -257,45 +263,17 @@ class GcsObjectStore:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
 
 
-class _Parts(io.RawIOBase):
-    """An object as a file that is downloaded where it is read: `part(start, end)` gets bytes of it."""
-
-    def __init__(self, part: Callable[[int, int], bytes], size: int) -> None:
-        self._part, self._size, self._at = part, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readall(self) -> bytes:
-        return self._take(self._size)
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._take(self._at + len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def _take(self, end: int) -> bytes:
-        end = min(end, self._size)
-        content = self._part(self._at, end) if end > self._at else b""
-        self._at += len(content)
-        return content
-
-
 @functools.cache
-def _client(project: str, service: str | None) -> Client:
-    """One client for a project, a service (None for Google's) and process; threads share its connections."""
+def _client(project: str, emulator: str) -> Client:
+    """One client for a project and process; its connections are kept and shared by threads."""
     from google.cloud import storage
     from requests.adapters import HTTPAdapter
 
-    options = None if service is None else {"api_endpoint": service}
-    client = storage.Client(project=project or None, client_options=options)
+    if emulator:
+        options = {"api_endpoint": emulator}
+        client = storage.Client(project or None, client_options=options, use_auth_w_custom_endpoint=False)
+    else:
+        client = storage.Client(project or None)
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)

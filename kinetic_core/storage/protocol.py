@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -20,6 +21,11 @@ class ObjectInfo:
     size: int
     created: float
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is one of a pattern of `ObjectStore.list`; every name is one of ""."""
+    return not pattern or (name.count("/") == pattern.count("/") and fnmatchcase(name, pattern))
 
 
 class ObjectStore(Protocol):
@@ -45,8 +51,11 @@ class ObjectStore(Protocol):
     def find(self, name: str) -> ObjectInfo | None:
         """The object's facts, or None if there is none."""
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects whose name starts with `prefix`, in name order."""
+    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose name starts with `prefix`, in name order.
+
+        With a `pattern` only those whose whole name matches it; `*` stands for all but slashes.
+        """
 
     def delete(self, name: str) -> bool:
         """Remove one object; False if it was not there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound
-from kinetic_core.storage.protocol import ObjectInfo
+from kinetic_core.storage.protocol import ObjectInfo, matches
 
 
 class MemoryObjectStore:
@@ -53,9 +53,10 @@ class MemoryObjectStore:
         self._enter("find", name)
         return self._objects[name][1] if name in self._objects else None
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
         self._enter("list", prefix)
-        yield from (self._objects[name][1] for name in sorted(self._objects) if name.startswith(prefix))
+        names = [name for name in sorted(self._objects) if name.startswith(prefix)]
+        yield from (self._objects[name][1] for name in names if matches(name, pattern))
 
     def delete(self, name: str) -> bool:
         self._enter("delete", name)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
+
 from airflow_provider.waiting import StateLines
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
 
-REFERENCE = JobReference.from_dict(
-    dict.fromkeys(
-        (
-            "backend project cluster_name zone namespace bucket_name k8s_name image_uri accelerator func_name "
-            "display_name created_at"
-        ).split(),
-        "",
-    )
-    | {"job_id": "job-0123456789abcdef"}
-)
+FIELDS = [field.name for field in fields(JobReference) if field.default is MISSING]
+REFERENCE = JobReference.from_dict({**dict.fromkeys(FIELDS, ""), "job_id": "job-0123456789abcdef"})
 
 
 def seen(reason: str, message: str = "") -> JobObservation:

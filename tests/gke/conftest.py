@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,17 @@ from typing import Any
 import pytest
 
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
+from kinetic_core.cluster.connecting import Target, _credentials, connection
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
+
+GOOGLE = {
+    name: value
+    for name, value in os.environ.items()
+    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
+}
+"""The variables of the stand-in for Google's APIs, which every test starts without."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,13 +80,32 @@ def gke(
 
 
 @pytest.fixture
+def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The settings of somebody with a GKE cluster; a control of the stand-in for Google's APIs."""
+    if "GOOGLE_CLOUD_PROJECT" not in GOOGLE:
+        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
+    monkeypatch.delenv("KINETIC_KUBECONFIG")
+    for name, value in GOOGLE.items():
+        monkeypatch.setenv(name, value)
+    base = GOOGLE["CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"].rstrip("/")
+
+    def control(path: str, **body: Any) -> None:
+        data = json.dumps(body).encode()
+        urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
+
+    _credentials.cache_clear()
+    connection.cache_clear()
+    yield control
+    _credentials.cache_clear()
+    connection.cache_clear()
+
+
+@pytest.fixture
 def faults(emulator: str) -> Iterator[Any]:
     """Script faults of the Cloud Storage emulator: `faults(match="...", status=503, times=2)`.
 
     Without arguments, the rules and how often each was hit. Every rule must have been hit in the end.
     """
-    import json
-    import urllib.request
 
     def send(method: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

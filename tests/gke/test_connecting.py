@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +13,49 @@ import pytest
 import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target, _credentials, connection
-from kinetic_core.errors import ClusterUnreachable, ConfigurationError
+from kinetic_core.errors import ClusterUnreachable, ConfigurationError, OtherCluster
+from tests.gke.conftest import GOOGLE
 
-GOOGLE = {
-    name: value
-    for name, value in os.environ.items()
-    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
-}
-CLUSTER = Target(project="test-project", zone="us-central1-a", cluster="kinetic-cluster")
-
-
-@pytest.fixture
-def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The settings of somebody with a GKE cluster; a control of the stand-in for Google's APIs."""
-    if "GOOGLE_CLOUD_PROJECT" not in GOOGLE:
-        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
-    monkeypatch.delenv("KINETIC_KUBECONFIG")
-    for name, value in GOOGLE.items():
-        monkeypatch.setenv(name, value)
-    base = GOOGLE["CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"].rstrip("/")
-
-    def control(path: str, **body: Any) -> None:
-        data = json.dumps(body).encode()
-        urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
-
-    _credentials.cache_clear()
-    connection.cache_clear()
-    yield control
-    _credentials.cache_clear()
-    connection.cache_clear()
+CLUSTER = Target(
+    project="test-project",
+    zone="us-central1-a",
+    cluster="kinetic-cluster",
+    gke_api=GOOGLE.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", ""),
+)
 
 
 def test_a_project_and_a_cluster_are_enough(google: Any) -> None:
     handle = kinetic_core.run(accelerator="cpu")(lambda: 7).run_async()
     assert handle.result(stream_logs=False) == 7
     assert (handle.project, handle.cluster_name) == ("test-project", "kinetic-cluster")
+
+
+def test_a_profile_alone_is_enough(google: Any, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses of Google's services included; a call's own cluster comes before the profile's."""
+    profile = {
+        "backend": "gke",
+        "project": "test-project",
+        "zone": "us-central1-a",
+        "cluster": "elsewhere",
+        "namespace": gke["KINETIC_NAMESPACE"],
+        "bucket": gke["KINETIC_BUCKET"],
+        "container_image": gke["KINETIC_CONTAINER_IMAGE"],
+        "storage_emulator_host": os.environ["STORAGE_EMULATOR_HOST"],
+        "api_endpoint_overrides": {"container": GOOGLE["CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"]},
+    }
+    Path(os.environ["KINETIC_PROFILES_FILE"]).write_text(
+        json.dumps({"current": "test", "profiles": {"test": profile}})
+    )
+    for name in [*gke, *GOOGLE, "STORAGE_EMULATOR_HOST"]:
+        if name != "KINETIC_PACKAGE_ROOT":
+            monkeypatch.delenv(name, raising=False)
+    handle = kinetic_core.run(accelerator="cpu", cluster="kinetic-cluster")(lambda: 7).run_async()
+    assert handle.result(stream_logs=False) == 7
+    again = kinetic_core.attach(handle.job_id, cluster="kinetic-cluster")
+    assert again.cluster == ("test-project", "us-central1-a", "kinetic-cluster")
+    with pytest.raises(OtherCluster, match="cluster kinetic-cluster"):
+        kinetic_core.attach(handle.job_id)
+    assert handle.job_id not in [job.job_id for job in kinetic_core.list_jobs()]
 
 
 def test_a_token_the_server_refuses_is_renewed_once(google: Any, namespace: str) -> None:

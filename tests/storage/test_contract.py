@@ -172,6 +172,14 @@ def test_lists_by_prefix_in_name_order(store: ObjectStore) -> None:
     assert len(list(store.list(""))) == 4
 
 
+def test_lists_by_pattern(store: ObjectStore) -> None:
+    for name in ("jobs/a/result", "jobs/b/result", "jobs/a/attempts/result", "jobs/a/log", "other/a/result"):
+        store.create(name, b"", {"state": name})
+    found = list(store.list("jobs/", "jobs/*/result"))
+    wanted = ["jobs/a/result", "jobs/b/result"]
+    assert [(info.name, info.metadata["state"]) for info in found] == [(name, name) for name in wanted]
+
+
 def test_deletes_one_and_a_whole_prefix(store: ObjectStore) -> None:
     for name in ("jobs/a/1", "jobs/a/2", "jobs/ab"):
         store.create(name, b"x", {"m": "1"})

@@ -1,0 +1,116 @@
+"""`kinetic batch`: many inputs, one function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kinetic_core.cli.exits import Exit
+from kinetic_core.cli.root import batch_app
+from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.values import value_fields
+
+if TYPE_CHECKING:
+    from kinetic_core.batch.handle import BatchHandle
+
+_ID = "grp-0123456789abcdef"
+GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch")]
+
+
+@verb(batch_app, "list", examples=["kinetic batch list"])
+def list_batches(session: Session) -> None:
+    """List the batches that are stored, newest first."""
+    from kinetic_core.batch.listing import batches
+    from kinetic_core.configuration import read_settings
+    from kinetic_core.lifecycle.backends import known_backend
+
+    found = batches(known_backend(session.backend, read_settings()))
+    if session.output.as_json:
+        session.output.json("batch.list", {"batches": found})
+        return
+    if not found:
+        session.output.line("no batches")
+        return
+    rows = [
+        (
+            one["group_id"],
+            one["name"] or "",
+            one["function"],
+            f"{one['inputs']}",
+            "yes" if one["submitted"] else "no",
+        )
+        for one in found
+    ]
+    session.output.table(("BATCH", "NAME", "FUNCTION", "INPUTS", "ALL SUBMITTED"), rows)
+
+
+@verb(batch_app, "status", examples=[f"kinetic batch status {_ID}"])
+def status(session: Session, group_id: GroupId) -> None:
+    """Say how the jobs of a batch are."""
+    batch = _attached(session, group_id)
+    seen = batch.statuses()
+    jobs = batch.jobs
+    counts = Counter(state.value for _, state in seen)
+    failures = batch.submission_failures
+    if session.output.as_json:
+        session.output.json(
+            "batch.status",
+            {
+                "group_id": group_id,
+                "inputs": len(jobs),
+                "counts": dict(counts),
+                "jobs": [
+                    {"index": index, "job_id": f"{group_id}-{index}", "status": state.value}
+                    for index, state in seen
+                ],
+                "not_submitted": {str(index): str(error) for index, error in failures.items()},
+            },
+        )
+        return
+    told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none submitted"
+    session.output.line(f"{group_id}: {len(jobs)} inputs: {told}")
+    session.output.table(("INDEX", "STATUS"), [(f"{index}", state.value) for index, state in seen])
+    for index, error in sorted(failures.items()):
+        session.output.line(f"input {index} was not submitted: {error}")
+
+
+@verb(batch_app, "results", examples=[f"kinetic batch results {_ID} --json"])
+def results(
+    session: Session,
+    group_id: GroupId,
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait at most")] = None,
+    cleanup: Annotated[bool, typer.Option(help="remove pods and payloads after successes")] = True,
+) -> int | None:
+    """Wait for a batch and print its values in input order; exit code 1 if one has none."""
+    found = _attached(session, group_id).results(timeout=timeout, cleanup=cleanup, return_exceptions=True)
+    told: list[dict[str, Any]] = []
+    for index, value in enumerate(found):
+        facts = value_fields(value)
+        error = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else None
+        told.append({"index": index, "result": facts["result"], "repr": facts["repr"], "error": error})
+    if session.output.as_json:
+        session.output.json("batch.results", {"group_id": group_id, "results": told})
+    else:
+        rows = [
+            (f"{one['index']}", "FAILED" if one["error"] else "ok", one["error"] or one["repr"])
+            for one in told
+        ]
+        session.output.table(("INDEX", "", "VALUE"), rows)
+    return Exit.JOB_FAILED if any(one["error"] for one in told) else None
+
+
+@verb(batch_app, "cancel", examples=[f"kinetic batch cancel {_ID}"])
+def cancel(session: Session, group_id: GroupId) -> None:
+    """Submit nothing more of a batch and stop its jobs."""
+    _attached(session, group_id).cancel()
+    if session.output.as_json:
+        session.output.json("batch.cancel", {"group_id": group_id})
+    session.output.line(f"cancelled {group_id}")
+
+
+def _attached(session: Session, group_id: str) -> BatchHandle:
+    from kinetic_core.batch.fan_out import attach_batch
+
+    return attach_batch(group_id, backend=session.backend)

@@ -1,0 +1,89 @@
+"""How `doctor` checks: all at once, what needs something waits for it, nothing longer than the limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kinetic_core.errors import KineticError
+
+Outcome = Literal["ok", "warn", "fail", "skip"]
+LIMIT_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found, and what to do about it."""
+
+    outcome: Outcome
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to look at. `needs` names a check without whose success this one means nothing.
+
+    An error of ours that `look` raises is a failure whose message says what to do.
+    """
+
+    name: str
+    look: Callable[[], Finding]
+    needs: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A check and what it found, after `seconds`."""
+
+    name: str
+    finding: Finding
+    seconds: float
+
+
+def perform(checks: Sequence[Check], limit: float = LIMIT_SECONDS) -> list[Report]:
+    """The reports, in the order of the checks. One that has not ended after `limit` seconds has failed."""
+    started = time.monotonic()
+    running = {check.name: _Running() for check in checks}
+    for check in checks:
+        # Daemons: nobody waits for the answer of a server that gives none.
+        threading.Thread(target=_perform, args=(check, running), daemon=True).start()
+    reports = []
+    for check in checks:
+        one = running[check.name]
+        one.ended.wait(max(0.0, started + limit - time.monotonic()))
+        finding = one.finding or Finding(
+            "fail", f"no answer within {limit:g} s", "see whether it is reachable"
+        )
+        reports.append(Report(check.name, finding, (one.at or time.monotonic()) - started))
+    return reports
+
+
+class _Running:
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.finding: Finding | None = None
+        self.at: float | None = None
+
+
+def _perform(check: Check, running: dict[str, _Running]) -> None:
+    one = running[check.name]
+    one.finding = _finding(check, running)
+    one.at = time.monotonic()
+    one.ended.set()
+
+
+def _finding(check: Check, running: dict[str, _Running]) -> Finding:
+    if needed := running.get(check.needs):
+        needed.ended.wait()
+        if needed.finding is None or needed.finding.outcome in ("fail", "skip"):
+            return Finding("skip", f"needs: {check.needs}")
+    try:
+        return check.look()
+    except KineticError as exc:
+        return Finding("fail", str(exc), "as the message says")
+    except Exception as exc:  # noqa: BLE001  a check that breaks is a finding, not the end of all others
+        return Finding("fail", f"the check itself failed: {exc!r}", "report it")

@@ -1,0 +1,45 @@
+"""`kinetic config`: each setting, and where it comes from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+from kinetic_core.cli.root import app
+from kinetic_core.cli.session import FLAG_OF, Session, verb
+
+_PRECEDENCE = "flag or argument, then variable, then profile, then default"
+
+
+@verb(app, "config", examples=["kinetic config", "kinetic config --profile team --json"])
+def config(session: Session) -> None:
+    """Show every setting with its origin."""
+    from kinetic_core.configuration import Settings, read_settings
+    from kinetic_core.profiles import profiles_file
+
+    settings = read_settings()
+    names = [each.name for each in fields(Settings) if each.name not in ("origins", "profile")]
+    told = [
+        {
+            "name": name,
+            "value": _plain(getattr(settings, name)),
+            "origin": FLAG_OF[name] if name in session.flags else settings.origin(name),
+        }
+        for name in names
+    ]
+    file = str(profiles_file(os.environ))
+    if session.output.as_json:
+        session.output.json("config", {"profile": settings.profile, "file": file, "settings": told})
+        return
+    session.output.line(f"profile: {settings.profile or 'none'} ({file})")
+    session.output.table(
+        ("SETTING", "VALUE", "FROM"),
+        [(str(one["name"]), str(one["value"]), str(one["origin"])) for one in told],
+    )
+    session.output.line(_PRECEDENCE)
+
+
+def _plain(value: object) -> object:
+    if value is None:
+        return ""
+    return value if isinstance(value, bool | int | dict) else str(value)

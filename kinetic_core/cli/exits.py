@@ -1,0 +1,71 @@
+"""Exit codes: what a script needs to tell apart, and which error is which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from kinetic_core.errors import (
+    BackendUnavailable,
+    ClusterError,
+    ConfigurationError,
+    InvalidRequest,
+    JobConflict,
+    JobError,
+    JobNotFound,
+    KineticError,
+    ProtocolMismatch,
+    StoreError,
+    UnverifiedResult,
+    WaitTimeout,
+)
+
+
+class Exit(IntEnum):
+    """The exit codes of every verb."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USER_ERROR = 2
+    CLOUD_ERROR = 3
+    TIMEOUT = 4
+    FINDINGS = 5
+    INTERNAL = 70
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+
+    @property
+    def meaning(self) -> str:
+        """One line for people."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Exit.OK: "done",
+    Exit.JOB_FAILED: "a job, or one of a batch, ended without a value",
+    Exit.USER_ERROR: "the command, a setting, a file or an id is wrong; nothing was created",
+    Exit.CLOUD_ERROR: "the object store or the cluster refused or did not answer",
+    Exit.TIMEOUT: "`--timeout` passed; the job goes on",
+    Exit.FINDINGS: "`doctor` found something that keeps jobs from running",
+    Exit.INTERNAL: "a mistake of this program; the traceback is on stderr",
+    Exit.INTERRUPTED: "Ctrl-C; what was submitted goes on, and how to stop it is said",
+    Exit.CLOSED_PIPE: "whoever read the output went away, as `head` does",
+}
+
+_ORDER: tuple[tuple[type[KineticError], Exit], ...] = (
+    (JobError, Exit.JOB_FAILED),
+    (WaitTimeout, Exit.TIMEOUT),
+    (StoreError, Exit.CLOUD_ERROR),
+    (ClusterError, Exit.CLOUD_ERROR),
+    (InvalidRequest, Exit.USER_ERROR),
+    (BackendUnavailable, Exit.USER_ERROR),
+    (ConfigurationError, Exit.USER_ERROR),
+    (JobNotFound, Exit.USER_ERROR),
+    (JobConflict, Exit.USER_ERROR),
+    (ProtocolMismatch, Exit.USER_ERROR),
+    (UnverifiedResult, Exit.USER_ERROR),
+)
+
+
+def exit_code(error: KineticError) -> Exit:
+    """The code of an error of ours; a job's failure where nothing else fits (a batch's is one)."""
+    return next((code for kind, code in _ORDER if isinstance(error, kind)), Exit.JOB_FAILED)

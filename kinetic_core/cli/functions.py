@@ -1,0 +1,103 @@
+"""From FILE[:FUNCTION] to a function that runs as a job, and from words to its arguments."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kinetic_core.cli.session import Session
+from kinetic_core.errors import InvalidFunction, InvalidRequest, KineticError
+
+if TYPE_CHECKING:
+    from kinetic_core.executor.callable import RemoteCallable
+
+
+def load(target: str, session: Session, accelerator: str | None) -> RemoteCallable[..., Any]:
+    """The function, with the options that flags replace. Raises InvalidRequest or InvalidFunction."""
+    from kinetic_core.executor.callable import RemoteCallable
+    from kinetic_core.lifecycle.options import RunOptions
+
+    text, _, name = target.partition(":")
+    module = import_file(Path(text))
+    found = getattr(module, name, None) if name else _only_one(module, text)
+    if found is None:
+        raise InvalidRequest(
+            f"{text} has no function {name!r}; it has: {', '.join(_functions(module)) or 'none'}"
+        )
+    if not isinstance(found, RemoteCallable):
+        if accelerator is None:
+            raise InvalidRequest(
+                f"{name!r} is not decorated with @kinetic_core.run; say what it runs on: --accelerator cpu"
+            )
+        from kinetic_core.executor.run import run
+
+        found = run(accelerator=accelerator)(found)
+    options = found.options
+    if accelerator is not None:
+        options = replace(options, accelerator=RunOptions.checked(accelerator).accelerator)
+    places: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "profile"}
+    return found.with_options(replace(options, **places))
+
+
+def arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of a call: `NAME=VALUE` by name, others in order; a value is a Python literal, or a text."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if equals and name.isidentifier():
+            kwargs[name] = _value(text)
+        elif kwargs:
+            raise InvalidRequest(f"{word!r} comes after a NAME=VALUE; give it a name too")
+        else:
+            args.append(_value(word))
+    return args, kwargs
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def import_file(path: Path) -> ModuleType:
+    """The file as a module of its own name, as another file in its directory would import it."""
+    path = path.absolute()
+    if not path.is_file():
+        raise InvalidRequest(f"{path} is no file; write FILE or FILE:FUNCTION")
+    if path.stem in sys.modules or path.stem in sys.stdlib_module_names:
+        raise InvalidRequest(f"{path.name} has the name of a module that is in use; rename the file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidRequest(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except KineticError:
+        raise
+    except Exception as exc:
+        error = InvalidFunction(f"{path} cannot be imported: {type(exc).__name__}: {exc}")
+        raise error from exc
+    return module
+
+
+def _functions(module: ModuleType) -> list[str]:
+    from kinetic_core.executor.callable import RemoteCallable
+
+    return [name for name, value in vars(module).items() if isinstance(value, RemoteCallable)]
+
+
+def _only_one(module: ModuleType, file: str) -> Any:
+    names = _functions(module)
+    if len(names) != 1:
+        told = f"decorates {', '.join(names)}" if names else "decorates no function with @kinetic_core.run"
+        raise InvalidRequest(f"{file} {told}; say which to run: {file}:FUNCTION")
+    return getattr(module, names[0])

@@ -1,0 +1,186 @@
+"""`kinetic jobs`: one job, or all of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kinetic_core.cli.root import jobs_app
+from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.values import collected, show_value, value_fields
+from kinetic_core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.handle import JobHandle
+    from kinetic_core.lifecycle.summaries import JobSummary
+
+
+def job_ids() -> list[str]:
+    """What a shell completes a job id with: the newest ones."""
+    from kinetic_core.errors import KineticError
+
+    try:
+        return [job.job_id for job in summaries_of(None, limit=30)]
+    except KineticError:
+        return []
+
+
+_ID = "job-0123456789abcdef"
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="id of the job", autocompletion=job_ids)]
+JobIds = Annotated[list[str], typer.Argument(metavar="JOB...", help="ids of jobs", autocompletion=job_ids)]
+Timeout = Annotated[float | None, typer.Option(help="seconds to wait at most; the job goes on")]
+
+
+def attached(session: Session, job_id: str) -> JobHandle:
+    """The job of that id, where settings and flags say."""
+    from kinetic_core.lifecycle.discovery import attach
+
+    return attach(job_id, backend=session.backend)
+
+
+def summaries_of(session: Session | None, limit: int | None = None) -> list[JobSummary]:
+    """The newest jobs of the namespace."""
+    from kinetic_core.configuration import read_settings
+    from kinetic_core.lifecycle.backends import known_backend
+    from kinetic_core.lifecycle.summaries import summaries
+
+    settings = read_settings()
+    backend = known_backend(session.backend if session else None, settings)
+    return summaries(backend, settings.namespace, limit)
+
+
+def summary_fields(job: JobSummary) -> dict[str, Any]:
+    """A job of a list, for JSON."""
+    return {**asdict(job), "status": job.status.value}
+
+
+@verb(
+    jobs_app,
+    "list",
+    examples=["kinetic jobs list", "kinetic jobs list --limit 20 --json | jq '.jobs[].job_id'"],
+)
+def list_jobs(
+    session: Session,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
+) -> None:
+    """List the jobs of a namespace, finished ones too, newest first."""
+    found = summaries_of(session, limit)
+    if session.output.as_json:
+        session.output.json("jobs.list", {"jobs": [summary_fields(job) for job in found]})
+        return
+    if not found:
+        session.output.line("no jobs")
+        return
+    rows = [
+        (
+            job.job_id,
+            "?" if job.problem else job.status.value,
+            job.func_name,
+            job.accelerator,
+            job.backend,
+            job.created_at,
+            job.problem or job.reason,
+        )
+        for job in found
+    ]
+    columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "BACKEND", "CREATED", "WAITS FOR")
+    spare = ("BACKEND", "CREATED", "ACCELERATOR", "WAITS FOR", "FUNCTION")
+    session.output.table(columns, rows, spare)
+
+
+@verb(jobs_app, "status", examples=[f"kinetic jobs status {_ID}"])
+def status(session: Session, job_id: JobId) -> None:
+    """Say how a job is, and why."""
+    seen = attached(session, job_id).observe()
+    if session.output.as_json:
+        facts = asdict(seen) | {"job_id": job_id, "status": seen.status.value}
+        facts["failure"] = seen.failure.to_dict() if seen.failure else None
+        session.output.json("jobs.status", facts)
+        return
+    said = f" ({seen.reason}: {seen.message})" if seen.message else ""
+    session.output.line(f"{job_id}: {seen.status.value}{said}")
+
+
+@verb(jobs_app, "logs", examples=[f"kinetic jobs logs {_ID} --follow", f"kinetic jobs logs {_ID} -n 50"])
+def logs(
+    session: Session,
+    job_id: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job ends")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="the last so many lines")] = None,
+) -> None:
+    """Print what a job printed."""
+    if follow and (tail is not None or session.output.as_json):
+        raise InvalidRequest("--follow goes with neither --tail nor --json")
+    handle = attached(session, job_id)
+    if follow:
+        handle.logs(follow=True)
+        return
+    text = handle.tail(tail) + "\n" if tail is not None else handle.logs() or ""
+    if session.output.as_json:
+        session.output.json("jobs.logs", {"job_id": job_id, "log": text})
+    else:
+        session.output.raw(text)
+
+
+@verb(jobs_app, "result", examples=[f"kinetic jobs result {_ID}", f"kinetic jobs result {_ID} --timeout 60"])
+def result(
+    session: Session,
+    job_id: JobId,
+    timeout: Timeout = None,
+    cleanup: Annotated[bool, typer.Option(help="remove pod and payload after a success")] = True,
+    trust_store: Annotated[bool, typer.Option(help="load a pickle that cannot be verified any more")] = False,
+) -> int | None:
+    """Wait for a job and print its value, or what it raised (exit code 1)."""
+    handle = attached(session, job_id)
+    ending = collected(
+        lambda: handle.result(timeout, cleanup=cleanup, stream_logs=False, trust_store=trust_store)
+    )
+    if ending.error is not None:
+        return ending.told(session.output)
+    if session.output.as_json:
+        session.output.json("jobs.result", {"job_id": job_id, **value_fields(ending.value)})
+    else:
+        show_value(session.output, ending.value)
+    return None
+
+
+@verb(jobs_app, "explain", examples=[f"kinetic jobs explain {_ID}"])
+def explain(session: Session, job_id: JobId) -> None:
+    """Say where a job's time went, and what would shorten it."""
+    told = attached(session, job_id).explain()
+    seen = told.observation
+    if session.output.as_json:
+        phases = [{**asdict(phase), "advice": phase.advice} for phase in told.phases]
+        facts = {"status": seen.status.value, "reason": seen.reason, "message": seen.message}
+        session.output.json("jobs.explain", {"job_id": job_id, **facts, "phases": phases})
+    else:
+        session.output.line(str(told))
+
+
+@verb(jobs_app, "cancel", examples=[f"kinetic jobs cancel {_ID}"])
+def cancel(session: Session, job_ids: JobIds) -> None:
+    """Stop jobs; what they stored is kept. Returns when nothing of them runs."""
+    handles = [attached(session, job_id) for job_id in job_ids]
+    for handle in handles:
+        handle.cancel()
+        session.output.line(f"cancelled {handle.job_id}")
+    if session.output.as_json:
+        session.output.json("jobs.cancel", {"job_ids": job_ids})
+
+
+@verb(jobs_app, "cleanup", examples=[f"kinetic jobs cleanup {_ID}", f"kinetic jobs cleanup {_ID} --no-gcs"])
+def cleanup(
+    session: Session,
+    job_ids: JobIds,
+    k8s: Annotated[bool, typer.Option(help="the Kubernetes objects")] = True,
+    gcs: Annotated[bool, typer.Option(help="the stored objects: handle, outcome, logs")] = True,
+) -> None:
+    """Remove what is left of jobs that have ended. Outputs stay."""
+    handles = [attached(session, job_id) for job_id in job_ids]
+    for handle in handles:
+        handle.cleanup(k8s=k8s, gcs=gcs)
+        session.output.line(f"cleaned up {handle.job_id}")
+    if session.output.as_json:
+        session.output.json("jobs.cleanup", {"job_ids": job_ids})

@@ -1,0 +1,90 @@
+"""The reference pages of the command, made of its own help: `python -m kinetic_core.cli.reference FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from kinetic_core.cli.exits import Exit
+from kinetic_core.cli.main import build
+from kinetic_core.cli.schemas import SCHEMAS, SHAPES
+
+_WIDTH = 88
+_MADE = "<!-- Made by `python -m kinetic_core.cli.reference docs/reference`; a test compares. -->\n"
+_ABOUT = """\
+`pip install 'airflow-provider-kinetic[cli]'` installs it. The [guide](../guides/command-line.md) shows it at
+work; what `--json` prints is in [its own page](cli-json.md).
+"""
+_ABOUT_JSON = """\
+With `--json` a verb prints exactly one JSON object, in ASCII, and nothing else on stdout. Its field `schema`
+is the verb's name, a slash and a version: `jobs.list/1`. Under the same version no field is renamed, removed
+or changes its type; new ones may come. Where the verb fails the object is an `error/1`, and the exit code
+the same as without `--json`; wrong options are told on stderr alone.
+"""
+
+
+def pages() -> dict[str, str]:
+    """File name to content."""
+    return {"cli.md": _commands_page(), "cli-json.md": _json_page()}
+
+
+def _commands_page() -> str:
+    parts = [
+        "# The `kinetic` command",
+        _MADE,
+        _ABOUT,
+        "## Exit codes\n",
+        "| code | meaning |\n|---|---|",
+        *(f"| {code.value} | {code.meaning} |" for code in Exit),
+        "\n## Environment\n",
+        "Everything that [settings](../guides/clusters.md) are read from; `NO_COLOR` turns colours off.\n",
+    ]
+    for name, text in _helps():
+        parts.append(f"## `{name}`\n\n```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def _helps() -> Iterator[tuple[str, str]]:
+    """Every verb's full name and help, groups left out."""
+    yield from _below(typer.main.get_command(build()), "kinetic")
+
+
+def _below(command: Any, name: str) -> Iterator[tuple[str, str]]:
+    commands: Mapping[str, Any] | None = getattr(command, "commands", None)
+    if commands is None:
+        context = command.context_class(command, info_name=name, terminal_width=_WIDTH)
+        yield name, command.get_help(context).rstrip()
+        return
+    for word, below in sorted(commands.items()):
+        yield from _below(below, f"{name} {word}")
+
+
+def _json_page() -> str:
+    parts = [
+        "# What `--json` prints",
+        _MADE,
+        _ABOUT_JSON,
+        "## Objects in lists\n",
+    ]
+    for name, fields in SHAPES.items():
+        parts.append(f"### {name}\n\n{_table(fields)}\n")
+    parts.append("## Schemas\n")
+    for name, fields in SCHEMAS.items():
+        parts.append(f"### `{name}`\n\n{_table(fields)}\n")
+    return "\n".join(parts)
+
+
+def _table(fields: Mapping[str, str]) -> str:
+    rows = (f"| `{name}` | {meaning} |" for name, meaning in fields.items())
+    return "\n".join(["| field | meaning |", "|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    (folder,) = map(Path, sys.argv[1:])
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in pages().items():
+        (folder / file).write_text(content, encoding="utf-8")

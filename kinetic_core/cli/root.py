@@ -1,0 +1,46 @@
+"""The root of the command and its groups; the modules of verbs hang themselves in here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import kinetic_core
+from kinetic_core.cli.session import set_flags
+
+
+def _group(help_text: str) -> typer.Typer:
+    return typer.Typer(
+        help=help_text, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+
+
+app = _group("Run Python functions on cloud TPUs and GPUs, and look after the jobs.")
+jobs_app = _group("Look at jobs, collect them, end them.")
+batch_app = _group("Look at batches: many inputs, one function.")
+profile_app = _group("Settings by name, kept in ~/.kinetic/profiles.json.")
+app.add_typer(jobs_app, name="jobs")
+app.add_typer(batch_app, name="batch")
+app.add_typer(profile_app, name="profile")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kinetic {kinetic_core.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="a profile instead of the current one")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and stop")
+    ] = False,
+) -> None:
+    """Run Python functions on cloud TPUs and GPUs, and look after the jobs."""
+    del version  # its callback has done everything
+    if profile is not None:
+        set_flags({"profile": profile})

@@ -1,0 +1,122 @@
+"""What `--json` prints: for every verb, each field and its meaning; docs/reference/cli-json.md is made of it.
+
+A field is never renamed or removed, and none changes its type, under the same number; new ones may come.
+"""
+
+from __future__ import annotations
+
+JOB = {
+    "job_id": "id of the job",
+    "backend": "`local`, `gke` or `pathways`",
+    "func_name": "name of the function",
+    "accelerator": "hardware asked for",
+    "namespace": "namespace it runs in",
+    "created_at": "submission, ISO 8601 in UTC",
+    "group_id": 'batch it belongs to, "" for none',
+    "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED` or `NOT_FOUND`",
+    "reason": 'one word on why it waits, "" if it does not',
+    "problem": 'why little is known of it, "" normally',
+}
+"""A job in a list."""
+STATUS = {
+    "job_id": "id of the job",
+    "status": "as in a list",
+    "reason": "one word, such as `Unschedulable`, `WaitingForSlot`, `DeadlineExceeded`",
+    "message": "a sentence for people",
+    "attempt": "number of the attempt, from 0",
+    "created_at": "Unix seconds, null if not known",
+    "started_at": "Unix seconds, null if not known",
+    "finished_at": "Unix seconds, null if not known",
+    "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
+}
+_PROFILE = {
+    "name": "name of the profile",
+    "current": "whether it is the one kept as current",
+    "chosen": "whether this process uses it",
+    "settings": "object: its fields",
+}
+_BATCH = {
+    "group_id": "id of the batch",
+    "name": "its name, null if it has none",
+    "function": "name of the function",
+    "inputs": "number of inputs",
+    "created_at": "Unix seconds",
+    "submitted": "whether nothing more will be submitted",
+}
+_CHECK = {
+    "name": "what is checked",
+    "outcome": "`ok`, `warn`, `fail` or `skip`",
+    "found": "what was found",
+    "fix": 'what to do about it, "" if nothing',
+    "seconds": "how long it took",
+}
+SHAPES = {"job": JOB, "profile": _PROFILE, "batch": _BATCH, "check": _CHECK}
+"""Objects that fields below are lists of."""
+
+SCHEMAS: dict[str, dict[str, str]] = {
+    "error": {
+        "error": "name of the error's class",
+        "message": "what was wrong, and what to do",
+        "notes": "list of texts: a remote traceback, last log lines",
+        "exit_code": "exit code of the command",
+    },
+    "run": {"job_id": "id of the job", "result": "the value, as in `jobs.result`; null with `--detach`"},
+    "jobs.list": {"jobs": "list of job"},
+    "jobs.status": STATUS,
+    "jobs.logs": {"job_id": "id of the job", "log": "what it printed"},
+    "jobs.result": {
+        "job_id": "id of the job",
+        "result": "the value if JSON has it, else null",
+        "repr": "the value as Python writes it",
+        "type": "its type",
+    },
+    "jobs.explain": {
+        "job_id": "id of the job",
+        "status": "as in a list",
+        "reason": "as in `jobs.status`",
+        "message": "as in `jobs.status`",
+        "phases": "list of `name`, `attempt`, `began` (Unix seconds), `seconds`, `advice`",
+    },
+    "jobs.cancel": {"job_ids": "list of ids of jobs of which nothing runs any more"},
+    "jobs.cleanup": {"job_ids": "list of ids of jobs that were removed"},
+    "jobs.watch": {"jobs": "list of job: all that were watched, as they were at the end"},
+    "batch.list": {"batches": "list of batch"},
+    "batch.status": {
+        "group_id": "id of the batch",
+        "inputs": "number of inputs",
+        "counts": "object: status to number of jobs",
+        "jobs": "list of `index`, `job_id`, `status`",
+        "not_submitted": "object: index to why it could not be submitted",
+    },
+    "batch.results": {
+        "group_id": "id of the batch",
+        "results": "list, in input order, of `index`, `result`, `repr` and `error` (null for a value)",
+    },
+    "batch.cancel": {"group_id": "id of the batch"},
+    "package": {
+        "root": "project directory",
+        "files": "list of `path` and `bytes` that ship",
+        "bytes": "their sum",
+        "notices": "list of texts: what was left out or should be known",
+        "manifest": "the Kubernetes Job, its key left out; null without `--dry-run`",
+        "stored_bytes": "bytes that had to be added to the store; 0 with `--dry-run`",
+    },
+    "accelerators": {
+        "accelerators": "list of `name`, `kind`, `chips`, `hosts`, `topology`, `machine_type`, `note`"
+    },
+    "doctor": {"ok": "whether nothing failed", "checks": "list of check"},
+    "profile.list": {"file": "the profiles file", "profiles": "list of profile"},
+    "profile.show": _PROFILE,
+    "profile.create": _PROFILE,
+    "profile.use": {"current": "the profile that is current now, null for none"},
+    "profile.remove": {"removed": "name of the profile", "current": "the current one now, null for none"},
+    "config": {
+        "profile": "the profile in use, null for none",
+        "file": "the profiles file",
+        "settings": "list of `name`, `value`, `origin`: a variable, `profile NAME` or `default`",
+    },
+    "reap": {
+        "orphans": "list of `job_id`, `why`",
+        "removed": "whether they were ended and removed; false is a dry run",
+    },
+}

@@ -1,0 +1,181 @@
+"""The live view of `jobs watch`: a table of jobs, the log of the chosen one, and keys."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from kinetic_core.cli.output import STYLES, printable
+from kinetic_core.cli.watched import LogTail, Watched
+from kinetic_core.errors import KineticError
+from kinetic_core.model.job import JobObservation
+from kinetic_core.model.states import JobStatus
+
+_FRAME_SECONDS = 0.2
+_HELP = "up/down choose  c cancel  e explain  q leave"
+_KEYS = {"\x1b[A": "up", "k": "up", "\x1b[B": "down", "j": "down"}
+_NARROW = 72
+_STATUS_WIDTH = max(len(status.value) for status in JobStatus)
+
+
+@dataclass
+class View:
+    """What the screen shows. `pane` replaces the log, `note` the help."""
+
+    watched: Watched
+    chosen: int = 0
+    pane: str = ""
+    note: str = ""
+    asks: bool = False
+    """Whether the note asks if the chosen job shall be cancelled."""
+    tail: LogTail | None = field(default=None, repr=False)
+
+    def choose(self, number: int) -> None:
+        """Choose a job by its place, and show its log."""
+        self.chosen = min(max(number, 0), len(self.watched.handles) - 1)
+        self.pane, self.note, self.asks = "", "", False
+        if self.tail is not None:
+            self.tail.stop()
+        self.tail = LogTail(self.watched.handles[self.chosen])
+
+
+def show(watched: Watched, stream: TextIO) -> None:
+    """The view, until all jobs have ended or `q`. Leaves the last table on the terminal."""
+    view = View(watched)
+    view.choose(0)
+    console = Console(file=stream, highlight=False)
+    with _keys() as key, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not watched.is_over():
+            console.size = ConsoleDimensions(*os.get_terminal_size(stream.fileno()))
+            live.update(render(view, console.width, console.height), refresh=True)
+            if not press(view, key(_FRAME_SECONDS)):
+                break
+    if view.tail is not None:
+        view.tail.stop()
+    console.print(_table(view, console.width, len(watched.handles)))
+
+
+def press(view: View, key: str) -> bool:
+    """What a key does; False to leave."""
+    handle = view.watched.handles[view.chosen]
+    if view.asks:
+        view.asks, view.note = False, ""
+        if key == "y":
+            _in_background(view, f"cancelling {handle.job_id}", handle.cancel)
+    elif key == "q":
+        return False
+    elif key in ("up", "down"):
+        view.choose(view.chosen + (1 if key == "down" else -1))
+    elif key == "c":
+        view.asks, view.note = True, f"cancel {handle.job_id}? y or n"
+    elif key == "e":
+        if view.pane:
+            view.pane = ""
+        else:
+            _in_background(view, "explaining", lambda: setattr(view, "pane", str(handle.explain())))
+    return True
+
+
+def render(view: View, width: int, height: int) -> RenderableType:
+    """The whole screen: `height` lines of at most `width` characters."""
+    rows = min(len(view.watched.handles), max(1, (height - 3) // 2))
+    space = max(0, height - rows - 3)
+    title = view.watched.handles[view.chosen].job_id
+    if view.pane:
+        lines = [part for line in view.pane.splitlines() for part in _folded(printable(line), width)][:space]
+    else:
+        lines = view.tail.last(space) if view.tail else []
+    body = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+    filler = [Text("")] * (space - len(body))
+    note = Text(printable(view.note or _HELP), style="reverse", no_wrap=True, overflow="ellipsis")
+    return Group(_table(view, width, rows), Rule(title, style="dim"), *body, *filler, note)
+
+
+def _table(view: View, width: int, rows: int) -> Table:
+    """`rows` jobs around the chosen one."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    narrow = width < _NARROW
+    table.add_column("JOB", no_wrap=True, overflow="ellipsis", ratio=6)
+    table.add_column("STATUS", no_wrap=True, min_width=_STATUS_WIDTH)
+    if not narrow:
+        table.add_column("FUNCTION", no_wrap=True, overflow="ellipsis", ratio=4)
+    table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=10)
+    first = max(0, min(view.chosen - rows // 2, len(view.watched.handles) - rows))
+    for number, (handle, seen) in list(enumerate(view.watched.states()))[first : first + rows]:
+        status = seen.status.value if seen else "…"
+        cells = [Text(handle.job_id), Text(status, style=STYLES.get(status, ""))]
+        cells += [] if narrow else [Text(printable(handle.func_name))]
+        cells.append(Text(printable(_reason(seen)).replace("\n", " ")))
+        table.add_row(*cells, style="reverse" if number == view.chosen else "")
+    return table
+
+
+def _reason(seen: JobObservation | None) -> str:
+    if seen is None:
+        return "looking"
+    said = f"{seen.reason}: {seen.message}" if seen.message else seen.reason
+    if seen.started_at and not seen.is_terminal:
+        return f"{max(0.0, time.time() - seen.started_at):.0f} s  {said}"
+    return said
+
+
+def _folded(line: str, width: int) -> list[str]:
+    return [line[start : start + width] for start in range(0, len(line), width)] or [""]
+
+
+def _in_background(view: View, note: str, action: Callable[[], object]) -> None:
+    """Do what takes a while; the view goes on, and says if it fails."""
+
+    def run() -> None:
+        try:
+            action()
+        except KineticError as exc:
+            view.note = f"failed: {exc}"
+        else:
+            view.note = ""
+
+    view.note = f"{note} …"
+    threading.Thread(target=run, daemon=True).start()
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits a while for a key: its name, or "". Without a keyboard it only waits."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    import termios
+    import tty
+
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+    try:
+        tty.setcbreak(number)
+        yield lambda seconds: _key(number, seconds)
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+def _key(number: int, seconds: float) -> str:
+    if not select.select([number], [], [], seconds)[0]:
+        return ""
+    text = os.read(number, 8).decode(errors="replace")
+    return _KEYS.get(text, text)
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""

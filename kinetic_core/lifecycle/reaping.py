@@ -1,0 +1,97 @@
+"""Orphans: what a client left behind that died between two steps, and how each is put right.
+
+A job that merely runs on without its client is none: it was meant to, and its deadline ends it. An orphan is
+what nobody can want: a job that was stored and never created, one that was cancelled and still lives, one
+whose stored objects are gone, so that it can never deliver its outcome.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.verdict import observe as verdict
+from kinetic_core.lifecycle import ending, observing
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.settling import look
+from kinetic_core.lifecycle.summaries import JobSummary, summaries
+from kinetic_core.model.states import JobStatus
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """One of them. `stored` is False for a Job of the cluster of which the store knows nothing."""
+
+    job_id: str
+    namespace: str
+    why: str
+    stored: bool = True
+
+
+def orphans(backend: Backend, namespace: str, older_than: float = 3600.0) -> list[Orphan]:
+    """The orphans of a namespace. One that was stored less than `older_than` seconds ago may yet be created.
+
+    Failed jobs whose end nobody has seen are settled on the way.
+    """
+    known = summaries(backend, namespace)
+    cancelled = {info.name.split("/")[1] for info in backend.store.list("jobs/", wire.cancel_object("*"))}
+    return [
+        *_never_created(known, time.time() - older_than),
+        *_still_alive(known, cancelled),
+        *_unknown(backend, namespace, {job.job_id for job in known}),
+    ]
+
+
+def reap(backend: Backend, orphan: Orphan) -> None:
+    """End it and remove what is left of it; a cancelled job keeps its outcome. Idempotent."""
+    if not orphan.stored:
+        backend.delete(orphan.namespace, orphan.job_id)
+        backend.remove(orphan.namespace, orphan.job_id)
+        return
+    reference = observing.find(backend, orphan.job_id)
+    if reference is None:
+        return
+    if look(backend, reference).status is JobStatus.NOT_FOUND:
+        ending.cleanup(reference)
+    else:
+        backend.delete(reference.namespace, reference.job_id)
+        look(backend, reference)
+
+
+def _never_created(known: list[JobSummary], before: float) -> Iterator[Orphan]:
+    for job in known:
+        if job.status is JobStatus.NOT_FOUND and not job.problem and _created(job) < before:
+            yield Orphan(job.job_id, job.namespace, "it was stored, and never created or removed by hand")
+
+
+def _still_alive(known: list[JobSummary], cancelled: set[str]) -> Iterator[Orphan]:
+    for job in known:
+        if job.job_id in cancelled and not job.status.is_terminal:
+            yield Orphan(job.job_id, job.namespace, "it was cancelled, and still lives")
+
+
+def _unknown(backend: Backend, namespace: str, known: set[str]) -> Iterator[Orphan]:
+    """Jobs that were submitted to this very store, which has forgotten them."""
+    for job_id, (job, pods) in backend.all(namespace).items():
+        if job_id in known or _store_of(job) != backend.store.uri:
+            continue
+        if backend.store.find(wire.handle_object(job_id)) is None:
+            state = verdict(job, pods).status.value
+            yield Orphan(job_id, namespace, f"its stored objects are gone; it is {state}", stored=False)
+
+
+def _store_of(job: Mapping[str, Any]) -> str:
+    """The store a Job's runner was told to use."""
+    try:
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        return next(str(each["value"]) for each in container["env"] if each["name"] == "KINETIC_STORE")
+    except (KeyError, IndexError, TypeError, StopIteration):
+        return ""
+
+
+def _created(job: JobSummary) -> float:
+    return datetime.fromisoformat(job.created_at).timestamp()

@@ -1,0 +1,13 @@
+"""What the tests of the command run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def sample(local_jobs: Path) -> str:
+    """A file with decorated functions, in the project of the test jobs."""
+    return str(Path(__file__).parent / "project" / "cli_sample.py")

@@ -1,0 +1,168 @@
+"""The command as a process of its own: pipes, signals, locales, terminals."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from tests.conftest import wait_for
+
+KINETIC = str(Path(sys.executable).with_name("kinetic"))
+
+
+@kinetic_core.run(accelerator="cpu")
+def waits(seconds: float) -> None:
+    import time
+
+    for number in range(50):
+        print(f"line {number} [bold]x[/bold] \x1b[2J ü", flush=True)
+    time.sleep(seconds)
+
+
+@pytest.fixture
+def running(local_jobs: Path) -> Iterator[kinetic_core.JobHandle]:
+    handle = waits.run_async(120)
+    try:
+        wait_for(lambda: "line 49" in (handle.logs() or ""))
+        yield handle
+    finally:
+        handle.cancel()
+
+
+@pytest.fixture
+def other(local_jobs: Path) -> Iterator[kinetic_core.JobHandle]:
+    handle = waits.run_async(120)
+    yield handle
+    handle.cancel()
+
+
+def start(*words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [KINETIC, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_closed_pipe_ends_it_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([KINETIC, "accelerators"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) -> None:
+    verbs = (["jobs", "result"], ["jobs", "logs", "-f"], ["jobs", "watch"])
+    for process in [start(*words, running.job_id) for words in verbs]:
+        threads = Path(f"/proc/{process.pid}/task")
+        wait_for(lambda threads=threads: len(list(threads.iterdir())) > 1)  # it waits for the job
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=20)
+        assert (process.returncode, told) == (130, "interrupted\n")
+    assert running.status() is kinetic_core.JobStatus.RUNNING
+
+
+def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:
+    process = start("run", str(Path(__file__).parent / "project" / "cli_sample.py") + ":waiting", "120")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    found = re.search(r"To stop it: kinetic jobs cancel (job-\w+) --backend local", told)
+    assert (process.returncode, found is not None) == (130, True), told
+    assert found
+    kinetic_core.attach(found[1]).cancel()
+
+
+def test_a_locale_without_the_letters(running: kinetic_core.JobHandle) -> None:
+    plain = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    process = start("jobs", "logs", running.job_id, "-n", "1", **plain)
+    told, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert told == "line 49 [bold]x[/bold] \x1b[2J \\xfc\n"
+
+
+def test_without_its_packages_it_says_which_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from kinetic_core.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pip install 'airflow-provider-kinetic[cli]'" in done.stderr
+
+
+def test_a_shell_completes_job_ids_and_profiles(running: kinetic_core.JobHandle, tmp_path: Path) -> None:
+    (tmp_path / "profiles.json").write_text('{"profiles": {"team": {"backend": "local"}}}')
+    for words, wanted in (("jobs status", running.job_id), ("profile use", "team")):
+        asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words} "}
+        told, _ = start(**asked).communicate(timeout=20)
+        assert wanted in told
+
+
+def test_verbs_that_touch_no_cloud_import_none() -> None:
+    code = (
+        "import sys; from kinetic_core.cli.main import build; build()\n"
+        "print([name for name in ('google', 'kubernetes', 'cloudpickle', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """A terminal of tmux's: `terminal("send-keys", "q")`. Skips where there is no tmux."""
+    if shutil.which("tmux") is None:
+        pytest.skip("no tmux: the live view is not tested")
+    socket = f"kinetic-test-{secrets.token_hex(4)}"
+
+    def tmux(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["tmux", "-L", socket, *words], capture_output=True, text=True, check=True)
+
+    yield tmux
+    tmux("kill-server")
+
+
+@pytest.mark.parametrize("width", [100, 40])
+def test_the_live_view(
+    width: int,
+    running: kinetic_core.JobHandle,
+    other: kinetic_core.JobHandle,
+    terminal: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    command = f"{KINETIC} jobs watch {running.job_id} {other.job_id}; echo ended with $?; sleep 60"
+    terminal("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", "20", "sh", "-c", command)
+
+    def screen() -> str:
+        return terminal("capture-pane", "-p").stdout
+
+    wait_for(lambda: "line 49" in screen())
+    seen = screen()
+    assert max(map(len, seen.splitlines())) <= width
+    assert ("FUNCTION" in seen) is (width == 100)
+    assert "RUNNING" in seen
+    assert "line 49 [bold]x[/bold] \\x1b[2J ü" in seen
+    assert seen.splitlines()[-1].startswith("up/down choose  c cancel")
+    terminal("send-keys", "Down")
+    wait_for(lambda: f"─ {other.job_id} ─" in screen())
+    terminal("send-keys", "e")
+    wait_for(lambda: "your own code" in screen())
+    terminal("send-keys", "e")
+    terminal("send-keys", "c")
+    wait_for(lambda: "y or n" in screen())
+    terminal("send-keys", "y")
+    wait_for(lambda: other.status().is_terminal)
+    wait_for(lambda: "FAILED" in screen())
+    terminal("send-keys", "q")
+    wait_for(lambda: "ended with 1" in screen())
+    assert running.status() is kinetic_core.JobStatus.RUNNING

@@ -1,0 +1,273 @@
+"""What each verb says and how it ends, on real jobs of the local backend."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cli.output import Output, printable
+from kinetic_core.cli.schemas import JOB, SCHEMAS
+from kinetic_core.configuration import read_settings
+from kinetic_core.lifecycle.backends import open_backend
+from tests.conftest import Kinetic, wait_for
+
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+@on_cpu
+def double(x: int) -> int:
+    print(f"doubling {x}")
+    return 2 * x
+
+
+@on_cpu
+def sleep(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+def test_run_prints_the_log_and_the_value(kinetic: Kinetic, sample: str) -> None:
+    done = kinetic("run", f"{sample}:scaled", "21", "factor=2")
+    assert (done.code, done.out) == (0, "[bold]scaling[/bold]\n42\n")
+
+
+def test_run_a_plain_function_detached(kinetic: Kinetic, sample: str) -> None:
+    done = kinetic("run", f"{sample}:plain", "a=b", "--accelerator", "cpu")
+    assert done.code == 2
+    assert "missing a required argument: 'x'" in done.err
+    done = kinetic("run", f"{sample}:plain", "word", "-a", "cpu", "--detach")
+    job_id = done.out.strip()
+    assert kinetic("jobs", "result", job_id).out == "{'word'}\n"
+
+
+def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sample: str) -> None:
+    done = kinetic("run", f"{sample}:failing")
+    assert done.code == 1
+    assert "KeyError: 'no [such] key'" in done.err
+    assert 'in failing\n    raise KeyError("no [such] key")' in done.err
+    told = kinetic("run", f"{sample}:failing", "--json").json
+    assert (told["schema"], told["error"], told["exit_code"]) == ("error/1", "KeyError", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "nowhere.py"], "nowhere.py is no file"),
+        (["run", "SAMPLE"], "say which to run"),
+        (["run", "SAMPLE:absent"], "no function 'absent'; it has: scaled, failing, waiting"),
+        (["run", "SAMPLE:plain"], "--accelerator cpu"),
+        (["run", "SAMPLE:scaled", "x=1", "2"], "'2' comes after a NAME=VALUE"),
+        (["run", "SAMPLE:scaled", "1", "-a", "tpu-v99"], "tpu-v99"),
+        (["jobs", "status", "job-0000000000000000"], "no job job-0000000000000000"),
+        (["jobs", "status", "../x"], "is not a job id"),
+        (["jobs", "logs", "x", "--follow", "--tail", "3"], "--follow goes with neither"),
+        (["batch", "status", "grp-0"], "no batch grp-0"),
+        (["jobs", "list", "--profile", "absent"], "no profile 'absent'"),
+        (["profile", "create", "x", "zone=z"], "no project and no cluster"),
+        (["profile", "show"], "no profile is in use"),
+        (["accelerators", "--kind", "npu"], "'npu' is neither tpu nor gpu"),
+        (["jobs", "list", "--backend", "slurm"], "KINETIC_BACKEND='slurm' is not one of"),
+        (["jobs", "list", "--backend", "gke"], "needs a bucket: set KINETIC_BUCKET"),
+    ],
+)
+def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kinetic, sample: str) -> None:
+    done = kinetic(*(word.replace("SAMPLE", sample) for word in words))
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_job_from_every_side(kinetic: Kinetic, local_jobs: Path) -> None:
+    job_id = double.run_async(4).job_id
+    assert kinetic("jobs", "result", job_id, "--no-cleanup").out == "8\n"
+    assert kinetic("jobs", "status", job_id).out.startswith(f"{job_id}: SUCCEEDED")
+    assert kinetic("jobs", "logs", job_id).out == "doubling 4\n"
+    assert kinetic("jobs", "logs", job_id, "-n", "1").out == "doubling 4\n"
+    assert kinetic("jobs", "logs", job_id, "-f").out == "doubling 4\n"
+    assert "function: your own code" in kinetic("jobs", "explain", job_id).out
+    listed = kinetic("jobs", "list").out.splitlines()
+    assert listed[0].split()[:2] == ["JOB", "STATUS"]
+    assert next(line for line in listed if job_id in line).split()[1:3] == ["SUCCEEDED", "double"]
+    assert kinetic("jobs", "cleanup", job_id).out == f"cleaned up {job_id}\n"
+    assert kinetic("jobs", "status", job_id).code == 2
+
+
+def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
+    handle = sleep.run_async(60)
+    assert kinetic("jobs", "result", handle.job_id, "--timeout", "0.1").code == 4
+    assert kinetic("jobs", "cleanup", handle.job_id).code == 2
+    assert kinetic("jobs", "cancel", handle.job_id).out == f"cancelled {handle.job_id}\n"
+    assert kinetic("jobs", "result", handle.job_id).code == 1
+    watched = kinetic("jobs", "watch", handle.job_id)
+    assert (watched.code, "FAILED" in watched.out) == (1, True)
+
+
+def test_a_job_of_another_version(kinetic: Kinetic, local_jobs: Path) -> None:
+    handle = double.run_async(1)
+    fields = {**handle.to_dict(), "job_id": "job-00000000000000ff", "protocol": 99}
+    store = open_backend("local", read_settings()).store
+    store.create("jobs/job-00000000000000ff/handle.json", json.dumps(fields).encode())
+    done = kinetic("jobs", "status", "job-00000000000000ff")
+    assert (done.code, "speaks wire protocol 99" in done.err) == (2, True)
+
+
+def test_batches(kinetic: Kinetic, local_jobs: Path) -> None:
+    batch = double.run_async_map([1, 2, "x"], name="some")
+    assert batch.results(return_exceptions=True)[:2] == [2, 4]
+    assert batch.group_id in kinetic("batch", "list").out
+    told = kinetic("batch", "status", batch.group_id).out
+    assert told.startswith(f"{batch.group_id}: 3 inputs: 3 SUCCEEDED")
+    found = kinetic("batch", "results", batch.group_id, "--json")
+    assert (found.code, [one["result"] for one in found.json["results"]]) == (0, [2, 4, "xx"])
+    assert kinetic("batch", "cancel", batch.group_id).code == 0
+
+
+def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp_path: Path) -> None:
+    done = double.run_async(1)
+    batch = double.run_async_map([1])
+    batch.wait()
+    calls = {
+        "error": ["jobs", "status", "nothing"],
+        "run": ["run", f"{sample}:scaled", "1"],
+        "jobs.list": ["jobs", "list"],
+        "jobs.status": ["jobs", "status", done.job_id],
+        "jobs.result": ["jobs", "result", done.job_id],
+        "jobs.logs": ["jobs", "logs", done.job_id],
+        "jobs.explain": ["jobs", "explain", done.job_id],
+        "jobs.watch": ["jobs", "watch", done.job_id],
+        "jobs.cancel": ["jobs", "cancel", done.job_id],
+        "jobs.cleanup": ["jobs", "cleanup", done.job_id],
+        "batch.list": ["batch", "list"],
+        "batch.status": ["batch", "status", batch.group_id],
+        "batch.results": ["batch", "results", batch.group_id],
+        "batch.cancel": ["batch", "cancel", batch.group_id],
+        "package": ["package", f"{sample}:scaled", "1", "--dry-run"],
+        "accelerators": ["accelerators", "l4"],
+        "doctor": ["doctor"],
+        "profile.create": ["profile", "create", "p", "--backend", "local"],
+        "profile.list": ["profile", "list"],
+        "profile.show": ["profile", "show", "p"],
+        "profile.use": ["profile", "use", "p"],
+        "profile.remove": ["profile", "remove", "p"],
+        "config": ["config"],
+        "reap": ["reap"],
+    }
+    assert calls.keys() == SCHEMAS.keys()
+    for schema, words in calls.items():
+        told = kinetic(*words, "--json")
+        assert told.json.keys() == {"schema", *SCHEMAS[schema]}, told
+        assert told.json["schema"] == f"{schema}/1"
+        assert told.out.isascii()
+    assert kinetic("jobs", "list", "--limit", "1", "--json").json["jobs"][0].keys() == JOB.keys()
+
+
+def test_package_says_what_ships_and_stores_it(
+    kinetic: Kinetic, sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(sample).parent))
+    dry = kinetic("package", f"{sample}:scaled", "1", "--dry-run", "--json").json
+    assert [file["path"] for file in dry["files"]] == ["cli_sample.py"]
+    assert dry["manifest"]["kind"] == "Job"
+    assert "1 files" in kinetic("package", f"{sample}:scaled").out
+
+
+def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
+    assert kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c").code == 0
+    again = kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c")
+    assert (again.code, "--force replaces it" in again.err) == (2, True)
+    assert kinetic("profile", "create", "here", "--backend", "local").code == 0
+    told = kinetic("config", "--cluster", "mine", "--json").json
+    origins = {one["name"]: (one["value"], one["origin"]) for one in told["settings"]}
+    assert origins["zone"] == ("z", "profile team")
+    assert origins["cluster"] == ("mine", "--cluster")
+    assert origins["namespace"] == ("default", "default")
+    assert told["profile"] == "team"
+    assert kinetic("--profile", "here", "config", "--json").json["profile"] == "here"
+    assert kinetic("profile", "use", "here").out == "current profile: here\n"
+    listed = kinetic("profile", "list").out.splitlines()
+    assert [line.split()[:2] for line in listed[1:]] == [["*", "here"], ["team", "p"]]
+    assert kinetic("profile", "remove", "here").code == 0
+    assert kinetic("profile", "show").code == 2
+
+
+def test_a_broken_profiles_file_is_named_by_every_verb(kinetic: Kinetic, tmp_path: Path) -> None:
+    (tmp_path / "profiles.json").write_text("{")
+    for words in (
+        ["jobs", "list"],
+        ["config"],
+        ["profile", "list"],
+        ["profile", "create", "x", "backend=local"],
+    ):
+        done = kinetic(*words)
+        assert (done.code, "profiles.json cannot be used" in done.err) == (2, True)
+    assert (tmp_path / "profiles.json").read_text() == "{"
+
+
+def test_doctor_finds_what_is_wrong_and_runs_a_job(
+    kinetic: Kinetic, local_jobs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = kinetic("doctor", "--job")
+    assert done.code == 0
+    assert "ran for a second" in done.out
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(file / "x"))
+    broken = kinetic("doctor", "--job")
+    assert broken.code == 5
+    assert [line.split()[0] for line in broken.out.splitlines() if "needs" in line] == ["skip", "skip"]
+
+
+def test_help_has_examples_for_every_verb(kinetic: Kinetic) -> None:
+    for name in ("run", "package", "accelerators", "config", "doctor", "reap", "jobs watch", "profile use"):
+        told = kinetic(*name.split(), "--help").out
+        assert "Examples:" in told
+        assert f"  kinetic {name}" in told
+        assert "--json" in told
+
+
+def test_text_of_users_is_neither_markup_nor_commands_to_the_terminal() -> None:
+    assert printable("a\x1b[2J[red]b\n") == "a\\x1b[2J[red]b\n"
+
+
+def test_a_table_fits_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = tmp_path / "screen"
+    with file.open("w") as stream:
+        output = Output(stream=_Terminal(stream))
+        output.table(("JOB", "STATUS"), [("[red]" + 60 * "x", "RUNNING")])
+        output.table(
+            ("JOB", "CREATED", "STATUS"), [("job-0123456789abcdef", 30 * "x", "FAILED")], ["CREATED"]
+        )
+    text = file.read_text()
+    assert text.splitlines()[-1].rstrip() == "job-0123456789abcdef  FAILED"
+    assert max(len(re.sub("\x1b\\[[0-9;]*m", "", line)) for line in text.splitlines()) <= 40
+    assert "[red]xx" in text
+    assert "\x1b[3" not in text
+
+
+class _Terminal:
+    """A stream that says it is one."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def test_json_of_a_value_that_json_has_not(kinetic: Kinetic, local_jobs: Path) -> None:
+    handle = on_cpu(lambda: {1, 2}).run_async()
+    told = kinetic("jobs", "result", handle.job_id, "--json").json
+    assert (told["result"], told["repr"], told["type"]) == (None, "{1, 2}", "set")
+    json.dumps(told)
+    wait_for(lambda: handle.status().is_terminal)

@@ -1,0 +1,123 @@
+"""The command against a real cluster: requests it makes, what doctor finds, what reap removes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.configuration import read_settings
+from kinetic_core.lifecycle.backends import open_backend
+from kinetic_core.lifecycle.ending import index_object
+from tests.conftest import Kinetic
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+@kinetic_core.run(accelerator="cpu")
+def quick(x: int) -> int:
+    print(f"got {x}")
+    return x + 1
+
+
+@kinetic_core.run(accelerator="cpu", queue="nobody")
+def never(x: int) -> int:
+    return x
+
+
+def requests(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Those made since the log was cleared, to the API server and to the store."""
+    found = [each.getMessage() for each in caplog.records if each.name == "urllib3.connectionpool"]
+    return [message for message in found if " HTTP/1.1" in message]
+
+
+def test_few_requests_tell_everything(kinetic: Kinetic, caplog: pytest.LogCaptureFixture) -> None:
+    done, waiting = quick.run_async(1), never.run_async(1)
+    running = kinetic("jobs", "result", done.job_id, "--no-cleanup")
+    assert running.out == "2\n"
+    caplog.set_level(logging.DEBUG, "urllib3.connectionpool")
+    for words, limit in (
+        (["jobs", "list"], 5),
+        (["jobs", "status", done.job_id], 3),
+        (["jobs", "status", waiting.job_id], 3),
+    ):
+        caplog.clear()
+        told = kinetic(*words)
+        assert told.code == 0
+        assert 0 < len(requests(caplog)) <= limit, requests(caplog)
+    done.result(stream_logs=False)
+    states = {one["job_id"]: one["status"] for one in kinetic("jobs", "list", "--json").json["jobs"]}
+    assert (states[done.job_id], states[waiting.job_id]) == ("SUCCEEDED", "PENDING")
+    assert kinetic("jobs", "logs", done.job_id).out == "got 1\n"
+    assert kinetic("jobs", "cancel", waiting.job_id).code == 0
+    assert "cancelled" in kinetic("jobs", "result", waiting.job_id).err
+
+
+def test_doctor_is_quick_and_runs_a_job(kinetic: Kinetic) -> None:
+    start = time.monotonic()
+    assert kinetic("doctor", "-a", "tpu-v5e-4").code == 0
+    assert time.monotonic() - start < 5
+    told = kinetic("doctor", "--job", "--json")
+    assert (told.code, told.json["ok"]) == (0, True)
+    assert "ran for a second" in told.json["checks"][-1]["found"]
+
+
+def test_doctor_on_gke(google: object, kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = kinetic("doctor", "--json")
+    found = {check["name"]: check for check in told.json["checks"]}
+    assert (told.code, found["Google APIs"]["outcome"]) == (0, "ok")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
+    from kinetic_core.cluster.connecting import _credentials, connection
+
+    _credentials.cache_clear()
+    connection.cache_clear()
+    told = kinetic("doctor")
+    assert told.code == 5
+    assert "gcloud auth application-default login" in told.out
+    assert "needs: API server" in told.out
+
+
+def test_doctor_names_what_is_not_permitted(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    kubeconfig = Path(os.environ["KUBECONFIG"]).with_name("developer.kubeconfig")
+    monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
+    monkeypatch.setenv("KINETIC_NAMESPACE", "kube-public")
+    told = kinetic("doctor")
+    assert told.code == 5
+    assert "not permitted in kube-public: create jobs" in told.out
+    assert "permissions: bind the role of docs/guides/clusters.md" in told.out
+
+
+def test_wrong_settings_are_user_errors_and_a_silent_cloud_is_not(
+    google: object, kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gke: dict[str, str]
+) -> None:
+    handle = never.run_async(2)
+    told = kinetic("jobs", "status", handle.job_id, "--cluster", "elsewhere")
+    assert (told.code, "is a job of cluster kinetic-cluster" in told.err) == (2, True)
+    told = kinetic("reap", "--project", "nowhere")
+    assert (told.code, "KINETIC_PROJECT" in told.err) == (2, True)
+    monkeypatch.setenv("KINETIC_BUCKET", "no-such-bucket")
+    told = kinetic("jobs", "list")
+    assert (told.code, "'no-such-bucket' does not exist" in told.err) == (2, True)
+    handle.cancel()
+
+
+def test_reap_removes_jobs_of_which_the_store_knows_nothing(
+    kinetic: Kinetic, api: ClusterApi, namespace: str
+) -> None:
+    handle, kept = never.run_async(3), never.run_async(4)
+    store = open_backend("gke", read_settings()).store
+    store.delete_all(f"jobs/{handle.job_id}/")
+    store.delete(index_object(handle))
+    told = kinetic("reap")
+    assert handle.job_id in told.out
+    assert kept.job_id not in told.out
+    assert api.get("Job", namespace, handle.k8s_name) is not None
+    assert kinetic("reap", "--apply").code == 0
+    assert api.get("Job", namespace, handle.k8s_name) is None
+    assert kinetic("reap").out == "no orphans\n"
+    kept.cancel()

@@ -1,0 +1,179 @@
+"""Profiles fill in what neither the call nor the environment says; a broken file is refused and survives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.errors import ConfigurationError, OtherCluster
+from kinetic_core.lifecycle.backends import backend_of, open_backend
+from kinetic_core.lifecycle.observing import find
+from kinetic_core.profiles import editing, read_profiles
+from kinetic_core.testing.memory_store import MemoryObjectStore
+
+TEAM = {"project": "p", "zone": "europe-west4-b", "cluster": "c"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "profiles.json"
+
+
+def store(file: Path, current: str | None = "team", **profiles: Any) -> dict[str, str]:
+    file.write_text(json.dumps({"current": current, "profiles": profiles}))
+    return {"KINETIC_PROFILES_FILE": str(file)}
+
+
+def test_argument_before_variable_before_profile_before_default(file: Path) -> None:
+    env = store(file, team={**TEAM, "namespace": "n"})
+    settings = read_settings({**env, "KINETIC_CLUSTER": "other"}).with_arguments(zone="z")
+    assert (settings.project, settings.zone, settings.cluster, settings.namespace) == ("p", "z", "other", "n")
+    origins = {name: settings.origin(name) for name in ("zone", "cluster", "namespace", "bucket", "profile")}
+    assert origins == {
+        "zone": "argument",
+        "cluster": "KINETIC_CLUSTER",
+        "namespace": "profile team",
+        "bucket": "default",
+        "profile": str(file),
+    }
+
+
+def test_google_cloud_project_comes_after_the_profile(file: Path) -> None:
+    env = {**store(file, team=TEAM), "GOOGLE_CLOUD_PROJECT": "last"}
+    assert read_settings(env).project == "p"
+    file.unlink()
+    assert (read_settings(env).project, read_settings(env).origin("project")) == (
+        "last",
+        "GOOGLE_CLOUD_PROJECT",
+    )
+
+
+def test_the_variable_chooses_before_the_current_profile(file: Path) -> None:
+    env = store(file, team=TEAM, mine={"backend": "local", "local_store": "/jobs"})
+    settings = read_settings({**env, "KINETIC_PROFILE": "mine"})
+    assert (settings.backend, settings.local_store, settings.project) == ("local", Path("/jobs"), "")
+    with pytest.raises(ConfigurationError, match=r"no profile 'nobody' in .*profiles.json.*mine, team"):
+        read_settings({**env, "KINETIC_PROFILE": "nobody"})
+
+
+def test_every_variable_of_the_design_has_a_field(file: Path) -> None:
+    profile = {
+        **TEAM,
+        "backend": "gke",
+        "kubeconfig": "/k",
+        "kube_context": "x",
+        "bucket": "b/p",
+        "container_image": "i",
+        "storage_emulator_host": "http://s",
+        "api_endpoint_overrides": {"container": "http://g", "iam": "http://i"},
+    }
+    settings = read_settings(
+        {**store(file, team=profile), "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM": "http://mine"}
+    )
+    for name in set(profile) - {"api_endpoint_overrides"}:
+        assert getattr(settings, name) == profile[name]
+    assert settings.api_endpoint_overrides == {"container": "http://g", "iam": "http://mine"}
+
+
+def test_a_cluster_that_is_named_outranks_a_kubeconfig_of_lower_rank(file: Path) -> None:
+    env = store(file, team={"kubeconfig": "/k", "namespace": "n"})
+    assert read_settings(env).kubeconfig == "/k"
+    assert read_settings({**env, "KINETIC_PROJECT": "p"}).kubeconfig == ""
+    variable = {**env, "KINETIC_KUBECONFIG": "/own", "KINETIC_PROJECT": "p"}
+    assert read_settings(variable).kubeconfig == "/own"
+    assert read_settings(variable).with_arguments(cluster="c").kubeconfig == ""
+    assert read_settings(variable).with_arguments(namespace="n").kubeconfig == "/own"
+
+
+def test_a_current_profile_that_is_gone_is_none(file: Path) -> None:
+    assert read_settings(store(file, current="gone", team=TEAM)).profile is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "no JSON object"),
+        ('{"profiles": [], "current": null}', "'profiles' an object"),
+        ('{"profiles": {}, "curent": "x"}', "'curent' is unknown"),
+        ('{"profiles": {"a": {"project": "p", "zone": "z"}}}', "'a' has no cluster"),
+        (
+            '{"profiles": {"a": {"backend": "local", "projet": "p"}}}',
+            "'projet' is unknown; fields are project",
+        ),
+        ('{"profiles": {"a": {"backend": "local", "zone": 3}}}', "'zone' must be a text"),
+        ('{"profiles": {"a": {"backend": "local", "api_endpoint_overrides": "x"}}}', "must be an object of"),
+        ("\xff\xfe", "cannot be read"),
+    ],
+)
+def test_a_broken_file_is_named_and_survives(text: str, named: str, file: Path) -> None:
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=named) as refused:
+        read_settings({"KINETIC_PROFILES_FILE": str(file)})
+    assert str(file) in str(refused.value)
+    with pytest.raises(ConfigurationError), editing(file) as box:
+        box[0] = box[0].having("new", TEAM)
+    assert file.read_bytes() == text.encode("latin-1")
+
+
+def test_an_unusable_profile_value_names_the_profile(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match="profile team='slurm'"):
+        read_settings(store(file, team={**TEAM, "backend": "slurm"}))
+
+
+def test_editing_keeps_every_editors_change(file: Path) -> None:
+    def add(number: int) -> None:
+        with editing(file) as box:
+            box[0] = box[0].having(f"p{number}", TEAM)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = read_profiles(file)
+    assert sorted(kept.profiles) == [f"p{number}" for number in range(8)]
+    assert kept.current in kept.profiles
+    text = file.read_text()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+    assert [path.name for path in file.parent.glob(".profiles-*")] == []
+
+
+def test_removing_the_current_profile_leaves_none(file: Path) -> None:
+    store(file, team=TEAM)
+    with editing(file) as box:
+        box[0] = box[0].without("team")
+    assert (read_profiles(file).current, read_profiles(file).profiles) == (None, {})
+
+
+def reference(**changed: str) -> kinetic_core.JobHandle:
+    names = ("job_id", "backend", "namespace", "bucket_name", "k8s_name", "image_uri", "accelerator")
+    others = dict.fromkeys((*names, "func_name", "display_name", "created_at"), "x")
+    place = {"project": "p", "zone": "z", "cluster_name": "c", "backend": "gke", "store_uri": "gs://b"}
+    return kinetic_core.JobHandle(**{**others, **place, **changed})
+
+
+def test_a_handle_is_looked_for_on_its_own_cluster() -> None:
+    settings = Settings(project="mine", cluster="mine", kubeconfig="/k", bucket="b")
+    assert backend_of(reference(), settings).cluster == ("p", "z", "c")
+    assert backend_of(reference(zone="", cluster_name=""), settings).cluster is None
+
+
+def test_a_stored_handle_cannot_choose_the_cluster() -> None:
+    gke = open_backend("gke", Settings(project="p", zone="z", cluster="c", bucket="b"))
+    kept = MemoryObjectStore("gs://b")
+    gke.store = kept  # type: ignore[misc]
+    kept.create("jobs/x/handle.json", json.dumps(reference(cluster_name="theirs").to_dict()).encode())
+    with pytest.raises(OtherCluster, match="cluster theirs"):
+        find(gke, "x")
+    by_kubeconfig = open_backend("gke", Settings(kubeconfig="/k", bucket="b"))
+    by_kubeconfig.store = kept  # type: ignore[misc]
+    found = find(by_kubeconfig, "x")
+    assert found is not None
+    assert found.cluster is None
