@@ -41,6 +41,8 @@ class Settings:
     """`KINETIC_BUCKET`: `bucket` or `bucket/prefix` for everything jobs store."""
     container_image: str = ""
     """`KINETIC_CONTAINER_IMAGE`: as `container_image=`."""
+    base_image_repo: str = ""
+    """`KINETIC_BASE_IMAGE_REPO`: as `base_image_repo=`."""
     package_root: str | None = None
     """`KINETIC_PACKAGE_ROOT`: the project directory, instead of detecting it."""
     default_excludes: bool = True
@@ -75,6 +77,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         kube_context=env.get("KINETIC_KUBE_CONTEXT") or "",
         bucket=env.get("KINETIC_BUCKET") or "",
         container_image=env.get("KINETIC_CONTAINER_IMAGE") or "",
+        base_image_repo=env.get("KINETIC_BASE_IMAGE_REPO") or "",
         package_root=env.get("KINETIC_PACKAGE_ROOT") or None,
         default_excludes=env.get("KINETIC_NO_DEFAULT_EXCLUDES") != "1",
         project_warn_bytes=_megabytes(env, "KINETIC_CONTEXT_SIZE_WARN_MB", Settings.project_warn_bytes),

@@ -148,14 +148,20 @@ class _Credentials:
 
     def get(self, url: str) -> Any:
         """The answer of a Google API."""
+        try:
+            return self.send("GET", url)
+        except OSError as exc:
+            raise ConfigurationError(f"{url} cannot be asked: {exc}") from exc
+
+    def send(self, method: str, url: str, body: Any = None) -> Any:
+        """The answer of a Google API, of any status; OSError where there is none."""
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import AuthorizedSession
-        from requests.exceptions import RequestException
 
         try:
             with AuthorizedSession(self._credentials) as session:
-                return session.get(url, timeout=_SECONDS)
-        except (GoogleAuthError, RequestException) as exc:
+                return session.request(method, url, json=body, timeout=_SECONDS)
+        except GoogleAuthError as exc:
             raise ConfigurationError(f"{url} cannot be asked: {exc}") from exc
 
     def _refresh(self) -> None:
@@ -168,6 +174,18 @@ class _Credentials:
             raise ConfigurationError(
                 f"Google gives no token: {exc}. Run `gcloud auth application-default login` again"
             ) from exc
+
+
+def ask_google(method: str, url: str, body: Any = None) -> tuple[int, Any]:
+    """Status and JSON of a Google API's answer, asked with this process's credentials.
+
+    Raises ConfigurationError for credentials that are missing or refused, OSError where there is no answer.
+    """
+    answer = _credentials().send(method, url, body)
+    try:
+        return answer.status_code, answer.json()
+    except ValueError:
+        return answer.status_code, {"error": {"message": f"HTTP {answer.status_code}"}}
 
 
 @functools.cache

@@ -10,6 +10,8 @@ from kinetic_core.executor.callable import RemoteCallable
 from kinetic_core.lifecycle.options import RunOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kinetic_core.data.data import Data
 
 P = ParamSpec("P")
@@ -37,6 +39,7 @@ def run(
     output_dir: str | None = None,
     debug: bool = False,
     *,
+    requirements: str | Path | Sequence[str] | None = None,
     memory: str | int | None = None,
     timeout: float | None = None,
     retries: int = 0,
@@ -57,7 +60,10 @@ def run(
 
     accelerator: hardware and size: `tpu-v6e-8`, `gpu-l4`, `gpu-a100-80gb-4`, `cpu`, `cpu:8`; `:spot` at
         the end is `spot=True`.
-    container_image: image to run in; None or `"bundled"` for one with the project's dependencies.
+    container_image: image to run in; None or `"bundled"` for one that is built with the project's
+        dependencies, `"prebuilt"` for a base image that gets them when the job starts.
+    requirements: what the job needs installed, instead of what the project's files say: a path
+        (`requirements.txt`, `pyproject.toml[extra]`, `uv.lock:group`) or a list of requirements.
     base_image_repo: repository of base images for `container_image="prebuilt"`.
     zone, project, cluster, namespace: where; each falls back to its `KINETIC_*` variable.
     capture_env_vars: names, or prefixes ending in `*`, of variables the job should see.
@@ -93,6 +99,7 @@ def run(
         timeout=timeout,
         retries=retries,
         infrastructure_retries=infrastructure_retries,
+        requirements=requirements,
         debug=debug,
         cpu=cpu,
         disk=disk,

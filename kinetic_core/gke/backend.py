@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -56,15 +55,6 @@ class GkeBackend:
     def key(self) -> str:
         return f"gke:{self._target}:{self.store.uri}"
 
-    def image(self) -> str:
-        """`KINETIC_CONTAINER_IMAGE`: images are not built in this version."""
-        if not self._settings.container_image:
-            raise ConfigurationError(
-                "no container image: pass container_image=, or set KINETIC_CONTAINER_IMAGE, to an image with "
-                f"Python {sys.version_info[0]}.{sys.version_info[1]} and what your function imports"
-            )
-        return self._settings.container_image
-
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Refuse slices of several hosts, and a cluster that cannot be reached."""
         if spec.accelerator.hosts > 1:
@@ -72,8 +62,6 @@ class GkeBackend:
                 f"accelerator={str(spec.accelerator)!r} is {spec.accelerator.hosts} hosts; this version runs "
                 "jobs of one"
             )
-        if not spec.container_image:
-            self.image()
         return ()
 
     def check_output_dir(self, place: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 
 from packaging.requirements import Requirement
 
@@ -24,6 +25,8 @@ _TORCH = frozenset({"torch", "torchvision", "torchaudio", "torch-xla"})
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", *_TORCH})
 _DRIVERS = frozenset({"libtpu", "libtpu-nightly"})
 """Come with `jax[tpu]`, in the one version that fits."""
+_OURS = ("cloudpickle", "google-cloud-storage")
+"""What runs a function needs: cloudpickle as the client has it, and Cloud Storage for outputs."""
 _WITH_JAX = frozenset({"flax", "optax", "orbax-checkpoint", "equinox", "maxtext", "google-tunix", "vllm-tpu"})
 """Bring their own jax along: none is added, but the accelerator's build of it is asked for."""
 
@@ -33,12 +36,14 @@ class Installation:
     """What goes into an image, as lines of requirements files.
 
     `runtime` is the framework's layer, shared by all projects with the same framework lines; `lines` is
-    everything, resolved together. `torch_backend` is uv's option, "" for the index's own build.
+    everything, resolved together; `ours` is what running a function needs. `torch_backend` is uv's option,
+    "" for the index's own build.
     """
 
     runtime: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    ours: tuple[str, ...] = ()
     torch_backend: str = ""
     keras_backend: str = "jax"
     notices: tuple[str, ...] = ()
@@ -63,10 +68,15 @@ def choose(dependencies: Dependencies, kind: str) -> Installation:
         runtime=(*dependencies.options, *lines(frameworks)) if frameworks else (),
         lines=(*dependencies.options, *lines(wanted)),
         constraints=lines(dependencies.constraints),
+        ours=tuple(_our_line(name) for name in _OURS if name not in names),
         torch_backend="cpu" if kind != "gpu" and _TORCH & names else "",
         keras_backend=_keras_backend(names),
         notices=tuple(notices),
     )
+
+
+def _our_line(name: str) -> str:
+    return f"cloudpickle=={version(name)}" if name == "cloudpickle" else name
 
 
 def _defaults(names: set[str], dependencies: Dependencies, kind: str) -> list[Wanted]:

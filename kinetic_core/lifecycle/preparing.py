@@ -19,6 +19,7 @@ from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.digests import spec_digest
+from kinetic_core.lifecycle.imaging import Image, find_image
 from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.shipping import Substitutes
@@ -63,6 +64,7 @@ class Packed:
     backend: Backend
     settings: Settings
     options: RunOptions
+    image: Image
     tree: str
     volumes: tuple[Mapping[str, Any], ...]
     substitutes: Substitutes
@@ -98,14 +100,15 @@ def pack(
     calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
     tolerant: bool = False,
     progress: Progress = lambda _phase: None,
+    dry: bool = False,
 ) -> Packed:
     """Pack a function, its project and volumes, and store the files the store lacks.
 
     `backend`: instead of the one that options and settings name.
     `calls`: the arguments the function will be called with, to find the data in them: data below the
     project is stored as data, not again with the project. `tolerant` leaves arguments that cannot be
-    pickled to be told when they are addressed. Raises InvalidRequest or one of its kinds,
-    ConfigurationError or StoreError; before anything is stored if the call is at fault.
+    pickled to be told when they are addressed. `dry` builds no image. Raises InvalidRequest or one of its
+    kinds, ConfigurationError, ImageError or StoreError; before anything is stored if the call is at fault.
     """
     settings = settings or read_settings()
     if backend is None:
@@ -125,6 +128,7 @@ def pack(
             if not tolerant:
                 raise
     substitutes.note(options.volumes.values())
+    image = find_image(options, settings, backend, project, source_file(function), progress, dry=dry)
     progress("uploading")
     tree = store_project(
         project,
@@ -138,12 +142,12 @@ def pack(
     if substitutes.found:
         substitutes.store(backend.store, settings.cache)
         packed_function = pack_function(function, project, modules, substitutes)
-    give(project.root, (*notices, *only_notice(project), *tree.notices))
+    give(project.root, (*notices, *image.notices, *only_notice(project), *tree.notices))
     volumes = tuple(
         {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
     )
     return Packed(
-        function, packed_function, spec, backend, settings, options, tree.sha256, volumes, substitutes
+        function, packed_function, spec, backend, settings, options, image, tree.sha256, volumes, substitutes
     )
 
 
@@ -201,6 +205,7 @@ def prepare(
     settings: Settings | None = None,
     backend: Backend | None = None,
     progress: Progress = lambda _phase: None,
+    dry: bool = False,
 ) -> Prepared:
     """Pack and address one call. Raises as `pack` and `address` do, before anything is stored."""
     arguments = dict(call.kwargs or {})
@@ -212,6 +217,7 @@ def prepare(
         backend=backend,
         calls=[(call.args, arguments)],
         progress=progress,
+        dry=dry,
     )
     return address(packed, call.args, arguments, job_id=job_id)
 
@@ -276,7 +282,7 @@ def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: G
         namespace=spec.namespace,
         bucket_name="",
         k8s_name=JOB_NAME.format(job_id),
-        image_uri=packed.backend.image() if local else spec.container_image or packed.backend.image(),
+        image_uri=packed.image.uri,
         accelerator=str(spec.accelerator),
         func_name=spec.function_name,
         display_name=f"kinetic-{spec.function_name}-{job_id}",

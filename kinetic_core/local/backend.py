@@ -57,10 +57,6 @@ class LocalBackend:
     def key(self) -> str:
         return f"local:{self._layout.root}"
 
-    def image(self) -> str:
-        """This interpreter: what is installed here is what jobs can import."""
-        return sys.executable
-
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Raises BackendUnavailable if jobs cannot run here, or not with that memory limit."""
         if os.name != "posix":

@@ -1,0 +1,98 @@
+"""Which image a job runs in: the one that is named, one with its dependencies, or this interpreter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetic_core.configuration import Settings
+from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.packaging.project import Project
+
+if TYPE_CHECKING:
+    from kinetic_core.image.runtimes import Installation
+
+BUNDLED = "bundled"
+PREBUILT = "prebuilt"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A container image: `uri` is what runs, `name` says what is in it, whoever built it."""
+
+    uri: str
+    name: str
+    notices: tuple[str, ...] = ()
+
+
+def find_image(
+    options: RunOptions,
+    settings: Settings,
+    backend: Backend,
+    project: Project,
+    script: Path | None,
+    progress: Callable[[str], None],
+    *,
+    dry: bool = False,
+) -> Image:
+    """The image for a call, built first if it has to be; `dry` only names what would be built.
+
+    Raises InvalidDependencies before anything is built, ImageError if it cannot be, ConfigurationError.
+    """
+    if backend.name == "local":
+        unused = "requirements= is not installed by backend 'local': jobs have what this interpreter has"
+        return Image(sys.executable, "", () if options.requirements is None else (unused,))
+    asked = options.container_image or settings.container_image or BUNDLED
+    if asked not in (BUNDLED, PREBUILT):
+        if options.requirements is not None:
+            raise InvalidRequest(
+                f"requirements= is not used with container_image={asked!r}, which has what it has; drop one "
+                "of them, or use 'bundled' or 'prebuilt'"
+            )
+        return Image(asked, asked)
+    installation = _installation(options, project, script)
+    return _bundled(options, settings, installation, progress, dry=dry)
+
+
+def _installation(options: RunOptions, project: Project, script: Path | None) -> Installation:
+    from kinetic_core.image.discovery import find_dependencies
+    from kinetic_core.image.lock_files import environment
+    from kinetic_core.image.runtimes import choose
+
+    accelerator = options.accelerator
+    target = environment(accelerator.architecture)
+    found = find_dependencies(options.requirements, root=project.root, script=script, target=target)
+    return choose(found, accelerator.kind)
+
+
+def _bundled(
+    options: RunOptions,
+    settings: Settings,
+    installation: Installation,
+    progress: Callable[[str], None],
+    *,
+    dry: bool,
+) -> Image:
+    from kinetic_core.image.bundled import Workshop, bundled_image
+    from kinetic_core.image.recipe import Recipe
+
+    accelerator = options.accelerator
+    if accelerator.architecture != "amd64":
+        raise InvalidRequest(
+            f"accelerator={str(accelerator)!r} needs an image for {accelerator.architecture}, and Cloud "
+            "Build makes them for amd64: pass container_image= with one of your own"
+        )
+    recipe = Recipe(accelerator.kind, installation)
+    workshop = Workshop.of_cluster(
+        options.project or settings.project,
+        options.zone or settings.zone,
+        options.cluster or settings.cluster,
+    )
+    name = workshop.address(recipe.tag)
+    uri = name if dry else bundled_image(recipe, workshop, progress)
+    return Image(uri, name, installation.notices)

@@ -1,0 +1,146 @@
+"""Images for jobs: really built, really pulled, by one build however many clients ask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.errors import ConfigurationError, ImageError, InvalidDependencies
+from kinetic_core.image.bundled import Workshop, bundled_image
+from kinetic_core.image.recipe import Recipe
+from kinetic_core.image.requirements_file import parse_requirements
+from kinetic_core.image.runtimes import choose
+from tests.gke.images import GOOGLE, LOCATION, REGION, ZONE, Images, own_images
+
+
+@pytest.fixture(scope="module")
+def _own_images() -> Iterator[Images]:
+    if "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD" not in GOOGLE:
+        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in GOOGLE.items():
+            patch.setenv(name, value)
+        with own_images() as images:
+            yield images
+
+
+@pytest.fixture
+def images(gke: dict[str, str], _own_images: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
+    """The settings of somebody whose images are built."""
+    monkeypatch.delenv("KINETIC_CONTAINER_IMAGE")
+    for name, value in _own_images.settings.items():
+        monkeypatch.setenv(name, value)
+    return _own_images
+
+
+def recipe(*requirements: str) -> Recipe:
+    return Recipe("cpu", choose(parse_requirements(requirements, "requirements", Path()), "cpu"))
+
+
+def build(images: Images, *requirements: str) -> tuple[str, list[str]]:
+    """The image with these requirements, and what was told meanwhile."""
+    told: list[str] = []
+    workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
+    return bundled_image(recipe(*requirements), workshop, told.append), told
+
+
+@kinetic_core.run(accelerator="cpu", requirements=["six==1.17.0"])
+def imported() -> tuple[str, str]:
+    import os
+
+    import six
+
+    return six.__version__, os.environ["KERAS_BACKEND"]
+
+
+def test_a_job_runs_in_the_image_built_for_it(images: Images) -> None:
+    handle = imported.run_async()
+    assert handle.image_uri.startswith(
+        f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}/base@sha256:"
+    )
+    assert handle.result(stream_logs=False) == ("1.17.0", "jax")
+    before = images.builds, images.requests
+    again = imported.run_async()
+    assert again.image_uri == handle.image_uri
+    assert images.builds == before[0]
+    assert images.requests - before[1] <= 2
+    again.cancel()
+
+
+def test_what_cannot_be_installed_is_refused_before_anything_is_built(images: Images) -> None:
+    before = images.requests
+    with pytest.raises(InvalidDependencies, match=r"requirements:1: '\.' is a path"):
+        kinetic_core.run(accelerator="cpu", requirements=["-e ."])(imported.__wrapped__).run_async()
+    assert images.requests == before
+
+
+def test_a_build_that_fails_says_where_and_why(images: Images) -> None:
+    with pytest.raises(ImageError, match="in step 'dependencies'") as caught:
+        build(images, "no-such-package-anywhere==1")
+    assert "no-such-package-anywhere was not found" in str(caught.value)
+    assert "change the requirement" in str(caught.value)
+    assert "no-such-package-anywhere" in str(caught.value.args)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("attrs", {"status": 429}),
+        ("attrs>20", {"status": 503}),
+        ("attrs>21", {"drop": True}),
+        ("attrs>22", {"drop": "before"}),
+    ],
+)
+def test_the_build_service_is_ill(images: Images, name: str, fault: dict[str, object]) -> None:
+    with images.fault(match=f"POST .*/{REGION}/builds$", **fault):
+        uri, told = build(images, name)
+    assert "@sha256:" in uri
+    assert any("Installed" in line for line in told)
+    assert (
+        images.builds[Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe(name).tag)]
+        == 1
+    )
+
+
+def test_the_registry_refuses(images: Images) -> None:
+    with (
+        images.fault(match=f"GET .*/kn-{images.cluster}/packages", status=403, message="denied"),
+        pytest.raises(ConfigurationError, match=r"HTTP 403: denied.*guides/images\.md"),
+    ):
+        build(images, "idna")
+
+
+def test_there_is_no_repository(images: Images) -> None:
+    with pytest.raises(ConfigurationError, match="gcloud artifacts repositories create kn-nowhere"):
+        bundled_image(recipe("idna"), Workshop.of_cluster("test-project", ZONE, "nowhere"), print)
+
+
+def test_many_clients_make_one_build(images: Images) -> None:
+    """Eight threads and four processes; the first is slow to start its build, so that all others see it."""
+    program = (
+        "from tests.gke.test_images import recipe; from kinetic_core.image.bundled import *\n"
+        f"w = Workshop.of_cluster('test-project', {ZONE!r}, {images.cluster!r})\n"
+        "print(bundled_image(recipe('toolz'), w, lambda line: None))"
+    )
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(build(images, "toolz")[0])) for _ in range(8)]
+    with images.fault(match=f"POST .*/{REGION}/builds$", delay=4):
+        others = [
+            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        found += [process.communicate()[0].strip() for process in others]
+        for thread in threads:
+            thread.join()
+    assert len(found) == 12
+    assert len(set(found)) == 1
+    address = Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe("toolz").tag)
+    assert images.builds[address] == 1
