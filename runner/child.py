@@ -34,6 +34,12 @@ def run_child(job: Job, store: Store) -> None:
         phase = "python"
         _check_python(header)
         os.environ.update(header["env"])
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+        if header.get("dependencies"):
+            phase = "dependencies"
+            from .dependencies import install
+
+            install(header["dependencies"], job.work_dir)
         phase = "project files"
         world = make_world(job, store, header)
         phase = "unpickle"

@@ -55,6 +55,7 @@ def run(
     labels: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
     run_as_root: bool = False,
+    cache_volume: str | None = None,
 ) -> Decorator:
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
 
@@ -64,7 +65,8 @@ def run(
         dependencies, `"prebuilt"` for a base image that gets them when the job starts.
     requirements: what the job needs installed, instead of what the project's files say: a path
         (`requirements.txt`, `pyproject.toml[extra]`, `uv.lock:group`) or a list of requirements.
-    base_image_repo: repository of base images for `container_image="prebuilt"`.
+    base_image_repo: repository of base images for `container_image="prebuilt"`, made by
+        `kinetic_core.build_image`; falls back to `KINETIC_BASE_IMAGE_REPO`, then to the cluster's own.
     zone, project, cluster, namespace: where; each falls back to its `KINETIC_*` variable.
     capture_env_vars: names, or prefixes ending in `*`, of variables the job should see.
     backend: `"local"`, `"gke"` or `"pathways"`; falls back to `KINETIC_BACKEND`.
@@ -81,6 +83,7 @@ def run(
         Kubernetes and GKE mean them.
     secrets: variable to `"secret/key"` of the namespace; the value never leaves the cluster.
     run_as_root: for images that need it; else the pod runs as user 1000.
+    cache_volume: a PersistentVolumeClaim that keeps downloaded packages for `"prebuilt"` images.
 
     What is about pods has no effect with backend "local", except that `secrets` is refused there.
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its
@@ -112,6 +115,7 @@ def run(
         labels=labels,
         secrets=secrets,
         run_as_root=run_as_root,
+        cache_volume=cache_volume,
         container_image=container_image,
         base_image_repo=base_image_repo,
         zone=zone,

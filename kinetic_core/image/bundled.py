@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -103,25 +103,29 @@ def _request(recipe: Recipe, workshop: Workshop, mark: str) -> Json:
     source = source_object(recipe.tag, mark)
     pinned = f"{workshop.repository.address}/{PACKAGE}@{known}" if known else base
     workshop.store.create(source, recipe.context(pinned))
-    steps = (
-        []
-        if known
-        else [
-            _step("base", "build", "-f", "Dockerfile.base", "-t", base, "."),
-            _step("base-push", "push", base),
-        ]
-    )
+    steps = [] if known else [_base(base), ("base-push", ("push", base))]
+    steps.append(("dependencies", ("build", "-t", image, ".")))
+    return request_of(workshop, source, steps, image)
+
+
+def _base(base: str) -> tuple[str, tuple[str, ...]]:
+    return "base", ("build", "-f", "Dockerfile.base", "-t", base, ".")
+
+
+def request_of(
+    workshop: Workshop, source: str, steps: Sequence[tuple[str, Sequence[str]]], image: str
+) -> Json:
+    """What to ask Cloud Build for: steps by name, each the arguments of docker; `image` is pushed."""
     bucket, _, prefix = workshop.store.uri.removeprefix("gs://").partition("/")
     return {
         "source": {"storageSource": {"bucket": bucket, "object": f"{prefix}/{source}" if prefix else source}},
-        "steps": [*steps, _step("dependencies", "build", "-t", image, ".")],
+        "steps": [
+            {"id": name, "name": "gcr.io/cloud-builders/docker", "args": list(arguments)}
+            for name, arguments in steps
+        ],
         "images": [image],
         "timeout": TIMEOUT,
         "serviceAccount": workshop.account,
         "logsBucket": workshop.store.uri,
         "options": {"logging": "GCS_ONLY"},
     }
-
-
-def _step(name: str, *arguments: str) -> Json:
-    return {"id": name, "name": "gcr.io/cloud-builders/docker", "args": list(arguments)}

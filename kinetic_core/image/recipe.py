@@ -107,8 +107,7 @@ class Recipe:
         )
 
     def _options(self) -> str:
-        backend = self.installation.torch_backend
-        return f" --torch-backend={backend}" if backend else ""
+        return "".join(f" {option}" for option in self.installation.uv_options)
 
 
 def archive(files: Mapping[str, str]) -> bytes:

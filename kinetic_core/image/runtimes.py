@@ -48,6 +48,11 @@ class Installation:
     keras_backend: str = "jax"
     notices: tuple[str, ...] = ()
 
+    @property
+    def uv_options(self) -> tuple[str, ...]:
+        """What `uv pip` is called with."""
+        return (f"--torch-backend={self.torch_backend}",) if self.torch_backend else ()
+
 
 def choose(dependencies: Dependencies, kind: str) -> Installation:
     """The installation for an accelerator's kind: `cpu`, `gpu` or `tpu`.

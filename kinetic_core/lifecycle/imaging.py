@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kinetic_core._runner.wire import digest
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.backends import Backend
@@ -15,6 +17,7 @@ from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.packaging.project import Project
 
 if TYPE_CHECKING:
+    from kinetic_core.image.bundled import Workshop
     from kinetic_core.image.runtimes import Installation
 
 BUNDLED = "bundled"
@@ -28,6 +31,8 @@ class Image:
     uri: str
     name: str
     notices: tuple[str, ...] = ()
+    dependencies: Mapping[str, Any] | None = None
+    """What the job installs before its function is loaded, see `runner/dependencies.py`."""
 
 
 def find_image(
@@ -56,6 +61,8 @@ def find_image(
             )
         return Image(asked, asked)
     installation = _installation(options, project, script)
+    if asked == PREBUILT:
+        return _prebuilt(options, settings, installation)
     return _bundled(options, settings, installation, progress, dry=dry)
 
 
@@ -78,7 +85,7 @@ def _bundled(
     *,
     dry: bool,
 ) -> Image:
-    from kinetic_core.image.bundled import Workshop, bundled_image
+    from kinetic_core.image.bundled import bundled_image
     from kinetic_core.image.recipe import Recipe
 
     accelerator = options.accelerator
@@ -87,12 +94,33 @@ def _bundled(
             f"accelerator={str(accelerator)!r} needs an image for {accelerator.architecture}, and Cloud "
             "Build makes them for amd64: pass container_image= with one of your own"
         )
-    recipe = Recipe(accelerator.kind, installation)
-    workshop = Workshop.of_cluster(
+    recipe, workshop = Recipe(accelerator.kind, installation), _workshop(options, settings)
+    name = workshop.address(recipe.tag)
+    uri = name if dry else bundled_image(recipe, workshop, progress)
+    return Image(uri, name, installation.notices)
+
+
+def _prebuilt(options: RunOptions, settings: Settings, installation: Installation) -> Image:
+    from kinetic_core.image.prebuilt import base_image
+
+    repository = (
+        options.base_image_repo or settings.base_image_repo or _workshop(options, settings).repository.address
+    )
+    dependencies = {
+        "lines": list(installation.lines),
+        "constraints": list(installation.constraints),
+        "options": list(installation.uv_options),
+    }
+    uri, notices = base_image(repository, options.accelerator.kind)
+    name = f"{uri.partition('@')[0]} {digest(json.dumps(dependencies, sort_keys=True).encode())}"
+    return Image(uri, name, (*installation.notices, *notices), dependencies)
+
+
+def _workshop(options: RunOptions, settings: Settings) -> Workshop:
+    from kinetic_core.image.bundled import Workshop
+
+    return Workshop.of_cluster(
         options.project or settings.project,
         options.zone or settings.zone,
         options.cluster or settings.cluster,
     )
-    name = workshop.address(recipe.tag)
-    uri = name if dry else bundled_image(recipe, workshop, progress)
-    return Image(uri, name, installation.notices)

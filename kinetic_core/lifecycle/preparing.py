@@ -192,6 +192,7 @@ def address(
         volumes=packed.volumes,
         output_dir=outputs,
         spec_digest=digest,
+        dependencies=packed.image.dependencies,
     )
     reference = _reference(packed, spec, name, digest, group)
     return Prepared(packed.backend, spec, reference, payload, is_new=job_id is None or group is not None)

@@ -17,7 +17,8 @@ class PodOptions:
     """What a user may say about the pod besides its accelerator. Means something on a cluster only.
 
     `cpu` is in cores, `disk` in bytes, both requested; None leaves them to the accelerator's machine.
-    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue.
+    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue, `cache_volume` a
+    PersistentVolumeClaim for downloaded packages.
     """
 
     cpu: float | None = None
@@ -31,6 +32,7 @@ class PodOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     run_as_root: bool = False
+    cache_volume: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

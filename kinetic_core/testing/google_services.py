@@ -35,6 +35,8 @@ class FakeGoogle:
         if "/tags/" in path:
             tag = path.rpartition("/")[2]
             return (200, {"version": f"v/{self.tags[tag]}"}) if tag in self.tags else (404, {})
+        if path.endswith("/tags"):
+            return 200, {"tags": [{"name": f"{path}/{tag}"} for tag in self.tags]}
         if path.endswith("/builds") and method == "POST":
             return 200, {"metadata": {"build": self._start(body)}}
         if path.endswith("/builds"):

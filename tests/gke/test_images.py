@@ -144,3 +144,38 @@ def test_many_clients_make_one_build(images: Images) -> None:
     assert len(set(found)) == 1
     address = Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe("toolz").tag)
     assert images.builds[address] == 1
+
+
+def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(images: Images) -> None:
+    address = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    options = {"accelerator": "cpu", "container_image": "prebuilt"}
+    job = kinetic_core.run(**options, requirements=["cowsay==6.1", "cloudpickle"])
+
+    @job
+    def installed() -> tuple[str, bool, str]:
+        import os
+        import subprocess
+
+        import cloudpickle
+        import cowsay
+
+        done = subprocess.run(
+            ["python", "-c", "import cowsay, cloudpickle; print('ok')"], capture_output=True
+        )
+        inside = cloudpickle.__file__.startswith(os.environ["VIRTUAL_ENV"])
+        return cowsay.__version__, inside, done.stdout.decode().strip()
+
+    with pytest.raises(ConfigurationError, match=r"no base image .*it has none of that kind.*build_image"):
+        installed.run_async()
+    built = kinetic_core.build_image(address, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    assert built["cpu"].startswith(f"{address}/base-cpu@sha256:")
+    handle = installed.run_async()
+    assert handle.image_uri == built["cpu"]
+    assert handle.result(stream_logs=False) == ("6.1", False, "ok")
+    impossible = kinetic_core.run(**options, requirements=["no-such-package-anywhere"])(lambda: 1)
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="no-such-package-anywhere was not found"):
+        impossible.run_async().result(stream_logs=False)
+
+
+def _dockerfile() -> Path:
+    return Path(__file__).parent / "Dockerfile.base"
