@@ -35,6 +35,11 @@ def run_child(job: Job, store: Store) -> None:
         _check_python(header)
         os.environ.update(header["env"])
         os.environ.setdefault("KERAS_BACKEND", "jax")
+        if header.get("secrets"):
+            phase = "secrets"
+            from .secret_manager import read_secrets
+
+            os.environ.update(read_secrets(header["secrets"]))
         if header.get("dependencies"):
             phase = "dependencies"
             from .dependencies import install

@@ -26,6 +26,7 @@ _TIMEOUT = 60.0
 _PIECE = 1 << 20
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _METADATA_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105  a path
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _SPARE_SECONDS = 300.0
 
 Answer = tuple[int, bytes]
@@ -168,14 +169,14 @@ class GcsStore:
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             return {}
         if not self._token or self._clock() >= self._expires - _SPARE_SECONDS:
-            self._token, self._expires = _token(self._clock())
+            self._token, self._expires = access_token(self._clock())
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def _token(now: float) -> tuple[str, float]:
+def access_token(now: float, scope: str = _SCOPE) -> tuple[str, float]:
     """An access token and when it ends (Unix seconds)."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return _token_of_credentials(now)
+        return _token_of_credentials(now, scope)
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     connection = http.client.HTTPConnection(host, timeout=10)
     try:
@@ -190,11 +191,10 @@ def _token(now: float) -> tuple[str, float]:
     return values["access_token"], now + values["expires_in"]
 
 
-def _token_of_credentials(now: float) -> tuple[str, float]:
+def _token_of_credentials(now: float, scope: str) -> tuple[str, float]:
     import google.auth  # type: ignore[import-untyped, unused-ignore]
     import google.auth.transport.requests  # type: ignore[import-untyped, unused-ignore]
 
-    scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
-    credentials, _ = google.auth.default(scopes=scopes)
+    credentials, _ = google.auth.default(scopes=[scope])
     credentials.refresh(google.auth.transport.requests.Request())
     return cast("str", credentials.token), now + 1800

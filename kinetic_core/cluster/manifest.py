@@ -218,6 +218,6 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
             "name": name,
             "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), place.split("/"), strict=True))},
         }
-        for name, place in spec.pod.secrets.items()
+        for name, place in spec.pod.cluster_secrets.items()
     ]
     return plain + downward + secrets

@@ -81,7 +81,8 @@ def run(
     cpu, disk: cores and ephemeral storage to ask for; None for what the accelerator's machine has.
     reservation, priority_class, queue (of Kueue), service_account, node_selector, tolerations, labels: as
         Kubernetes and GKE mean them.
-    secrets: variable to `"secret/key"` of the namespace; the value never leaves the cluster.
+    secrets: variable to `"secret/key"` of the namespace, or to `"projects/P/secrets/S"` of Secret Manager,
+        which the pod reads; the value never leaves the cluster.
     run_as_root: for images that need it; else the pod runs as user 1000.
     cache_volume: a PersistentVolumeClaim that keeps downloaded packages for `"prebuilt"` images.
 

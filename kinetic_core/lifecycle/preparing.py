@@ -193,6 +193,7 @@ def address(
         output_dir=outputs,
         spec_digest=digest,
         dependencies=packed.image.dependencies,
+        secrets=spec.pod.managed_secrets,
     )
     reference = _reference(packed, spec, name, digest, group)
     return Prepared(packed.backend, spec, reference, payload, is_new=job_id is None or group is not None)

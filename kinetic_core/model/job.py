@@ -17,8 +17,8 @@ class PodOptions:
     """What a user may say about the pod besides its accelerator. Means something on a cluster only.
 
     `cpu` is in cores, `disk` in bytes, both requested; None leaves them to the accelerator's machine.
-    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue, `cache_volume` a
-    PersistentVolumeClaim for downloaded packages.
+    `secrets` maps a variable's name to `secret/key`, or to `projects/P/secrets/S/versions/V`. `queue` is a
+    Kueue LocalQueue, `cache_volume` a PersistentVolumeClaim for downloaded packages.
     """
 
     cpu: float | None = None
@@ -33,6 +33,16 @@ class PodOptions:
     secrets: Mapping[str, str] = field(default_factory=dict)
     run_as_root: bool = False
     cache_volume: str | None = None
+
+    @property
+    def managed_secrets(self) -> dict[str, str]:
+        """Those of Secret Manager, which the runner reads."""
+        return {name: place for name, place in self.secrets.items() if place.startswith("projects/")}
+
+    @property
+    def cluster_secrets(self) -> dict[str, str]:
+        """Those of the namespace, which the kubelet sets."""
+        return {name: place for name, place in self.secrets.items() if not place.startswith("projects/")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def payload_frame(
     output_dir: str,
     spec_digest: str,
     dependencies: Mapping[str, Any] | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> bytes:
     """The bytes of `jobs/{id}/payload.pkl`; its header is read before anything in it is unpickled."""
     project = function.project
@@ -81,6 +82,7 @@ def payload_frame(
         "output_dir": output_dir,
         "spec_digest": spec_digest,
         "dependencies": dependencies,
+        "secrets": dict(secrets or {}),
     }
     parts = {
         "function": function.pickle.body,

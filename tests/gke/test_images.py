@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from kinetic_core.image.bundled import Workshop, bundled_image
 from kinetic_core.image.recipe import Recipe
 from kinetic_core.image.requirements_file import parse_requirements
 from kinetic_core.image.runtimes import choose
+from kinetic_core.storage.gcs import GcsObjectStore
 from tests.gke.images import GOOGLE, LOCATION, REGION, ZONE, Images, own_images
 
 
@@ -80,12 +82,17 @@ def test_what_cannot_be_installed_is_refused_before_anything_is_built(images: Im
     assert images.requests == before
 
 
-def test_a_build_that_fails_says_where_and_why(images: Images) -> None:
+def test_a_build_that_fails_says_where_and_why(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-of-the-submitter")
     with pytest.raises(ImageError, match="in step 'dependencies'") as caught:
         build(images, "no-such-package-anywhere==1")
     assert "no-such-package-anywhere was not found" in str(caught.value)
     assert "change the requirement" in str(caught.value)
-    assert "no-such-package-anywhere" in str(caught.value.args)
+    store = GcsObjectStore.at(f"test-project-kn-{images.cluster}-builds")
+    kept = {info.name: store.read(info.name) for info in store.list("")}
+    sources = [gzip.decompress(body) for name, body in kept.items() if name.startswith("source/")]
+    assert any(b"no-such-package-anywhere" in source for source in sources)
+    assert not any(b"canary-of-the-submitter" in body for body in [*kept.values(), *sources])
 
 
 @pytest.mark.parametrize(
@@ -179,3 +186,14 @@ def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(images: Im
 
 def _dockerfile() -> Path:
     return Path(__file__).parent / "Dockerfile.base"
+
+
+def test_an_image_without_python_says_so(images: Images) -> None:
+    address = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    file = Path(__file__).parent / "Dockerfile.nothing"
+    built = kinetic_core.build_image(address, ["cpu"], tag="bare", dockerfile=file, progress=lambda _: None)
+    handle = kinetic_core.run(accelerator="cpu", container_image=built["cpu"])(lambda: 1).run_async()
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="python3") as caught:
+        handle.result(stream_logs=False)
+    print(caught.value)
+    assert "PATH" in str(caught.value)
