@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from kinetic_core.errors import ConfigurationError
+from kinetic_core.errors import ConfigurationError, ImageError
 from kinetic_core.image.cloud_build import TIMEOUT, CloudBuild
 from kinetic_core.image.google_api import GoogleApi, Json
 from kinetic_core.image.recipe import PACKAGE, Recipe
@@ -54,6 +54,16 @@ class Workshop:
             f"projects/{project}/serviceAccounts/{account}",
         )
 
+    def check_bucket(self) -> None:
+        """Raise ConfigurationError if the bucket for builds cannot be used."""
+        try:
+            self.store.find("images")
+        except ConfigurationError as exc:
+            raise ConfigurationError(
+                f"builds need {self.store.uri}, which does not exist or may not be seen by this account. Make it "
+                f"once: gcloud storage buckets create {self.store.uri} --uniform-bucket-level-access"
+            ) from exc
+
     def address(self, tag: str) -> str:
         return f"{self.repository.address}/{PACKAGE}:{tag}"
 
@@ -80,7 +90,8 @@ def bundled_image(recipe: Recipe, workshop: Workshop, say: Callable[[str], None]
         try:
             flight.set_result(_found_or_built(recipe, tag, workshop, say))
         except BaseException as exc:
-            flight.set_exception(exc)
+            told = exc if isinstance(exc, Exception) else ImageError("the thread that built was interrupted")
+            flight.set_exception(told)
             raise
     return f"{workshop.repository.address}/{PACKAGE}@{flight.result()}"
 
@@ -92,6 +103,7 @@ def _found_or_built(recipe: Recipe, tag: str, workshop: Workshop, say: Callable[
     if (digest := present()) is not None:
         return digest
     workshop.repository.check(workshop.registry)
+    workshop.check_bucket()
     order = Order(tag, present, lambda mark: _request(recipe, workshop, mark))
     return build_once(order, workshop.builds, workshop.store, say)
 

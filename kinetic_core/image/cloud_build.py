@@ -61,6 +61,13 @@ class CloudBuild:
         found = self.api.get(self._path, filter=f'tags="{mark}"') or {}
         return next(iter(found.get("builds", ())), None)
 
+    def page(self, build_id: str) -> str:
+        """Where people see a build."""
+        return (
+            f"https://console.cloud.google.com/cloud-build/builds;region={self.region}/{build_id}"
+            f"?project={self.project}"
+        )
+
     def get(self, build_id: str) -> Json | None:
         return self.api.get(f"{self._path}/{build_id}")
 

@@ -95,11 +95,18 @@ def _above(start: Path, target: Mapping[str, str]) -> Dependencies:
             found = _read(file, file.name, target)
             notices += found.notices
             if found.wanted or file.name == _ORDER[0]:
-                notices += _passed_over(file, files)
+                notices += [*_passed_over(file, files), *_from_afar(file, start)]
                 return replace(found, notices=tuple(notices))
         if (folder / ".git").exists() or folder in (Path.home(), Path(folder.anchor)):
             break
     return Dependencies(notices=tuple(notices))
+
+
+def _from_afar(file: Path, start: Path) -> list[str]:
+    """A file above that may be of something else: nothing says where the project ends."""
+    if file.parent == start or any((folder / ".git").exists() for folder in (start, *start.parents)):
+        return []
+    return [f"{file} says what to install: the first such file above {start}, which is in no repository"]
 
 
 def _passed_over(file: Path, files: Sequence[Path]) -> list[str]:

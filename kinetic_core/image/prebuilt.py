@@ -88,6 +88,7 @@ def build_image(
         raise InvalidRequest(f"categories={categories!r} must be a list with some of {', '.join(KINDS)}")
     own = None if dockerfile is None else Path(dockerfile).read_text("utf-8")
     target.check(workshop.registry)
+    workshop.check_bucket()
 
     def build(kind: str) -> str | KineticError:
         try:

@@ -43,7 +43,7 @@ def build_once(order: Order, builds: CloudBuild, store: ObjectStore, say: Callab
             build_id = _build_of(order.tag, number, builds, store)
             build = builds.get(build_id) if build_id else None
             if build_id and build is not None and build["status"] in LIVE:
-                say(f"somebody builds this image already: build {build_id}")
+                say(f"somebody builds this image already: {builds.page(build_id)}")
                 return builds.follow(build_id, say)
         if (digest := order.present()) is not None:  # finished while we looked
             return digest
@@ -90,7 +90,7 @@ def _build(
     if not _close(store, name, build_id):
         builds.cancel(build_id)
         return None
-    say(f"building the image: build {build_id}")
+    say(f"building the image: {builds.page(build_id)}")
     digest = builds.follow(build_id, say)
     store.delete(source_object(order.tag, mark))
     return digest

@@ -60,13 +60,15 @@ def find_image(
                 "of them, or use 'bundled' or 'prebuilt'"
             )
         return Image(asked, asked)
-    installation = _installation(options, project, script)
+    installation = _installation(options, project, script, progress)
     if asked == PREBUILT:
         return _prebuilt(options, settings, installation)
     return _bundled(options, settings, installation, progress, dry=dry)
 
 
-def _installation(options: RunOptions, project: Project, script: Path | None) -> Installation:
+def _installation(
+    options: RunOptions, project: Project, script: Path | None, progress: Callable[[str], None]
+) -> Installation:
     from kinetic_core.image.discovery import find_dependencies
     from kinetic_core.image.lock_files import environment
     from kinetic_core.image.runtimes import choose
@@ -74,6 +76,7 @@ def _installation(options: RunOptions, project: Project, script: Path | None) ->
     accelerator = options.accelerator
     target = environment(accelerator.architecture)
     found = find_dependencies(options.requirements, root=project.root, script=script, target=target)
+    progress(f"dependencies: {found.source or 'none stated'}")
     return choose(found, accelerator.kind)
 
 

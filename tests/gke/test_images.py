@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def build(images: Images, *requirements: str) -> tuple[str, list[str]]:
     told: list[str] = []
     workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
     return bundled_image(recipe(*requirements), workshop, told.append), told
+
+
+def address(images: Images, *requirements: str) -> str:
+    return Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe(*requirements).tag)
+
+
+PROGRAM = f"""
+import sys
+from tests.gke.test_images import Workshop, bundled_image, recipe
+workshop = Workshop.of_cluster("test-project", {ZONE!r}, sys.argv[1])
+print(bundled_image(recipe(sys.argv[2]), workshop, lambda line: print(line, flush=True)))
+"""
 
 
 @kinetic_core.run(accelerator="cpu", requirements=["six==1.17.0"])
@@ -128,33 +141,56 @@ def test_there_is_no_repository(images: Images) -> None:
         bundled_image(recipe("idna"), Workshop.of_cluster("test-project", ZONE, "nowhere"), print)
 
 
+def test_there_is_no_bucket_for_builds(images: Images) -> None:
+    place = Workshop.of_cluster("test-project", ZONE, images.cluster)
+    store = GcsObjectStore.at("test-project-kn-nowhere-builds")
+    with pytest.raises(
+        ConfigurationError, match="gcloud storage buckets create gs://test-project-kn-nowhere"
+    ):
+        bundled_image(recipe("idna"), replace(place, store=store), print)
+
+
+def test_a_builder_that_is_killed_leaves_its_build_to_others(images: Images) -> None:
+    requirement = "six!=0.0.1"
+    builder = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, images.cluster, requirement], stdout=subprocess.PIPE, text=True
+    )
+    assert builder.stdout is not None
+    for line in builder.stdout:
+        if "building the image" in line:
+            break
+    builder.kill()
+    builder.wait()
+    builder.stdout.close()
+    uri, told = build(images, requirement)
+    assert "@sha256:" in uri
+    assert images.builds[address(images, requirement)] == 1
+    assert told == [] or "somebody builds this image already" in told[0]
+
+
 def test_many_clients_make_one_build(images: Images) -> None:
     """Eight threads and four processes; the first is slow to start its build, so that all others see it."""
-    program = (
-        "from tests.gke.test_images import recipe; from kinetic_core.image.bundled import *\n"
-        f"w = Workshop.of_cluster('test-project', {ZONE!r}, {images.cluster!r})\n"
-        "print(bundled_image(recipe('toolz'), w, lambda line: None))"
-    )
     found: list[str] = []
     threads = [threading.Thread(target=lambda: found.append(build(images, "toolz")[0])) for _ in range(8)]
     with images.fault(match=f"POST .*/{REGION}/builds$", delay=4):
         others = [
-            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, images.cluster, "toolz"], stdout=subprocess.PIPE, text=True
+            )
             for _ in range(4)
         ]
         for thread in threads:
             thread.start()
-        found += [process.communicate()[0].strip() for process in others]
+        found += [process.communicate()[0].splitlines()[-1] for process in others]
         for thread in threads:
             thread.join()
     assert len(found) == 12
     assert len(set(found)) == 1
-    address = Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe("toolz").tag)
-    assert images.builds[address] == 1
+    assert images.builds[address(images, "toolz")] == 1
 
 
 def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(images: Images) -> None:
-    address = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
     options = {"accelerator": "cpu", "container_image": "prebuilt"}
     job = kinetic_core.run(**options, requirements=["cowsay==6.1", "cloudpickle"])
 
@@ -174,8 +210,8 @@ def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(images: Im
 
     with pytest.raises(ConfigurationError, match=r"no base image .*it has none of that kind.*build_image"):
         installed.run_async()
-    built = kinetic_core.build_image(address, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
-    assert built["cpu"].startswith(f"{address}/base-cpu@sha256:")
+    built = kinetic_core.build_image(repository, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    assert built["cpu"].startswith(f"{repository}/base-cpu@sha256:")
     handle = installed.run_async()
     assert handle.image_uri == built["cpu"]
     assert handle.result(stream_logs=False) == ("6.1", False, "ok")
@@ -189,9 +225,11 @@ def _dockerfile() -> Path:
 
 
 def test_an_image_without_python_says_so(images: Images) -> None:
-    address = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
     file = Path(__file__).parent / "Dockerfile.nothing"
-    built = kinetic_core.build_image(address, ["cpu"], tag="bare", dockerfile=file, progress=lambda _: None)
+    built = kinetic_core.build_image(
+        repository, ["cpu"], tag="bare", dockerfile=file, progress=lambda _: None
+    )
     handle = kinetic_core.run(accelerator="cpu", container_image=built["cpu"])(lambda: 1).run_async()
     with pytest.raises(kinetic_core.errors.JobMisconfigured, match="python3") as caught:
         handle.result(stream_logs=False)

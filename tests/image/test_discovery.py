@@ -46,6 +46,13 @@ def test_a_project_file_that_says_nothing_is_passed(project: Path) -> None:
     assert lines(found(project, script=project / "src/train.py").wanted) == ("numpy",)
 
 
+def test_a_file_above_that_may_be_of_something_else_is_told(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("six\n")
+    (tmp_path / "inner").mkdir()
+    assert "in no repository" in found(tmp_path / "inner").notices[0]
+    assert found(tmp_path).notices == ()
+
+
 def test_never_beyond_the_repository(project: Path) -> None:
     inner = project / "inner"
     (inner / ".git").mkdir(parents=True)
