@@ -60,8 +60,8 @@ class Workshop:
             self.store.find("images")
         except ConfigurationError as exc:
             raise ConfigurationError(
-                f"builds need {self.store.uri}, which does not exist or may not be seen by this account. Make it "
-                f"once: gcloud storage buckets create {self.store.uri} --uniform-bucket-level-access"
+                f"builds need {self.store.uri}, which does not exist or may not be seen by this account. "
+                f"Make it once: gcloud storage buckets create {self.store.uri} --uniform-bucket-level-access"
             ) from exc
 
     def address(self, tag: str) -> str:

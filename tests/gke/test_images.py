@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -222,6 +224,46 @@ def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(images: Im
 
 def _dockerfile() -> Path:
     return Path(__file__).parent / "Dockerfile.base"
+
+
+def test_a_cache_volume_keeps_what_was_downloaded(images: Images, namespace: str) -> None:
+    """The nodes' disk is this machine's: a directory of it is the volume."""
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    kinetic_core.build_image(repository, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    name, folder = f"{namespace}-wheels", Path("/var/tmp", f"{namespace}-wheels")
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    common = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    volume = {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": str(folder)},
+        "claimRef": {"namespace": namespace, "name": "wheels"},
+    }
+    kubectl("create", {"kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    claim = {"name": "wheels", "namespace": namespace}
+    kubectl("create", {"kind": "PersistentVolumeClaim", "metadata": claim, "spec": common})
+    try:
+        options = {"container_image": "prebuilt", "requirements": ["cowsay==6.1"], "cache_volume": "wheels"}
+        job = kinetic_core.run(accelerator="cpu", **options)(lambda: __import__("cowsay").__version__)
+        assert job.run_async().result(stream_logs=False) == "6.1"
+        assert any("cowsay" in path.name for path in folder.rglob("*"))
+        assert job.run_async().result(stream_logs=False) == "6.1"
+    finally:
+        kubectl("delete", {"kind": "PersistentVolume", "metadata": {"name": name}})
+        shutil.rmtree(folder)
+
+
+def kubectl(verb: str, body: dict[str, object]) -> None:
+    """For kinds that the product never touches."""
+    text = json.dumps({"apiVersion": "v1", **body})
+    command = ["kubectl", verb, "-f", "-", *(["--wait=false"] if verb == "delete" else [])]
+    subprocess.run(command, input=text, text=True, check=True, capture_output=True)
 
 
 def test_an_image_without_python_says_so(images: Images) -> None:
