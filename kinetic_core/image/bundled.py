@@ -139,5 +139,5 @@ def request_of(
         "timeout": TIMEOUT,
         "serviceAccount": workshop.account,
         "logsBucket": workshop.store.uri,
-        "options": {"logging": "GCS_ONLY"},
+        "options": {"logging": "GCS_ONLY", "logStreamingOption": "STREAM_ON"},
     }

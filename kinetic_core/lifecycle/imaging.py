@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 PREBUILT = "prebuilt"
+_REFERENCE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
+"""https://github.com/distribution/reference"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,11 @@ def find_image(
         return Image(sys.executable, "", () if options.requirements is None else (unused,))
     asked = options.container_image or settings.container_image or BUNDLED
     if asked not in (BUNDLED, PREBUILT):
+        if not _REFERENCE.fullmatch(asked):
+            raise InvalidRequest(
+                f"container_image={asked!r} is neither {BUNDLED!r} nor {PREBUILT!r}, nor the name of an image "
+                "such as 'us-docker.pkg.dev/project/repository/image:tag'"
+            )
         if options.requirements is not None:
             raise InvalidRequest(
                 f"requirements= is not used with container_image={asked!r}, which has what it has; drop one "
