@@ -85,6 +85,8 @@ class _UvLock:
     target: Mapping[str, str]
     text: str
     name: str
+    chosen: tuple[str, ...] = ("",)
+    """What was asked for, as uv writes it into markers where extras or groups exclude each other."""
 
     def find(self, edge: Mapping[str, Any]) -> Mapping[str, Any]:
         found = self.packages.get(edge["name"], ())
@@ -96,7 +98,10 @@ class _UvLock:
         raise InvalidDependencies(f"{self.name} has no package {edge['name']!r}; run `uv lock` again")
 
     def applies(self, edge: Mapping[str, Any]) -> bool:
-        return "marker" not in edge or Marker(edge["marker"]).evaluate({**self.target, "extra": ""})
+        if "marker" not in edge:
+            return True
+        marker = Marker(edge["marker"])
+        return any(marker.evaluate({**self.target, "extra": one}) for one in self.chosen)
 
     def closure(self, edges: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Every package that the edges lead to, each once."""
@@ -147,8 +152,10 @@ def read_uv_lock(
     packages: dict[str, list[Mapping[str, Any]]] = {}
     for package in content.get("package", ()):
         packages.setdefault(package["name"], []).append(package)
-    lock = _UvLock(packages, target, text, name)
     root = _root(content, name)
+    own = f"{len(root['name'])}-{root['name']}"
+    chosen = (*(f"extra-{own}-{one}" for one in extras), *(f"group-{own}-{one}" for one in groups))
+    lock = _UvLock(packages, target, text, name, chosen or ("",))
     edges = list(root.get("dependencies", ()))
     for kind, asked, table in (
         ("extra", extras, root.get("optional-dependencies") or {}),

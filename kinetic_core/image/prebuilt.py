@@ -15,6 +15,7 @@ from kinetic_core.image.dependencies import Dependencies
 from kinetic_core.image.google_api import GoogleApi, Json
 from kinetic_core.image.recipe import Recipe, archive
 from kinetic_core.image.registry import Repository
+from kinetic_core.image.registry_protocol import PublicRegistry
 from kinetic_core.image.runtimes import choose
 from kinetic_core.image.single_flight import Order, build_once, source_object
 
@@ -30,23 +31,32 @@ def base_tag(tag: str | None = None) -> str:
 def base_image(repository: str, kind: str, api: GoogleApi | None = None) -> tuple[str, tuple[str, ...]]:
     """The base image of a kind in a repository, pinned by its digest, and notices about it.
 
-    Raises ConfigurationError if it is not there for this Python. Only Artifact Registry is asked: of an image
-    elsewhere the node says whether it can be pulled.
+    Raises ConfigurationError if it is not there for this Python. A registry that gives no answer without
+    credentials is left to the node: the image is then named by its tag, with a notice.
     """
-    place, tag = Repository.parse(repository), base_tag()
-    name = f"{repository.rstrip('/')}/base-{kind}"
-    if place is None:
-        return f"{name}:{tag}", (
-            f"{repository} is not in Artifact Registry: {name}:{tag} is not checked here",
-        )
-    api = api or GoogleApi("artifactregistry")
-    digest = place.digest(api, f"base-{kind}", tag)
-    if digest is not None:
-        return f"{name}@{digest}", ()
-    others = [other for other in place.tags(api, f"base-{kind}") if "-py" in other]
-    known = f"it has {', '.join(sorted(others))}" if others else "it has none of that kind"
-    raise ConfigurationError(
-        f"there is no base image {name}:{tag} for Python {_PYTHON}: {known}. Publish it with "
+    place, package, tag = Repository.parse(repository), f"base-{kind}", base_tag()
+    name = f"{repository.rstrip('/')}/{package}"
+    if place is not None:
+        api = api or GoogleApi("artifactregistry")
+        digest = place.digest(api, package, tag)
+        others = place.tags(api, package) if digest is None else []
+    else:
+        registry = PublicRegistry(name)
+        try:
+            digest = registry.digest(tag)
+            others = registry.tags() if digest is None else []
+        except OSError as exc:
+            return f"{name}:{tag}", (f"whether {name}:{tag} exists is not known here: {exc}",)
+    if digest is None:
+        raise _absent(repository, kind, f"{name}:{tag}", others)
+    return f"{name}@{digest}", ()
+
+
+def _absent(repository: str, kind: str, name: str, tags: Sequence[str]) -> ConfigurationError:
+    others = sorted(tag for tag in tags if "-py" in tag)
+    known = f"it has {', '.join(others)}" if others else "it has none of that kind"
+    return ConfigurationError(
+        f"there is no base image {name} for Python {_PYTHON}: {known}. Publish it with "
         f"kinetic_core.build_image({repository!r}, categories=[{kind!r}]), submit from a Python it has, or "
         "use container_image='bundled'"
     )

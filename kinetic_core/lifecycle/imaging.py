@@ -63,7 +63,7 @@ def find_image(
     if asked not in (BUNDLED, PREBUILT):
         if not _REFERENCE.fullmatch(asked):
             raise InvalidRequest(
-                f"container_image={asked!r} is neither {BUNDLED!r} nor {PREBUILT!r}, nor the name of an image "
+                f"container_image={asked!r} is neither {BUNDLED!r} nor {PREBUILT!r}, nor an image's name "
                 "such as 'us-docker.pkg.dev/project/repository/image:tag'"
             )
         if options.requirements is not None:

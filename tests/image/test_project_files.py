@@ -160,6 +160,23 @@ def test_uv_lock_is_what_its_project_needs_on_linux(tmp_path: Path) -> None:
     assert found.options == ("--extra-index-url https://other/simple",)
 
 
+def test_uv_lock_with_extras_that_exclude_each_other(tmp_path: Path) -> None:
+    """Markers as uv 0.13 writes them: the package's name, its length before it."""
+    (tmp_path / "uv.lock").write_text(
+        'version = 1\n[[package]]\nname = "p"\nsource = { virtual = "." }\n'
+        '[package.optional-dependencies]\ncpu = [{ name = "a" }]\ngpu = [{ name = "a" }]\n'
+        '[[package]]\nname = "a"\nversion = "1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        "dependencies = [\n"
+        """  { name = "b", version = "1", marker = "extra == 'extra-1-p-cpu'" },\n"""
+        """  { name = "b", version = "2", marker = "extra == 'extra-1-p-gpu'" },\n]\n"""
+        '[[package]]\nname = "b"\nversion = "1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "b"\nversion = "2"\nsource = { registry = "https://pypi.org/simple" }\n'
+    )
+    for extra, version in (("cpu", "1"), ("gpu", "2")):
+        found = read_uv_lock(tmp_path / "uv.lock", "uv.lock", environment(), extras=(extra,))
+        assert lines(found.wanted) == ("a==1", f"b=={version}")
+
+
 def test_uv_lock_refuses_paths_with_their_line(tmp_path: Path) -> None:
     number = UV_LOCK.splitlines().index('name = "local"') + 1
     with pytest.raises(InvalidDependencies, match=rf"uv\.lock:{number}: 'local' is a path"):
