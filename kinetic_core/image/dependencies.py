@@ -42,7 +42,8 @@ class Dependencies:
     """What a project wants installed.
 
     `source` is the file they are from, "" if nothing says what they are. `options` are lines of a
-    requirements file about package indexes, in their order. `constraints` limit versions only.
+    requirements file about package indexes, in their order. `constraints` limit versions only. `is_exact`
+    is what a lock says: one version of everything.
     """
 
     source: str = ""
@@ -50,6 +51,7 @@ class Dependencies:
     constraints: tuple[Wanted, ...] = ()
     options: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    is_exact: bool = False
 
 
 def lines(wanted: Iterable[Wanted]) -> tuple[str, ...]:

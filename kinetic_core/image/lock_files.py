@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kinetic_core.image.dependencies import Dependencies, Wanted, check_url, ref
 from kinetic_core.image.project_file import line_of, load
 
 _NAME = 'name = "{}"'
+_PYPI = "https://pypi.org/simple"
 
 
 def environment(architecture: str = "amd64") -> dict[str, str]:
@@ -54,12 +55,14 @@ def read_pylock(
         "extras": frozenset(map(canonicalize_name, extras)),
         "dependency_groups": frozenset(groups or lock.default_groups or ()),
     }
-    wanted = []
-    for package in lock.packages:
-        if package.marker is None or package.marker.evaluate(context, context="lock_file"):
-            where = f"{name}:{line_of(text, _NAME.format(package.name))}"
-            wanted.append(_of_pylock(package, where))
-    return Dependencies(name, tuple(wanted))
+    found = [
+        package
+        for package in lock.packages
+        if package.marker is None or package.marker.evaluate(context, context="lock_file")
+    ]
+    wanted = (_of_pylock(one, f"{name}:{line_of(text, _NAME.format(one.name))}") for one in found)
+    options = _indexes((package.index for package in found), name)
+    return Dependencies(name, tuple(wanted), options=options, is_exact=True)
 
 
 def _of_pylock(package: Package, where: str) -> Wanted:
@@ -166,8 +169,9 @@ def read_uv_lock(
                 known = ", ".join(sorted(table)) or "none"
                 raise InvalidDependencies(f"{name} has no {kind} {one!r}; it has {known}")
             edges += table[one]
-    options = _indexes(lock, edges)
-    return Dependencies(name, tuple(map(lock.wanted, lock.closure(edges))), options=options)
+    found = list(lock.closure(edges))
+    options = _indexes(((package.get("source") or {}).get("registry") for package in found), name)
+    return Dependencies(name, tuple(map(lock.wanted, found)), options=options, is_exact=True)
 
 
 def _root(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -179,10 +183,9 @@ def _root(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     raise InvalidDependencies(f"{name} does not say which package is the project; run `uv lock` again")
 
 
-def _indexes(lock: _UvLock, edges: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The indexes its packages come from besides PyPI."""
-    found = {(package.get("source") or {}).get("registry", "") for package in lock.closure(edges)}
-    others = sorted(url for url in found if "://" in url and url.rstrip("/") != "https://pypi.org/simple")
+def _indexes(urls: Iterable[str | None], name: str) -> tuple[str, ...]:
+    """The indexes besides PyPI, as lines of a requirements file."""
+    others = sorted({url for url in urls if url and "://" in url and url.rstrip("/") != _PYPI})
     for url in others:
-        check_url(url, lock.name)
+        check_url(url, name)
     return tuple(f"--extra-index-url {url}" for url in others)

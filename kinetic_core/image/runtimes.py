@@ -37,7 +37,8 @@ class Installation:
 
     `runtime` is the framework's layer, shared by all projects with the same framework lines; `lines` is
     everything, resolved together; `ours` is what running a function needs. `torch_backend` is uv's option,
-    "" for the index's own build.
+    "" for the index's own build. `any_index` takes a version from whichever index has it, not from the first
+    that knows the name: right for locked versions, whose hashes are checked.
     """
 
     runtime: tuple[str, ...] = ()
@@ -45,13 +46,15 @@ class Installation:
     constraints: tuple[str, ...] = ()
     ours: tuple[str, ...] = ()
     torch_backend: str = ""
+    any_index: bool = False
     keras_backend: str = "jax"
     notices: tuple[str, ...] = ()
 
     @property
     def uv_options(self) -> tuple[str, ...]:
         """What `uv pip` is called with."""
-        return (f"--torch-backend={self.torch_backend}",) if self.torch_backend else ()
+        torch = (f"--torch-backend={self.torch_backend}",) if self.torch_backend else ()
+        return (*torch, "--index-strategy=unsafe-best-match") if self.any_index else torch
 
 
 def choose(dependencies: Dependencies, kind: str) -> Installation:
@@ -62,7 +65,10 @@ def choose(dependencies: Dependencies, kind: str) -> Installation:
     """
     notices = list(dependencies.notices)
     dropped = [one for one in dependencies.wanted if one.name in _DRIVERS and not one.keep]
-    wanted = [_fitting(one, kind) for one in dependencies.wanted if one not in dropped]
+    needless = _cuda_of_lock(dependencies) if kind != "gpu" else set()
+    wanted = [
+        _fitting(one, kind) for one in dependencies.wanted if one not in dropped and one.name not in needless
+    ]
     if dropped:
         told = ", ".join(f"{one.where}: {one.requirement}" for one in dropped)
         notices.append(f"left out, because jax brings the one that fits: {told}. '# {KEEP}' keeps it")
@@ -75,9 +81,18 @@ def choose(dependencies: Dependencies, kind: str) -> Installation:
         constraints=lines(dependencies.constraints),
         ours=tuple(_our_line(name) for name in _OURS if name not in names),
         torch_backend="cpu" if kind != "gpu" and _TORCH & names else "",
+        any_index=dependencies.is_exact and bool(dependencies.options),
         keras_backend=_keras_backend(names),
         notices=tuple(notices),
     )
+
+
+def _cuda_of_lock(dependencies: Dependencies) -> set[str]:
+    """What a lock has for torch with CUDA, gigabytes of it; ranges do not name these."""
+    names = {one.name for one in dependencies.wanted}
+    if not dependencies.is_exact or not names & _TORCH:
+        return set()
+    return {name for name in names if name == "triton" or (name.startswith("nvidia-") and "-cu1" in name)}
 
 
 def _our_line(name: str) -> str:

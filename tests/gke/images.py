@@ -59,7 +59,7 @@ class Images:
 
 @contextmanager
 def own_images() -> Iterator[Images]:
-    """Make a repository and a bucket for builds, and remove the repository in the end."""
+    """Make a repository and a bucket for builds, and remove them in the end."""
     from google.cloud import storage
 
     from kinetic_core.cluster.connecting import ask_google
@@ -68,7 +68,9 @@ def own_images() -> Iterator[Images]:
     cluster = f"t{secrets.token_hex(4)}"
     parent = f"{base}/v1/projects/test-project/locations/{LOCATION}/repositories"
     ask_google("POST", f"{parent}?repositoryId=kn-{cluster}", {"format": "DOCKER"})
-    storage.Client(project="test-project").create_bucket(f"test-project-kn-{cluster}-builds")
+    bucket = storage.Client(project="test-project").create_bucket(f"test-project-kn-{cluster}-builds")
     settings = {**GOOGLE, "KINETIC_PROJECT": "test-project", "KINETIC_CLUSTER": cluster, "KINETIC_ZONE": ZONE}
     yield Images(base, cluster, settings)
     ask_google("DELETE", f"{parent}/kn-{cluster}")
+    bucket.delete_blobs(list(bucket.list_blobs()))
+    bucket.delete()

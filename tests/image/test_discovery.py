@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,25 @@ def test_drivers_come_with_jax() -> None:
 
 
 def test_torch_without_cuda_where_there_is_none() -> None:
+    lock = replace(
+        parse_requirements(["torch", "nvidia-nccl-cu12", "triton"], "uv.lock", Path()), is_exact=True
+    )
+    assert choose(lock, "tpu").lines == ("torch",)
+    assert choose(lock, "gpu").lines == ("nvidia-nccl-cu12", "torch", "triton")
     assert chosen("cpu", "torch==2.9 --hash=sha256:aa").lines == ("torch==2.9",)
     assert (chosen("cpu", "torch").torch_backend, chosen("gpu", "torch").torch_backend) == ("cpu", "")
+
+
+def test_a_lock_with_several_indexes_takes_each_version_from_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").write_text(
+        'lock-version = "1.0"\ncreated-by = "uv"\n[[packages]]\nname = "six"\nversion = "1.17.0"\n'
+        'index = "https://other/simple"\n'
+        'sdist = { name = "six-1.17.0.tar.gz", url = "https://x/s.tar.gz", hashes = { sha256 = "aa" } }\n'
+    )
+    installation = choose(found(tmp_path, "pylock.toml"), "cpu")
+    assert installation.lines[0] == "--extra-index-url https://other/simple"
+    assert installation.uv_options == ("--index-strategy=unsafe-best-match",)
+    assert chosen("cpu", "--extra-index-url https://other/simple", "six").uv_options == ()
 
 
 def test_keras_uses_the_framework_that_is_there() -> None:
