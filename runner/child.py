@@ -44,7 +44,7 @@ def run_child(job: Job, store: Store) -> None:
             phase = "dependencies"
             from .dependencies import install
 
-            install(header["dependencies"], job.work_dir)
+            install(header["dependencies"], job.work_dir, store, wire.lock_object(job.job_id))
         phase = "project files"
         world = make_world(job, store, header)
         phase = "unpickle"

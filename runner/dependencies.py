@@ -1,7 +1,8 @@
 """Packages that a base image lacks, installed by uv before user code is loaded: `container_image="prebuilt"`.
 
-One resolution prefers what the image has; what it has is not installed again. The rest goes into a virtual
-environment on the pod's own volume, which nobody but this user has to be able to write.
+One resolution prefers what the image has; what it has is not installed again. The first attempt keeps the
+result in the store, so that the others have the same. What is missing goes into a virtual environment on the
+pod's own volume, which nobody but this user has to be able to write.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .store import StoreUnavailable
+from .store import MissingObject, Store, StoreUnavailable
 
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
 _NAME = re.compile(r"^([A-Za-z0-9][\w.-]*)")
@@ -26,14 +27,16 @@ _NETWORK = (
 """What uv says of an index that gives no answer: another attempt may find it well."""
 
 
-def install(wanted: dict[str, Any], work_dir: str) -> None:
+def install(wanted: dict[str, Any], work_dir: str, store: Store, lock: str) -> None:
     """Make `wanted` importable: `lines` and `constraints` of requirements files, and `options` of uv.
+
+    `lock` is the object with the exact versions, made here if it is not there.
 
     Raises ValueError for what cannot be installed, StoreUnavailable where an index gives no answer.
     """
     folder = os.path.join(work_dir, "dependencies")
     os.makedirs(folder, exist_ok=True)
-    locked = _resolved(wanted, folder)
+    locked = _locked(wanted, folder, store, lock)
     has = _installed()
     missing = [line for line in locked if not _is_there(line, has)]
     environment = os.path.join(work_dir, "venv")
@@ -51,6 +54,15 @@ def install(wanted: dict[str, Any], work_dir: str) -> None:
         sys.stderr.write(f"kinetic: installing {len(missing)} packages\n")
         _uv("pip", "install", "--python", python, "--no-deps", *wanted["options"], "-r", listed)
     _enter(environment)
+
+
+def _locked(wanted: dict[str, Any], folder: str, store: Store, lock: str) -> list[str]:
+    try:
+        return store.read(lock).decode().splitlines()
+    except MissingObject:
+        lines = _resolved(wanted, folder)
+    store.create(lock, "\n".join(lines).encode())
+    return lines
 
 
 def _resolved(wanted: dict[str, Any], folder: str) -> list[str]:

@@ -13,9 +13,10 @@ import pytest
 PROGRAM = """
 import sys
 from kinetic_core._runner.dependencies import install
+from kinetic_core._runner.store import open_store
 wanted = {"lines": sys.argv[2:], "constraints": [], "options": []}
 try:
-    install(wanted, sys.argv[1])
+    install(wanted, sys.argv[1], open_store("file://" + sys.argv[1]), "jobs/j/requirements.lock")
 except ValueError as exc:
     sys.exit(str(exc))
 import os, subprocess, tiny, packaging
@@ -66,6 +67,19 @@ def test_only_what_is_missing_is_installed(tmp_path: Path, wheels: Path) -> None
     assert tiny.startswith(str(tmp_path / "venv"))
     assert not packaging.startswith(str(tmp_path))
     assert value == "7"
+    assert (tmp_path / "dependencies/install.txt").read_text().splitlines()[-1] == "tiny==1.0"
+
+
+def test_another_attempt_has_the_same(tmp_path: Path, wheels: Path) -> None:
+    lines = ("--no-index", f"--find-links {wheels}", "tiny")
+    run(tmp_path, *lines)
+    assert "tiny==1.0" in (tmp_path / "jobs/j/requirements.lock").read_text().splitlines()
+    newer = wheels / "tiny-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheels / "tiny-1.0-py3-none-any.whl") as old, zipfile.ZipFile(newer, "w") as new:
+        for name in old.namelist():
+            new.writestr(name.replace("1.0", "2.0"), old.read(name).replace(b"1.0", b"2.0"))
+    again = run(tmp_path, *lines)
+    assert again.returncode == 0, again.stderr
     assert (tmp_path / "dependencies/install.txt").read_text().splitlines()[-1] == "tiny==1.0"
 
 
