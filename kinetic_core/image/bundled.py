@@ -115,29 +115,25 @@ def _request(recipe: Recipe, workshop: Workshop, mark: str) -> Json:
     source = source_object(recipe.tag, mark)
     pinned = f"{workshop.repository.address}/{PACKAGE}@{known}" if known else base
     workshop.store.create(source, recipe.context(pinned))
-    steps = [] if known else [_base(base), ("base-push", ("push", base))]
-    steps.append(("dependencies", ("build", "-t", image, ".")))
-    return request_of(workshop, source, steps, image)
+    building = step("base", "build", "-f", "Dockerfile.base", "-t", base, ".")
+    steps = [] if known else [building, step("base-push", "push", base)]
+    return request_of(workshop, source, [*steps, step("dependencies", "build", "-t", image, ".")], image)
 
 
-def _base(base: str) -> tuple[str, tuple[str, ...]]:
-    return "base", ("build", "-f", "Dockerfile.base", "-t", base, ".")
-
-
-def request_of(
-    workshop: Workshop, source: str, steps: Sequence[tuple[str, Sequence[str]]], image: str
-) -> Json:
-    """What to ask Cloud Build for: steps by name, each the arguments of docker; `image` is pushed."""
+def request_of(workshop: Workshop, source: str, steps: Sequence[Json], image: str) -> Json:
+    """What to ask Cloud Build for; `image`, which the steps make, is pushed in the end."""
     bucket, _, prefix = workshop.store.uri.removeprefix("gs://").partition("/")
     return {
         "source": {"storageSource": {"bucket": bucket, "object": f"{prefix}/{source}" if prefix else source}},
-        "steps": [
-            {"id": name, "name": "gcr.io/cloud-builders/docker", "args": list(arguments)}
-            for name, arguments in steps
-        ],
+        "steps": list(steps),
         "images": [image],
         "timeout": TIMEOUT,
         "serviceAccount": workshop.account,
         "logsBucket": workshop.store.uri,
         "options": {"logging": "GCS_ONLY", "logStreamingOption": "STREAM_ON"},
     }
+
+
+def step(name: str, *arguments: str) -> Json:
+    """A step of a build: docker, with these arguments."""
+    return {"id": name, "name": "gcr.io/cloud-builders/docker", "args": list(arguments)}

@@ -17,6 +17,7 @@ _POLLS_SLOWLY_AFTER = 30.0
 _LAST_LINES = 20
 _ADVICE = {
     "base": "The base image could not be made: look at the versions of jax, keras, torch or tensorflow",
+    "login": "Docker Hub refuses the secrets dockerhub-username and dockerhub-token of Secret Manager",
     "dependencies": "A dependency could not be installed: change the requirement that these lines name, or "
     "use container_image= for what needs system libraries",
 }
@@ -75,7 +76,8 @@ class CloudBuild:
         self.api.once("POST", f"{self._path}/{build_id}:cancel", {})
 
     def follow(self, build_id: str, say: Callable[[str], None]) -> str:
-        """Tell a build's log while it runs; the digest (`sha256:…`) of its last image.
+        """Tell a build's log while it runs; the digest (`sha256:…`) of its last image, "" if it
+        has none.
 
         Raises ImageError, with the failing step's last lines, if it does not succeed.
         """
@@ -87,7 +89,8 @@ class CloudBuild:
             for line in log.news():
                 say(line)
             if build["status"] == "SUCCESS":
-                return str(build["results"]["images"][-1]["digest"])
+                pushed = (build.get("results") or {}).get("images")
+                return str(pushed[-1]["digest"]) if pushed else ""
             if build["status"] not in LIVE:
                 raise _failed(build, log.lines)
             late = self.api.clock() - started > _POLLS_SLOWLY_AFTER

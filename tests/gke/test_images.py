@@ -226,6 +226,16 @@ def _dockerfile() -> Path:
     return Path(__file__).parent / "Dockerfile.base"
 
 
+def test_a_base_image_on_docker_hub(images: Images) -> None:
+    """The stand-in's registry is every registry; nobody can be asked about a digest there."""
+    repo = f"{images.cluster}/kinetic"
+    built = kinetic_core.build_image(repo, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    assert built["cpu"].startswith(f"{repo}/base-cpu:")
+    options = {"container_image": "prebuilt", "base_image_repo": repo, "requirements": ["cowsay==6.1"]}
+    job = kinetic_core.run(accelerator="cpu", **options)(lambda: __import__("cowsay").__version__)
+    assert job.run_async().result(stream_logs=False) == "6.1"
+
+
 def test_a_cache_volume_keeps_what_was_downloaded(images: Images, namespace: str) -> None:
     """The nodes' disk is this machine's: a directory of it is the volume."""
     repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"

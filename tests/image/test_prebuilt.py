@@ -111,7 +111,11 @@ def test_what_cannot_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="set KINETIC_PROJECT"):
         kinetic_core.build_image(REPOSITORY)
     monkeypatch.setenv("KINETIC_PROJECT", "p")
-    with pytest.raises(InvalidRequest, match="repo='docker/hub' is not LOCATION-docker"):
-        kinetic_core.build_image("docker/hub")
+    with pytest.raises(InvalidRequest, match=r"repo='https://hub' is neither LOCATION-docker\.pkg\.dev"):
+        kinetic_core.build_image("https://hub")
     with pytest.raises(InvalidRequest, match="some of cpu, gpu, tpu"):
         kinetic_core.build_image(REPOSITORY, ["cuda"])
+    with pytest.raises(InvalidRequest, match="tag='a b' is no tag"):
+        kinetic_core.build_image(REPOSITORY, ["cpu"], tag="a b")
+    with pytest.raises(InvalidRequest, match="dockerfile='nothing' cannot be read"):
+        kinetic_core.build_image(REPOSITORY, ["cpu"], dockerfile="nothing")
