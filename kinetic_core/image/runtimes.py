@@ -57,11 +57,12 @@ class Installation:
         return (*torch, "--index-strategy=unsafe-best-match") if self.any_index else torch
 
 
-def choose(dependencies: Dependencies, kind: str) -> Installation:
+def choose(dependencies: Dependencies, kind: str, *, has_framework: bool = False) -> Installation:
     """The installation for an accelerator's kind: `cpu`, `gpu` or `tpu`.
 
     A project that names no framework gets jax and keras, except where it says what it needs and asks for no
-    accelerator. Keras gets jax unless another framework is named.
+    accelerator. Keras gets jax unless another framework is named. With `has_framework` nothing is added: the
+    image that this is installed in has one.
     """
     notices = list(dependencies.notices)
     dropped = [one for one in dependencies.wanted if one.name in _DRIVERS and not one.keep]
@@ -72,7 +73,9 @@ def choose(dependencies: Dependencies, kind: str) -> Installation:
     if dropped:
         told = ", ".join(f"{one.where}: {one.requirement}" for one in dropped)
         notices.append(f"left out, because jax brings the one that fits: {told}. '# {KEEP}' keeps it")
-    wanted += [_fitting(one, kind) for one in _defaults({one.name for one in wanted}, dependencies, kind)]
+    if not has_framework:
+        named = {one.name for one in wanted}
+        wanted += [_fitting(one, kind) for one in _defaults(named, dependencies, kind)]
     frameworks = [one for one in wanted if one.name in _FRAMEWORKS]
     names = {one.name for one in wanted}
     return Installation(

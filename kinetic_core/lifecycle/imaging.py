@@ -72,14 +72,19 @@ def find_image(
                 "of them, or use 'bundled' or 'prebuilt'"
             )
         return Image(asked, asked)
-    installation = _installation(options, project, script, progress)
+    installation = _installation(options, project, script, progress, has_framework=asked == PREBUILT)
     if asked == PREBUILT:
         return _prebuilt(options, settings, installation)
     return _bundled(options, settings, installation, progress, dry=dry)
 
 
 def _installation(
-    options: RunOptions, project: Project, script: Path | None, progress: Callable[[str], None]
+    options: RunOptions,
+    project: Project,
+    script: Path | None,
+    progress: Callable[[str], None],
+    *,
+    has_framework: bool,
 ) -> Installation:
     from kinetic_core.image.discovery import find_dependencies
     from kinetic_core.image.lock_files import environment
@@ -89,7 +94,7 @@ def _installation(
     target = environment(accelerator.architecture)
     found = find_dependencies(options.requirements, root=project.root, script=script, target=target)
     progress(f"dependencies: {found.source or 'none stated'}")
-    return choose(found, accelerator.kind)
+    return choose(found, accelerator.kind, has_framework=has_framework)
 
 
 def _bundled(
@@ -127,6 +132,8 @@ def _prebuilt(options: RunOptions, settings: Settings, installation: Installatio
         "options": list(installation.uv_options),
     }
     uri, notices = base_image(repository, options.accelerator.kind)
+    if not installation.lines:
+        return Image(uri, uri.partition("@")[0], (*installation.notices, *notices))
     name = f"{uri.partition('@')[0]} {digest(json.dumps(dependencies, sort_keys=True).encode())}"
     return Image(uri, name, (*installation.notices, *notices), dependencies)
 

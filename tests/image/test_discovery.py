@@ -89,6 +89,7 @@ def test_nothing_named_is_jax_and_keras() -> None:
     assert chosen("gpu", "numpy").runtime == ("jax[cuda12]", "keras")
     assert chosen("cpu", "numpy").lines == ("numpy",)
     assert chosen("cpu", source="").lines == ("jax", "keras")
+    assert choose(Dependencies(), "tpu", has_framework=True).lines == ()
 
 
 @pytest.mark.parametrize(
