@@ -14,6 +14,7 @@ from kinetic_core._runner.wire import digest
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.packaging.project import Project
 
@@ -37,7 +38,6 @@ class Image:
 
     uri: str
     name: str
-    notices: tuple[str, ...] = ()
     dependencies: Mapping[str, Any] | None = None
     """What the job installs before its function is loaded, see `runner/dependencies.py`."""
 
@@ -58,7 +58,8 @@ def find_image(
     """
     if backend.name == "local":
         unused = "requirements= is not installed by backend 'local': jobs have what this interpreter has"
-        return Image(sys.executable, "", () if options.requirements is None else (unused,))
+        give(project.root, () if options.requirements is None else (unused,))
+        return Image(sys.executable, "")
     asked = options.container_image or settings.container_image or BUNDLED
     if asked not in (BUNDLED, PREBUILT):
         if not _REFERENCE.fullmatch(asked):
@@ -73,8 +74,9 @@ def find_image(
             )
         return Image(asked, asked)
     installation = _installation(options, project, script, progress, has_framework=asked == PREBUILT)
+    give(project.root, installation.notices)  # not after minutes of building
     if asked == PREBUILT:
-        return _prebuilt(options, settings, installation)
+        return _prebuilt(options, settings, installation, project)
     return _bundled(options, settings, installation, progress, dry=dry)
 
 
@@ -117,10 +119,10 @@ def _bundled(
     recipe, workshop = Recipe(accelerator.kind, installation), _workshop(options, settings)
     name = workshop.address(recipe.tag)
     uri = name if dry else bundled_image(recipe, workshop, progress)
-    return Image(uri, name, installation.notices)
+    return Image(uri, name)
 
 
-def _prebuilt(options: RunOptions, settings: Settings, installation: Installation) -> Image:
+def _prebuilt(options: RunOptions, settings: Settings, installation: Installation, project: Project) -> Image:
     from kinetic_core.image.prebuilt import base_image
 
     repository = (
@@ -132,10 +134,11 @@ def _prebuilt(options: RunOptions, settings: Settings, installation: Installatio
         "options": list(installation.uv_options),
     }
     uri, notices = base_image(repository, options.accelerator.kind)
+    give(project.root, notices)
     if not installation.lines:
-        return Image(uri, uri.partition("@")[0], (*installation.notices, *notices))
+        return Image(uri, uri.partition("@")[0])
     name = f"{uri.partition('@')[0]} {digest(json.dumps(dependencies, sort_keys=True).encode())}"
-    return Image(uri, name, (*installation.notices, *notices), dependencies)
+    return Image(uri, name, dependencies)
 
 
 def _workshop(options: RunOptions, settings: Settings) -> Workshop:

@@ -142,7 +142,7 @@ def pack(
     if substitutes.found:
         substitutes.store(backend.store, settings.cache)
         packed_function = pack_function(function, project, modules, substitutes)
-    give(project.root, (*notices, *image.notices, *only_notice(project), *tree.notices))
+    give(project.root, (*notices, *only_notice(project), *tree.notices))
     volumes = tuple(
         {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
     )
