@@ -36,7 +36,7 @@ def start_or_adopt(call: Call, options: RunOptions, identity: TaskIdentity) -> S
     the new job starts: two never run at once. Raises as `prepare` and `submit` do.
     """
     settings = read_settings()
-    prepared = prepare(call, options, job_id=identity.job_id(), settings=settings)
+    prepared = prepare(call, options, job_id=identity.job_id(), settings=settings, progress=_LOG.info)
     backend, digest = prepared.backend, prepared.spec_digest
     for ancestor in identity.ancestors():
         _cancel_if_active(backend, ancestor.job_id(), "it belongs to a run that was cleared")

@@ -17,6 +17,7 @@ OPTION_NAMES = (
     "job_retries",
     "container_image",
     "base_image_repo",
+    "requirements",
     "capture_env_vars",
     "volumes",
     "output_dir",

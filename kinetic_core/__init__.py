@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kinetic_core.errors import KineticError as KineticError
     from kinetic_core.executor.callable import RemoteCallable as RemoteCallable
     from kinetic_core.executor.run import run as run
+    from kinetic_core.image.publishing import build_image as build_image
     from kinetic_core.lifecycle.discovery import attach as attach
     from kinetic_core.lifecycle.discovery import list_jobs as list_jobs
     from kinetic_core.lifecycle.handle import JobHandle as JobHandle
@@ -44,6 +45,7 @@ _HOMES = {
     "ResultReference": "kinetic_core.lifecycle.references",
     "attach": "kinetic_core.lifecycle.discovery",
     "attach_batch": "kinetic_core.batch.fan_out",
+    "build_image": "kinetic_core.image.publishing",
     "list_jobs": "kinetic_core.lifecycle.discovery",
     "run": "kinetic_core.executor.run",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "__version__",
     "attach",
     "attach_batch",
+    "build_image",
     "list_jobs",
     "run",
 ]

@@ -51,6 +51,9 @@ class Settings:
     """`STORAGE_EMULATOR_HOST`: replaces Cloud Storage, for pods too."""
     api_endpoint_overrides: Mapping[str, str] = field(default_factory=dict)
     """`CLOUDSDK_API_ENDPOINT_OVERRIDES_{SERVICE}`: a service's name in lower case to its address."""
+
+    base_image_repo: str = ""
+    """`KINETIC_BASE_IMAGE_REPO`: as `base_image_repo=`."""
     package_root: str | None = None
     """`KINETIC_PACKAGE_ROOT`: the project directory, instead of detecting it."""
     default_excludes: bool = True

@@ -5,7 +5,8 @@
     │   ├── InvalidAccelerator              no such hardware; the message lists the nearest names
     │   ├── InvalidFunction (TypeError)     what was decorated cannot become a job
     │   ├── UnpicklableArgument             names the argument that cannot travel
-    │   └── InvalidProject                  the project directory or one of its files
+    │   ├── InvalidProject                  the project directory or one of its files
+    │   └── InvalidDependencies             a requirement that no pod can install; names file and line
     ├── ConfigurationError                  fix the settings of this machine, profile or cluster
     │   ├── BackendUnavailable              the asked backend cannot run jobs here
     │   └── OtherCluster                    the job is one of another cluster than the settings name
@@ -15,6 +16,7 @@
     │   └── StoreFull                       free space, then call again
     ├── ClusterError (RuntimeError)         the Kubernetes API refused a request; `.status` is HTTP's
     │   └── ClusterUnreachable              it gave no answer; trying again may help
+    ├── ImageError (RuntimeError)           the image was not built, or its services gave no answer
     ├── JobConflict                         the job id is taken by a different job
     ├── JobNotFound (LookupError)           neither the store nor the backend knows the id
     │   └── BatchNotFound (FileNotFoundError)
@@ -67,6 +69,10 @@ class InvalidProject(InvalidRequest):
     """The project directory, or a file in it, cannot be shipped."""
 
 
+class InvalidDependencies(InvalidRequest):
+    """A requirement that cannot be installed where jobs run; the message names its file and line."""
+
+
 class ConfigurationError(KineticError):
     """A setting of this machine, profile, connection or cluster is wrong or missing."""
 
@@ -116,6 +122,10 @@ class ClusterUnreachable(ClusterError):
     @property
     def is_passing(self) -> bool:
         return True
+
+
+class ImageError(KineticError, RuntimeError):
+    """The container image could not be built, or Cloud Build or the registry gave no answer."""
 
 
 class JobConflict(KineticError):

@@ -34,6 +34,17 @@ def run_child(job: Job, store: Store) -> None:
         phase = "python"
         _check_python(header)
         os.environ.update(header["env"])
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+        if header.get("secrets"):
+            phase = "secrets"
+            from .secret_manager import read_secrets
+
+            os.environ.update(read_secrets(header["secrets"]))
+        if header.get("dependencies"):
+            phase = "dependencies"
+            from .dependencies import install
+
+            install(header["dependencies"], job.work_dir, store, wire.lock_object(job.job_id))
         phase = "project files"
         world = make_world(job, store, header)
         phase = "unpickle"

@@ -1,4 +1,4 @@
-"""Access tokens for Cloud Storage: from the metadata server (workload identity) or, where
+"""Access tokens for Google's services: from the metadata server (workload identity) or, where
 `GOOGLE_APPLICATION_CREDENTIALS` names other credentials, from google-auth.
 """
 
@@ -11,12 +11,13 @@ import os
 from typing import cast
 
 _METADATA_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105  a path
+_STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
-def access_token(now: float) -> tuple[str, float]:
-    """An access token and when it ends (Unix seconds)."""
+def access_token(now: float, scope: str = _STORAGE) -> tuple[str, float]:
+    """An access token and when it ends (Unix seconds); the metadata server's is good for all scopes."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return _token_of_credentials(now)
+        return _token_of_credentials(now, scope)
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     connection = http.client.HTTPConnection(host, timeout=10)
     try:
@@ -31,11 +32,10 @@ def access_token(now: float) -> tuple[str, float]:
     return values["access_token"], now + values["expires_in"]
 
 
-def _token_of_credentials(now: float) -> tuple[str, float]:
+def _token_of_credentials(now: float, scope: str) -> tuple[str, float]:
     import google.auth  # type: ignore[import-untyped, unused-ignore]
     import google.auth.transport.requests  # type: ignore[import-untyped, unused-ignore]
 
-    scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
-    credentials, _ = google.auth.default(scopes=scopes)
+    credentials, _ = google.auth.default(scopes=[scope])
     credentials.refresh(google.auth.transport.requests.Request())
     return cast("str", credentials.token), now + 1800

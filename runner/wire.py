@@ -170,6 +170,11 @@ def payload_object(job_id: str) -> str:
     return f"jobs/{job_id}/payload.pkl"
 
 
+def lock_object(job_id: str) -> str:
+    """The exact versions that the job's first attempt installed, for all that follow."""
+    return f"jobs/{job_id}/requirements.lock"
+
+
 def result_object(job_id: str) -> str:
     """The committed outcome: written once, by the attempt that owns it or by an observer of its death."""
     return f"jobs/{job_id}/result"

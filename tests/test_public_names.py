@@ -10,7 +10,7 @@ import kinetic_core
 
 PUBLIC = {
     "BatchError", "BatchHandle", "Data", "JobHandle", "JobStatus", "KineticError", "RemoteCallable",
-    "ResultReference", "__version__", "attach", "attach_batch", "list_jobs", "run",
+    "ResultReference", "__version__", "attach", "attach_batch", "build_image", "list_jobs", "run",
 }  # fmt: skip
 
 PROBE = """

@@ -61,6 +61,7 @@ class KineticOperator(BaseOperator):
         job_retries: int | None = None,
         container_image: str | None = None,
         base_image_repo: str | None = None,
+        requirements: Any = None,
         capture_env_vars: Sequence[str] | None = None,
         volumes: Mapping[str, Any] | None = None,
         output_dir: str | None = None,
@@ -80,6 +81,7 @@ class KineticOperator(BaseOperator):
         labels: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         run_as_root: bool | None = None,
+        cache_volume: str | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -95,6 +97,7 @@ class KineticOperator(BaseOperator):
         self.job_retries = job_retries
         self.container_image = container_image
         self.base_image_repo = base_image_repo
+        self.requirements = requirements
         self.capture_env_vars = capture_env_vars
         self.volumes = volumes
         self.output_dir = output_dir
@@ -114,6 +117,7 @@ class KineticOperator(BaseOperator):
         self.labels = labels
         self.secrets = secrets
         self.run_as_root = run_as_root
+        self.cache_volume = cache_volume
         self.deferrable = deferrable
         self._check()
 

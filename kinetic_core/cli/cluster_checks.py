@@ -9,9 +9,10 @@ from typing import Any
 from kinetic_core.cli.checks import Check, Finding
 from kinetic_core.cli.machine_checks import store_check
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target, ask_google
+from kinetic_core.cluster.connecting import Target
+from kinetic_core.cluster.credentials import ask_google, message_of
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import ClusterError
+from kinetic_core.errors import ClusterError, ConfigurationError
 from kinetic_core.lifecycle.backends import Backend, cluster_target
 from kinetic_core.model.accelerators import Accelerator
 
@@ -41,13 +42,16 @@ def cluster_checks(settings: Settings, backend: Backend, accelerator: Accelerato
     yield Check("quota", lambda: _quota(api, namespace), needs="namespace")
     yield Check("nodes", lambda: _nodes(api, accelerator), needs=_SERVER)
     yield Check("bucket", lambda: store_check(backend))
-    yield Check("image", lambda: Finding("ok", backend.image()))
+    yield Check("image", lambda: _image(settings))
 
 
 def _google_apis(settings: Settings) -> Finding:
     base = settings.api_endpoint_overrides.get("serviceusage", _USAGE).rstrip("/")
     url = f"{base}/v1/projects/{settings.project}/services?filter=state:ENABLED&pageSize=200"
-    enabled = {service["name"].rpartition("/")[2] for service in ask_google(url).get("services", ())}
+    status, answer = ask_google("GET", url)
+    if status != 200:
+        raise ConfigurationError(f"{url}: {message_of(answer)}")
+    enabled = {service["name"].rpartition("/")[2] for service in answer.get("services", ())}
     if missing := [name for name in _APIS if name not in enabled]:
         return Finding(
             "fail",
@@ -55,6 +59,13 @@ def _google_apis(settings: Settings) -> Finding:
             f"gcloud services enable {' '.join(missing)} --project {settings.project}",
         )
     return Finding("ok", f"credentials are accepted, {', '.join(_APIS)} enabled")
+
+
+def _image(settings: Settings) -> Finding:
+    named = settings.container_image or "bundled"
+    if named in ("bundled", "prebuilt"):
+        return Finding("ok", f"{named}: made from what each project depends on")
+    return Finding("ok", named)
 
 
 def _server(api: ClusterApi, target: Target) -> Finding:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import base64
 import functools
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kinetic_core.cluster.credentials import ask_google, credentials, message_of
 from kinetic_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
 
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_SECONDS = 20.0
 _CONNECTIONS = 64
 
 
@@ -64,29 +62,21 @@ def gke_cluster(target: Target) -> dict[str, Any]:
     its certificate, its `nodePools`. Raises ConfigurationError.
     """
     name = f"projects/{target.project}/locations/{target.zone}/clusters/{target.cluster}"
-    answer = _credentials().get(f"{target.gke_api.rstrip('/')}/v1/{quote(name)}")
-    if answer.status_code != 200:
+    status, found = ask_google("GET", f"{target.gke_api.rstrip('/')}/v1/{quote(name)}")
+    if status != 200:
         raise ConfigurationError(
-            f"the GKE API does not give {name}: {_message(answer)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
+            f"the GKE API does not give {name}: {message_of(found)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
             "and KINETIC_CLUSTER, and at your permission container.clusters.get"
         )
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def ask_google(url: str) -> Any:
-    """The JSON answer of a Google API to a GET. Raises ConfigurationError, with the API's own message."""
-    answer = _credentials().get(url)
-    if answer.status_code != 200:
-        raise ConfigurationError(f"{url}: {_message(answer)}")
-    return answer.json()
+    cluster: dict[str, Any] = found
+    return cluster
 
 
 def renew(target: Target) -> bool:
     """Get another token after the server has refused one; False where tokens are not ours to get."""
     if target.kubeconfig or not target.project:
         return False
-    _credentials().refresh()
+    credentials().refresh()
     return True
 
 
@@ -118,68 +108,4 @@ def _from_gke(configuration: Any, target: Target) -> None:
 
 
 def _set_token(configuration: Configuration) -> None:
-    configuration.api_key["BearerToken"] = _credentials().token()
-
-
-def _message(answer: Any) -> str:
-    try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {answer.status_code}"
-
-
-class _Credentials:
-    """Google's application default credentials; refreshed before they expire, by one thread at a time."""
-
-    def __init__(self) -> None:
-        import google.auth
-        from google.auth.exceptions import DefaultCredentialsError
-
-        try:
-            self._credentials, _ = google.auth.default([_SCOPE])
-        except DefaultCredentialsError as exc:
-            raise ConfigurationError(
-                "no Google credentials here. Run `gcloud auth application-default login`, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS"
-            ) from exc
-        self._lock = threading.Lock()
-
-    def token(self) -> str:
-        """A token that is valid for some minutes."""
-        with self._lock:
-            if not self._credentials.valid:
-                self._refresh()
-            return str(self._credentials.token)
-
-    def refresh(self) -> None:
-        """Another token, whether or not the one here looks valid."""
-        with self._lock:
-            self._refresh()
-
-    def get(self, url: str) -> Any:
-        """The answer of a Google API."""
-        from google.auth.exceptions import GoogleAuthError
-        from google.auth.transport.requests import AuthorizedSession
-        from requests.exceptions import RequestException
-
-        try:
-            with AuthorizedSession(self._credentials) as session:
-                return session.get(url, timeout=_SECONDS)
-        except (GoogleAuthError, RequestException) as exc:
-            raise ConfigurationError(f"{url} cannot be asked: {exc}") from exc
-
-    def _refresh(self) -> None:
-        from google.auth.exceptions import GoogleAuthError
-        from google.auth.transport.requests import Request
-
-        try:
-            self._credentials.refresh(Request())
-        except GoogleAuthError as exc:
-            raise ConfigurationError(
-                f"Google gives no token: {exc}. Run `gcloud auth application-default login` again"
-            ) from exc
-
-
-@functools.cache
-def _credentials() -> _Credentials:
-    return _Credentials()
+    configuration.api_key["BearerToken"] = credentials().token()

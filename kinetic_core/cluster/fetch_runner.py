@@ -5,6 +5,10 @@ import sys
 
 gc.disable()
 sys.path[:] = [entry for entry in sys.path if entry]
+if sys.version_info < (3, 11):  # noqa: UP036  whatever the image has
+    has = ".".join(map(str, sys.version_info[:2]))
+    print("kinetic: the image has Python " + has + ", and the runner needs 3.11 or newer", file=sys.stderr)
+    sys.exit(65)
 
 
 def get(scheme, host, path, headers):

@@ -35,6 +35,8 @@ _SPACE = 1 << 30
 
 WORK_DIR = "/kinetic"
 """A volume of the pod's own: workspace, data, home."""
+CACHE_DIR = "/kinetic-cache"
+"""Where `cache_volume` is, for packages that jobs with prebuilt images download."""
 _USER = 1000
 """The user and group of user code: any image works with it, since home and workspace are volumes."""
 
@@ -135,6 +137,7 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
                     {"name": "work", "mountPath": WORK_DIR},
                     {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the path frameworks expect
                     *({"name": f"volume-{i}", "mountPath": path} for i, path in enumerate(spec.mounts)),
+                    *([{"name": "cache", "mountPath": CACHE_DIR}] if spec.pod.cache_volume else ()),
                 ],
             }
         ],
@@ -142,6 +145,7 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
             {"name": "work", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
             *({"name": f"volume-{i}", "emptyDir": {}} for i in range(len(spec.mounts))),
+            *_cache(spec),
         ],
     }
     selector = {**accelerator.node_selector(), **spec.pod.node_selector}
@@ -154,6 +158,11 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     if spec.pod.priority_class is not None:
         pod["priorityClassName"] = spec.pod.priority_class
     return pod
+
+
+def _cache(spec: JobSpec) -> list[dict[str, Any]]:
+    claim = spec.pod.cache_volume
+    return [{"name": "cache", "persistentVolumeClaim": {"claimName": claim}}] if claim else []
 
 
 def _security(spec: JobSpec) -> dict[str, Any]:
@@ -199,6 +208,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_BACKEND": reference.backend,
         **delivery.surroundings.environment,
     }
+    if spec.pod.cache_volume is not None:
+        values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system
     fields = {
         "KINETIC_POD_UID": "metadata.uid",
         "KINETIC_FAILED_COUNT": f"metadata.annotations['{FAILED_COUNT}']",
@@ -213,6 +224,6 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
             "name": name,
             "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), place.split("/"), strict=True))},
         }
-        for name, place in spec.pod.secrets.items()
+        for name, place in spec.pod.cluster_secrets.items()
     ]
     return plain + downward + secrets

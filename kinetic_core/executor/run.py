@@ -10,6 +10,8 @@ from kinetic_core.executor.callable import RemoteCallable
 from kinetic_core.lifecycle.options import RunOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kinetic_core.data.data import Data
 
 P = ParamSpec("P")
@@ -37,6 +39,7 @@ def run(
     output_dir: str | None = None,
     debug: bool = False,
     *,
+    requirements: str | Path | Sequence[str] | None = None,
     memory: str | int | None = None,
     timeout: float | None = None,
     retries: int = 0,
@@ -52,13 +55,18 @@ def run(
     labels: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
     run_as_root: bool = False,
+    cache_volume: str | None = None,
 ) -> Decorator:
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
 
     accelerator: hardware and size: `tpu-v6e-8`, `gpu-l4`, `gpu-a100-80gb-4`, `cpu`, `cpu:8`; `:spot` at
         the end is `spot=True`.
-    container_image: image to run in; None or `"bundled"` for one with the project's dependencies.
-    base_image_repo: repository of base images for `container_image="prebuilt"`.
+    container_image: image to run in; None or `"bundled"` for one that is built with the project's
+        dependencies, `"prebuilt"` for a base image that gets them when the job starts.
+    requirements: what the job needs installed, instead of what the project's files say: a path
+        (`requirements.txt`, `pyproject.toml[extra]`, `uv.lock:group`) or a list of requirements.
+    base_image_repo: repository of base images for `container_image="prebuilt"`, made by
+        `kinetic_core.build_image`; falls back to `KINETIC_BASE_IMAGE_REPO`, then to the cluster's own.
     zone, project, cluster, namespace: where; each falls back to its `KINETIC_*` variable.
     capture_env_vars: names, or prefixes ending in `*`, of variables the job should see.
     backend: `"local"`, `"gke"` or `"pathways"`; falls back to `KINETIC_BACKEND`.
@@ -74,8 +82,10 @@ def run(
         for the disk that project and data need. A job that uses more than `disk` is evicted.
     reservation, priority_class, queue (of Kueue), service_account, node_selector, tolerations, labels: as
         Kubernetes and GKE mean them.
-    secrets: variable to `"secret/key"` of the namespace; the value never leaves the cluster.
+    secrets: variable to `"secret/key"` of the namespace, or to `"projects/P/secrets/S"` of Secret Manager,
+        which the pod reads; the value never leaves the cluster.
     run_as_root: for images that need it; else the pod runs as user 1000.
+    cache_volume: a PersistentVolumeClaim that keeps downloaded packages for `"prebuilt"` images.
 
     What is about pods has no effect with backend "local", except that `secrets` is refused there.
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its
@@ -94,6 +104,7 @@ def run(
         timeout=timeout,
         retries=retries,
         infrastructure_retries=infrastructure_retries,
+        requirements=requirements,
         debug=debug,
         cpu=cpu,
         disk=disk,
@@ -106,6 +117,7 @@ def run(
         labels=labels,
         secrets=secrets,
         run_as_root=run_as_root,
+        cache_volume=cache_volume,
         container_image=container_image,
         base_image_repo=base_image_repo,
         zone=zone,

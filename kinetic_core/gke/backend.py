@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,15 +66,6 @@ class GkeBackend:
     def key(self) -> str:
         return f"gke:{self._target}:{self._supply}:{self._settings.storage_emulator_host}:{self.store.uri}"
 
-    def image(self) -> str:
-        """`KINETIC_CONTAINER_IMAGE`: images are not built in this version."""
-        if not self._settings.container_image:
-            raise ConfigurationError(
-                "no container image: pass container_image=, or set KINETIC_CONTAINER_IMAGE, to an image with "
-                f"Python {sys.version_info[0]}.{sys.version_info[1]} and what your function imports"
-            )
-        return self._settings.container_image
-
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Refuse slices of several hosts, and a job without an image."""
         if spec.accelerator.hosts > 1:
@@ -83,8 +73,6 @@ class GkeBackend:
                 f"accelerator={str(spec.accelerator)!r} is {spec.accelerator.hosts} hosts; this version runs "
                 "jobs of one"
             )
-        if not spec.container_image:
-            self.image()
         return ()
 
     def check_output_dir(self, place: str) -> None:

@@ -42,9 +42,6 @@ class Backend(Protocol):
     def check_output_dir(self, place: str) -> None:
         """Refuse an absolute path or URI that jobs here cannot leave their outputs in."""
 
-    def image(self) -> str:
-        """The container image jobs run in when the call names none."""
-
     def surroundings(self, namespace: str) -> Surroundings:
         """What every pod there gets."""
 

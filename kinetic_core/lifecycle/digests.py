@@ -32,7 +32,7 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
         "timeout": spec.timeout,
         "retries": spec.retries,
         "pod": asdict(spec.pod),
-        "image": spec.container_image,
+        "image": packed.image.name,
         "environment": dict(spec.environment),
         "tree": packed.tree,
         "volumes": [dict(volume) for volume in packed.volumes],

@@ -38,7 +38,7 @@ def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -
     with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
         elsewhere: Any = _Elsewhere(backend, DirectoryObjectStore(Path(folder, "store")))
         own = replace(settings, cache=Path(folder, "cache"))
-        prepared = prepare(call, options, settings=own, backend=elsewhere)
+        prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
     delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
     manifest = job_manifest(prepared.spec, prepared.reference, delivery)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -47,6 +48,7 @@ class RunOptions:
     retries: int = 0
     infrastructure_retries: int = 10
     pod: PodOptions = field(default_factory=PodOptions)
+    requirements: str | Path | Sequence[str] | None = None
 
     def settings(self, settings: Settings) -> Settings:
         """Settings, with where this call runs if it says so."""
@@ -67,6 +69,7 @@ class RunOptions:
         retries: int = 0,
         infrastructure_retries: int = 10,
         debug: bool = False,
+        requirements: str | Path | Sequence[str] | None = None,
         **others: Any,
     ) -> Self:
         """Options from what the user wrote; `others` are texts, and those of `pod_options`.
@@ -98,6 +101,7 @@ class RunOptions:
             retries=_retries("retries", retries),
             infrastructure_retries=_retries("infrastructure_retries", infrastructure_retries),
             pod=pod,
+            requirements=_requirements(requirements),
             **_texts(others),
         )
 
@@ -136,6 +140,14 @@ def _patterns(patterns: Sequence[str] | None) -> tuple[str, ...]:
     from kinetic_core.packaging.capture import check_patterns
 
     return tuple(check_patterns(patterns))
+
+
+def _requirements(asked: str | Path | Sequence[str] | None) -> str | Path | Sequence[str] | None:
+    if asked is None:
+        return None
+    from kinetic_core.image.discovery import check_requirements
+
+    return check_requirements(asked)
 
 
 def _volumes(volumes: Mapping[str, Data] | None) -> Mapping[str, Data]:

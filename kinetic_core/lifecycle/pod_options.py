@@ -15,6 +15,7 @@ _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _SECRET = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[-\w.]+")
+_MANAGED = re.compile(r"projects/[-a-z0-9:.]+/secrets/[-\w]+(/versions/([0-9]+|latest|[A-Za-z][-\w]*))?")
 _OURS = ("app", "kinetic.dev/")
 _TOLERATION = frozenset({"key", "operator", "value", "effect", "tolerationSeconds"})
 
@@ -30,6 +31,7 @@ POD_OPTIONS = (
     "labels",
     "secrets",
     "run_as_root",
+    "cache_volume",
 )
 """The names of these options, as `run` takes them."""
 
@@ -37,7 +39,7 @@ POD_OPTIONS = (
 def pod_options(given: Mapping[str, Any]) -> PodOptions:
     """The options that are not None, checked. Raises InvalidRequest or TypeError, naming the option."""
     options = {name: value for name, value in given.items() if value is not None}
-    for name in ("reservation", "priority_class", "queue", "service_account"):
+    for name in ("reservation", "priority_class", "queue", "service_account", "cache_volume"):
         if name in options and (not isinstance(options[name], str) or not _NAME.fullmatch(options[name])):
             raise InvalidRequest(
                 f"{name}={options[name]!r} is no name of a Kubernetes or Google Cloud object"
@@ -52,12 +54,24 @@ def pod_options(given: Mapping[str, Any]) -> PodOptions:
     for key in options.get("labels", {}):
         if key.startswith(_OURS):
             raise InvalidRequest(f"labels: {key!r} is one of ours; choose another")
-    for name, place in options.get("secrets", {}).items():
-        if not _VARIABLE.fullmatch(name) or not _SECRET.fullmatch(place):
-            raise InvalidRequest(f"secrets: {name!r}: {place!r} must be a variable and 'secret/key'")
+    if "secrets" in options:
+        options["secrets"] = {name: _secret(name, place) for name, place in options["secrets"].items()}
     if not isinstance(options.get("run_as_root", False), bool):
         raise TypeError(f"run_as_root={options['run_as_root']!r} must be True or False")
     return PodOptions(**options)
+
+
+def _secret(name: str, place: str) -> str:
+    """A reference, with a version if it is one of Secret Manager. What may be a value is not repeated."""
+    if _VARIABLE.fullmatch(name):
+        if _SECRET.fullmatch(place):
+            return place
+        if _MANAGED.fullmatch(place):
+            return place if "/versions/" in place else f"{place}/versions/latest"
+    raise InvalidRequest(
+        f"secrets: what is given for {name!r} is no reference: a variable's name leads to 'secret/key' of "
+        "the namespace, or to 'projects/PROJECT/secrets/NAME' of Secret Manager; never to the value"
+    )
 
 
 def _cores(cpu: float) -> float:

@@ -19,6 +19,7 @@ from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.digests import spec_digest
+from kinetic_core.lifecycle.imaging import Image, find_image
 from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.shipping import Substitutes
@@ -63,6 +64,7 @@ class Packed:
     backend: Backend
     settings: Settings
     options: RunOptions
+    image: Image
     tree: str
     tree_bytes: int
     volumes: tuple[Mapping[str, Any], ...]
@@ -99,14 +101,15 @@ def pack(
     calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
     tolerant: bool = False,
     progress: Progress = lambda _phase: None,
+    dry: bool = False,
 ) -> Packed:
     """Pack a function, its project and volumes, and store the files the store lacks.
 
     `backend`: instead of the one that options and settings name.
     `calls`: the arguments the function will be called with, to find the data in them: data below the
     project is stored as data, not again with the project. `tolerant` leaves arguments that cannot be
-    pickled to be told when they are addressed. Raises InvalidRequest or one of its kinds,
-    ConfigurationError or StoreError; before anything is stored if the call is at fault.
+    pickled to be told when they are addressed. `dry` builds no image. Raises InvalidRequest or one of its
+    kinds, ConfigurationError, ImageError or StoreError; before anything is stored if the call is at fault.
     """
     settings = options.settings(settings or read_settings())
     if backend is None:
@@ -126,6 +129,7 @@ def pack(
             if not tolerant:
                 raise
     substitutes.note(options.volumes.values())
+    image = find_image(options, settings, backend, project, source_file(function), progress, dry=dry)
     progress("uploading")
     tree = store_project(
         project,
@@ -150,6 +154,7 @@ def pack(
         backend,
         settings,
         options,
+        image,
         tree.sha256,
         tree.size,
         volumes,
@@ -199,6 +204,8 @@ def address(
         volumes=packed.volumes,
         output_dir=outputs,
         spec_digest=digest,
+        dependencies=packed.image.dependencies,
+        secrets=spec.pod.managed_secrets,
     )
     reference = _reference(packed, spec, name, digest, group)
     return Prepared(packed.backend, spec, reference, payload, is_new=job_id is None or group is not None)
@@ -212,6 +219,7 @@ def prepare(
     settings: Settings | None = None,
     backend: Backend | None = None,
     progress: Progress = lambda _phase: None,
+    dry: bool = False,
 ) -> Prepared:
     """Pack and address one call. Raises as `pack` and `address` do, before anything is stored."""
     arguments = dict(call.kwargs or {})
@@ -223,6 +231,7 @@ def prepare(
         backend=backend,
         calls=[(call.args, arguments)],
         progress=progress,
+        dry=dry,
     )
     return address(packed, call.args, arguments, job_id=job_id)
 
@@ -276,7 +285,6 @@ def _output_dir(packed: Packed, job_id: str, group: Group | None) -> str:
 
 
 def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None) -> JobReference:
-    local = packed.backend.name == "local"
     project, zone, cluster_name = packed.backend.cluster or ("", "", "")
     return JobReference(
         job_id=job_id,
@@ -287,7 +295,7 @@ def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: G
         namespace=spec.namespace,
         bucket_name="",
         k8s_name=JOB_NAME.format(job_id),
-        image_uri=packed.backend.image() if local else spec.container_image or packed.backend.image(),
+        image_uri=packed.image.uri,
         accelerator=str(spec.accelerator),
         func_name=spec.function_name,
         display_name=f"kinetic-{spec.function_name}-{job_id}",

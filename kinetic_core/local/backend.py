@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,10 +46,6 @@ class LocalBackend:
     @property
     def key(self) -> str:
         return f"local:{self._layout.root}"
-
-    def image(self) -> str:
-        """This interpreter: what is installed here is what jobs can import."""
-        return sys.executable
 
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Raises BackendUnavailable if jobs cannot run here, or not with that memory limit."""

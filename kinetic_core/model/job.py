@@ -21,7 +21,8 @@ class PodOptions:
 
     `cpu` is in cores, `disk` in bytes of ephemeral storage; None asks for what the accelerator's machine
     has, and for the disk that what ships needs.
-    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue.
+    `secrets` maps a variable's name to `secret/key`, or to `projects/P/secrets/S/versions/V`. `queue` is a
+    Kueue LocalQueue, `cache_volume` a PersistentVolumeClaim for downloaded packages.
     """
 
     cpu: float | None = None
@@ -35,6 +36,17 @@ class PodOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     run_as_root: bool = False
+    cache_volume: str | None = None
+
+    @property
+    def managed_secrets(self) -> dict[str, str]:
+        """Those of Secret Manager, which the runner reads."""
+        return {name: place for name, place in self.secrets.items() if place.startswith("projects/")}
+
+    @property
+    def cluster_secrets(self) -> dict[str, str]:
+        """Those of the namespace, which the kubelet sets."""
+        return {name: place for name, place in self.secrets.items() if not place.startswith("projects/")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,6 @@ def capture(patterns: Iterable[str], environ: Mapping[str, str]) -> tuple[dict[s
     if secrets:
         notices.append(
             f"{', '.join(secrets)}: the values are stored in plain text with the job, readable by whoever "
-            "can read the store"
+            "can read the store. secrets= hands them over by reference"
         )
     return dict(sorted(captured.items())), tuple(notices)

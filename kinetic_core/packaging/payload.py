@@ -63,6 +63,8 @@ def payload_frame(
     volumes: Sequence[Mapping[str, Any]],
     output_dir: str,
     spec_digest: str,
+    dependencies: Mapping[str, Any] | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> bytes:
     """The bytes of `jobs/{id}/payload.pkl`; its header is read before anything in it is unpickled."""
     project = function.project
@@ -79,6 +81,8 @@ def payload_frame(
         "volumes": [dict(volume) for volume in volumes],
         "output_dir": output_dir,
         "spec_digest": spec_digest,
+        "dependencies": dependencies,
+        "secrets": dict(secrets or {}),
     }
     parts = {
         "function": function.pickle.body,

@@ -145,6 +145,22 @@ def test_what_is_asked_for_the_pod() -> None:
     assert secret["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
 
 
+def test_secrets_of_the_namespace_are_the_kubelets_those_of_secret_manager_the_runners() -> None:
+    places = {"A": "tokens/hf", "B": "projects/p/secrets/hf/versions/1"}
+    env = {one["name"]: one for one in container(manifest(pod=PodOptions(secrets=places)))["env"]}
+    assert env["A"] == {"name": "A", "valueFrom": {"secretKeyRef": {"name": "tokens", "key": "hf"}}}
+    assert "B" not in env
+
+
+def test_a_cache_for_packages() -> None:
+    job = manifest(pod=PodOptions(cache_volume="wheels"))
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "cache", "persistentVolumeClaim": {"claimName": "wheels"}} in volumes
+    assert {"name": "cache", "mountPath": "/kinetic-cache"} in container(job)["volumeMounts"]
+    assert {"name": "UV_CACHE_DIR", "value": "/kinetic-cache/uv"} in container(job)["env"]
+    assert "UV_CACHE_DIR" not in str(manifest())
+
+
 def test_ours_cannot_be_relabelled() -> None:
     job = manifest(pod=PodOptions(labels={"app": "mine"}))
     assert job["metadata"]["labels"]["app"] == "kinetic"

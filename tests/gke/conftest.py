@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target, _credentials, connection
+from kinetic_core.cluster.connecting import Target, connection
+from kinetic_core.cluster.credentials import credentials
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
@@ -93,10 +94,10 @@ def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
         data = json.dumps(body).encode()
         urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
 
-    _credentials.cache_clear()
+    credentials.cache_clear()
     connection.cache_clear()
     yield control
-    _credentials.cache_clear()
+    credentials.cache_clear()
     connection.cache_clear()
 
 

@@ -72,9 +72,10 @@ def test_doctor_on_gke(google: object, kinetic: Kinetic, monkeypatch: pytest.Mon
     found = {check["name"]: check for check in told.json["checks"]}
     assert (told.code, found["Google APIs"]["outcome"]) == (0, "ok")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    from kinetic_core.cluster.connecting import _credentials, connection
+    from kinetic_core.cluster.connecting import connection
+    from kinetic_core.cluster.credentials import credentials
 
-    _credentials.cache_clear()
+    credentials.cache_clear()
     connection.cache_clear()
     told = kinetic("doctor")
     assert told.code == 5

@@ -12,7 +12,8 @@ import pytest
 
 import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target, _credentials, connection
+from kinetic_core.cluster.connecting import Target, connection
+from kinetic_core.cluster.credentials import credentials
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError, OtherCluster
 from tests.gke.conftest import GOOGLE
 
@@ -61,7 +62,7 @@ def test_a_profile_alone_is_enough(google: Any, gke: dict[str, str], monkeypatch
 def test_a_token_the_server_refuses_is_renewed_once(google: Any, namespace: str) -> None:
     api = ClusterApi(CLUSTER)
     connection(CLUSTER)
-    _credentials()._credentials.token = "no longer good"
+    credentials()._credentials.token = "no longer good"
     assert api.get("Job", namespace, "nothing") is None
 
 

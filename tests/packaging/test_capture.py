@@ -19,7 +19,9 @@ ENVIRON = {
 def test_names_and_prefixes() -> None:
     captured, notices = capture(["WANDB_*", "MISSING"], ENVIRON)
     assert captured == {"WANDB_API_KEY": "hunter2", "WANDB_MODE": "offline"}
-    assert any("WANDB_API_KEY" in notice and "plain text" in notice for notice in notices)
+    assert any(
+        "WANDB_API_KEY" in notice and "plain text" in notice and "secrets=" in notice for notice in notices
+    )
     assert not any("hunter2" in notice for notice in notices)
 
 

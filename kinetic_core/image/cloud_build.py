@@ -1,0 +1,135 @@
+"""Cloud Build: start a build, once, and follow it. https://cloud.google.com/build/docs/api/reference/rest"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kinetic_core.errors import ImageError, StoreError
+from kinetic_core.image.google_api import GoogleApi, Json, Unanswered
+from kinetic_core.storage.protocol import ObjectStore
+
+LIVE = ("PENDING", "QUEUED", "WORKING")
+TIMEOUT = "3600s"
+"""The service ends a build after this; no client has to be there."""
+_POLL_SECONDS = 1.0
+_POLLS_SLOWLY_AFTER = 30.0
+_LAST_LINES = 20
+_ADVICE = {
+    "base": "The base image could not be made: look at the versions of jax, keras, torch or tensorflow",
+    "login": "Docker Hub refuses the secrets dockerhub-username and dockerhub-token of Secret Manager",
+    "dependencies": "A dependency could not be installed: change the requirement that these lines name, or "
+    "use container_image= for what needs system libraries",
+}
+
+
+@dataclass(frozen=True)
+class CloudBuild:
+    """The builds of one region of a project, with a store for sources and logs."""
+
+    api: GoogleApi
+    project: str
+    region: str
+    store: ObjectStore
+
+    @property
+    def _path(self) -> str:
+        return f"projects/{self.project}/locations/{self.region}/builds"
+
+    def start(self, build: Json, mark: str) -> str:
+        """Create a build that carries `mark` as a tag, and return its id.
+
+        One whose answer was lost is found by its mark, and not created again.
+        """
+
+        def create() -> Json:
+            try:
+                made = self.api.once("POST", self._path, {**build, "tags": [mark, *build.get("tags", ())]})
+            except Unanswered:
+                if (found := self.find(mark)) is not None:
+                    return found
+                raise
+            if made is None:
+                raise ImageError(f"Cloud Build has no {self._path}: look at KINETIC_PROJECT and KINETIC_ZONE")
+            return dict(made["metadata"]["build"])
+
+        made = self.api.patiently(create)
+        assert made is not None  # noqa: S101  create() returns one or raises
+        return str(made["id"])
+
+    def find(self, mark: str) -> Json | None:
+        """The build that carries a mark."""
+        found = self.api.get(self._path, filter=f'tags="{mark}"') or {}
+        return next(iter(found.get("builds", ())), None)
+
+    def page(self, build_id: str) -> str:
+        """Where people see a build."""
+        return (
+            f"https://console.cloud.google.com/cloud-build/builds;region={self.region}/{build_id}"
+            f"?project={self.project}"
+        )
+
+    def get(self, build_id: str) -> Json | None:
+        return self.api.get(f"{self._path}/{build_id}")
+
+    def cancel(self, build_id: str) -> None:
+        self.api.once("POST", f"{self._path}/{build_id}:cancel", {})
+
+    def follow(self, build_id: str, say: Callable[[str], None]) -> str:
+        """Tell a build's log while it runs; the digest (`sha256:…`) of its last image, "" if it
+        has none.
+
+        Raises ImageError, with the failing step's last lines, if it does not succeed.
+        """
+        log, started = _Log(self.store, f"log-{build_id}.txt"), self.api.clock()
+        while True:
+            build = self.get(build_id)
+            if build is None:
+                raise ImageError(f"build {build_id} has gone from Cloud Build; submit again")
+            for line in log.news():
+                say(line)
+            if build["status"] == "SUCCESS":
+                pushed = (build.get("results") or {}).get("images")
+                return str(pushed[-1]["digest"]) if pushed else ""
+            if build["status"] not in LIVE:
+                raise _failed(build, log.lines)
+            late = self.api.clock() - started > _POLLS_SLOWLY_AFTER
+            self.api.sleep(_POLL_SECONDS * (3 if late else 1))
+
+
+class _Log:
+    """The log object of a build, which grows."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store, self._name, self._offset, self._partial = store, name, 0, b""
+        self.lines: list[str] = []
+
+    def news(self) -> list[str]:
+        """Whole lines since the last call. A log that is not there yet is no reason to stop."""
+        try:
+            piece = self._store.read(self._name)[self._offset :]
+        except StoreError:
+            return []
+        self._offset += len(piece)
+        *whole, self._partial = (self._partial + piece).split(b"\n")
+        fresh = [line.decode(errors="replace").rstrip("\r") for line in whole]
+        self.lines += fresh
+        return fresh
+
+
+def _failed(build: Json, lines: list[str]) -> ImageError:
+    """What failed, what it said last, and what to change."""
+    steps = [
+        step for step in build.get("steps", ()) if step.get("status") in ("FAILURE", "TIMEOUT", "CANCELLED")
+    ]
+    step = steps[0] if steps else {}
+    number = build.get("steps", []).index(step) if step else None
+    own = [line for line in lines if line.startswith(f"Step #{number}")] if step else lines
+    told = "\n".join(f"    {line}" for line in (own or lines)[-_LAST_LINES:])
+    detail = build.get("statusDetail") or (build.get("failureInfo") or {}).get("detail") or ""
+    advice = _ADVICE.get(str(step.get("id")), "The log says more")
+    place = f" in step {step['id']!r}" if step.get("id") else ""
+    return ImageError(
+        f"the image was not built: {build['status']}{place}: {detail}\n"
+        f"{told}\n{advice}. The whole log: {build.get('logUrl', build['id'])}"
+    )

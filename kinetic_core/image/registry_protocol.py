@@ -1,0 +1,82 @@
+"""Registries other than Google's, asked without credentials: Docker Hub and whoever speaks its protocol.
+
+https://distribution.github.io/distribution/spec/api/ and …/spec/auth/token/
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+_SECONDS = 10.0
+_MANIFESTS = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+_CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
+
+
+class PublicRegistry:
+    """One repository (`mycompany/kinetic/base-cpu`, `ghcr.io/me/base-cpu`) as anybody sees it.
+
+    Every operation raises OSError if the registry gives no answer, or not to anybody.
+    """
+
+    def __init__(self, repository: str) -> None:
+        first, _, rest = repository.partition("/")
+        named = rest and ("." in first or ":" in first or first == "localhost")
+        host, path = (first, rest) if named else ("registry-1.docker.io", repository)
+        self._path = path if "/" in path or named else f"library/{path}"
+        local = host.partition(":")[0] in ("localhost", "127.0.0.1")  # as docker does
+        self._base = f"{'http' if local else 'https'}://{host}/v2"
+        self._headers: dict[str, str] = {}
+
+    def digest(self, tag: str) -> str | None:
+        """`sha256:…` of a tag, None if there is none."""
+        found = self._ask("HEAD", f"manifests/{tag}", {"Accept": _MANIFESTS})
+        return None if found is None else found[0].get("Docker-Content-Digest")
+
+    def tags(self) -> list[str]:
+        """Its tags, none if there is no such repository."""
+        found = self._ask("GET", "tags/list", {})
+        return [] if found is None else list(json.loads(found[1]).get("tags") or ())
+
+    def _ask(
+        self, method: str, what: str, headers: Mapping[str, str]
+    ) -> tuple[Mapping[str, str], bytes] | None:
+        url = f"{self._base}/{self._path}/{what}"
+        for tried in range(2):
+            request = Request(url, headers={**headers, **self._headers}, method=method)  # noqa: S310
+            try:
+                with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310  made above: http(s) only
+                    return answer.headers, answer.read()
+            except HTTPError as exc:
+                with exc:
+                    if exc.code == 404:
+                        return None
+                    if exc.code != 401 or tried:
+                        raise
+                    self._headers = _anonymous(exc.headers.get("WWW-Authenticate") or "")
+        return None
+
+    def __str__(self) -> str:
+        return f"{self._base}/{self._path}"
+
+
+def _anonymous(challenge: str) -> dict[str, str]:
+    """The header with a token that the registry gives to anybody. Raises OSError."""
+    found = dict(_CHALLENGE.findall(challenge))
+    realm = found.pop("realm", "")
+    if not realm.startswith(("https://", "http://localhost", "http://127.0.0.1")):
+        raise PermissionError("the registry wants credentials")
+    with urlopen(f"{realm}?{urlencode(found)}", timeout=_SECONDS) as answer:  # noqa: S310  checked above
+        body = json.load(answer)
+    return {"Authorization": f"Bearer {body.get('token') or body.get('access_token')}"}

@@ -1,0 +1,145 @@
+"""Packages that a base image lacks, installed by uv before user code is loaded: `container_image="prebuilt"`.
+
+One resolution prefers what the image has; what it has is not installed again. The first attempt keeps the
+result in the store, so that the others have the same. What is missing goes into a virtual environment on the
+pod's own volume, which nobody but this user has to be able to write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+from .store import MissingObject, Store, StoreUnavailable
+
+_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
+_NAME = re.compile(r"^([A-Za-z0-9][\w.-]*)")
+_NETWORK = (
+    "error sending request",
+    "Request failed after",
+    "Failed to fetch",
+    "Could not connect",
+    "timed out",
+)
+"""What uv says of an index that gives no answer: another attempt may find it well."""
+
+
+def install(wanted: dict[str, Any], work_dir: str, store: Store, lock: str) -> None:
+    """Make `wanted` importable: `lines` and `constraints` of requirements files, and `options` of uv.
+
+    `lock` is the object with the exact versions, made here if it is not there.
+
+    Raises ValueError for what cannot be installed, StoreUnavailable where an index gives no answer.
+    """
+    folder = os.path.join(work_dir, "dependencies")
+    os.makedirs(folder, exist_ok=True)
+    locked = _locked(wanted, folder, store, lock)
+    has = _installed()
+    missing = [line for line in locked if not _is_there(line, has)]
+    environment = os.path.join(work_dir, "venv")
+    _uv("venv", "--system-site-packages", "--clear", "--python", sys.executable, environment)
+    if missing:
+        hashes = {
+            _normal(name[1]): line
+            for line in wanted["lines"]
+            if "--hash=" in line and (name := _NAME.match(line))
+        }
+        lines = [hashes.get(_normal(_NAME.match(line)[1]), line) for line in missing]  # type: ignore[index]
+        options = [line for line in wanted["lines"] if line.startswith("-")]
+        listed = _written(folder, "install.txt", [*options, *lines])
+        python = os.path.join(environment, "bin", "python")
+        sys.stderr.write(f"kinetic: installing {len(missing)} packages\n")
+        _uv("pip", "install", "--python", python, "--no-deps", *wanted["options"], "-r", listed)
+    _enter(environment)
+
+
+def _locked(wanted: dict[str, Any], folder: str, store: Store, lock: str) -> list[str]:
+    try:
+        return store.read(lock).decode().splitlines()
+    except MissingObject:
+        lines = _resolved(wanted, folder)
+    store.create(lock, "\n".join(lines).encode())
+    return lines
+
+
+def _resolved(wanted: dict[str, Any], folder: str) -> list[str]:
+    """Exact versions of everything, those of the image where they will do."""
+    asked = _written(folder, "requirements.txt", wanted["lines"])
+    limits = _written(folder, "constraints.txt", wanted["constraints"])
+    locked = _written(
+        folder, "locked.txt", [f"{name}=={version}" for name, version in sorted(_installed().items())]
+    )
+    limited = ["-c", limits] if wanted["constraints"] else []
+    _uv(
+        *("pip", "compile", "--python", sys.executable, "--no-header", "--no-annotate", "--no-strip-markers"),
+        *("-o", locked, *wanted["options"], *limited, asked),
+    )
+    with open(locked) as stream:
+        return [line.strip() for line in stream if _NAME.match(line)]
+
+
+def _installed() -> dict[str, str]:
+    from importlib.metadata import distributions
+
+    return {_normal(found.name): found.version for found in distributions() if found.name}
+
+
+def _is_there(line: str, has: dict[str, str]) -> bool:
+    pin = _PIN.match(line)
+    return pin is not None and has.get(_normal(pin[1])) == pin[2]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()  # PEP 503
+
+
+def _written(folder: str, name: str, lines: list[str]) -> str:
+    path = os.path.join(folder, name)
+    with open(path, "w") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+    return path
+
+
+def _uv(*arguments: str) -> None:
+    try:
+        done = subprocess.run(
+            ["uv", "--quiet", "--no-progress", *arguments],  # noqa: S607
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError:
+        raise ValueError(
+            "the image has no uv, which container_image='prebuilt' installs packages with: make the base "
+            "image with kinetic_core.build_image()"
+        ) from None
+    if done.returncode == 0:
+        return
+    told = done.stderr.strip()[-2000:]
+    if any(phrase in told for phrase in _NETWORK):
+        raise StoreUnavailable(f"the package index cannot be reached:\n{told}")
+    raise ValueError(f"the dependencies cannot be installed:\n{told}")
+
+
+def _enter(environment: str) -> None:
+    """Let this process, and those it starts, find what the environment has before what the image has."""
+    import importlib
+    import site
+    import sysconfig
+
+    base = sysconfig.get_path("purelib")
+    scheme = {"base": environment, "platbase": environment}
+    packages = sysconfig.get_path("purelib", "venv", scheme)
+    with open(os.path.join(packages, "kinetic-image.pth"), "w") as stream:
+        stream.write(base + "\n")  # the image's Python may be a virtual environment itself
+    before = list(sys.path)
+    site.addsitedir(packages)
+    sys.path[:] = [entry for entry in sys.path if entry not in before] + before
+    importlib.invalidate_caches()
+    os.environ["VIRTUAL_ENV"] = environment
+    os.environ["PATH"] = os.path.join(environment, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)

@@ -1,0 +1,289 @@
+"""Images for jobs: really built, really pulled, by one build however many clients ask."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.errors import ConfigurationError, ImageError, InvalidDependencies
+from kinetic_core.image.bundled import Workshop, bundled_image
+from kinetic_core.image.recipe import Recipe
+from kinetic_core.image.requirements_file import parse_requirements
+from kinetic_core.image.runtimes import choose
+from kinetic_core.storage.gcs import GcsObjectStore
+from tests.gke.images import GOOGLE, LOCATION, REGION, ZONE, Images, own_images
+
+
+@pytest.fixture(scope="module")
+def _own_images() -> Iterator[Images]:
+    if "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD" not in GOOGLE:
+        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in GOOGLE.items():
+            patch.setenv(name, value)
+        with own_images() as images:
+            yield images
+
+
+@pytest.fixture
+def images(gke: dict[str, str], _own_images: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
+    """The settings of somebody whose images are built."""
+    monkeypatch.delenv("KINETIC_CONTAINER_IMAGE")
+    for name, value in _own_images.settings.items():
+        monkeypatch.setenv(name, value)
+    return _own_images
+
+
+def recipe(*requirements: str) -> Recipe:
+    return Recipe("cpu", choose(parse_requirements(requirements, "requirements", Path()), "cpu"))
+
+
+def build(images: Images, *requirements: str) -> tuple[str, list[str]]:
+    """The image with these requirements, and what was told meanwhile."""
+    told: list[str] = []
+    workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
+    return bundled_image(recipe(*requirements), workshop, told.append), told
+
+
+def address(images: Images, *requirements: str) -> str:
+    return Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe(*requirements).tag)
+
+
+PROGRAM = f"""
+import sys
+from tests.gke.test_images import Workshop, bundled_image, recipe
+workshop = Workshop.of_cluster("test-project", {ZONE!r}, sys.argv[1])
+print(bundled_image(recipe(sys.argv[2]), workshop, lambda line: print(line, flush=True)))
+"""
+
+
+@kinetic_core.run(accelerator="cpu", requirements=["six==1.17.0"])
+def imported() -> tuple[str, str]:
+    import os
+
+    import six
+
+    return six.__version__, os.environ["KERAS_BACKEND"]
+
+
+def test_a_job_runs_in_the_image_built_for_it(images: Images) -> None:
+    handle = imported.run_async()
+    assert handle.image_uri.startswith(
+        f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}/base@sha256:"
+    )
+    assert handle.result(stream_logs=False) == ("1.17.0", "jax")
+    before = images.builds, images.requests
+    again = imported.run_async()
+    assert again.image_uri == handle.image_uri
+    assert images.builds == before[0]
+    assert images.requests - before[1] <= 2
+    again.cancel()
+
+
+def test_what_cannot_be_installed_is_refused_before_anything_is_built(images: Images) -> None:
+    before = images.requests
+    with pytest.raises(InvalidDependencies, match=r"requirements:1: '\.' is a path"):
+        kinetic_core.run(accelerator="cpu", requirements=["-e ."])(imported.__wrapped__).run_async()
+    assert images.requests == before
+
+
+def test_a_build_that_fails_says_where_and_why(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-of-the-submitter")
+    with pytest.raises(ImageError, match="in step 'dependencies'") as caught:
+        build(images, "no-such-package-anywhere==1")
+    assert "no-such-package-anywhere was not found" in str(caught.value)
+    assert "change the requirement" in str(caught.value)
+    store = GcsObjectStore.at(f"test-project-kn-{images.cluster}-builds")
+    kept = {info.name: store.read(info.name) for info in store.list("")}
+    sources = [gzip.decompress(body) for name, body in kept.items() if name.startswith("source/")]
+    assert any(b"no-such-package-anywhere" in source for source in sources)
+    assert not any(b"canary-of-the-submitter" in body for body in [*kept.values(), *sources])
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("attrs", {"status": 429}),
+        ("attrs>20", {"status": 503}),
+        ("attrs>21", {"drop": True}),
+        ("attrs>22", {"drop": "before"}),
+    ],
+)
+def test_the_build_service_is_ill(images: Images, name: str, fault: dict[str, object]) -> None:
+    with images.fault(match=f"POST .*/{REGION}/builds$", **fault):
+        uri, told = build(images, name)
+    assert "@sha256:" in uri
+    assert any("Installed" in line for line in told)
+    assert (
+        images.builds[Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe(name).tag)]
+        == 1
+    )
+
+
+def test_the_registry_refuses(images: Images) -> None:
+    with (
+        images.fault(match=f"GET .*/kn-{images.cluster}/packages", status=403, message="denied"),
+        pytest.raises(ConfigurationError, match=r"HTTP 403: denied.*guides/images\.md"),
+    ):
+        build(images, "idna")
+
+
+def test_there_is_no_repository(images: Images) -> None:
+    with pytest.raises(ConfigurationError, match="gcloud artifacts repositories create kn-nowhere"):
+        bundled_image(recipe("idna"), Workshop.of_cluster("test-project", ZONE, "nowhere"), print)
+
+
+def test_there_is_no_bucket_for_builds(images: Images) -> None:
+    place = Workshop.of_cluster("test-project", ZONE, images.cluster)
+    store = GcsObjectStore.at("test-project-kn-nowhere-builds")
+    with pytest.raises(
+        ConfigurationError, match="gcloud storage buckets create gs://test-project-kn-nowhere"
+    ):
+        bundled_image(recipe("idna"), replace(place, store=store), print)
+
+
+def test_a_builder_that_is_killed_leaves_its_build_to_others(images: Images) -> None:
+    requirement = "six!=0.0.1"
+    builder = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, images.cluster, requirement], stdout=subprocess.PIPE, text=True
+    )
+    assert builder.stdout is not None
+    for line in builder.stdout:
+        if "building the image" in line:
+            break
+    builder.kill()
+    builder.wait()
+    builder.stdout.close()
+    uri, told = build(images, requirement)
+    assert "@sha256:" in uri
+    assert images.builds[address(images, requirement)] == 1
+    assert told == [] or "somebody builds this image already" in told[0]
+
+
+def test_many_clients_make_one_build(images: Images) -> None:
+    """Eight threads and four processes; the first is slow to start its build, so that all others see it."""
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(build(images, "toolz")[0])) for _ in range(8)]
+    with images.fault(match=f"POST .*/{REGION}/builds$", delay=4):
+        others = [
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, images.cluster, "toolz"], stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        found += [process.communicate()[0].splitlines()[-1] for process in others]
+        for thread in threads:
+            thread.join()
+    assert len(found) == 12
+    assert len(set(found)) == 1
+    assert images.builds[address(images, "toolz")] == 1
+
+
+def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(images: Images) -> None:
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    options = {"accelerator": "cpu", "container_image": "prebuilt"}
+    job = kinetic_core.run(**options, requirements=["cowsay==6.1", "cloudpickle"])
+
+    @job
+    def installed() -> tuple[str, bool, str]:
+        import os
+        import subprocess
+
+        import cloudpickle
+        import cowsay
+
+        done = subprocess.run(
+            ["python", "-c", "import cowsay, cloudpickle; print('ok')"], capture_output=True
+        )
+        inside = cloudpickle.__file__.startswith(os.environ["VIRTUAL_ENV"])
+        return cowsay.__version__, inside, done.stdout.decode().strip()
+
+    with pytest.raises(ConfigurationError, match=r"no base image .*it has none of that kind.*build_image"):
+        installed.run_async()
+    built = kinetic_core.build_image(repository, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    assert built["cpu"].startswith(f"{repository}/base-cpu@sha256:")
+    handle = installed.run_async()
+    assert handle.image_uri == built["cpu"]
+    assert handle.result(stream_logs=False) == ("6.1", False, "ok")
+    impossible = kinetic_core.run(**options, requirements=["no-such-package-anywhere"])(lambda: 1)
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="no-such-package-anywhere was not found"):
+        impossible.run_async().result(stream_logs=False)
+
+
+def _dockerfile() -> Path:
+    return Path(__file__).parent / "Dockerfile.base"
+
+
+def test_a_base_image_on_docker_hub(images: Images) -> None:
+    """The stand-in's registry is every registry; nobody can be asked about a digest there."""
+    repo = f"{images.cluster}/kinetic"
+    built = kinetic_core.build_image(repo, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    assert built["cpu"].startswith(f"{repo}/base-cpu:")
+    options = {"container_image": "prebuilt", "base_image_repo": repo, "requirements": ["cowsay==6.1"]}
+    job = kinetic_core.run(accelerator="cpu", **options)(lambda: __import__("cowsay").__version__)
+    assert job.run_async().result(stream_logs=False) == "6.1"
+
+
+def test_a_cache_volume_keeps_what_was_downloaded(images: Images, namespace: str) -> None:
+    """The nodes' disk is this machine's: a directory of it is the volume."""
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    kinetic_core.build_image(repository, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    name, folder = f"{namespace}-wheels", Path("/var/tmp", f"{namespace}-wheels")
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    common = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    volume = {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": str(folder)},
+        "claimRef": {"namespace": namespace, "name": "wheels"},
+    }
+    kubectl("create", {"kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    claim = {"name": "wheels", "namespace": namespace}
+    kubectl("create", {"kind": "PersistentVolumeClaim", "metadata": claim, "spec": common})
+    try:
+        options = {"container_image": "prebuilt", "requirements": ["cowsay==6.1"], "cache_volume": "wheels"}
+        job = kinetic_core.run(accelerator="cpu", **options)(lambda: __import__("cowsay").__version__)
+        assert job.run_async().result(stream_logs=False) == "6.1"
+        assert any("cowsay" in path.name for path in folder.rglob("*"))
+        assert job.run_async().result(stream_logs=False) == "6.1"
+    finally:
+        kubectl("delete", {"kind": "PersistentVolume", "metadata": {"name": name}})
+        shutil.rmtree(folder)
+
+
+def kubectl(verb: str, body: dict[str, object]) -> None:
+    """For kinds that the product never touches."""
+    text = json.dumps({"apiVersion": "v1", **body})
+    command = ["kubectl", verb, "-f", "-", *(["--wait=false"] if verb == "delete" else [])]
+    subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+
+
+def test_an_image_without_python_says_so(images: Images) -> None:
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    file = Path(__file__).parent / "Dockerfile.nothing"
+    built = kinetic_core.build_image(
+        repository, ["cpu"], tag="bare", dockerfile=file, progress=lambda _: None
+    )
+    handle = kinetic_core.run(accelerator="cpu", container_image=built["cpu"])(lambda: 1).run_async()
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="python3") as caught:
+        handle.result(stream_logs=False)
+    print(caught.value)
+    assert "PATH" in str(caught.value)
