@@ -45,7 +45,9 @@ class GkeBackend:
 
     name = "gke"
 
-    def __init__(self, target: Target, location: str, settings: Settings, named: Target) -> None:
+    def __init__(
+        self, target: Target, location: str, settings: Settings, named: Target = Target()
+    ) -> None:
         """`named`: the cluster the settings name, which the GKE API may know."""
         self._api = ClusterApi(target)
         self._target = target
