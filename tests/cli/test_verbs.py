@@ -14,6 +14,7 @@ from kinetic_core.cli.output import Output, printable
 from kinetic_core.cli.schemas import JOB, SCHEMAS
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
+from kinetic_core.local.layout import Layout
 from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -124,6 +125,15 @@ def test_watch_takes_all_that_have_not_ended(kinetic: Kinetic, own_jobs: None) -
     states = {one["job_id"]: one["status"] for one in watched.json["jobs"]}
     assert states[handle.job_id] == "SUCCEEDED"
     assert kinetic("jobs", "watch").out == "no job is waiting or running\n"
+
+
+def test_a_damaged_record_spoils_no_list(kinetic: Kinetic, own_jobs: None) -> None:
+    broken, fine = double.run_async(1), double.run_async(2)
+    fine.result(stream_logs=False)
+    broken.result(stream_logs=False, cleanup=False)
+    Path(Layout(str(read_settings().local_store)).record("default", broken.job_id)).write_text("{")
+    told = kinetic("jobs", "list")
+    assert (told.code, told.out.count("SUCCEEDED")) == (0, 2)
 
 
 def test_a_file_that_cannot_be_imported(kinetic: Kinetic, tmp_path: Path) -> None:
