@@ -49,7 +49,7 @@ class Settings:
     """`KINETIC_CONTAINER_IMAGE`: as `container_image=`."""
     storage_emulator_host: str = ""
     """`STORAGE_EMULATOR_HOST`: replaces Cloud Storage, for pods too."""
-    api_endpoint_overrides: Mapping[str, str] = field(default_factory=dict)
+    api_endpoint_overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`CLOUDSDK_API_ENDPOINT_OVERRIDES_{SERVICE}`: a service's name in lower case to its address."""
 
     base_image_repo: str = ""

@@ -78,6 +78,7 @@ def test_every_variable_of_the_design_has_a_field(file: Path) -> None:
     )
     for name in set(profile) - {"api_endpoint_overrides"}:
         assert getattr(settings, name) == profile[name]
+    assert hash(settings) == hash(settings.with_arguments(namespace=settings.namespace))
     assert settings.api_endpoint_overrides == {"container": "http://g", "iam": "http://mine"}
 
 

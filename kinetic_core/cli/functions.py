@@ -83,7 +83,7 @@ def import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except KineticError:
         raise
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         error = InvalidFunction(f"{path} cannot be imported: {type(exc).__name__}: {exc}")
         raise error from exc
     return module

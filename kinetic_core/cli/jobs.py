@@ -164,8 +164,10 @@ def cancel(session: Session, job_ids: JobIds) -> None:
     """Stop jobs; what they stored is kept. Returns when nothing of them runs."""
     handles = [attached(session, job_id) for job_id in job_ids]
     for handle in handles:
-        handle.cancel()
-        session.output.line(f"cancelled {handle.job_id}")
+        ended = handle.status().is_terminal
+        if not ended:
+            handle.cancel()
+        session.output.line(f"{handle.job_id} had ended" if ended else f"cancelled {handle.job_id}")
     if session.output.as_json:
         session.output.json("jobs.cancel", {"job_ids": job_ids})
 

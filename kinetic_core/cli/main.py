@@ -1,8 +1,9 @@
-"""The `kinetic` command. A new verb is a function under `@verb`, its module in `_MODULES`."""
+"""The `kinetic` command. A new verb is a function under `@verb`, its module in `_MODULES` below."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -10,18 +11,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import typer
 
-_MODULES = (
-    "running",
-    "jobs",
-    "watching",
-    "batches",
-    "packaging",
-    "accelerators",
-    "doctor",
-    "profiles",
-    "config",
-    "reaping",
-)
+_MODULES = {
+    "run": ("running",),
+    "jobs": ("jobs", "watching"),
+    "batch": ("batches",),
+    "package": ("packaging",),
+    "accelerators": ("accelerators",),
+    "doctor": ("doctor",),
+    "profile": ("profiles",),
+    "config": ("config",),
+    "reap": ("reaping",),
+}
+"""Where the verbs of each first word are."""
 
 
 def main() -> None:
@@ -34,15 +35,16 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without the letters of a log
     try:
-        build()(prog_name="kinetic")
+        build(sys.argv[1:])(prog_name="kinetic")
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def build() -> typer.Typer:
-    """The command with all its verbs."""
+def build(words: Sequence[str] = ()) -> typer.Typer:
+    """The command with the verbs that a call with these words can need: all, if none is a first word."""
     from kinetic_core.cli.root import app
 
-    for module in _MODULES:
+    needed = [word for word in words if word in _MODULES] or list(_MODULES)
+    for module in (module for word in needed for module in _MODULES[word]):
         import_module(f"kinetic_core.cli.{module}")
     return app

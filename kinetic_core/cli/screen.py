@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import threading
@@ -27,6 +28,8 @@ from kinetic_core.model.states import JobStatus
 _FRAME_SECONDS = 0.2
 _HELP = "up/down choose  c cancel  e explain  q leave"
 _KEYS = {"\x1b[A": "up", "k": "up", "\x1b[B": "down", "j": "down"}
+_SILENT = "(nothing printed yet)"
+_KEY = re.compile(r"\x1b\[[A-Z]|.", re.DOTALL)
 _NARROW = 72
 _STATUS_WIDTH = max(len(status.value) for status in JobStatus)
 
@@ -57,11 +60,11 @@ def show(watched: Watched, stream: TextIO) -> None:
     view = View(watched)
     view.choose(0)
     console = Console(file=stream, highlight=False)
-    with _keys() as key, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keyboard() as read, Live(console=console, screen=True, auto_refresh=False) as live:
         while not watched.is_over():
             console.size = ConsoleDimensions(*os.get_terminal_size(stream.fileno()))
             live.update(render(view, console.width, console.height), refresh=True)
-            if not press(view, key(_FRAME_SECONDS)):
+            if not all(press(view, key) for key in read(_FRAME_SECONDS)):
                 break
     if view.tail is not None:
         view.tail.stop()
@@ -97,7 +100,7 @@ def render(view: View, width: int, height: int) -> RenderableType:
     if view.pane:
         lines = [part for line in view.pane.splitlines() for part in _folded(printable(line), width)][:space]
     else:
-        lines = view.tail.last(space) if view.tail else []
+        lines = (view.tail.last(space) if view.tail else []) or [_SILENT]
     body = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
     filler = [Text("")] * (space - len(body))
     note = Text(printable(view.note or _HELP), style="reverse", no_wrap=True, overflow="ellipsis")
@@ -152,10 +155,10 @@ def _in_background(view: View, note: str, action: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits a while for a key: its name, or "". Without a keyboard it only waits."""
+def _keyboard() -> Iterator[Callable[[float], list[str]]]:
+    """A function that waits a while for keys and names those pressed. Without a keyboard it only waits."""
     if not sys.stdin.isatty():
-        yield _no_key
+        yield _nothing
         return
     import termios
     import tty
@@ -164,18 +167,18 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(number)
     try:
         tty.setcbreak(number)
-        yield lambda seconds: _key(number, seconds)
+        yield lambda seconds: _pressed(number, seconds)
     finally:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
-def _key(number: int, seconds: float) -> str:
+def _pressed(number: int, seconds: float) -> list[str]:
     if not select.select([number], [], [], seconds)[0]:
-        return ""
-    text = os.read(number, 8).decode(errors="replace")
-    return _KEYS.get(text, text)
+        return []
+    text = os.read(number, 64).decode(errors="replace")
+    return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
 
-def _no_key(seconds: float) -> str:
+def _nothing(seconds: float) -> list[str]:
     time.sleep(seconds)
-    return ""
+    return []

@@ -65,7 +65,7 @@ def verb(app: typer.Typer, name: str, examples: Sequence[str] = ()) -> Callable[
         def entry(**values: Any) -> None:
             raise SystemExit(_perform(function, values))
 
-        common = [*_common_parameters()]
+        common = _common_parameters()
         entry.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*own, *common], return_annotation=None
         )

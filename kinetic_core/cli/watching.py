@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kinetic_core.lifecycle.handle import JobHandle
     from kinetic_core.model.job import JobObservation
 
+_READERS = 16
+
 
 @verb(
     jobs_app,
@@ -56,10 +58,14 @@ def watch(
 
 
 def _handles(session: Session, asked: list[str]) -> list[JobHandle]:
-    if asked:
-        return [attached(session, job_id) for job_id in asked]
-    living = [job for job in summaries_of(session) if not job.problem and not job.status.is_terminal]
-    return [attached(session, job.job_id) for job in living]
+    """Those asked for, else all that have not ended."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not asked:
+        known = summaries_of(session)
+        asked = [job.job_id for job in known if not job.problem and not job.status.is_terminal]
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(lambda job_id: attached(session, job_id), asked))
 
 
 def _follow(session: Session, watched: Watched) -> None:

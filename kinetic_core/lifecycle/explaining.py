@@ -111,7 +111,8 @@ def phases(
         if any(mark[1:] == ("start", told) for mark in marks):
             del named["started"]  # the container's own start is earlier
         marks += [(times[key], name, told) for key, name in named.items() if key in times]
-    marks = sorted(mark for mark in marks if mark[0] >= submitted)
+    # Only by time: of marks in the same second, the later phase stands later in the list.
+    marks = sorted((mark for mark in marks if mark[0] >= submitted), key=lambda mark: mark[0])
     end = times.get("finished") or _end(job) or now
     for (began, name, attempt), after in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
         if after > began:

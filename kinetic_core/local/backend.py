@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -16,11 +17,13 @@ from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
 from kinetic_core.local.record import end, is_over, read_record, take_lock, timestamp, write_record
+from kinetic_core.local.seen import Seen, record_times
 from kinetic_core.local.slots import core_count
 from kinetic_core.local.starting import start_agent, unpack_runner
 from kinetic_core.model.job import ClusterName, JobSpec
 from kinetic_core.storage.directory import DirectoryObjectStore, translated
 
+_LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 3.0
 
 
@@ -126,9 +129,17 @@ class LocalBackend:
         return ()
 
     def all(self, namespace: str) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
-        names = sorted(Path(self._layout.cluster(namespace)).glob("*.json"))
-        found = {name.stem: self.get(namespace, name.stem) for name in names}
-        return {job_id: objects for job_id, objects in found.items() if objects is not None}
+        """A job whose record is damaged is left out with a warning."""
+        found = {}
+        for record in sorted(Path(self._layout.cluster(namespace)).glob("*.json")):
+            try:
+                objects = self.get(namespace, record.stem)
+            except StoreError as exc:
+                _LOG.warning("leaving %s out: %s", record.stem, exc)
+                continue
+            if objects is not None:
+                found[record.stem] = objects
+        return found
 
     def abandon(self, namespace: str, job_id: str) -> None:
         self.delete(namespace, job_id)
@@ -159,17 +170,17 @@ class LocalBackend:
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         """What changed, by the directory's and the records' times; every few seconds: everything may have."""
         folder = self._layout.cluster(namespace)
-        previous = since if isinstance(since, _Seen) else None
+        previous = since if isinstance(since, Seen) else None
         try:
             stamp = os.stat(folder).st_mtime_ns
             if previous is not None and time.monotonic() - previous.swept < _SWEEP_SECONDS:
                 if stamp == previous.stamp:
                     return previous, set()
-                seen = _Seen(stamp, _times(folder), previous.swept)
+                seen = Seen(stamp, record_times(folder), previous.swept)
                 changed = {name for name, at in seen.times.items() if previous.times.get(name) != at}
                 changed |= previous.times.keys() - seen.times.keys()
                 return seen, {name.removesuffix(".json") for name in changed}
-            return _Seen(stamp, _times(folder), time.monotonic()), None
+            return Seen(stamp, record_times(folder), time.monotonic()), None
         except FileNotFoundError:
             return None, None
 
@@ -225,28 +236,6 @@ class LocalBackend:
             if time.monotonic() > deadline:
                 raise StoreError(f"{job_id} is being created by another process that does not go on")
             time.sleep(0.01)
-
-
-class _Seen:
-    """The records of a directory as last looked at."""
-
-    def __init__(self, stamp: int, times: dict[str, tuple[int, int]], swept: float) -> None:
-        self.stamp = stamp
-        self.times = times
-        self.swept = swept
-
-
-def _times(folder: str) -> dict[str, tuple[int, int]]:
-    found = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".json"):
-                try:
-                    facts = entry.stat()
-                except FileNotFoundError:
-                    continue  # removed just now
-                found[entry.name] = facts.st_mtime_ns, facts.st_ino
-    return found
 
 
 def _with_reason(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class DirectoryObjectStore:
 
     def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
         target = self.path(name)
-        temporary = self.root / _TEMPORARY / f"{os.getpid()}-{threading.get_ident()}-{next(_counter)}"
+        temporary = self._temporary()
         try:
             self._write(temporary, content)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -128,12 +128,17 @@ class DirectoryObjectStore:
             base = os.path.relpath(folder, self.root).replace(os.sep, "/")
             yield from (name if base == "." else f"{base}/{name}" for name in files)
 
+    def _temporary(self) -> Path:
+        return self.root / _TEMPORARY / f"{os.getpid()}-{threading.get_ident()}-{next(_counter)}"
+
     def _write_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
+        """Whole: a writer that is killed half-way leaves none, rather than what nobody can read."""
         import json
 
-        target = self.root / _METADATA / name
+        target, temporary = self.root / _METADATA / name, self._temporary()
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(dict(metadata), sort_keys=True))
+        temporary.write_text(json.dumps(dict(metadata), sort_keys=True))
+        temporary.replace(target)
 
     def _metadata(self, name: str) -> Mapping[str, str]:
         target = self.root / _METADATA / name

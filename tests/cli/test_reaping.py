@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import kinetic_core
 from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
@@ -19,7 +17,7 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, local_jobs: Path) -> None:
+def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None) -> None:
     """As a submitter leaves it that dies before it creates the Job."""
     handle = sleep.run_async(60)
     handle.cancel()
@@ -34,7 +32,7 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, local_jobs: Pa
     assert kinetic("jobs", "status", handle.job_id).code == 2
 
 
-def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
+def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None) -> None:
     handle, alive = sleep.run_async(60), sleep.run_async(60)
     wait_for(lambda: handle.logs())  # from then on its runner no longer asks whether it was cancelled
     open_backend("local", read_settings()).store.create(wire.cancel_object(handle.job_id), b"{}")

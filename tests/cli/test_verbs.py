@@ -14,6 +14,7 @@ from kinetic_core.cli.output import Output, printable
 from kinetic_core.cli.schemas import JOB, SCHEMAS
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
+from kinetic_core.local.layout import Layout
 from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -103,6 +104,7 @@ def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     assert kinetic("jobs", "result", handle.job_id, "--timeout", "0.1").code == 4
     assert kinetic("jobs", "cleanup", handle.job_id).code == 2
     assert kinetic("jobs", "cancel", handle.job_id).out == f"cancelled {handle.job_id}\n"
+    assert kinetic("jobs", "cancel", handle.job_id).out == f"{handle.job_id} had ended\n"
     assert kinetic("jobs", "result", handle.job_id).code == 1
     watched = kinetic("jobs", "watch", handle.job_id)
     assert (watched.code, "FAILED" in watched.out) == (1, True)
@@ -115,6 +117,30 @@ def test_a_job_of_another_version(kinetic: Kinetic, local_jobs: Path) -> None:
     store.create("jobs/job-00000000000000ff/handle.json", json.dumps(fields).encode())
     done = kinetic("jobs", "status", "job-00000000000000ff")
     assert (done.code, "speaks wire protocol 99" in done.err) == (2, True)
+
+
+def test_watch_takes_all_that_have_not_ended(kinetic: Kinetic, own_jobs: None) -> None:
+    handle = sleep.run_async(1)
+    watched = kinetic("jobs", "watch", "--json")
+    states = {one["job_id"]: one["status"] for one in watched.json["jobs"]}
+    assert states[handle.job_id] == "SUCCEEDED"
+    assert kinetic("jobs", "watch").out == "no job is waiting or running\n"
+
+
+def test_a_damaged_record_spoils_no_list(kinetic: Kinetic, own_jobs: None) -> None:
+    broken, fine = double.run_async(1), double.run_async(2)
+    fine.result(stream_logs=False)
+    broken.result(stream_logs=False, cleanup=False)
+    Path(Layout(str(read_settings().local_store)).record("default", broken.job_id)).write_text("{")
+    told = kinetic("jobs", "list")
+    assert (told.code, told.out.count("SUCCEEDED")) == (0, 2)
+
+
+def test_a_file_that_cannot_be_imported(kinetic: Kinetic, tmp_path: Path) -> None:
+    for number, text in enumerate(("import nowhere_at_all", "raise SystemExit(3)", "def f(:")):
+        (tmp_path / f"cli_sample_{number}.py").write_text(text)
+        done = kinetic("run", str(tmp_path / f"cli_sample_{number}.py"))
+        assert (done.code, "cannot be imported" in done.err) == (2, True)
 
 
 def test_batches(kinetic: Kinetic, local_jobs: Path) -> None:

@@ -52,6 +52,11 @@ def test_the_phases_of_two_attempts_follow_each_other_without_a_gap() -> None:
     assert sum(phase.seconds for phase in found) == 299
 
 
+def test_of_marks_in_one_second_the_last_phase_counts() -> None:
+    found = list(phases(1000.0, {}, [pod(0, 1001, 1001, 1001, None)], {}, 1060.0))
+    assert [(phase.name, phase.seconds) for phase in found] == [("queue", 1), ("function", 59)]
+
+
 def test_a_job_that_waits_is_explained_until_now() -> None:
     waiting = {"metadata": {"creationTimestamp": stamp(1002)}, "status": {}}
     found = list(phases(1000.0, {}, [waiting], [], {}, 1062.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,19 @@ def test_a_deleted_store_is_a_missing_object(tmp_path: Path) -> None:
         store.read("a")
     store.create("a", b"new")
     assert store.read("a") == b"new"
+
+
+def test_metadata_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    names = [f"index/{number}" for number in range(300)]
+
+    def write() -> None:
+        for name in names:
+            store.create(name, b"", {"long": 4000 * "x"})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        assert {len(info.metadata.get("long", 4000 * "x")) for info in store.list("index/")} <= {4000}
+    writer.join()
+    assert {len(info.metadata["long"]) for info in store.list("index/")} == {4000}
