@@ -8,7 +8,6 @@ plain HTTP to the client. Connections that are upgraded (exec, port-forward) do 
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.testing.faulty_server import ConnectionDropped, FaultyHandler, FaultyServer
+from kinetic_core.testing.kubeconfig import write_kubeconfig
 
 _PIECE = 1 << 16
 _OF_ONE_CONNECTION = {
@@ -100,17 +100,7 @@ class FaultProxy(FaultyServer):
 
     def write_kubeconfig(self, path: Path) -> Path:
         """A kubeconfig that leads through this proxy; it holds no credentials."""
-        name = "through-fault-proxy"
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": name, "cluster": {"server": self.url}}],
-            "users": [{"name": name, "user": {}}],
-            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-            "current-context": name,
-        }
-        path.write_text(json.dumps(content))
-        return path
+        return write_kubeconfig(path, self.url)
 
     def authorise(self, server: http.client.HTTPConnection) -> None:
         """Add the proxy's own credentials to a request that is being written."""
