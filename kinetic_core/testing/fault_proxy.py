@@ -62,8 +62,8 @@ class _Relay(FaultyHandler):
 class FaultProxy(FaultyServer):
     """Listens on `host`, passes requests on to `upstream` (`http://…` or `https://…`), plays `faults`.
 
-    `context`: how to speak TLS to the server. `credentials`: headers to add to a request, given its own
-    whenever they are needed, so that a token may be renewed.
+    `context`: how to speak TLS to the server. `credentials` gives headers to add to a request; it is asked
+    each time, so that a token may be renewed.
     """
 
     handler = _Relay
@@ -82,7 +82,10 @@ class FaultProxy(FaultyServer):
 
     @classmethod
     def to_cluster(cls, target: Target, *, host: str = "127.0.0.1", port: int = 0) -> Self:
-        """Before a cluster's API server, with the credentials of `target`. Raises ConfigurationError."""
+        """Before a cluster's API server, with the credentials of `target`. Raises ConfigurationError.
+
+        Whoever reaches the proxy has these credentials: keep `host` to this machine.
+        """
         client = connection(target)
         settings = client.configuration
         context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)
@@ -118,11 +121,12 @@ class FaultProxy(FaultyServer):
         )
         try:
             server.connect()
-            self.hold(server.sock)
+            connected = server.sock  # the server's own is None as soon as the last answer has begun
+            self.hold(connected)
             try:
                 yield server
             finally:
-                self.release(server.sock)
+                self.release(connected)
         except http.client.HTTPException as exc:
             raise ConnectionDropped from exc
         finally:
