@@ -29,6 +29,8 @@ SILENCE = 30.0
 WHOLE_BYTES = 8 << 20
 """Up to here an object is sent in one request; a larger one in pieces, each of which may be repeated."""
 _LONGEST_ASKED = 30.0
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Of this machine, where a download is kept: asking the service again mends nothing."""
 _ROUNDS = 3
 """How often a name is written to that was taken and is free again."""
 _PIECE = 1 << 20
@@ -187,6 +189,8 @@ class GcsStore:
                 why, asked = f"HTTP {answer.status}", _retry_after(answer.headers)
             except (OSError, http.client.HTTPException) as exc:
                 self.close()
+                if isinstance(exc, OSError) and exc.errno in _DISK_FULL:
+                    raise
                 why = str(exc) or type(exc).__name__
             if self._clock() >= give_up:
                 raise StoreUnavailable(errno.EIO, f"{self.uri}/{name} cannot be reached: {why}")

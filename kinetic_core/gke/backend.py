@@ -46,13 +46,13 @@ class GkeBackend:
     name = "gke"
 
     def __init__(
-        self, target: Target, location: str, settings: Settings, named: Target = Target()
+        self, target: Target, location: str, settings: Settings, named: Target | None = None
     ) -> None:
         """`named`: the cluster the settings name, which the GKE API may know."""
         self._api = ClusterApi(target)
         self._target = target
         self._settings = settings
-        self._supply = _supply(target, named)
+        self._supply = _supply(target, named or Target())
         self.store = GcsObjectStore.at(location, settings.project, settings.storage_emulator_host)
         self._logs = _logs(target, location, settings.project, settings.storage_emulator_host)
 

@@ -8,7 +8,6 @@ plain HTTP to the client. Connections that are upgraded (exec, port-forward) do 
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.testing.faulty_server import ConnectionDropped, FaultyHandler, FaultyServer
+from kinetic_core.testing.kubeconfig import write_kubeconfig
 
 _PIECE = 1 << 16
 _OF_ONE_CONNECTION = {
@@ -62,8 +62,8 @@ class _Relay(FaultyHandler):
 class FaultProxy(FaultyServer):
     """Listens on `host`, passes requests on to `upstream` (`http://…` or `https://…`), plays `faults`.
 
-    `context`: how to speak TLS to the server. `credentials`: headers to add to a request, given its own
-    whenever they are needed, so that a token may be renewed.
+    `context`: how to speak TLS to the server. `credentials` gives headers to add to a request; it is asked
+    each time, so that a token may be renewed.
     """
 
     handler = _Relay
@@ -82,7 +82,10 @@ class FaultProxy(FaultyServer):
 
     @classmethod
     def to_cluster(cls, target: Target, *, host: str = "127.0.0.1", port: int = 0) -> Self:
-        """Before a cluster's API server, with the credentials of `target`. Raises ConfigurationError."""
+        """Before a cluster's API server, with the credentials of `target`. Raises ConfigurationError.
+
+        Whoever reaches the proxy has these credentials: keep `host` to this machine.
+        """
         client = connection(target)
         settings = client.configuration
         context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)
@@ -100,17 +103,7 @@ class FaultProxy(FaultyServer):
 
     def write_kubeconfig(self, path: Path) -> Path:
         """A kubeconfig that leads through this proxy; it holds no credentials."""
-        name = "through-fault-proxy"
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": name, "cluster": {"server": self.url}}],
-            "users": [{"name": name, "user": {}}],
-            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-            "current-context": name,
-        }
-        path.write_text(json.dumps(content))
-        return path
+        return write_kubeconfig(path, self.url)
 
     def authorise(self, server: http.client.HTTPConnection) -> None:
         """Add the proxy's own credentials to a request that is being written."""
@@ -128,11 +121,12 @@ class FaultProxy(FaultyServer):
         )
         try:
             server.connect()
-            self.hold(server.sock)
+            connected = server.sock  # the server's own is None as soon as the last answer has begun
+            self.hold(connected)
             try:
                 yield server
             finally:
-                self.release(server.sock)
+                self.release(connected)
         except http.client.HTTPException as exc:
             raise ConnectionDropped from exc
         finally:

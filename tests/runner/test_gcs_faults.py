@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import secrets
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -154,6 +155,15 @@ def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: Gc
             ),
             "store x",
         )
+
+
+def test_a_full_disk_is_not_the_services_fault(gcs: FaultProxy, store: GcsStore, tmp_path: Path) -> None:
+    (tmp_path / "fetched").mkdir()
+    (tmp_path / "fetched" / f"old.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        store.fetch("old")
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert gcs.faults.count("GET .*alt=media") == 1
 
 
 def test_it_waits_as_long_as_the_service_asks(gcs: FaultProxy, uri: str) -> None:

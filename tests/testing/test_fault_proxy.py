@@ -42,6 +42,8 @@ class _Echo(BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
+        if self.path == "/last":
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
@@ -154,6 +156,13 @@ def test_a_silence_in_the_middle_and_every_connection_broken(proxy: FaultProxy) 
     threading.Timer(0.2, proxy.disconnect).start()
     with pytest.raises(BROKEN):
         ask(proxy, "/long")
+
+
+def test_it_closes_at_once_whoever_closed_first(proxy: FaultProxy) -> None:
+    assert ask(proxy, "/last") == b"/last" * 10
+    began = time.monotonic()
+    proxy.close()
+    assert time.monotonic() - began < 5
 
 
 def test_a_server_that_is_away_is_a_broken_connection() -> None:

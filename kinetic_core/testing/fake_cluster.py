@@ -1,0 +1,251 @@
+"""A Kubernetes cluster in this process: an HTTP server that real clients talk to, and pods that pretend.
+
+    with FakeCluster(lambda pod: exits(1) if attempt_of(pod) == 0 else succeeds()) as cluster:
+        api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
+
+Jobs, Pods, Events and whatever else `ClusterApi` knows are listed, watched, created, patched and deleted as
+on a real cluster; Indexed Jobs get their pods from `JobController`; what a pod does is a `PodBehaviour`.
+`faults` scripts what goes wrong with requests. The same contract tests run against a real cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from kinetic_core.testing.faulty_server import FaultyHandler, FaultyServer
+from kinetic_core.testing.job_controller import JobController, delete_pod, owned_pods
+from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused
+from kinetic_core.testing.kubeconfig import write_kubeconfig
+from kinetic_core.testing.kubelet import Kubelet
+from kinetic_core.testing.pod_behaviour import Behave, disrupted, succeeds
+
+_PLACE = re.compile(
+    r"/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
+)
+_KINDS = {
+    "namespaces": "Namespace",
+    "nodes": "Node",
+    "jobs": "Job",
+    "pods": "Pod",
+    "events": "Event",
+    "resourcequotas": "ResourceQuota",
+    "roles": "Role",
+    "rolebindings": "RoleBinding",
+    "secrets": "Secret",
+    "serviceaccounts": "ServiceAccount",
+}
+_IDLE_SECONDS = 0.1
+"""How long the end of the cluster may go unnoticed."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request, taken apart."""
+
+    kind: str
+    namespace: str
+    name: str
+    part: str
+    query: Mapping[str, str]
+    body: Object
+
+
+class _Api(FaultyHandler):
+    """The REST paths of Kubernetes."""
+
+    def serve(self, body: bytes, passed: int) -> None:
+        cluster = cast("FakeCluster", self.owner)
+        try:
+            asked = _asked(self.path, body[:passed])
+            if self.command == "GET" and not asked.name and asked.query.get("watch") == "true":
+                self._watch(cluster.objects, asked)
+                return
+            if asked.part == "log":
+                self._send(200, cluster.log(asked.namespace, asked.name), "text/plain")
+                return
+            status, found = cluster.answer(self.command, asked)
+        except Refused as exc:
+            status, found = exc.status["code"], exc.status
+        self._send(status, json.dumps(found).encode())
+
+    def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
+        self.reply(status, [("Content-Type", kind)], len(content))
+        self.write(content)
+
+    def _watch(self, objects: KubeObjects, asked: _Asked) -> None:
+        end = time.monotonic() + float(asked.query.get("timeoutSeconds") or 3600)
+        version = int(asked.query.get("resourceVersion") or 0)
+        self.reply(200, [("Content-Type", "application/json")], None)
+        if version == 0:
+            version, there = objects.list(asked.kind, asked.namespace)
+            self._events([("ADDED", item) for item in there], asked)
+        while (left := end - time.monotonic()) > 0 and not self.owner.closing.is_set():
+            try:
+                version, found = objects.changes(
+                    asked.kind, asked.namespace, version, min(left, _IDLE_SECONDS)
+                )
+            except Refused as exc:
+                self._event("ERROR", exc.status)
+                break
+            self._events([change[1:] for change in found], asked)
+        else:
+            if asked.query.get("allowWatchBookmarks") == "true":
+                facts = {"resourceVersion": str(version), "creationTimestamp": None}
+                self._event("BOOKMARK", {"kind": asked.kind, "metadata": facts})
+        self.write(b"")
+
+    def _events(self, found: list[tuple[str, Object]], asked: _Asked) -> None:
+        for event, item in found:
+            if _selected(item, asked.query):
+                self._event(event, item)
+
+    def _event(self, kind: str, item: Object) -> None:
+        self.write(json.dumps({"type": kind, "object": item}).encode() + b"\n")
+
+
+class FakeCluster(FaultyServer):
+    """Listens on `host`. `behave` says of each new pod what it does; the default is to succeed at once.
+
+    `objects` are all that exist: put in, or change, what a test needs. `namespaces` exist from the start.
+    """
+
+    handler = _Api
+
+    def __init__(
+        self,
+        behave: Behave = lambda _pod: succeeds(),
+        *,
+        namespaces: tuple[str, ...] = ("default",),
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self.objects = KubeObjects()
+        for name in namespaces:
+            self.objects.create("Namespace", "", {"metadata": {"name": name}})
+        self._kubelet = Kubelet(self.objects, behave)
+        self._controller = JobController(self.objects)
+        super().__init__(host=host, port=port)
+        self._loop = Thread(target=self._run, name="kinetic-fake-cluster", daemon=True)
+        self._loop.start()
+
+    def write_kubeconfig(self, path: Path) -> Path:
+        """A kubeconfig for this cluster."""
+        return write_kubeconfig(path, self.url)
+
+    def close(self) -> None:
+        """Stop everything."""
+        super().close()
+        self._loop.join()
+
+    def log(self, namespace: str, name: str) -> bytes:
+        """What a pod's container has printed. Raises Refused if it has not started, or there is none."""
+        return self._kubelet.log(self.objects.get("Pod", namespace, name))
+
+    def answer(self, method: str, asked: _Asked) -> tuple[int, Object]:
+        """The status and the object that answer a request which is not a stream. Raises Refused."""
+        kind, namespace, name = asked.kind, asked.namespace, asked.name
+        if method == "POST" and asked.part == "eviction":
+            return 201, self._evict(namespace, name)
+        if method == "POST":
+            return 201, self.objects.create(kind, namespace, asked.body)
+        if method == "PATCH":
+            return 200, self.objects.change(kind, namespace, name, lambda item: _merge(item, asked.body))
+        if method == "DELETE":
+            return 200, self._delete(kind, namespace, name, asked.body)
+        if name:
+            return 200, self.objects.get(kind, namespace, name)
+        version, found = self.objects.list(kind, namespace)
+        chosen = [item for item in found if _selected(item, asked.query)]
+        return 200, {"kind": f"{kind}List", "metadata": {"resourceVersion": str(version)}, "items": chosen}
+
+    def _delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
+        uid = (options.get("preconditions") or {}).get("uid")
+        with self.objects.changed:
+            item = self.objects.get(kind, namespace, name)
+            if kind == "Pod" and uid in (None, item["metadata"]["uid"]):
+                delete_pod(self.objects, item)
+                return item
+            if kind == "Job" and options.get("propagationPolicy") != "Orphan":
+                self.objects.remove(kind, namespace, name, uid)
+                for pod in owned_pods(self.objects, item):
+                    delete_pod(self.objects, pod)
+                return item
+            return self.objects.remove(kind, namespace, name, uid)
+
+    def _evict(self, namespace: str, name: str) -> Object:
+        def edit(item: Object) -> None:
+            item.setdefault("status", {}).setdefault("conditions", []).append(
+                disrupted("EvictionByEvictionAPI")
+            )
+
+        delete_pod(self.objects, self.objects.change("Pod", namespace, name, edit))
+        return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+
+    def _run(self) -> None:
+        """The scheduler, the kubelet and the Job controller."""
+        while not self.closing.is_set():
+            with self.objects.changed:
+                before = self.objects.list("Job", "")[0]
+                waits = [self._kubelet.advance(pod) for pod in self.objects.list("Pod", "")[1]]
+                waits += [self._controller.reconcile(job) for job in self.objects.list("Job", "")[1]]
+                if self.objects.list("Job", "")[0] == before:
+                    self.objects.changed.wait(min([_IDLE_SECONDS, *waits]))
+
+
+def _asked(path: str, body: bytes) -> _Asked:
+    url = urlsplit(path)
+    found = _PLACE.fullmatch(url.path)
+    if found is None or found["kind"] not in _KINDS:
+        raise Refused(404, "NotFound", "the server could not find the requested resource")
+    query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+    try:
+        content: Any = json.loads(body or b"{}")
+    except ValueError as exc:
+        raise Refused(400, "BadRequest", f"the body of the request is not JSON: {exc}") from None
+    return _Asked(
+        _KINDS[found["kind"]],
+        unquote(found["namespace"] or ""),
+        unquote(found["name"] or ""),
+        found["part"] or "",
+        query,
+        content,
+    )
+
+
+def _selected(item: Object, query: Mapping[str, str]) -> bool:
+    """Whether an object has the labels and fields that are asked for, by equality."""
+    labels = item["metadata"].get("labels") or {}
+    asked = [pair.partition("=") for pair in query.get("labelSelector", "").split(",") if pair]
+    if any(labels.get(name) != value.removeprefix("=") for name, _, value in asked):
+        return False
+    fields = [pair.partition("=") for pair in query.get("fieldSelector", "").split(",") if pair]
+    return all(_field(item, name) == value.removeprefix("=") for name, _, value in fields)
+
+
+def _field(item: Object, path: str) -> Any:
+    found: Any = item
+    for name in path.split("."):
+        found = (found or {}).get(name)
+    return found
+
+
+def _merge(item: Object, patch: Mapping[str, Any]) -> None:
+    """A JSON merge patch (RFC 7396)."""
+    for key, value in patch.items():
+        if value is None:
+            item.pop(key, None)
+        elif isinstance(value, dict):
+            if not isinstance(item.get(key), dict):
+                item[key] = {}
+            _merge(item[key], value)
+        else:
+            item[key] = value

@@ -1,0 +1,56 @@
+"""The program a container starts with fetches the runner, whatever becomes of its first requests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
+from kinetic_core.testing import FaultProxy, Faults
+
+DIGEST, ARCHIVE = runner_archive()
+
+
+def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
+    settings = {"KINETIC_STORE": "gs://bucket/prefix", "KINETIC_RUNNER_SHA256": DIGEST}
+    return subprocess.run(
+        [sys.executable, "-c", BOOTSTRAP],
+        env={**os.environ, **settings, "STORAGE_EMULATOR_HOST": proxy.url},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda faults: faults.answer("runners/", 503),
+        lambda faults: faults.drop("runners/"),
+        lambda faults: faults.lose_reply("runners/"),
+        lambda faults: faults.cut_reply("runners/", 1000),
+    ],
+    ids=["503", "dropped", "lost", "cut"],
+)
+def test_a_runner_that_does_not_arrive_is_fetched_again(fault: Callable[[Faults], None]) -> None:
+    with FaultProxy("http://127.0.0.1:1") as store, FaultProxy(store.url) as proxy:
+        store.faults.answer(f"GET .*prefix/runners/{DIGEST}.zip", 200, body=ARCHIVE, times=None)
+        fault(proxy.faults)
+        done = start(proxy)
+        assert done.returncode == wire.EXIT_NEVER_RETRY, done.stderr
+        assert "the manifest sets no KINETIC_" in done.stderr  # it is the runner that says so
+        assert proxy.faults.count("runners/") == 2
+
+
+def test_a_runner_that_is_not_there_is_told_at_once() -> None:
+    with FaultProxy("http://127.0.0.1:1") as store:
+        store.faults.answer("runners/", 404)
+        done = start(store)
+        assert (done.returncode, store.faults.count("runners/")) == (wire.EXIT_UNPUBLISHED, 1)
+        assert "cannot fetch the runner from gs://bucket/prefix" in done.stderr
