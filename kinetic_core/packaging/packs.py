@@ -6,29 +6,22 @@ import hashlib
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kinetic_core._runner.stored_tree import (
-    DEFLATED,
-    LOCAL_BYTES,
-    STORED,
-    Member,
-    directory_records,
-    local_record,
-)
+from kinetic_core._runner.stored_tree import DEFLATED, STORED, Member, directory_records, local_record
 from kinetic_core._runner.wire import pack_object
 from kinetic_core.errors import KineticError, ObjectExists
 from kinetic_core.storage.directory import translated
 from kinetic_core.storage.protocol import ObjectStore
 
-LARGE = 8 << 20
-"""Contents above this many bytes are streamed in pieces of `_PIECE` instead of being held whole."""
+PACK = 64 << 20
+"""Bytes of contents after which another pack is begun: what an interrupted upload may have to repeat."""
 
-_PIECE = 4 << 20
+_UPLOADS = 4
 _WORTH_THREADS = 2 << 20
 _BATCH = 1 << 20
 _BATCHES_AHEAD = 8
@@ -36,6 +29,8 @@ _WORTH_IT = 0.95
 _LEVEL = 1
 _SAMPLE = 2 << 10
 _WORTH_SAMPLING = 16 << 10
+_TRIAL = 64 << 10
+_WORTH_TRYING = 1 << 20
 
 
 class ContentChanged(KineticError):
@@ -44,11 +39,20 @@ class ContentChanged(KineticError):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What to pack: the bytes themselves, or the file that holds them, and how many there are."""
+    """What to pack: the bytes themselves, or `size` bytes of a file from `offset` on."""
 
     sha256: str
     source: bytes | str
     size: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPacks:
+    """The digests of packs, in the order of their contents, and the bytes that had to be stored."""
+
+    packs: tuple[str, ...]
+    stored: int
 
 
 _Packed = tuple[int, int, bytes]
@@ -58,60 +62,113 @@ _Start = Callable[..., Callable[[], Any]]
 """Starts a function with its arguments; what comes back waits for it and gives its result."""
 
 
-def store_pack(contents: Mapping[str, Content], store: ObjectStore, scratch: Path | None) -> tuple[str, int]:
-    """Store one pack of `contents`; its digest and size in bytes.
+def store_packs(
+    contents: Sequence[Content],
+    store: ObjectStore,
+    scratch: Path | None,
+    told: Callable[[int, int], None] = lambda _done, _total: None,
+) -> StoredPacks:
+    """Store packs of `contents`, cut in the order given; a pack that the store has is not sent again.
 
-    It is built in directory `scratch` (None: the system's) and always removed there. Raises
-    ContentChanged, StoreFull (of either disk) or another StoreError.
+    Each is built in directory `scratch` (None: the system's) and removed there, a few at a time. `told`
+    hears how many of how many bytes of contents are stored. Raises ContentChanged, StoreFull (of either
+    disk) or another StoreError.
     """
     import tempfile
 
-    descriptor, path = tempfile.mkstemp(prefix="pack-", suffix=".zip", dir=scratch)
+    cuts = list(_cut(contents))
+    total = sum(content.size for content in contents)
+    packs: list[str] = []
+    done = stored = 0
+    sending: deque[tuple[int, Callable[[], int]]] = deque()
+    with (
+        tempfile.TemporaryDirectory(prefix="packs-", dir=scratch) as folder,
+        _threads(_UPLOADS if len(cuts) > 1 else 0) as start,
+    ):
+        for cut in cuts:
+            digest, path = _built(cut, folder)
+            packs.append(digest)
+            size = sum(content.size for content in cut)
+            sending.append((size, start(_send, store, digest, path, len(cuts) > 1)))
+            while len(sending) > (_UPLOADS if cut is not cuts[-1] else 0):
+                size, sent = sending.popleft()
+                stored += sent()
+                done += size
+                told(done, total)
+    return StoredPacks(tuple(packs), stored)
+
+
+def _cut(contents: Sequence[Content]) -> Iterator[list[Content]]:
+    """Packs' worth of contents: the same for the same contents, so that an upload can be gone on with."""
+    cut: list[Content] = []
+    size = 0
+    for content in contents:
+        if cut and size + content.size > PACK:
+            yield cut
+            cut, size = [], 0
+        cut.append(content)
+        size += content.size
+    if cut:
+        yield cut
+
+
+def _built(contents: Sequence[Content], folder: str) -> tuple[str, str]:
+    """A pack's digest and the file that holds it."""
+    path = os.path.join(folder, contents[0].sha256)
     try:
-        with os.fdopen(descriptor, "w+b") as stream:
-            try:
-                write_pack([contents[name] for name in sorted(contents)], stream)
-            except OSError as exc:
-                raise translated(exc, f"cannot write {path}") from exc
-            size = stream.tell()
-            stream.seek(0)
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        try:
-            store.create(pack_object(digest), Path(path))
-        except ObjectExists:
-            return digest, 0
-        return digest, size
+        with open(path, "wb") as stream:
+            return write_pack(contents, stream), path
+    except OSError as exc:
+        raise translated(exc, f"cannot write {path}") from exc
+
+
+def _send(store: ObjectStore, digest: str, path: str, look_first: bool) -> int:
+    """Store a pack and remove its file; the bytes that the store did not have."""
+    try:
+        if look_first and store.find(pack_object(digest)) is not None:
+            return 0
+        store.create(pack_object(digest), Path(path))
+        return os.path.getsize(path)
+    except ObjectExists:
+        return 0
     finally:
         os.unlink(path)
 
 
-def write_pack(contents: Sequence[Content], stream: BinaryIO) -> None:
-    """Write the contents, in the order given, as one pack. Raises ContentChanged, OSError."""
+def write_pack(contents: Sequence[Content], stream: BinaryIO) -> str:
+    """Write the contents, in the order given, as one pack; its digest. Raises ContentChanged, OSError."""
     members: list[Member] = []
-    with _deflating(sum(content.size for content in contents)) as start:
+    digest, offset = hashlib.sha256(), 0
+
+    def write(record: bytes) -> None:
+        nonlocal offset
+        stream.write(record)
+        digest.update(record)
+        offset += len(record)
+
+    threads = os.cpu_count() or 1 if sum(content.size for content in contents) >= _WORTH_THREADS else 0
+    with _threads(threads) as start:
         for batch, finished in _started(contents, start):
-            if finished is None:
-                members.append(_write_large(batch[0], stream, start))
-                continue
             for content, (method, crc, body) in zip(batch, finished(), strict=True):
-                member = Member(content.sha256, method, crc, len(body), content.size, stream.tell())
-                stream.write(local_record(member))
-                stream.write(body)
+                member = Member(content.sha256, method, crc, len(body), content.size, offset)
+                write(local_record(member))
+                write(body)
                 members.append(member)
-    stream.write(directory_records(members, stream.tell()))
+    write(directory_records(members, offset))
+    return digest.hexdigest()
 
 
 @contextmanager
-def _deflating(total: int) -> Iterator[_Start]:
-    """Where to start work: in threads (zlib releases the interpreter), or at once for a small pack."""
-    if total < _WORTH_THREADS:
-        yield lambda work, *args, **kwargs: lambda: work(*args, **kwargs)
+def _threads(count: int) -> Iterator[_Start]:
+    """Where to start work: in threads (zlib and sockets release the interpreter), or at once for none."""
+    if not count:
+        yield lambda work, *args: lambda: work(*args)
         return
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(count) as pool:
         try:
-            yield lambda work, *args, **kwargs: pool.submit(work, *args, **kwargs).result
+            yield lambda work, *args: pool.submit(work, *args).result
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -119,22 +176,22 @@ def _deflating(total: int) -> Iterator[_Start]:
 
 def _started(
     contents: Sequence[Content], start: _Start
-) -> Iterator[tuple[list[Content], Callable[[], list[_Packed]] | None]]:
-    """Batches of contents, their packed forms on the way, a bounded amount ahead; None for a large one."""
-    waiting: deque[tuple[list[Content], Callable[[], list[_Packed]] | None]] = deque()
+) -> Iterator[tuple[list[Content], Callable[[], list[_Packed]]]]:
+    """Batches of contents, their packed forms on the way, a bounded amount ahead."""
+    waiting: deque[tuple[list[Content], Callable[[], list[_Packed]]]] = deque()
     for batch in _batches(contents):
-        waiting.append((batch, None if _is_large(batch[0]) else start(_packed_batch, batch)))
+        waiting.append((batch, start(_packed_batch, batch)))
         if len(waiting) > _BATCHES_AHEAD:
             yield waiting.popleft()
     yield from waiting
 
 
 def _batches(contents: Sequence[Content]) -> Iterator[list[Content]]:
-    """Cut where enough bytes for a thread are together; a large content is alone."""
+    """Cut where enough bytes for a thread are together."""
     batch: list[Content] = []
     size = 0
     for content in contents:
-        if batch and (size + content.size > _BATCH or _is_large(content)):
+        if batch and size + content.size > _BATCH:
             yield batch
             batch, size = [], 0
         batch.append(content)
@@ -143,39 +200,45 @@ def _batches(contents: Sequence[Content]) -> Iterator[list[Content]]:
         yield batch
 
 
-def _is_large(content: Content) -> bool:
-    return content.size > LARGE and not isinstance(content.source, bytes)
-
-
 def _packed_batch(batch: Sequence[Content]) -> list[_Packed]:
     return [_packed(content) for content in batch]
 
 
 def _packed(content: Content) -> _Packed:
-    """Method, CRC and the bytes to store of a content. Raises ContentChanged."""
-    if isinstance(content.source, bytes):
-        body = content.source
-    else:
-        try:
-            descriptor = os.open(content.source, os.O_RDONLY)
-            try:
-                body = b"".join(iter(lambda: os.read(descriptor, content.size + 1), b""))
-            finally:
-                os.close(descriptor)
-        except OSError as exc:
-            raise ContentChanged(f"{content.source}: {exc.strerror}") from exc
+    body = content.source if isinstance(content.source, bytes) else _read(content)
     if hashlib.sha256(body).hexdigest() != content.sha256:
         raise ContentChanged(f"{content.source!r} changed")
+    if len(body) >= _WORTH_TRYING:
+        trial = body[len(body) // 2 :][:_TRIAL]
+        if len(_deflated(trial)) >= len(trial) * _WORTH_IT:
+            return STORED, zlib.crc32(body), body
     small = _deflated(body)
     if len(small) < len(body) * _WORTH_IT:
         return DEFLATED, zlib.crc32(body), small
     return STORED, zlib.crc32(body), body
 
 
-def _deflated(body: bytes, last: bool = True) -> bytes:
-    """A piece of a deflate stream that stands on its own, so that pieces can be made side by side."""
+def _read(content: Content) -> bytes:
+    try:
+        descriptor = os.open(content.source, os.O_RDONLY)
+        try:
+            return b"".join(_all_of(descriptor, content.offset, content.size))
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise ContentChanged(f"{str(content.source)!r}: {exc.strerror}") from exc
+
+
+def _all_of(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
+    end = offset + size
+    while offset < end and (part := os.pread(descriptor, end - offset, offset)):
+        yield part
+        offset += len(part)
+
+
+def _deflated(body: bytes) -> bytes:
     deflate = _compressor(zlib.Z_DEFAULT_STRATEGY if _repeats_itself(body) else zlib.Z_HUFFMAN_ONLY)
-    return deflate.compress(body) + deflate.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
+    return deflate.compress(body) + deflate.flush()
 
 
 def _repeats_itself(body: bytes) -> bool:
@@ -190,46 +253,3 @@ def _repeats_itself(body: bytes) -> bool:
 
 def _compressor(strategy: int) -> zlib._Compress:
     return zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
-
-
-def _write_large(content: Content, stream: BinaryIO, start: _Start) -> Member:
-    """Stream a file into the pack, piece by piece. Raises ContentChanged, OSError."""
-    offset = stream.tell()
-    stream.write(bytes(LOCAL_BYTES))
-    digest, crc, size = hashlib.sha256(), 0, 0
-    method: int | None = None
-    waiting: deque[Callable[[], bytes]] = deque()
-    for piece, last in _pieces(str(content.source)):
-        digest.update(piece)
-        crc = zlib.crc32(piece, crc)
-        size += len(piece)
-        if method is None:
-            method = DEFLATED if len(_deflated(piece)) < len(piece) * _WORTH_IT else STORED
-        if method == STORED:
-            stream.write(piece)
-            continue
-        waiting.append(start(_deflated, piece, last))
-        if len(waiting) > (os.cpu_count() or 1):
-            stream.write(waiting.popleft()())
-    stream.writelines(finished() for finished in waiting)
-    if size != content.size or digest.hexdigest() != content.sha256:
-        raise ContentChanged(f"{content.source!r} changed")
-    end = stream.tell()
-    stored = end - offset - LOCAL_BYTES
-    member = Member(content.sha256, method or STORED, crc, stored, size, offset)
-    stream.seek(offset)
-    stream.write(local_record(member))
-    stream.seek(end)
-    return member
-
-
-def _pieces(path: str) -> Iterator[tuple[bytes, bool]]:
-    """The pieces of a file, each with whether it is the last."""
-    try:
-        with open(path, "rb", buffering=0) as stream:
-            ahead = stream.read(_PIECE)
-            while ahead:
-                piece, ahead = ahead, stream.read(_PIECE)
-                yield piece, not ahead
-    except OSError as exc:
-        raise ContentChanged(f"{path}: {exc.strerror}") from exc

@@ -149,12 +149,12 @@ def test_a_file_that_keeps_changing_is_refused_and_one_that_settles_is_not(tmp_p
     def reader(changes: int) -> object:
         left = iter(range(changes))
 
-        def read(descriptor: int, size: int) -> bytes:
-            content = os.read(descriptor, size)
-            if not content and next(left, None) is not None:
+        def read(descriptor: int, into: bytearray, offset: int) -> int:
+            count = os.preadv(descriptor, [into], offset)
+            if not count and next(left, None) is not None:
                 with (tmp_path / "log").open("a") as stream:
                     stream.write("more")
-            return content
+            return count
 
         return read
 
