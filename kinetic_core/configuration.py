@@ -51,6 +51,8 @@ class Settings:
     """`KINETIC_PAYLOAD_SIZE_WARN_MB`."""
     output_dir: str | None = None
     """`KINETIC_OUTPUT_DIR`: where outputs go when the call does not say."""
+    hub_endpoint: str = ""
+    """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -80,6 +82,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         project_warn_bytes=_megabytes(env, "KINETIC_CONTEXT_SIZE_WARN_MB", Settings.project_warn_bytes),
         payload_warn_bytes=_megabytes(env, "KINETIC_PAYLOAD_SIZE_WARN_MB", Settings.payload_warn_bytes),
         output_dir=env.get("KINETIC_OUTPUT_DIR") or None,
+        hub_endpoint=env.get("HF_ENDPOINT") or "",
     )
 
 

@@ -175,7 +175,7 @@ class GcsStore:
 def _token(now: float) -> tuple[str, float]:
     """An access token and when it ends (Unix seconds)."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return _token_of_credentials(now)
+        return token_of_credentials(now)
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     connection = http.client.HTTPConnection(host, timeout=10)
     try:
@@ -190,7 +190,8 @@ def _token(now: float) -> tuple[str, float]:
     return values["access_token"], now + values["expires_in"]
 
 
-def _token_of_credentials(now: float) -> tuple[str, float]:
+def token_of_credentials(now: float) -> tuple[str, float]:
+    """As `_token`, of the credentials that google-auth finds."""
     import google.auth  # type: ignore[import-untyped, unused-ignore]
     import google.auth.transport.requests  # type: ignore[import-untyped, unused-ignore]
 

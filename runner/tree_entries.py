@@ -69,7 +69,7 @@ def check_entries(tree: str, entries: list[Entry]) -> None:
     leaves: set[str] = set()
     for entry in entries:
         path = entry[1]
-        if not _is_plain(path):
+        if not is_plain(path):
             raise BadTree(f"{name}: {path!r} is not a path inside the tree")
         if path in leaves:
             raise BadTree(f"{name}: {path!r} is there twice")
@@ -97,7 +97,8 @@ def _is_entry(entry: object) -> bool:
     return False
 
 
-def _is_plain(path: str) -> bool:
+def is_plain(path: str) -> bool:
+    """Whether a path stays below the directory that it is joined to."""
     parts = path.split("/")
     return "\0" not in path and _encodable(path) and all(part not in ("", ".", "..") for part in parts)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP
+from kinetic_core.cluster.data_volumes import CACHE_DIR, data_volumes, pod_annotations
 from kinetic_core.cluster.names import (
     CONTAINER,
     FAILED_COUNT,
@@ -71,7 +72,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "podFailurePolicy": {"rules": _failure_rules()},
         "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
         "template": {
-            "metadata": {"labels": labels, "annotations": annotations},
+            "metadata": {"labels": labels, "annotations": {**annotations, **pod_annotations(spec)}},
             "spec": _pod(spec, reference, delivery),
         },
     }
@@ -131,14 +132,14 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
                 "volumeMounts": [
                     {"name": "work", "mountPath": WORK_DIR},
                     {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the path frameworks expect
-                    *({"name": f"volume-{i}", "mountPath": path} for i, path in enumerate(spec.mounts)),
+                    *(mount for mount, _ in data_volumes(spec)),
                 ],
             }
         ],
         "volumes": [
             {"name": "work", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
-            *({"name": f"volume-{i}", "emptyDir": {}} for i in range(len(spec.mounts))),
+            *(volume for _, volume in data_volumes(spec)),
         ],
     }
     selector = {**accelerator.node_selector(), **spec.pod.node_selector}
@@ -191,6 +192,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_ACCELERATOR": str(spec.accelerator),
         "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
         "KINETIC_BACKEND": reference.backend,
+        "KINETIC_HOSTS": str(spec.accelerator.hosts),
+        **({"KINETIC_CACHE_DIR": CACHE_DIR} if spec.pod.cache_volume else {}),
         **delivery.surroundings.environment,
     }
     fields = {

@@ -52,6 +52,7 @@ def run(
     labels: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
     run_as_root: bool = False,
+    cache_volume: str | None = None,
 ) -> Decorator:
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
 
@@ -75,6 +76,7 @@ def run(
         Kubernetes and GKE mean them.
     secrets: variable to `"secret/key"` of the namespace; the value never leaves the cluster.
     run_as_root: for images that need it; else the pod runs as user 1000.
+    cache_volume: a PersistentVolumeClaim of the namespace where downloaded data is kept for other jobs.
 
     What is about pods has no effect with backend "local", except that `secrets` is refused there.
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its
@@ -105,6 +107,7 @@ def run(
         labels=labels,
         secrets=secrets,
         run_as_root=run_as_root,
+        cache_volume=cache_volume,
         container_image=container_image,
         base_image_repo=base_image_repo,
         zone=zone,

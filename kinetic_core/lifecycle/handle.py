@@ -17,6 +17,7 @@ from kinetic_core.model.states import JobStatus
 
 if TYPE_CHECKING:
     from kinetic_core.lifecycle.explaining import Explanation
+    from kinetic_core.lifecycle.outputs import Outputs
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,6 +128,15 @@ class JobHandle(JobReference):
         if cleanup or (cleanup is None and not self.debug):
             self._clean_up_after_success()
         return value
+
+    def outputs(self) -> Outputs:
+        """What the job has left in its `KINETIC_OUTPUT_DIR` by now, to list and to download.
+
+        Works while the job runs and after it was cleaned up. Raises StoreError.
+        """
+        from kinetic_core.lifecycle.outputs import find_outputs
+
+        return find_outputs(self)
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:
         """Stop the job; returns when nothing of it runs. What it stored is kept."""

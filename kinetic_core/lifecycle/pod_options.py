@@ -30,6 +30,7 @@ POD_OPTIONS = (
     "labels",
     "secrets",
     "run_as_root",
+    "cache_volume",
 )
 """The names of these options, as `run` takes them."""
 
@@ -37,7 +38,7 @@ POD_OPTIONS = (
 def pod_options(given: Mapping[str, Any]) -> PodOptions:
     """The options that are not None, checked. Raises InvalidRequest or TypeError, naming the option."""
     options = {name: value for name, value in given.items() if value is not None}
-    for name in ("reservation", "priority_class", "queue", "service_account"):
+    for name in ("reservation", "priority_class", "queue", "service_account", "cache_volume"):
         if name in options and (not isinstance(options[name], str) or not _NAME.fullmatch(options[name])):
             raise InvalidRequest(
                 f"{name}={options[name]!r} is no name of a Kubernetes or Google Cloud object"

@@ -18,11 +18,12 @@ from kinetic_core.cluster.names import JOB_NAME
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.lifecycle.data_sources import Shop
 from kinetic_core.lifecycle.digests import spec_digest
 from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.shipping import Substitutes
-from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.lifecycle.shipping import Recorder, Substitutes
+from kinetic_core.model.job import BucketMount, JobReference, JobSpec
 from kinetic_core.packaging.callables import callable_name, check_arguments, source_file
 from kinetic_core.packaging.capture import capture
 from kinetic_core.packaging.payload import PackedFunction, pack_arguments, pack_function, payload_frame
@@ -65,6 +66,9 @@ class Packed:
     options: RunOptions
     tree: str
     volumes: tuple[Mapping[str, Any], ...]
+    buckets: tuple[BucketMount, ...]
+    """The mounts that the volumes and the function itself need."""
+    shop: Shop
     substitutes: Substitutes
 
     @property
@@ -117,7 +121,8 @@ def pack(
     project = locate_project(source_file(function), package_root=settings.package_root)
     modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
     substitutes = Substitutes()
-    packed_function = pack_function(function, project, modules, substitutes)
+    in_function = Recorder(substitutes)
+    packed_function = pack_function(function, project, modules, in_function)
     for args, kwargs in calls:
         try:
             pack_arguments(args, kwargs, modules, substitutes)
@@ -125,6 +130,7 @@ def pack(
             if not tolerant:
                 raise
     substitutes.note(options.volumes.values())
+    substitutes.check(settings.project)
     progress("uploading")
     tree = store_project(
         project,
@@ -135,15 +141,32 @@ def pack(
         warn_bytes=settings.project_warn_bytes,
         progress=progress,
     )
-    if substitutes.found:
-        substitutes.store(backend.store, settings.cache)
-        packed_function = pack_function(function, project, modules, substitutes)
-    give(project.root, (*notices, *only_notice(project), *tree.notices))
-    volumes = tuple(
-        {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
+    shop = Shop(
+        backend.store,
+        settings.cache,
+        mounts=backend.name != "local",
+        project=settings.project,
+        hub_endpoint=settings.hub_endpoint,
+        progress=progress,
     )
+    about_data: tuple[str, ...] = ()
+    if substitutes.found:
+        about_data = substitutes.store(shop)
+        packed_function = pack_function(function, project, modules, substitutes)
+    give(project.root, (*notices, *only_notice(project), *tree.notices, *about_data))
+    volumes = {mount: substitutes.volume(mount, data) for mount, data in options.volumes.items()}
     return Packed(
-        function, packed_function, spec, backend, settings, options, tree.sha256, volumes, substitutes
+        function,
+        packed_function,
+        spec,
+        backend,
+        settings,
+        options,
+        tree.sha256,
+        tuple({"mount": mount, "source": source} for mount, (source, _) in volumes.items()),
+        (*(bucket for _, bucket in volumes.values() if bucket), *substitutes.mounts(in_function.data)),
+        shop,
+        substitutes,
     )
 
 
@@ -164,9 +187,11 @@ def address(
     arguments = dict(kwargs or {})
     check_arguments(packed.function, args, arguments)
     modules, substitutes = packed.packed_function.modules, packed.substitutes
-    pickled = pack_arguments(args, arguments, modules, substitutes)
+    recorder = Recorder(substitutes)
+    pickled = pack_arguments(args, arguments, modules, recorder)
     if not substitutes.is_complete:
-        substitutes.store(packed.backend.store, packed.settings.cache)
+        substitutes.check(packed.settings.project)
+        substitutes.store(packed.shop)
         pickled = pack_arguments(args, arguments, modules, substitutes)
     if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
         _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
@@ -175,6 +200,7 @@ def address(
     spec = replace(
         packed.spec,
         output_dir=outputs,
+        buckets=tuple(dict.fromkeys((*packed.buckets, *substitutes.mounts(recorder.data)))),
         group_id=group.group_id if group else None,
         group_index=group.index if group else None,
     )
@@ -286,4 +312,5 @@ def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: G
         group_index=group.index if group else None,
         store_uri=packed.backend.store.uri,
         spec_digest=digest,
+        output_dir=spec.output_dir or "",
     )

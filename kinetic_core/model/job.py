@@ -17,7 +17,8 @@ class PodOptions:
     """What a user may say about the pod besides its accelerator. Means something on a cluster only.
 
     `cpu` is in cores, `disk` in bytes, both requested; None leaves them to the accelerator's machine.
-    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue.
+    `secrets` maps a variable's name to `secret/key`. `queue` is a Kueue LocalQueue. `cache_volume` is a
+    PersistentVolumeClaim where jobs keep what others can use too.
     """
 
     cpu: float | None = None
@@ -31,6 +32,16 @@ class PodOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     run_as_root: bool = False
+    cache_volume: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketMount:
+    """What of a bucket is mounted, for reading, at which absolute path. `folder` "" is all of it."""
+
+    path: str
+    bucket: str
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,8 @@ class JobSpec:
 
     `memory` is in bytes per host; `timeout` in seconds from the job's creation; `retries` counts extra
     attempts after user errors, `infrastructure_retries` those after what was not the user's fault.
-    `environment` is applied before the user's code is unpickled. `mounts` are the
-    absolute paths at which the job finds its volumes.
+    `environment` is applied before the user's code is unpickled. `mounts` are the absolute paths at which
+    the job finds its volumes; those that are also in `buckets` are mounted from one.
     """
 
     function_name: str
@@ -57,6 +68,7 @@ class JobSpec:
     pod: PodOptions = PodOptions()
     container_image: str | None = None
     mounts: tuple[str, ...] = ()
+    buckets: tuple[BucketMount, ...] = ()
     group_id: str | None = None
     group_index: int | None = None
 
@@ -84,6 +96,7 @@ class JobReference:
     debug: bool = False
     store_uri: str = ""
     spec_digest: str = ""
+    output_dir: str = ""
     protocol: int = PROTOCOL
 
     def to_dict(self) -> dict[str, Any]:

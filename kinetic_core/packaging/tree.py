@@ -123,7 +123,7 @@ def _store(
         if fresh != index:
             write_index(file, fresh)
         tree = StoredTree(snapshot.tree, len(snapshot.files), snapshot.size, stored)
-        return tree, snapshot, _shortened(listing.notices)
+        return tree, snapshot, shortened(listing.notices)
     raise InvalidProject(
         f"{changed} while it was being stored, again and again. Wait for what writes it, or leave it out"
     )
@@ -242,7 +242,8 @@ def _scratch(cache: Path) -> Path | None:
     return cache if os.access(cache, os.W_OK | os.X_OK) else None
 
 
-def _shortened(notices: list[str]) -> list[str]:
+def shortened(notices: list[str]) -> list[str]:
+    """The first few notices, and how many there are besides."""
     if len(notices) <= _SHOWN:
         return list(notices)
     return [*notices[:_SHOWN], f"left out {len(notices) - _SHOWN} more entries that cannot be shipped"]
