@@ -25,8 +25,8 @@ class FakeHub:
     """Serves the datasets it is given: repository → revision → path → content.
 
     `token` makes everything private. `failures` is how many requests for files are answered with 503;
-    `damaged` makes files arrive with other bytes than they have. `requests` lists what was asked, each with
-    its authorization.
+    `damaged` makes files arrive with other bytes than they have. `host` is the address it listens on.
+    `requests` lists what was asked, each with its authorization.
     """
 
     def __init__(
@@ -35,24 +35,27 @@ class FakeHub:
         token: str | None = None,
         failures: int = 0,
         damaged: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
         self.datasets = datasets
         self.token = token
         self.failures = failures
         self.damaged = damaged
+        self._host = host
         self.requests: list[tuple[str, str | None]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = ThreadingHTTPServer((host, 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def endpoint(self) -> str:
         """What `HF_ENDPOINT` is set to."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self._host}:{self._server.server_port}"
 
     @property
     def cdn(self) -> str:
-        """The same server under another name."""
-        return f"http://localhost:{self._server.server_port}/cdn"
+        """The same server, under another name if it has one."""
+        name = "localhost" if self._host == "127.0.0.1" else self._host
+        return f"http://{name}:{self._server.server_port}/cdn"
 
     def __enter__(self) -> Self:
         self._thread.start()
