@@ -19,18 +19,23 @@ from kinetic_core.storage.directory import translated
 from kinetic_core.storage.protocol import ObjectStore
 
 PACK = 64 << 20
-"""Bytes of contents after which another pack is begun: what an interrupted upload may have to repeat."""
+"""Bytes of contents after which another pack is begun: what an interrupted upload may have to repeat.
+Little is cut smaller, so that one pack is sent while the next is made, and one request sends it."""
+
+_SMALL_PACK = 8 << 20
+_PACKS = 8
 
 _UPLOADS = 4
 _WORTH_THREADS = 2 << 20
 _BATCH = 1 << 20
 _BATCHES_AHEAD = 8
 _WORTH_IT = 0.95
+_WORTH_SEARCHING = 0.85
 _LEVEL = 1
+_WORTH_SAMPLING = 4 << 10
 _SAMPLE = 2 << 10
-_WORTH_SAMPLING = 16 << 10
-_TRIAL = 64 << 10
-_WORTH_TRYING = 1 << 20
+_WORTH_A_LARGE_SAMPLE = 1 << 20
+_LARGE_SAMPLE = 64 << 10
 
 
 class ContentChanged(KineticError):
@@ -100,10 +105,11 @@ def store_packs(
 
 def _cut(contents: Sequence[Content]) -> Iterator[list[Content]]:
     """Packs' worth of contents: the same for the same contents, so that an upload can be gone on with."""
+    full = min(max(sum(content.size for content in contents) // _PACKS, _SMALL_PACK), PACK)
     cut: list[Content] = []
     size = 0
     for content in contents:
-        if cut and size + content.size > PACK:
+        if cut and size + content.size > full:
             yield cut
             cut, size = [], 0
         cut.append(content)
@@ -208,14 +214,34 @@ def _packed(content: Content) -> _Packed:
     body = content.source if isinstance(content.source, bytes) else _read(content)
     if hashlib.sha256(body).hexdigest() != content.sha256:
         raise ContentChanged(f"{content.source!r} changed")
-    if len(body) >= _WORTH_TRYING:
-        trial = body[len(body) // 2 :][:_TRIAL]
-        if len(_deflated(trial)) >= len(trial) * _WORTH_IT:
-            return STORED, zlib.crc32(body), body
-    small = _deflated(body)
-    if len(small) < len(body) * _WORTH_IT:
-        return DEFLATED, zlib.crc32(body), small
+    strategy = _strategy(body)
+    if strategy is not None:
+        deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
+        small = deflate.compress(body) + deflate.flush()
+        if len(small) < len(body) * _WORTH_IT:
+            return DEFLATED, zlib.crc32(body), small
     return STORED, zlib.crc32(body), body
+
+
+def _strategy(body: bytes) -> int | None:
+    """How to deflate, by what helps a sample; None for not at all.
+
+    In numbers and encoded bytes, looking for repetitions gains nothing and costs most.
+    """
+    if len(body) < _WORTH_SAMPLING:
+        return zlib.Z_DEFAULT_STRATEGY
+    size = _LARGE_SAMPLE if len(body) >= _WORTH_A_LARGE_SAMPLE else _SAMPLE
+    sample = body[len(body) // 2 :][:size]
+    searching = _deflated_size(sample, zlib.Z_DEFAULT_STRATEGY)
+    counting = _deflated_size(sample, zlib.Z_HUFFMAN_ONLY)
+    if min(searching, counting) >= len(sample) * _WORTH_IT:
+        return None
+    return zlib.Z_DEFAULT_STRATEGY if searching < counting * _WORTH_SEARCHING else zlib.Z_HUFFMAN_ONLY
+
+
+def _deflated_size(sample: bytes, strategy: int) -> int:
+    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -12, 4, strategy)  # little memory to set up
+    return len(deflate.compress(sample)) + len(deflate.flush())
 
 
 def _read(content: Content) -> bytes:
@@ -234,22 +260,3 @@ def _all_of(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
     while offset < end and (part := os.pread(descriptor, end - offset, offset)):
         yield part
         offset += len(part)
-
-
-def _deflated(body: bytes) -> bytes:
-    deflate = _compressor(zlib.Z_DEFAULT_STRATEGY if _repeats_itself(body) else zlib.Z_HUFFMAN_ONLY)
-    return deflate.compress(body) + deflate.flush()
-
-
-def _repeats_itself(body: bytes) -> bool:
-    """Is looking for repetitions worth it? In numbers and encoded bytes it gains nothing and costs most."""
-    if len(body) < _WORTH_SAMPLING:
-        return True
-    sample = body[len(body) // 2 :][:_SAMPLE]
-    searching, counting = _compressor(zlib.Z_DEFAULT_STRATEGY), _compressor(zlib.Z_HUFFMAN_ONLY)
-    found = len(searching.compress(sample)) + len(searching.flush())
-    return found < len(counting.compress(sample)) + len(counting.flush())
-
-
-def _compressor(strategy: int) -> zlib._Compress:
-    return zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)

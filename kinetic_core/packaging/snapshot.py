@@ -77,7 +77,7 @@ def _hash_all(root: str, files: Sequence[FileFacts]) -> Iterator[tuple[FileFacts
     small = [facts for facts in files if facts.size <= PIECE]
 
     def some(first: int) -> list[tuple[FileFacts, str] | None]:
-        return [hash_file(root, facts.path) for facts in small[first : first + _BATCH]]
+        return [_hash_small(root, facts) for facts in small[first : first + _BATCH]]
 
     starts = range(0, len(small), _BATCH)
     if sum(facts.size for facts in files) < _WORTH_THREADS:
@@ -90,6 +90,22 @@ def _hash_all(root: str, files: Sequence[FileFacts]) -> Iterator[tuple[FileFacts
         for facts in files:
             if facts.size > PIECE:
                 yield hash_file(root, facts.path, together=pool.map)
+
+
+def _hash_small(root: str, facts: FileFacts) -> tuple[FileFacts, str] | None:
+    """As `hash_file`, with the fewest system calls for a file that is as it was listed."""
+    try:
+        descriptor = os.open(os.path.join(root, facts.path), os.O_RDONLY)
+        try:
+            content = os.read(descriptor, facts.size + 1)
+            after = file_facts(facts.path, os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return hash_file(root, facts.path)  # tells what is wrong
+    if after == facts and len(content) == facts.size:
+        return facts, hashlib.sha256(content).hexdigest()
+    return hash_file(root, facts.path)
 
 
 def hash_file(

@@ -11,7 +11,7 @@ import pytest
 
 from kinetic_core._runner.stored_tree import DEFLATED, PIECE, STORED, read_members
 from kinetic_core.errors import StoreFull
-from kinetic_core.packaging.packs import PACK, Content, ContentChanged, store_packs
+from kinetic_core.packaging.packs import Content, ContentChanged, store_packs
 from kinetic_core.testing.memory_store import MemoryObjectStore
 
 _TEXT = b"def work(x):\n    return x + 1\n" * 400
@@ -89,20 +89,13 @@ def test_a_large_content_is_deflated_if_that_helps(tmp_path, unit):
     assert (stored < size // 50) == (unit is not None)
 
 
-def sparse(folder: Path, packs: int) -> list[Content]:
-    """Contents of the size of a piece, which cost no time to make."""
-    found = []
-    for number in range(packs * PACK // PIECE):
-        file = folder / f"{number:03d}"
-        with file.open("wb") as stream:
-            stream.write(b"%d" % number)
-            stream.truncate(PIECE)
-        found += contents(file)
-    return found
+def several(packs: int) -> list[Content]:
+    """Contents that fill so many packs."""
+    return [content for number in range(packs) for content in contents(b"%d" % number + bytes(PIECE - 4))]
 
 
 def test_much_is_several_packs_and_an_interrupted_upload_is_gone_on_with(tmp_path):
-    listed = sparse(tmp_path, 3)
+    listed = several(4)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     made = []
@@ -110,18 +103,22 @@ def test_much_is_several_packs_and_an_interrupted_upload_is_gone_on_with(tmp_pat
     def interrupted(operation: str, name: str) -> None:
         if operation == "create":
             made.append(name)
-            if len(made) == 3:
+            if len(made) == 2:
                 raise StoreFull(name)
 
     store = MemoryObjectStore(fault=interrupted)
     with pytest.raises(StoreFull):
         store_packs(listed, store, scratch)
     assert list(scratch.iterdir()) == []
+    kept = [info.name for info in store.list("packs/")]
+    assert 1 <= len(kept) < 4
+    tried = len(made)
     told: list[tuple[int, int]] = []
     stored = store_packs(listed, store, scratch, lambda *progress: told.append(progress))
-    assert len(stored.packs) == 3
-    assert sorted(made[:2] + made[3:]) == sorted(f"packs/{pack}.zip" for pack in stored.packs)
-    assert told == [(done * PACK, 3 * PACK) for done in (1, 2, 3)]
+    assert sorted(kept + made[tried:]) == sorted(f"packs/{pack}.zip" for pack in stored.packs)
+    assert len(stored.packs) == 4
+    assert [total for _, total in told] == [sum(content.size for content in listed)] * 4
+    assert told[-1][0] == told[-1][1]
     assert list(scratch.iterdir()) == []
 
 
