@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import data
 import import_time
 import local_jobs
 import projects
@@ -11,6 +12,6 @@ from measuring import report
 
 if __name__ == "__main__":
     missed = 0
-    for program in (import_time, projects, local_jobs):
+    for program in (import_time, projects, data, local_jobs):
         missed |= report(program.measure())
     sys.exit(missed)
