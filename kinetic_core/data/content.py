@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 
 
 def content_hash(path: Path) -> str:

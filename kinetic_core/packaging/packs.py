@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,18 +23,17 @@ PACK = 64 << 20
 """Bytes of contents after which another pack is begun: what an interrupted upload may have to repeat.
 Little is cut smaller, so that one pack is sent while the next is made, and one request sends it."""
 
-_SMALL_PACK = 8 << 20
-_PACKS = 8
+_SMALL_PACK = 7 << 20
+_PACKS = 12
 
 _UPLOADS = 4
 _WORTH_THREADS = 2 << 20
 _BATCH = 1 << 20
 _BATCHES_AHEAD = 8
 _WORTH_IT = 0.95
-_WORTH_SEARCHING = 0.85
 _LEVEL = 1
 _WORTH_SAMPLING = 4 << 10
-_SAMPLE = 2 << 10
+_SAMPLE = 1 << 10
 _WORTH_A_LARGE_SAMPLE = 1 << 20
 _LARGE_SAMPLE = 64 << 10
 
@@ -82,6 +82,7 @@ def store_packs(
     import tempfile
 
     cuts = list(_cut(contents))
+    deflate = not store.uri.startswith("file:")  # on the same machine it costs more than it saves
     total = sum(content.size for content in contents)
     packs: list[str] = []
     done = stored = 0
@@ -91,7 +92,7 @@ def store_packs(
         _threads(_UPLOADS if len(cuts) > 1 else 0) as start,
     ):
         for cut in cuts:
-            digest, path = _built(cut, folder)
+            digest, path = _built(cut, folder, deflate)
             packs.append(digest)
             size = sum(content.size for content in cut)
             sending.append((size, start(_send, store, digest, path, len(cuts) > 1)))
@@ -118,12 +119,12 @@ def _cut(contents: Sequence[Content]) -> Iterator[list[Content]]:
         yield cut
 
 
-def _built(contents: Sequence[Content], folder: str) -> tuple[str, str]:
+def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str, str]:
     """A pack's digest and the file that holds it."""
     path = os.path.join(folder, contents[0].sha256)
     try:
         with open(path, "wb") as stream:
-            return write_pack(contents, stream), path
+            return write_pack(contents, stream, deflate), path
     except OSError as exc:
         raise translated(exc, f"cannot write {path}") from exc
 
@@ -141,10 +142,14 @@ def _send(store: ObjectStore, digest: str, path: str, look_first: bool) -> int:
         os.unlink(path)
 
 
-def write_pack(contents: Sequence[Content], stream: BinaryIO) -> str:
-    """Write the contents, in the order given, as one pack; its digest. Raises ContentChanged, OSError."""
+def write_pack(contents: Sequence[Content], stream: BinaryIO, deflate: bool = True) -> str:
+    """Write the contents, in the order given, as one pack; its digest. Raises ContentChanged, OSError.
+
+    Without `deflate`, files are stored as they are.
+    """
     members: list[Member] = []
     digest, offset = hashlib.sha256(), 0
+    packed = partial(_packed_batch, deflate)
 
     def write(record: bytes) -> None:
         nonlocal offset
@@ -154,11 +159,10 @@ def write_pack(contents: Sequence[Content], stream: BinaryIO) -> str:
 
     threads = os.cpu_count() or 1 if sum(content.size for content in contents) >= _WORTH_THREADS else 0
     with _threads(threads) as start:
-        for batch, finished in _started(contents, start):
+        for batch, finished in _started(contents, packed, start):
             for content, (method, crc, body) in zip(batch, finished(), strict=True):
                 member = Member(content.sha256, method, crc, len(body), content.size, offset)
-                write(local_record(member))
-                write(body)
+                write(local_record(member) + body)
                 members.append(member)
     write(directory_records(members, offset))
     return digest.hexdigest()
@@ -181,12 +185,12 @@ def _threads(count: int) -> Iterator[_Start]:
 
 
 def _started(
-    contents: Sequence[Content], start: _Start
+    contents: Sequence[Content], packed: Callable[[Sequence[Content]], list[_Packed]], start: _Start
 ) -> Iterator[tuple[list[Content], Callable[[], list[_Packed]]]]:
     """Batches of contents, their packed forms on the way, a bounded amount ahead."""
     waiting: deque[tuple[list[Content], Callable[[], list[_Packed]]]] = deque()
     for batch in _batches(contents):
-        waiting.append((batch, start(_packed_batch, batch)))
+        waiting.append((batch, start(packed, batch)))
         if len(waiting) > _BATCHES_AHEAD:
             yield waiting.popleft()
     yield from waiting
@@ -206,42 +210,33 @@ def _batches(contents: Sequence[Content]) -> Iterator[list[Content]]:
         yield batch
 
 
-def _packed_batch(batch: Sequence[Content]) -> list[_Packed]:
-    return [_packed(content) for content in batch]
+def _packed_batch(deflate: bool, batch: Sequence[Content]) -> list[_Packed]:
+    return [_packed(content, deflate or isinstance(content.source, bytes)) for content in batch]
 
 
-def _packed(content: Content) -> _Packed:
+def _packed(content: Content, deflate: bool) -> _Packed:
     body = content.source if isinstance(content.source, bytes) else _read(content)
     if hashlib.sha256(body).hexdigest() != content.sha256:
         raise ContentChanged(f"{content.source!r} changed")
-    strategy = _strategy(body)
-    if strategy is not None:
-        deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
-        small = deflate.compress(body) + deflate.flush()
+    if deflate and not _is_noise(body):
+        small = zlib.compress(body, _LEVEL, wbits=-zlib.MAX_WBITS)
         if len(small) < len(body) * _WORTH_IT:
             return DEFLATED, zlib.crc32(body), small
     return STORED, zlib.crc32(body), body
 
 
-def _strategy(body: bytes) -> int | None:
-    """How to deflate, by what helps a sample; None for not at all.
-
-    In numbers and encoded bytes, looking for repetitions gains nothing and costs most.
-    """
+def _is_noise(body: bytes) -> bool:
+    """Whether a sample from the middle cannot be deflated: the rest then costs time for nothing."""
     if len(body) < _WORTH_SAMPLING:
-        return zlib.Z_DEFAULT_STRATEGY
-    size = _LARGE_SAMPLE if len(body) >= _WORTH_A_LARGE_SAMPLE else _SAMPLE
-    sample = body[len(body) // 2 :][:size]
-    searching = _deflated_size(sample, zlib.Z_DEFAULT_STRATEGY)
-    counting = _deflated_size(sample, zlib.Z_HUFFMAN_ONLY)
-    if min(searching, counting) >= len(sample) * _WORTH_IT:
-        return None
-    return zlib.Z_DEFAULT_STRATEGY if searching < counting * _WORTH_SEARCHING else zlib.Z_HUFFMAN_ONLY
-
-
-def _deflated_size(sample: bytes, strategy: int) -> int:
-    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -12, 4, strategy)  # little memory to set up
-    return len(deflate.compress(sample)) + len(deflate.flush())
+        return False
+    middle = len(body) // 2
+    if len(body) >= _WORTH_A_LARGE_SAMPLE:
+        sample = body[middle : middle + _LARGE_SAMPLE]
+        deflate = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS)
+    else:
+        sample = body[middle : middle + _SAMPLE]
+        deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -12, 4, zlib.Z_HUFFMAN_ONLY)  # cheap to set up
+    return len(deflate.compress(sample)) + len(deflate.flush()) >= len(sample) * _WORTH_IT
 
 
 def _read(content: Content) -> bytes:

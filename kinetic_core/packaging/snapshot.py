@@ -15,7 +15,7 @@ from kinetic_core.errors import InvalidProject
 from kinetic_core.packaging.scan import FileFacts, Listing, file_facts, unreadable
 from kinetic_core.packaging.stat_index import StatIndex
 
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 _TRIES = 3
 _BATCH = 32
 _WORTH_THREADS = 4 << 20
