@@ -116,7 +116,7 @@ def measure() -> list[Verdict]:
 
 
 def _small_files(home: Path, store: ObjectStore, requests: Requests) -> list[Verdict]:
-    root, cache = home / "small", home / "cache"
+    root = home / "small"
     make_files(root, _SMALL, 10_000)
     tar = home / "small.tar"
 
@@ -125,9 +125,14 @@ def _small_files(home: Path, store: ObjectStore, requests: Requests) -> list[Ver
         store.create(f"tar-{secrets.token_hex(4)}", tar)
 
     packed = min(seconds(one_tar) for _ in range(3))
-    requests.count = 0
-    first = seconds(lambda: store_data(root, store, cache=cache))
-    asked = requests.count
+    firsts = []
+    for number in range(3):
+        for info in list(store.list("")):
+            store.delete(info.name)
+        requests.count = 0
+        firsts.append(seconds(lambda n=number: store_data(root, store, cache=home / f"cache{n}")))
+        asked = requests.count
+    first, cache = min(firsts), home / "cache2"
     walk = statistics.median(seconds(lambda: stat_walk(root)) for _ in range(9))
     requests.count = 0
     again = statistics.median(seconds(lambda: store_data(root, store, cache=cache)) for _ in range(9))

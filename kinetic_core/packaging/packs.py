@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import zlib
 from collections import deque
@@ -27,6 +28,7 @@ _SMALL_PACK = 7 << 20
 _PACKS = 12
 
 _UPLOADS = 4
+_IN_MEMORY = 16 << 20
 _WORTH_THREADS = 2 << 20
 _BATCH = 1 << 20
 _BATCHES_AHEAD = 8
@@ -75,7 +77,7 @@ def store_packs(
 ) -> StoredPacks:
     """Store packs of `contents`, cut in the order given; a pack that the store has is not sent again.
 
-    Each is built in directory `scratch` (None: the system's) and removed there, a few at a time. `told`
+    Each is built in memory or, if large, in directory `scratch` (None: the system's), a few at a time. `told`
     hears how many of how many bytes of contents are stored. Raises ContentChanged, StoreFull (of either
     disk) or another StoreError.
     """
@@ -92,10 +94,10 @@ def store_packs(
         _threads(_UPLOADS if len(cuts) > 1 else 0) as start,
     ):
         for cut in cuts:
-            digest, path = _built(cut, folder, deflate)
+            digest, pack = _built(cut, folder, deflate)
             packs.append(digest)
             size = sum(content.size for content in cut)
-            sending.append((size, start(_send, store, digest, path, len(cuts) > 1)))
+            sending.append((size, start(_send, store, digest, pack, len(cuts) > 1)))
             while len(sending) > (_UPLOADS if cut is not cuts[-1] else 0):
                 size, sent = sending.popleft()
                 stored += sent()
@@ -119,9 +121,12 @@ def _cut(contents: Sequence[Content]) -> Iterator[list[Content]]:
         yield cut
 
 
-def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str, str]:
-    """A pack's digest and the file that holds it."""
-    path = os.path.join(folder, contents[0].sha256)
+def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str, bytes | Path]:
+    """A pack's digest and the pack: a small one itself, a large one in a file."""
+    if sum(content.size for content in contents) <= _IN_MEMORY:
+        with io.BytesIO() as memory:
+            return write_pack(contents, memory, deflate), memory.getvalue()
+    path = Path(folder, contents[0].sha256)
     try:
         with open(path, "wb") as stream:
             return write_pack(contents, stream, deflate), path
@@ -129,17 +134,19 @@ def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str
         raise translated(exc, f"cannot write {path}") from exc
 
 
-def _send(store: ObjectStore, digest: str, path: str, look_first: bool) -> int:
+def _send(store: ObjectStore, digest: str, pack: bytes | Path, look_first: bool) -> int:
     """Store a pack and remove its file; the bytes that the store did not have."""
     try:
         if look_first and store.find(pack_object(digest)) is not None:
             return 0
-        store.create(pack_object(digest), Path(path))
-        return os.path.getsize(path)
+        store.create(pack_object(digest), pack)
     except ObjectExists:
         return 0
+    else:
+        return len(pack) if isinstance(pack, bytes) else pack.stat().st_size
     finally:
-        os.unlink(path)
+        if isinstance(pack, Path):
+            pack.unlink()
 
 
 def write_pack(contents: Sequence[Content], stream: BinaryIO, deflate: bool = True) -> str:
