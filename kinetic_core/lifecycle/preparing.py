@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from kinetic_core._runner import wire
 from kinetic_core.cluster.names import JOB_NAME
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
@@ -22,6 +21,7 @@ from kinetic_core.lifecycle.data_sources import Shop
 from kinetic_core.lifecycle.digests import spec_digest
 from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.output_places import asked_output_dir, output_dir
 from kinetic_core.lifecycle.shipping import Recorder, Substitutes
 from kinetic_core.model.job import BucketMount, JobReference, JobSpec
 from kinetic_core.packaging.callables import callable_name, check_arguments, source_file
@@ -196,7 +196,12 @@ def address(
     if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
         _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
     name = job_id or f"job-{secrets.token_hex(8)}"
-    outputs = _output_dir(packed, name, group)
+    outputs = output_dir(
+        asked_output_dir(packed.options, packed.settings),
+        packed.backend.store.uri,
+        name,
+        group.index if group else None,
+    )
     spec = replace(
         packed.spec,
         output_dir=outputs,
@@ -263,31 +268,10 @@ def _checked_spec(
         container_image=options.container_image,
         mounts=tuple(options.volumes),
     )
-    asked = _asked_output_dir(options, settings)
+    asked = asked_output_dir(options, settings)
     if asked is not None:
         backend.check_output_dir(asked)
     return spec, (*notices, *backend.check(spec))
-
-
-def _asked_output_dir(options: RunOptions, settings: Settings) -> str | None:
-    """Where the user wants outputs; a relative path is one of this process's, for a job has another."""
-    asked = options.output_dir or settings.output_dir
-    if asked is None or "://" in asked:
-        return asked
-    return os.path.abspath(os.path.expanduser(asked))  # noqa: PTH100, PTH111  resolve() would follow links
-
-
-def _output_dir(packed: Packed, job_id: str, group: Group | None) -> str:
-    """Asked for, else a place of the job's own; a batch's jobs never share one."""
-    asked = _asked_output_dir(packed.options, packed.settings)
-    if asked is not None:
-        return f"{asked.rstrip('/')}/{group.index}" if group else asked
-    uri = f"{packed.backend.store.uri}/{wire.outputs_prefix(job_id)}"
-    if not uri.startswith("file://"):
-        return uri
-    from urllib.parse import unquote, urlparse
-
-    return unquote(urlparse(uri).path)
 
 
 def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None) -> JobReference:
