@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from .downloads import Item, Sink, download
 from .store import MissingObject, StoreUnavailable
@@ -117,14 +117,18 @@ class HubData:
 
         def parse(response: Any) -> tuple[Any, str | None]:
             following = _NEXT.search(response.headers.get("Link") or "")
-            return json.load(response), following.group(1) if following else None
+            if following is None:
+                return json.load(response), None
+            # A mirror may pass on the hub's own links; the rest is asked of the mirror too.
+            query = urlsplit(following.group(1)).query
+            return json.load(response), f"{path.partition('?')[0]}?{query}"
 
         answer: tuple[Any, str | None] | None = self._request(path, parse, {})
         return answer
 
     def _request(self, path: str, use: Callable[[Any], Any], headers: dict[str, str]) -> Any:
         """What `use` makes of an answer (None of it is True); None for 404. Tried again while it may help."""
-        url = path if path.startswith(self._endpoint) else self._endpoint + path
+        url = self._endpoint + path
         request = urllib.request.Request(url, headers={"User-Agent": "kinetic", **headers})  # noqa: S310
         if token := os.environ.get("HF_TOKEN"):
             # Files are redirected to other hosts, which must not see it.

@@ -1,6 +1,7 @@
 """A stand-in of the Hugging Face Hub: the few requests that `hf://` data needs, over HTTP on this machine.
 
-Large files are redirected to another host name, as the hub does; listings come in pages of two.
+Large files are redirected to another host name, as the hub does; listings come in pages of two, whose links
+name the hub itself, as those of a mirror do.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
                 entries = [_entry(path, files[path]) for path in sorted(files)]
                 folders = sorted({path.rpartition("/")[0] for path in files if "/" in path})
                 entries += [{"type": "directory", "path": folder, "oid": "", "size": 0} for folder in folders]
-                following = f"{hub.endpoint}{match[0]}?recursive=true&cursor={start + _PAGE}"
+                following = f"https://huggingface.co{match[0]}?recursive=true&cursor={start + _PAGE}"
                 more = {"Link": f'<{following}>; rel="next"'} if start + _PAGE < len(entries) else {}
                 self._answer(200, json.dumps(entries[start : start + _PAGE]).encode(), more)
 

@@ -43,6 +43,20 @@ def test_what_would_be_mounted_on_a_cluster_is_copied(
     assert "is copied, not mounted" in caplog.text
 
 
+def test_a_cache_volume_is_a_directory_that_local_jobs_share(local_jobs: Path, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/a").write_text("A")
+
+    @kinetic_core.run(accelerator="cpu", cache_volume="shared")
+    def where(path: str) -> str:
+        return path
+
+    first, second = (where(Data(str(tmp_path / "set"))) for _ in range(2))
+    assert first == second
+    assert Path(first).is_relative_to(local_jobs)
+    assert (Path(first) / "a").read_text() == "A"
+
+
 def test_data_in_odd_places_becomes_paths(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("A")
     data = Data(str(tmp_path / "a"))
