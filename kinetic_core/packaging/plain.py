@@ -19,7 +19,7 @@ from kinetic_core._runner.stored_tree import PIECE
 from kinetic_core._runner.wire import data_prefix
 from kinetic_core.errors import InvalidProject, ObjectExists
 from kinetic_core.packaging.data_listing import data_listing
-from kinetic_core.packaging.packs import ContentChanged
+from kinetic_core.packaging.packs import PACK, ContentChanged
 from kinetic_core.packaging.scan import FileFacts, Listing, file_facts
 from kinetic_core.packaging.snapshot import Snapshot, take_snapshot
 from kinetic_core.packaging.stat_index import StatIndex, index_path, read_index, recorded, write_index
@@ -88,8 +88,9 @@ def _upload(root: str, snapshot: Snapshot, store: ObjectStore, progress: Callabl
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
             for size in pool.map(send, missing):
-                done += size
-                progress(f"uploading: {done >> 20} of {total >> 20} MiB")
+                before, done = done, done + size
+                if done // PACK > before // PACK:
+                    progress(f"uploading: {done >> 20} of {total >> 20} MiB")
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,23 @@ def test_what_is_not_in_the_bucket_is_refused_at_once(bucket: GcsObjectStore, lo
         with pytest.raises(InvalidRequest, match=why):
             look.run_async(Data(uri))
     assert stored(location, "") == before
+
+
+def test_what_only_the_job_may_see_is_left_to_the_job(emulator: str) -> None:
+    name = f"theirs-{secrets.token_hex(6)}"
+
+    def mode(mode: str) -> None:
+        body = json.dumps({"name": name, "mode": mode}).encode()
+        request = urllib.request.Request(f"{emulator}/emulator/bucket", body, method="POST")
+        with urllib.request.urlopen(request):
+            pass
+
+    mode("forbidden")
+    try:
+        with pytest.raises(JobMisconfigured, match=f"gs://{name}/set/: the job's service account may not"):
+            look.run_async(Data(f"gs://{name}/set/")).result(stream_logs=False)
+    finally:
+        mode("normal")
 
 
 def test_what_went_away_before_the_job_started_is_named(bucket: GcsObjectStore) -> None:
