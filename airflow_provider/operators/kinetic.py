@@ -80,6 +80,7 @@ class KineticOperator(BaseOperator):
         labels: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         run_as_root: bool | None = None,
+        cache_volume: str | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -114,6 +115,7 @@ class KineticOperator(BaseOperator):
         self.labels = labels
         self.secrets = secrets
         self.run_as_root = run_as_root
+        self.cache_volume = cache_volume
         self.deferrable = deferrable
         self._check()
 
