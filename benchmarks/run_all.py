@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import command_line
+import data
 import import_time
 import local_jobs
 import projects
@@ -12,6 +13,6 @@ from measuring import report
 
 if __name__ == "__main__":
     missed = 0
-    for program in (import_time, command_line, projects, local_jobs):
+    for program in (import_time, command_line, projects, data, local_jobs):
         missed |= report(program.measure())
     sys.exit(missed)

@@ -64,6 +64,8 @@ class Settings:
     """`KINETIC_PAYLOAD_SIZE_WARN_MB`."""
     output_dir: str | None = None
     """`KINETIC_OUTPUT_DIR`: where outputs go when the call does not say."""
+    hub_endpoint: str = ""
+    """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
     profile: str | None = None
     """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -103,6 +105,7 @@ _VARIABLES = {
     "project_warn_bytes": "KINETIC_CONTEXT_SIZE_WARN_MB",
     "payload_warn_bytes": "KINETIC_PAYLOAD_SIZE_WARN_MB",
     "output_dir": "KINETIC_OUTPUT_DIR",
+    "hub_endpoint": "HF_ENDPOINT",
 }
 
 

@@ -92,7 +92,7 @@ class _PayloadUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         if pid[0] == "data":
-            return self._world.data(pid[1], pid[2])
+            return self._world.data(pid[1])
         if pid[0] == "result":
             return _result(pid[1], pid[2], pid[3])
         if pid[0] == "shipped":

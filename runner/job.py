@@ -28,6 +28,9 @@ class Job:
     grace: float
     backend: str
     volumes_dir: str | None
+    cache_dir: str | None
+    shard: tuple[int, int]
+    """This host's number and how many hosts the job has."""
 
     @property
     def attempt(self) -> int:
@@ -66,6 +69,8 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             grace=float(environ.get("KINETIC_GRACE_SECONDS") or 30),
             backend=environ.get("KINETIC_BACKEND", ""),
             volumes_dir=environ.get("KINETIC_VOLUMES_DIR"),
+            cache_dir=environ.get("KINETIC_CACHE_DIR"),
+            shard=(int(environ.get("JOB_COMPLETION_INDEX") or 0), int(environ.get("KINETIC_HOSTS") or 1)),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

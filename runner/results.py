@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from collections.abc import Callable, Sequence
@@ -51,9 +52,9 @@ def raised(error: BaseException, phase: str, modules: Sequence[str]) -> Outcome:
 def misconfigured(error: BaseException, phase: str, advice: str = "") -> Outcome:
     """The outcome of an attempt that could not start the function; no retry mends it."""
     message = f"{phase} failed: {_message(error)}{advice}"
-    failure = wire.Failure(
-        wire.FailureClass.CONFIGURATION, message, phase, type_name(error), traceback_text(error)
-    )
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    whose = wire.FailureClass.OUT_OF_DISK if full else wire.FailureClass.CONFIGURATION
+    failure = wire.Failure(whose, message, phase, type_name(error), traceback_text(error))
     return Outcome("failed", "none", {}, failure, retry=False)
 
 

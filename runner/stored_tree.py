@@ -1,8 +1,11 @@
 """The stored form of a directory tree, in one place for the client that writes and the runner that reads.
 
 A tree document lists segments, and the packs in which they and the files can be found. A segment lists
-entries in path order: `["f", path, sha256, mode, size]`, `["d", path, mode]` for an empty directory,
+entries in path order: `["f", path, digests, mode, size]`, `["d", path, mode]` for an empty directory,
 `["l", path, target]`. Its digest covers the segments and nothing that differs between machines.
+
+The content of a file is cut into pieces of `PIECE` bytes; `digests` are their SHA-256 in hex, back to back,
+so that of a small file is its own. Pieces are hashed, stored, fetched and verified side by side.
 
 A pack is a ZIP archive whose members are named by the SHA-256 of their content. Every record carries
 its sizes in the ZIP64 field, needed or not: all records are then equally long, a reader needs no second
@@ -33,6 +36,11 @@ _REGULAR_FILE = 0o100644 << 16
 
 LOCAL_BYTES = _LOCAL.size
 
+PIECE = 8 << 20
+"""Bytes of a piece of a file; only the last may be shorter, and the only one of an empty file is empty."""
+HEX = 64
+"""Characters of a SHA-256."""
+
 
 class PackFormatError(ValueError):
     """The file is not a pack as written by `local_record` and `directory_records`."""
@@ -57,6 +65,21 @@ def canonical(value: Any) -> bytes:
 def tree_digest(segments: list[str]) -> str:
     """The name of the tree with these segments."""
     return hashlib.sha256(canonical({"version": VERSION, "segments": segments})).hexdigest()
+
+
+def pieces(size: int) -> list[tuple[int, int]]:
+    """Offset and length of the pieces of a file of `size` bytes."""
+    return [(offset, min(PIECE, size - offset)) for offset in range(0, max(size, 1), PIECE)]
+
+
+def count_pieces(size: int) -> int:
+    """How many pieces a file of `size` bytes has."""
+    return max(1, -(-size // PIECE))
+
+
+def split_digests(digests: str) -> list[str]:
+    """The digests of a file's pieces, in order."""
+    return [digests[at : at + HEX] for at in range(0, len(digests), HEX)]
 
 
 def local_record(member: Member) -> bytes:

@@ -17,7 +17,7 @@ _STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
 def access_token(now: float, scope: str = _STORAGE) -> tuple[str, float]:
     """An access token and when it ends (Unix seconds); the metadata server's is good for all scopes."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return _token_of_credentials(now, scope)
+        return token_of_credentials(now, scope)
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     connection = http.client.HTTPConnection(host, timeout=10)
     try:
@@ -32,7 +32,7 @@ def access_token(now: float, scope: str = _STORAGE) -> tuple[str, float]:
     return values["access_token"], now + values["expires_in"]
 
 
-def _token_of_credentials(now: float, scope: str) -> tuple[str, float]:
+def token_of_credentials(now: float, scope: str = _STORAGE) -> tuple[str, float]:
     import google.auth  # type: ignore[import-untyped, unused-ignore]
     import google.auth.transport.requests  # type: ignore[import-untyped, unused-ignore]
 

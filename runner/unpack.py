@@ -1,61 +1,62 @@
 """Make a directory out of a stored tree, believing nothing that its digest does not prove.
 
-Whoever can write to the store could have written the tree: every path, link, size and digest is checked
-before or while it takes effect, and nothing outside the target directory is ever touched.
+Every path, link, size and digest is checked before or while it takes effect, and nothing outside the target
+directory is ever touched. Packs are fetched, verified and written side by side, and each is let go of as
+soon as it is written: the disk holds the tree and a few packs, never all of them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
-import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from contextlib import contextmanager
+from typing import Any
 
 from . import stored_tree, wire
+from .pack_reading import Pack
 from .store import MissingObject
+from .tree_entries import (
+    BadTree,
+    Document,
+    Entry,
+    IncompleteTree,
+    check_entries,
+    parse_segment,
+    read_document,
+)
 
-_CHUNK = 1 << 20
-_LARGEST_SEGMENT = 16 << 20
+_AHEAD = 4
+"""Packs on their way at one time."""
 
-
-class BadTree(ValueError):
-    """The stored tree is not what its digest promises, or would leave its directory."""
-
-
-class IncompleteTree(BadTree, LookupError):
-    """A part of the tree is not in the store any more. Submitting again stores it again."""
-
-
-class _Source(NamedTuple):
-    """A content in an open pack."""
-
-    pack: BinaryIO
-    object_name: str
-    member: stored_tree.Member
+_Start = Callable[..., Callable[[], Any]]
+"""Starts a function with its arguments; what comes back waits for it and gives its result."""
 
 
 def materialise_tree(
-    tree: str, target: str, *, read: Callable[[str], bytes], fetch: Callable[[str], str]
+    tree: str,
+    target: str,
+    *,
+    read: Callable[[str], bytes],
+    fetch: Callable[[str], str],
+    discard: Callable[[str], None] = lambda _path: None,
+    shard: tuple[int, int] = (0, 1),
 ) -> None:
     """Make the directory `target` hold the tree with this digest; whatever was there is replaced.
 
-    `read` gives the bytes of a small object, `fetch` a local file with a large one; both raise
-    `MissingObject`. Raises IncompleteTree if an object is missing, BadTree if one is wrong, OSError if
-    the disk is full. A failure leaves nothing behind.
+    `read` gives the bytes of a small object, `fetch` a local file with a large one (it is called in
+    threads); both raise `MissingObject`. `discard` gets each such file back. `shard` (i, n) takes every
+    n-th file from the i-th on. Raises IncompleteTree if an object is missing, BadTree if one is wrong,
+    OSError if the disk is full, before anything large is fetched. A failure leaves nothing behind.
     """
     target = os.path.abspath(target)
     _remove(target)
-    open_packs: list[BinaryIO] = []
     try:
-        segments, packs = _document(tree, read)
-        sources = _open_packs(packs, fetch, open_packs)
-        entries = [entry for segment in segments for entry in _segment(segment, sources)]
-        _check(tree, entries, sources)
+        document = read_document(tree, read)
         os.makedirs(target)
-        _check_space(target, entries)
-        _write(tree, target, entries, sources)
+        check_space(target, document.size // shard[1])
+        _Unpacking(tree, target, document, shard).run(fetch, discard)
     except BaseException as exc:
         _remove(target)
         if isinstance(exc, MissingObject):
@@ -63,9 +64,16 @@ def materialise_tree(
                 f"{exc}: a part of tree {tree} is gone from the store. Submit again"
             ) from exc
         raise
-    finally:
-        for pack in open_packs:
-            pack.close()
+
+
+def check_space(folder: str, needed: int) -> None:
+    """Raise OSError (ENOSPC) unless so many bytes fit on the disk of `folder`."""
+    facts = os.statvfs(folder)
+    free = facts.f_bavail * facts.f_frsize
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC, f"{needed} bytes to unpack, {free} free: give the job more disk (disk=)", folder
+        )
 
 
 def _remove(target: str) -> None:
@@ -76,182 +84,157 @@ def _remove(target: str) -> None:
         shutil.rmtree(target)
 
 
-def _document(tree: str, read: Callable[[str], bytes]) -> tuple[list[str], list[str]]:
-    name = wire.tree_object(tree)
-    try:
-        document = json.loads(read(name))
-        segments, packs = document["segments"], document["packs"]
-        well_formed = document["version"] == stored_tree.VERSION and all(
-            isinstance(item, str) and len(item) == 64 and item.isalnum() for item in [*segments, *packs]
-        )
-    except (ValueError, TypeError, KeyError, RecursionError) as exc:
-        raise BadTree(f"{name} is not a tree document: {exc}") from exc
-    if not well_formed:
-        raise BadTree(f"{name} is not a tree document of version {stored_tree.VERSION}")
-    if stored_tree.tree_digest(segments) != tree:
-        raise BadTree(f"{name} is another tree than its name says")
-    return segments, packs
+class _Unpacking:
+    """One tree on its way into one directory."""
+
+    def __init__(self, tree: str, target: str, document: Document, shard: tuple[int, int]) -> None:
+        self._name = wire.tree_object(tree)
+        self._tree, self._target, self._document, self._shard = tree, target, document, shard
+        self._segments: dict[str, list[Entry]] = {}
+        self._entries: list[Entry] = []
+        self._places: dict[str, list[tuple[Entry, int, int]]] = {}
+        """Where a content goes: the file's entry, offset and length there. What is taken is removed."""
+
+    def run(self, fetch: Callable[[str], str], discard: Callable[[str], None]) -> None:
+        names = [wire.pack_object(pack) for pack in self._document.packs]
+        waiting: list[Pack] = []
+        writing: deque[Callable[[], Any]] = deque()
+        if not self._document.segments:
+            self._plan()
+        with _threads(len(names)) as start:
+            for pack in _fetched(names, fetch, start):
+                waiting.append(pack)
+                if not self._take_segments(pack):
+                    continue
+                for ready in waiting:
+                    writing.append(start(self._write, ready, self._wanted(ready), discard))
+                waiting.clear()
+                while len(writing) > _AHEAD:
+                    writing.popleft()()
+            for written in writing:
+                written()
+        lacking = next(iter([*self._lacking(), *self._places]), None)
+        if lacking is not None:
+            raise MissingObject(f"no pack holds content {lacking}")
+        self._finish()
+
+    def _lacking(self) -> list[str]:
+        return [segment for segment in self._document.segments if segment not in self._segments]
+
+    def _take_segments(self, pack: Pack) -> bool:
+        """Read the segments in a pack; True once all are known, and what goes where is planned."""
+        lacking = self._lacking()
+        for segment, content in pack.contents([name for name in lacking if name in pack.members]):
+            self._segments[segment] = parse_segment(f"{pack.name}: segment {segment}", content)
+        if lacking and not self._lacking():
+            self._plan()
+        return not self._lacking()
+
+    def _plan(self) -> None:
+        """Check every entry, then make the directories and the files of several pieces."""
+        self._entries = [entry for name in self._document.segments for entry in self._segments[name]]
+        check_entries(self._tree, self._entries)
+        first, count = self._shard
+        files = [entry for entry in self._entries if entry[0] == "f"][first::count]
+        check_space(self._target, sum(entry[4] for entry in files))
+        for entry in files:
+            cuts = stored_tree.pieces(entry[4])
+            for digest, (offset, size) in zip(stored_tree.split_digests(entry[2]), cuts, strict=True):
+                self._places.setdefault(digest, []).append((entry, offset, size))
+        folders = {entry[1].rpartition("/")[0] for entry in files}
+        links = {entry[1].rpartition("/")[0] for entry in self._entries if entry[0] == "l"}
+        for folder in folders | links | {entry[1] for entry in self._entries if entry[0] == "d"}:
+            os.makedirs(os.path.join(self._target, folder), exist_ok=True)
+        for entry in files:
+            if entry[4] > stored_tree.PIECE:
+                with open(os.path.join(self._target, entry[1]), "xb") as stream:
+                    stream.truncate(entry[4])
+
+    def _wanted(self, pack: Pack) -> dict[str, list[tuple[Entry, int, int]]]:
+        """What of a pack is still needed; nobody else will write it."""
+        wanted = [name for name in pack.members if name in self._places]
+        return {name: self._places.pop(name) for name in wanted}
+
+    def _write(
+        self, pack: Pack, wanted: dict[str, list[tuple[Entry, int, int]]], discard: Callable[[str], None]
+    ) -> None:
+        for digest, content in pack.contents(list(wanted)):
+            for entry, offset, size in wanted[digest]:
+                if size != len(content):
+                    raise BadTree(f"{self._name}: {entry[1]!r} has another size than its content")
+                path = os.path.join(self._target, entry[1])
+                if entry[4] > stored_tree.PIECE:
+                    _write_piece(path, content, offset)
+                else:
+                    _write_file(path, content, entry[3] & 0o777)
+        discard(pack.path)
+
+    def _finish(self) -> None:
+        """Modes that could hinder writing, and links: last, so that nothing is written through one."""
+        for entry in self._entries:
+            path = os.path.join(self._target, entry[1])
+            if entry[0] == "d":
+                os.chmod(path, entry[2] & 0o777)
+            elif entry[0] == "f" and entry[4] > stored_tree.PIECE and os.path.exists(path):
+                os.chmod(path, entry[3] & 0o777)
+        root = os.path.realpath(self._target)
+        links = [entry for entry in self._entries if entry[0] == "l"]
+        for entry in links:
+            os.symlink(entry[2], os.path.join(self._target, entry[1]))
+        for entry in links:
+            real = os.path.realpath(os.path.join(self._target, entry[1]))
+            if not (real + os.sep).startswith(root + os.sep):
+                raise BadTree(f"{self._name}: link {entry[1]!r} leads outside the tree")
 
 
-def _open_packs(packs: list[str], fetch: Callable[[str], str], opened: list[BinaryIO]) -> dict[str, _Source]:
-    sources: dict[str, _Source] = {}
-    for pack in packs:
-        name = wire.pack_object(pack)
-        opened.append(stream := open(fetch(name), "rb"))  # noqa: SIM115  the caller closes it
+def _fetched(names: list[str], fetch: Callable[[str], str], start: _Start) -> Iterator[Pack]:
+    """The packs in order, the next few on their way."""
+    coming: deque[tuple[str, Callable[[], str]]] = deque()
+    for name in names:
+        coming.append((name, start(fetch, name)))
+        if len(coming) > _AHEAD:
+            first, path = coming.popleft()
+            yield Pack(first, path())
+    for name, path in coming:
+        yield Pack(name, path())
+
+
+@contextmanager
+def _threads(packs: int) -> Iterator[_Start]:
+    """Where to start work: in threads if there are several packs, else at once."""
+    if packs < 2:
+        yield lambda work, *args: lambda: work(*args)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2 * _AHEAD) as pool:
         try:
-            for content, member in stored_tree.read_members(stream).items():
-                sources[content] = _Source(stream, name, member)
-        except stored_tree.PackFormatError as exc:
-            raise BadTree(f"{name} is not a pack: {exc}") from exc
-    return sources
+            yield lambda work, *args: pool.submit(work, *args).result
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
-def _source(content: str, sources: dict[str, _Source]) -> _Source:
-    try:
-        return sources[content]
-    except KeyError:
-        raise MissingObject(f"no pack holds content {content}") from None
-
-
-def _segment(segment: str, sources: dict[str, _Source]) -> list[list[Any]]:
-    source = _source(segment, sources)
-    if source.member.size > _LARGEST_SEGMENT:
-        raise BadTree(f"{source.object_name}: segment {segment} is too large")
-    content = b"".join(_content(source))
-    try:
-        entries = json.loads(content)
-    except (ValueError, RecursionError) as exc:
-        raise BadTree(f"{source.object_name}: segment {segment} is not a list of entries") from exc
-    if not isinstance(entries, list) or not all(_is_entry(entry) for entry in entries):
-        raise BadTree(f"{source.object_name}: segment {segment} holds an entry that is not one")
-    return entries
-
-
-def _is_entry(entry: object) -> bool:
-    match entry:
-        case ["f", str(), str(), int(), int(size)]:
-            return size >= 0
-        case ["d", str(), int()] | ["l", str(), str()]:
-            return True
-    return False
-
-
-def _content(source: _Source) -> Iterator[bytes]:
-    """The bytes of a member, checked to be what its name says by the time the last was given."""
-    pack, object_name, member = source
-    digest, left, size = hashlib.sha256(), member.stored, 0
-    inflate = zlib.decompressobj(-15) if member.method == stored_tree.DEFLATED else None
-    pack.seek(member.offset + stored_tree.LOCAL_BYTES)
-    while left:
-        raw = pack.read(min(_CHUNK, left))
-        if not raw:
-            raise BadTree(f"{object_name} is cut short")
-        left -= len(raw)
-        for content in (raw,) if inflate is None else _inflated(inflate, raw, source):
-            size += len(content)
-            if size > member.size:
-                raise BadTree(f"{object_name}: {member.name} is larger than the {member.size} bytes declared")
-            digest.update(content)
-            yield content
-    if size != member.size or digest.hexdigest() != member.name:
-        raise BadTree(f"{object_name}: {member.name} has another content than its name says")
-
-
-def _inflated(inflate: Any, raw: bytes, source: _Source) -> Iterator[bytes]:
-    """What `raw` inflates to, never more than a chunk at a time."""
-    while True:
-        try:
-            content = inflate.decompress(raw, _CHUNK)
-        except zlib.error as exc:
-            raise BadTree(f"{source.object_name}: {source.member.name} cannot be inflated: {exc}") from exc
-        yield content
-        raw = inflate.unconsumed_tail
-        if not raw and len(content) < _CHUNK:  # a full chunk may have more behind it, without input left
-            return
-
-
-def _check(tree: str, entries: list[list[Any]], sources: dict[str, _Source]) -> None:
-    """Refuse the whole tree for one bad entry, before the first is written."""
-    name = wire.tree_object(tree)
-    leaves: set[str] = set()
-    for entry in entries:
-        path = entry[1]
-        if not _is_plain(path):
-            raise BadTree(f"{name}: {path!r} is not a path inside the tree")
-        if path in leaves:
-            raise BadTree(f"{name}: {path!r} is there twice")
-        leaves.add(path)
-        if entry[0] == "f" and _source(entry[2], sources).member.size != entry[4]:
-            raise BadTree(f"{name}: {path!r} has another size than its content")
-        if entry[0] == "l" and not _stays_inside(path, entry[2]):
-            raise BadTree(f"{name}: link {path!r} leads outside the tree, to {entry[2]!r}")
-    folders: set[str] = set()
-    for path in leaves:
-        folder = path.rpartition("/")[0]
-        while folder and folder not in folders:
-            if folder in leaves:
-                raise BadTree(f"{name}: {path!r} lies below {folder!r}, which is no directory with entries")
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-
-
-def _is_plain(path: str) -> bool:
-    parts = path.split("/")
-    return "\0" not in path and _encodable(path) and all(part not in ("", ".", "..") for part in parts)
-
-
-def _encodable(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _stays_inside(path: str, target: str) -> bool:
-    if not target or "\0" in target or target.startswith("/") or not _encodable(target):
-        return False
-    return not os.path.normpath(os.path.join("x", os.path.dirname(path), target)).startswith("..")
-
-
-def _check_space(target: str, entries: list[list[Any]]) -> None:
-    needed = sum(entry[4] for entry in entries if entry[0] == "f")
-    facts = os.statvfs(target)
-    free = facts.f_bavail * facts.f_frsize
-    if needed > free:
-        import errno
-
-        raise OSError(errno.ENOSPC, f"{needed} bytes to unpack, {free} free", target)
-
-
-def _write(tree: str, target: str, entries: list[list[Any]], sources: dict[str, _Source]) -> None:
-    made = {""}
-    for entry in entries:
-        kind, path = entry[0], entry[1]
-        folder = path if kind == "d" else path.rpartition("/")[0]
-        if folder not in made:
-            os.makedirs(os.path.join(target, folder), exist_ok=True)
-            made.add(folder)
-        if kind == "d":
-            os.chmod(os.path.join(target, path), entry[2] & 0o777)
-        elif kind == "f":
-            _write_file(os.path.join(target, path), entry[3] & 0o777, _source(entry[2], sources))
-    root = os.path.realpath(target)
-    links = [(os.path.join(target, entry[1]), entry) for entry in entries if entry[0] == "l"]
-    for link, entry in links:  # last, so that nothing is ever written through one
-        os.symlink(entry[2], link)
-    for link, entry in links:
-        if not (os.path.realpath(link) + os.sep).startswith(root + os.sep):
-            raise BadTree(f"{wire.tree_object(tree)}: link {entry[1]!r} leads outside the tree")
-
-
-def _write_file(path: str, mode: int, source: _Source) -> None:
+def _write_file(path: str, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        for content in _content(source):
-            left = memoryview(content)
-            while left:
-                left = left[os.write(descriptor, left) :]
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
         os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def _write_piece(path: str, content: bytes, offset: int) -> None:
+    """One piece of a file that is there; zeros stay a hole."""
+    if content == bytes(len(content)):
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        left = memoryview(content)
+        while left:
+            written = os.pwrite(descriptor, left, offset)
+            left, offset = left[written:], offset + written
     finally:
         os.close(descriptor)

@@ -162,6 +162,11 @@ def tree_object(sha256: str) -> str:
     return f"trees/{sha256}.json"
 
 
+def data_prefix(sha256: str) -> str:
+    """Where data lies that is mounted: each file an object of its own path."""
+    return f"data/{sha256}/"
+
+
 def handle_object(job_id: str) -> str:
     return f"jobs/{job_id}/handle.json"
 

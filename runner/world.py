@@ -7,54 +7,53 @@ import sys
 from typing import Any
 
 from . import wire
+from .data import DataFolder, Source
 from .job import Job
 from .store import Store
 
 
 class World:
-    """The attempt's directories; `data` materialises a tree of data once."""
+    """The attempt's directories; `data` finds data, once."""
 
     def __init__(self, job: Job, store: Store) -> None:
         self.workspace = os.path.join(job.work_dir, "workspace")
-        self._data = os.path.join(job.work_dir, "data")
+        self._data = DataFolder(
+            os.path.join(job.cache_dir or job.work_dir, "data"),
+            store,
+            shared=job.cache_dir is not None,
+            shard=job.shard,
+        )
+        self._project = DataFolder(job.work_dir, store, shared=False)
         self._volumes = job.volumes_dir
         self._store = store
+        self._shard = job.shard
 
-    def data(self, tree: str, file: str | None) -> str:
+    def data(self, source: Source) -> str:
         """The path of a data directory, or of the one file in it."""
-        folder = os.path.join(self._data, tree)
-        self.unpack(tree, folder)
+        folder, file = self._data.find(source)
         return os.path.join(folder, file) if file else folder
 
-    def unpack(self, tree: str, folder: str) -> None:
-        """Materialise a tree in `folder`, unless it is there; whole or not at all."""
-        if os.path.isdir(folder):
-            return
-        from .unpack import materialise_tree
+    def unpack(self, tree: str) -> None:
+        """Make the workspace hold the project, unless it does."""
+        if not os.path.isdir(self.workspace):
+            os.rename(self._project.unpack(tree), self.workspace)
 
-        fresh = f"{folder}.{os.getpid()}.part"
-        materialise_tree(tree, fresh, read=self._store.read, fetch=self._store.fetch)
-        try:
-            os.rename(fresh, folder)
-        except OSError:
-            if not os.path.isdir(folder):  # else another attempt was quicker with the same content
-                raise
-
-    def mount(self, mount: str, tree: str) -> None:
+    def mount(self, mount: str, source: Source) -> None:
         """Make a volume's data appear at its absolute mount path: a directory, with a single file in it.
 
         In a pod the path is the container's own. On a machine shared with others (the local backend) it
         becomes a link to a copy that all jobs with the same data share.
         """
         if self._volumes is None:
-            folder = os.path.join(self._data, tree)
-            self.unpack(tree, folder)
+            folder, file = self._data.find(source)
+            if folder == mount:
+                return
             os.makedirs(mount, exist_ok=True)  # the manifest has made it, where this user may not
-            for name in os.listdir(folder):
+            for name in [file] if file else os.listdir(folder):
                 os.symlink(os.path.join(folder, name), os.path.join(mount, name))
             return
-        folder = os.path.join(self._volumes, tree)
-        self.unpack(tree, folder)
+        shared = DataFolder(self._volumes, self._store, shared=True, shard=self._shard)
+        folder, _ = shared.find(source)
         try:
             self._link(mount, folder)
         except OSError as exc:
@@ -95,13 +94,13 @@ def make_world(job: Job, store: Store, header: dict[str, Any]) -> World:
     if header["tree"] is None:
         os.makedirs(world.workspace, exist_ok=True)
     else:
-        world.unpack(header["tree"], world.workspace)
+        world.unpack(header["tree"])
     os.chdir(_inside(world.workspace, header["cwd"] or ""))
     paths = [_inside(world.workspace, entry) for entry in header["sys_path"]]
     sys.path[:0] = list(dict.fromkeys(paths))
     sys.argv = [header["function_name"]]
     for volume in header["volumes"]:
-        world.mount(volume["mount"], volume["tree"])
+        world.mount(volume["mount"], volume["source"])
     if header["output_dir"] and "://" not in header["output_dir"]:
         os.makedirs(header["output_dir"], exist_ok=True)
     return world

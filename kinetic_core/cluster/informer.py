@@ -72,7 +72,7 @@ class Informer:
     def changes(self, since: int | None) -> tuple[int, set[str] | None]:
         """A number for now, and the ids of jobs that changed after another one; None for "any may have".
 
-        Starts the informer. Raises what keeps it from starting: ClusterError, after half a minute.
+        Starts the informer. Raises ClusterError, what keeps it from starting; whoever waits asks again.
         """
         with self._lock:
             self._start()
@@ -88,6 +88,10 @@ class Informer:
                     break
                 changed.add(job_id)
             return self._sequence, changed
+
+    def close(self) -> None:
+        """Let the threads end; another question starts them again."""
+        self._asked = float("-inf")
 
     def get(self, job_id: str) -> tuple[Object, list[Object]] | None:
         """A job and its pods; None if they are not known, or nothing is, at this moment."""
@@ -124,6 +128,8 @@ class Informer:
                 except Expired:
                     self._versions[kind] = ""
                 except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
+                    if not self._is_wanted():
+                        return
                     _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
                     self._tell_trouble(exc)
                     time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret

@@ -12,6 +12,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP
+from kinetic_core.cluster.data_volumes import CACHE_DIR, data_volumes, pod_annotations
 from kinetic_core.cluster.names import (
     CONTAINER,
     FAILED_COUNT,
@@ -35,8 +36,6 @@ _SPACE = 1 << 30
 
 WORK_DIR = "/kinetic"
 """A volume of the pod's own: workspace, data, home."""
-CACHE_DIR = "/kinetic-cache"
-"""Where `cache_volume` is, for packages that jobs with prebuilt images download."""
 _USER = 1000
 """The user and group of user code: any image works with it, since home and workspace are volumes."""
 
@@ -76,7 +75,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "podFailurePolicy": {"rules": _failure_rules()},
         "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
         "template": {
-            "metadata": {"labels": labels, "annotations": annotations},
+            "metadata": {"labels": labels, "annotations": {**annotations, **pod_annotations(spec)}},
             "spec": _pod(spec, reference, delivery),
         },
     }
@@ -136,16 +135,14 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
                 "volumeMounts": [
                     {"name": "work", "mountPath": WORK_DIR},
                     {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the path frameworks expect
-                    *({"name": f"volume-{i}", "mountPath": path} for i, path in enumerate(spec.mounts)),
-                    *([{"name": "cache", "mountPath": CACHE_DIR}] if spec.pod.cache_volume else ()),
+                    *(mount for mount, _ in data_volumes(spec)),
                 ],
             }
         ],
         "volumes": [
             {"name": "work", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
-            *({"name": f"volume-{i}", "emptyDir": {}} for i in range(len(spec.mounts))),
-            *_cache(spec),
+            *(volume for _, volume in data_volumes(spec)),
         ],
     }
     selector = {**accelerator.node_selector(), **spec.pod.node_selector}
@@ -158,11 +155,6 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     if spec.pod.priority_class is not None:
         pod["priorityClassName"] = spec.pod.priority_class
     return pod
-
-
-def _cache(spec: JobSpec) -> list[dict[str, Any]]:
-    claim = spec.pod.cache_volume
-    return [{"name": "cache", "persistentVolumeClaim": {"claimName": claim}}] if claim else []
 
 
 def _security(spec: JobSpec) -> dict[str, Any]:
@@ -206,9 +198,11 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_ACCELERATOR": str(spec.accelerator),
         "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
         "KINETIC_BACKEND": reference.backend,
+        "KINETIC_HOSTS": str(spec.accelerator.hosts),
         **delivery.surroundings.environment,
     }
     if spec.pod.cache_volume is not None:
+        values["KINETIC_CACHE_DIR"] = CACHE_DIR
         values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system
     fields = {
         "KINETIC_POD_UID": "metadata.uid",

@@ -1,101 +1,143 @@
-"""`Data`: local files a job needs besides its project, as a plain path inside the job."""
+"""`Data`: files a job needs besides its project, as a plain path inside the job."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
+from kinetic_core.data.content import content_hash
+from kinetic_core.data.locations import HubDataset, gcs_location, hub_dataset
 from kinetic_core.errors import InvalidRequest
-
-_CHUNK = 1 << 20
 
 
 class Data:
-    """A local file or directory that a job should find on its disk.
+    """Files that a job should find on its disk.
 
     Wherever a `Data` stands in the arguments, however deep, the function receives a `str` path; as a
-    value of `volumes={mount: Data(...)}` it appears at the mount path. Content is stored once per
-    content, so passing the same data again uploads nothing.
+    value of `volumes={mount: Data(...)}` it appears at the mount path, which is a directory with a single
+    file in it. `path` is one of
 
-    `path` may start with `~` and may be relative to the current directory. Raises FileNotFoundError if
-    nothing is there, InvalidRequest for an empty path and for `gs://` and `hf://` paths and `fuse=True`,
-    which this version does not have yet.
+    - a local file or directory: `~` and relative paths are resolved here and now. Its content is stored
+      once per content, so passing the same data again uploads nothing;
+    - `gs://bucket/directory/` (with the slash) or `gs://bucket/object`, as it is when the job starts;
+    - `hf://dataset?split=train&config_name=...&revision=...`: files of a dataset of the Hugging Face Hub.
+      Python files among them come along only with `hf_trust_remote_code=True`.
+
+    `fuse=True` mounts local or `gs://` data in the pod instead of copying it there: what is not read is not
+    fetched. `shard=True` gives each host of a multi-host job its share of the files.
+
+    Raises FileNotFoundError if nothing is at a local path, InvalidRequest for a path or option that can
+    never work. Two `Data` of the same path and options are equal.
     """
 
-    def __init__(self, path: str, fuse: bool = False, hf_trust_remote_code: bool = False) -> None:
+    def __init__(
+        self, path: str, fuse: bool = False, hf_trust_remote_code: bool = False, *, shard: bool = False
+    ) -> None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"Data({path!r}): give the path of a file or directory")
+        for name, value in (("fuse", fuse), ("hf_trust_remote_code", hf_trust_remote_code), ("shard", shard)):
+            if not isinstance(value, bool):
+                raise TypeError(f"Data: {name}={value!r} must be True or False")
         text = os.fspath(path)
         if not text:
             raise InvalidRequest("Data(path): the path is empty")
+        self._fuse, self._trust, self._shard = fuse, hf_trust_remote_code, shard
+        self._dataset: HubDataset | None = None
+        self._path = self._checked(text)
+        if fuse and self.is_hf:
+            raise InvalidRequest(f"Data({text!r}): a dataset of the hub cannot be mounted; leave fuse out")
+        if fuse and shard:
+            raise InvalidRequest("Data: fuse=True mounts everything; leave shard out")
+        if hf_trust_remote_code and not self.is_hf:
+            raise InvalidRequest(f"Data({text!r}): hf_trust_remote_code means something for hf:// paths only")
+
+    def _checked(self, text: str) -> str:
         scheme, separator, _ = text.partition("://")
-        if separator:
+        if not separator:
+            path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111  links stay links
+            if not Path(path).exists():
+                raise FileNotFoundError(f"Data({text!r}): {path} does not exist")
+            return path
+        if scheme == "gs":
+            gcs_location(text)
+        elif scheme == "hf":
+            self._dataset = hub_dataset(text)
+        else:
             raise InvalidRequest(
-                f"Data({text!r}): {scheme}:// data is not available in this version; give a local path, or "
-                "pass the URI as a string and open it in the function"
+                f"Data({text!r}): {scheme}:// is not one of gs:// and hf://; give one of these, a local "
+                "path, or pass the URI as a string and open it in the function"
             )
-        if fuse or hf_trust_remote_code:
-            raise InvalidRequest("Data: fuse and hf_trust_remote_code are not available in this version")
-        self._path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111  links stay links
-        if not Path(self._path).exists():
-            raise FileNotFoundError(f"Data({text!r}): {self._path} does not exist")
+        return text
 
     @property
     def path(self) -> str:
-        """The absolute local path."""
+        """The absolute local path, or the URI."""
         return self._path
 
     @property
     def fuse(self) -> bool:
-        return False
+        """Whether it is mounted instead of copied."""
+        return self._fuse
 
     @property
     def hf_trust_remote_code(self) -> bool:
-        return False
+        """Whether Python files of a dataset come along."""
+        return self._trust
+
+    @property
+    def shard(self) -> bool:
+        """Whether each host gets its share of the files."""
+        return self._shard
 
     @property
     def is_gcs(self) -> bool:
-        return False
+        return self._path.startswith("gs://")
 
     @property
     def is_hf(self) -> bool:
-        return False
+        return self._dataset is not None
+
+    @property
+    def is_local(self) -> bool:
+        return not (self.is_gcs or self.is_hf)
 
     @property
     def is_dir(self) -> bool:
-        return Path(self._path).is_dir()
+        """Whether the job gets a directory. A `gs://` path says so by the slash at its end."""
+        if self.is_gcs:
+            return self._path.endswith("/")
+        return self.is_hf or Path(self._path).is_dir()
+
+    @property
+    def dataset(self) -> HubDataset | None:
+        """What a `hf://` path names."""
+        return self._dataset
 
     def content_hash(self) -> str:
         """SHA-256 of the content, in hex.
 
         A file counts as SHA-256(name, NUL, bytes), a directory as the digests of its files in sorted
         depth-first order, each over its relative path; directory links are not followed, file links are
-        read through. Names and bytes decide, modes and times do not.
+        read through. Names and bytes decide, modes and times do not. Raises InvalidRequest for `gs://`
+        and `hf://` paths, whose content is not here.
         """
-        total = hashlib.sha256(b"dir:" if self.is_dir else b"file:")
-        root = Path(self._path)
-        files = _files(root) if self.is_dir else [root]
-        for file in files:
-            relative = file.relative_to(root).as_posix() if self.is_dir else file.name
-            total.update(_file_digest(file, relative))
-        return total.hexdigest()
+        if not self.is_local:
+            raise InvalidRequest(f"{self!r}: the content of {self._path} is not on this machine")
+        return content_hash(Path(self._path))
+
+    def _key(self) -> tuple[str, bool, bool, bool]:
+        return self._path, self._fuse, self._trust, self._shard
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
     def __repr__(self) -> str:
-        return f"Data({self._path!r})"
-
-
-def _files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for base, folders, names in os.walk(folder):
-        folders.sort()
-        found.extend(Path(base) / name for name in names)
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix().split("/"))
-
-
-def _file_digest(file: Path, relative: str) -> bytes:
-    digest = hashlib.sha256(relative.encode() + b"\0")
-    with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.digest()
+        options = [
+            f", {name}=True"
+            for name, on in zip(("fuse", "hf_trust_remote_code", "shard"), self._key()[1:], strict=True)
+            if on
+        ]
+        return f"Data({self._path!r}{''.join(options)})"

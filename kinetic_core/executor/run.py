@@ -85,7 +85,8 @@ def run(
     secrets: variable to `"secret/key"` of the namespace, or to `"projects/P/secrets/S"` of Secret Manager,
         which the pod reads; the value never leaves the cluster.
     run_as_root: for images that need it; else the pod runs as user 1000.
-    cache_volume: a PersistentVolumeClaim that keeps downloaded packages for `"prebuilt"` images.
+    cache_volume: a PersistentVolumeClaim of the namespace that keeps downloaded data, and the packages of
+        `"prebuilt"` images, for other jobs.
 
     What is about pods has no effect with backend "local", except that `secrets` is refused there.
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its

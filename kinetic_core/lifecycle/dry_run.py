@@ -17,8 +17,20 @@ from kinetic_core.lifecycle.preparing import Call, prepare
 from kinetic_core.storage.directory import DirectoryObjectStore
 
 
+class _UnreadStore(DirectoryObjectStore):
+    """A directory that nobody will read, in the name of the store that is not touched."""
+
+    def __init__(self, root: Path, uri: str) -> None:
+        super().__init__(root)
+        self._meant = uri
+
+    @property
+    def uri(self) -> str:
+        return self._meant
+
+
 class _Elsewhere:
-    """A backend whose store is a directory that nobody will read."""
+    """A backend with another store."""
 
     def __init__(self, backend: Backend, store: DirectoryObjectStore) -> None:
         self._backend = backend
@@ -36,14 +48,9 @@ def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -
     settings = options.settings(settings or read_settings())
     backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
     with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
-        elsewhere: Any = _Elsewhere(backend, DirectoryObjectStore(Path(folder, "store")))
+        elsewhere: Any = _Elsewhere(backend, _UnreadStore(Path(folder, "store"), backend.store.uri))
         own = replace(settings, cache=Path(folder, "cache"))
         prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
     delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
-    manifest = job_manifest(prepared.spec, prepared.reference, delivery)
-    (container,) = manifest["spec"]["template"]["spec"]["containers"]
-    for variable in container["env"]:
-        if variable["name"] == "KINETIC_STORE":
-            variable["value"] = backend.store.uri
-    return manifest
+    return job_manifest(prepared.spec, prepared.reference, delivery)

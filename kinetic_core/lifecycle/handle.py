@@ -17,6 +17,7 @@ from kinetic_core.model.states import JobStatus
 
 if TYPE_CHECKING:
     from kinetic_core.lifecycle.explaining import Explanation
+    from kinetic_core.lifecycle.outputs import Outputs
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,6 +132,15 @@ class JobHandle(JobReference):
             # Not a field: cleaning up removes the key, and the value may be asked for again.
             object.__setattr__(self, "_verified", outcome.digest)
         return outcome.value_or_raise()
+
+    def outputs(self) -> Outputs:
+        """What the job has left in its `KINETIC_OUTPUT_DIR` by now, to list and to download.
+
+        Works while the job runs and after it was cleaned up. Raises StoreError.
+        """
+        from kinetic_core.lifecycle.outputs import find_outputs
+
+        return find_outputs(self)
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:
         """Stop the job; returns when nothing of it runs. What it stored is kept."""

@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from kinetic_core._runner import wire
 from kinetic_core.cluster.names import JOB_NAME
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import UnpicklableArgument
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
+from kinetic_core.lifecycle.data_sources import Shop
 from kinetic_core.lifecycle.digests import spec_digest
 from kinetic_core.lifecycle.imaging import Image, find_image
 from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.shipping import Substitutes
-from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.lifecycle.output_places import asked_output_dir, output_dir
+from kinetic_core.lifecycle.shipping import Recorder, Substitutes
+from kinetic_core.model.job import BucketMount, JobReference, JobSpec
 from kinetic_core.packaging.callables import callable_name, check_arguments, source_file
 from kinetic_core.packaging.capture import capture
 from kinetic_core.packaging.payload import PackedFunction, pack_arguments, pack_function, payload_frame
@@ -68,6 +69,9 @@ class Packed:
     tree: str
     tree_bytes: int
     volumes: tuple[Mapping[str, Any], ...]
+    buckets: tuple[BucketMount, ...]
+    """The mounts that the volumes and the function itself need."""
+    shop: Shop
     substitutes: Substitutes
 
     @property
@@ -121,7 +125,8 @@ def pack(
     project = locate_project(source_file(function), package_root=settings.package_root)
     modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
     substitutes = Substitutes()
-    packed_function = pack_function(function, project, modules, substitutes)
+    in_function = Recorder(substitutes)
+    packed_function = pack_function(function, project, modules, in_function)
     for args, kwargs in calls:
         try:
             pack_arguments(args, kwargs, modules, substitutes)
@@ -129,6 +134,7 @@ def pack(
             if not tolerant:
                 raise
     substitutes.note(options.volumes.values())
+    substitutes.check(settings.project)
     image = find_image(options, settings, backend, project, source_file(function), progress, dry=dry)
     progress("uploading")
     tree = store_project(
@@ -140,13 +146,20 @@ def pack(
         warn_bytes=settings.project_warn_bytes,
         progress=progress,
     )
-    if substitutes.found:
-        substitutes.store(backend.store, settings.cache)
-        packed_function = pack_function(function, project, modules, substitutes)
-    give(project.root, (*notices, *only_notice(project), *tree.notices))
-    volumes = tuple(
-        {"mount": mount, "tree": substitutes.tree(data)} for mount, data in options.volumes.items()
+    shop = Shop(
+        backend.store,
+        settings.cache,
+        mounts=backend.name != "local",
+        project=settings.project,
+        hub_endpoint=settings.hub_endpoint,
+        progress=progress,
     )
+    about_data: tuple[str, ...] = ()
+    if substitutes.found:
+        about_data = substitutes.store(shop)
+        packed_function = pack_function(function, project, modules, substitutes)
+    give(project.root, (*notices, *only_notice(project), *tree.notices, *about_data))
+    volumes = {mount: substitutes.volume(mount, data) for mount, data in options.volumes.items()}
     return Packed(
         function,
         packed_function,
@@ -157,7 +170,9 @@ def pack(
         image,
         tree.sha256,
         tree.size,
-        volumes,
+        tuple({"mount": mount, "source": source} for mount, (source, _) in volumes.items()),
+        (*(bucket for _, bucket in volumes.values() if bucket), *substitutes.mounts(in_function.data)),
+        shop,
         substitutes,
     )
 
@@ -179,17 +194,25 @@ def address(
     arguments = dict(kwargs or {})
     check_arguments(packed.function, args, arguments)
     modules, substitutes = packed.packed_function.modules, packed.substitutes
-    pickled = pack_arguments(args, arguments, modules, substitutes)
+    recorder = Recorder(substitutes)
+    pickled = pack_arguments(args, arguments, modules, recorder)
     if not substitutes.is_complete:
-        substitutes.store(packed.backend.store, packed.settings.cache)
+        substitutes.check(packed.settings.project)
+        substitutes.store(packed.shop)
         pickled = pack_arguments(args, arguments, modules, substitutes)
     if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
         _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
     name = job_id or f"job-{secrets.token_hex(8)}"
-    outputs = _output_dir(packed, name, group)
+    outputs = output_dir(
+        asked_output_dir(packed.options, packed.settings),
+        packed.backend.store.uri,
+        name,
+        group.index if group else None,
+    )
     spec = replace(
         packed.spec,
         output_dir=outputs,
+        buckets=tuple(dict.fromkeys((*packed.buckets, *substitutes.mounts(recorder.data)))),
         group_id=group.group_id if group else None,
         group_index=group.index if group else None,
         shipped=packed.tree_bytes + substitutes.size + len(pickled.body),
@@ -257,31 +280,10 @@ def _checked_spec(
         container_image=options.container_image,
         mounts=tuple(options.volumes),
     )
-    asked = _asked_output_dir(options, settings)
+    asked = asked_output_dir(options, settings)
     if asked is not None:
         backend.check_output_dir(asked)
     return spec, (*notices, *backend.check(spec))
-
-
-def _asked_output_dir(options: RunOptions, settings: Settings) -> str | None:
-    """Where the user wants outputs; a relative path is one of this process's, for a job has another."""
-    asked = options.output_dir or settings.output_dir
-    if asked is None or "://" in asked:
-        return asked
-    return os.path.abspath(os.path.expanduser(asked))  # noqa: PTH100, PTH111  resolve() would follow links
-
-
-def _output_dir(packed: Packed, job_id: str, group: Group | None) -> str:
-    """Asked for, else a place of the job's own; a batch's jobs never share one."""
-    asked = _asked_output_dir(packed.options, packed.settings)
-    if asked is not None:
-        return f"{asked.rstrip('/')}/{group.index}" if group else asked
-    uri = f"{packed.backend.store.uri}/{wire.outputs_prefix(job_id)}"
-    if not uri.startswith("file://"):
-        return uri
-    from urllib.parse import unquote, urlparse
-
-    return unquote(urlparse(uri).path)
 
 
 def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None) -> JobReference:
@@ -305,4 +307,5 @@ def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: G
         group_index=group.index if group else None,
         store_uri=packed.backend.store.uri,
         spec_digest=digest,
+        output_dir=spec.output_dir or "",
     )

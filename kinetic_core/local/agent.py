@@ -189,7 +189,9 @@ class Agent:
         """Where the pod's volumes are on this machine."""
         environment = self._spec["template"]["spec"]["containers"][0]["env"]
         runner = next(v["value"] for v in environment if v["name"] == "KINETIC_RUNNER_SHA256")
+        cached = any(variable["name"] == "KINETIC_CACHE_DIR" for variable in environment)
         return {
+            **({"KINETIC_CACHE_DIR": self._layout.volumes} if cached else {}),
             "KINETIC_WORK_DIR": os.path.join(self._layout.work(self._job_id), str(attempt)),
             "KINETIC_RUNNER_DIR": self._layout.runner(runner),
             "KINETIC_VOLUMES_DIR": self._layout.volumes,

@@ -84,9 +84,10 @@ class LocalBackend:
             )
 
     def surroundings(self, namespace: str) -> Surroundings:
-        """Nothing: jobs are this user's processes, with this user's home."""
+        """The emulator's address, as pods get it; jobs are this user's processes, with this user's home."""
         del namespace
-        return Surroundings()
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+        return Surroundings(environment={"STORAGE_EMULATOR_HOST": emulator} if emulator else {})
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Start the job's agent. Raises JobConflict if the id is taken by a different job."""

@@ -22,7 +22,7 @@ class PodOptions:
     `cpu` is in cores, `disk` in bytes of ephemeral storage; None asks for what the accelerator's machine
     has, and for the disk that what ships needs.
     `secrets` maps a variable's name to `secret/key`, or to `projects/P/secrets/S/versions/V`. `queue` is a
-    Kueue LocalQueue, `cache_volume` a PersistentVolumeClaim for downloaded packages.
+    Kueue LocalQueue, `cache_volume` a PersistentVolumeClaim where jobs keep what others can use too.
     """
 
     cpu: float | None = None
@@ -50,13 +50,23 @@ class PodOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketMount:
+    """What of a bucket is mounted, for reading, at which absolute path. `folder` "" is all of it."""
+
+    path: str
+    bucket: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One call, resolved and validated: everything a manifest is made from except what ships.
 
     `memory` is in bytes per host; `timeout` in seconds from the job's creation; `retries` counts extra
     attempts after user errors, `infrastructure_retries` those after what was not the user's fault.
-    `environment` is applied before the user's code is unpickled. `mounts` are the
-    absolute paths at which the job finds its volumes, `shipped` the bytes of project, data and arguments.
+    `environment` is applied before the user's code is unpickled. `mounts` are the absolute paths at which
+    the job finds its volumes; those that are also in `buckets` are mounted from one. `shipped` are the bytes
+    of project, data and arguments.
     """
 
     function_name: str
@@ -73,6 +83,7 @@ class JobSpec:
     pod: PodOptions = PodOptions()
     container_image: str | None = None
     mounts: tuple[str, ...] = ()
+    buckets: tuple[BucketMount, ...] = ()
     group_id: str | None = None
     group_index: int | None = None
     shipped: int = 0
@@ -104,6 +115,7 @@ class JobReference:
     debug: bool = False
     store_uri: str = ""
     spec_digest: str = ""
+    output_dir: str = ""
     protocol: int = PROTOCOL
 
     @property

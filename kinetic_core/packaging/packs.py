@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kinetic_core._runner.stored_tree import (
-    DEFLATED,
-    LOCAL_BYTES,
-    STORED,
-    Member,
-    directory_records,
-    local_record,
-)
+from kinetic_core._runner.stored_tree import DEFLATED, STORED, Member, directory_records, local_record
 from kinetic_core._runner.wire import pack_object
 from kinetic_core.errors import KineticError, ObjectExists
 from kinetic_core.storage.directory import translated
 from kinetic_core.storage.protocol import ObjectStore
 
-LARGE = 8 << 20
-"""Contents above this many bytes are streamed in pieces of `_PIECE` instead of being held whole."""
+PACK = 64 << 20
+"""Bytes of contents after which another pack is begun: what an interrupted upload may have to repeat.
+Little is cut smaller, so that one pack is sent while the next is made, and one request sends it."""
 
-_PIECE = 4 << 20
+_SMALL_PACK = 7 << 20
+_PACKS = 12
+
+_UPLOADS = 4
+_IN_MEMORY = 16 << 20
 _WORTH_THREADS = 2 << 20
 _BATCH = 1 << 20
 _BATCHES_AHEAD = 8
 _WORTH_IT = 0.95
 _LEVEL = 1
-_SAMPLE = 2 << 10
-_WORTH_SAMPLING = 16 << 10
+_WORTH_SAMPLING = 4 << 10
+_SAMPLE = 1 << 10
+_WORTH_A_LARGE_SAMPLE = 1 << 20
+_LARGE_SAMPLE = 64 << 10
 
 
 class ContentChanged(KineticError):
@@ -44,11 +46,20 @@ class ContentChanged(KineticError):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What to pack: the bytes themselves, or the file that holds them, and how many there are."""
+    """What to pack: the bytes themselves, or `size` bytes of a file from `offset` on."""
 
     sha256: str
     source: bytes | str
     size: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPacks:
+    """The digests of packs, in the order of their contents, and the bytes that had to be stored."""
+
+    packs: tuple[str, ...]
+    stored: int
 
 
 _Packed = tuple[int, int, bytes]
@@ -58,83 +69,146 @@ _Start = Callable[..., Callable[[], Any]]
 """Starts a function with its arguments; what comes back waits for it and gives its result."""
 
 
-def store_pack(contents: Mapping[str, Content], store: ObjectStore, scratch: Path | None) -> tuple[str, int]:
-    """Store one pack of `contents`; its digest and size in bytes.
+def store_packs(
+    contents: Sequence[Content],
+    store: ObjectStore,
+    scratch: Path | None,
+    told: Callable[[int, int], None] = lambda _done, _total: None,
+) -> StoredPacks:
+    """Store packs of `contents`, cut in the order given; a pack that the store has is not sent again.
 
-    It is built in directory `scratch` (None: the system's) and always removed there. Raises
-    ContentChanged, StoreFull (of either disk) or another StoreError.
+    Each is built in memory or, if large, in directory `scratch` (None: the system's), a few at a time. `told`
+    hears how many of how many bytes of contents are stored. Raises ContentChanged, StoreFull (of either
+    disk) or another StoreError.
     """
     import tempfile
 
-    descriptor, path = tempfile.mkstemp(prefix="pack-", suffix=".zip", dir=scratch)
+    cuts = list(_cut(contents))
+    deflate = not store.uri.startswith("file:")  # on the same machine it costs more than it saves
+    total = sum(content.size for content in contents)
+    packs: list[str] = []
+    done = stored = 0
+    sending: deque[tuple[int, Callable[[], int]]] = deque()
+    with (
+        tempfile.TemporaryDirectory(prefix="packs-", dir=scratch) as folder,
+        _threads(_UPLOADS if len(cuts) > 1 else 0) as start,
+    ):
+        for cut in cuts:
+            digest, pack = _built(cut, folder, deflate)
+            packs.append(digest)
+            size = sum(content.size for content in cut)
+            sending.append((size, start(_send, store, digest, pack, len(cuts) > 1)))
+            while len(sending) > (_UPLOADS if cut is not cuts[-1] else 0):
+                size, sent = sending.popleft()
+                stored += sent()
+                done += size
+                told(done, total)
+    return StoredPacks(tuple(packs), stored)
+
+
+def _cut(contents: Sequence[Content]) -> Iterator[list[Content]]:
+    """Packs' worth of contents: the same for the same contents, so that an upload can be gone on with."""
+    full = min(max(sum(content.size for content in contents) // _PACKS, _SMALL_PACK), PACK)
+    cut: list[Content] = []
+    size = 0
+    for content in contents:
+        if cut and size + content.size > full:
+            yield cut
+            cut, size = [], 0
+        cut.append(content)
+        size += content.size
+    if cut:
+        yield cut
+
+
+def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str, bytes | Path]:
+    """A pack's digest and the pack: a small one itself, a large one in a file."""
+    if sum(content.size for content in contents) <= _IN_MEMORY:
+        with io.BytesIO() as memory:
+            return write_pack(contents, memory, deflate), memory.getvalue()
+    path = Path(folder, contents[0].sha256)
     try:
-        with os.fdopen(descriptor, "w+b") as stream:
-            try:
-                write_pack([contents[name] for name in sorted(contents)], stream)
-            except OSError as exc:
-                raise translated(exc, f"cannot write {path}") from exc
-            size = stream.tell()
-            stream.seek(0)
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        try:
-            store.create(pack_object(digest), Path(path))
-        except ObjectExists:
-            return digest, 0
-        return digest, size
+        with open(path, "wb") as stream:
+            return write_pack(contents, stream, deflate), path
+    except OSError as exc:
+        raise translated(exc, f"cannot write {path}") from exc
+
+
+def _send(store: ObjectStore, digest: str, pack: bytes | Path, look_first: bool) -> int:
+    """Store a pack and remove its file; the bytes that the store did not have."""
+    try:
+        if look_first and store.find(pack_object(digest)) is not None:
+            return 0
+        store.create(pack_object(digest), pack)
+    except ObjectExists:
+        return 0
+    else:
+        return len(pack) if isinstance(pack, bytes) else pack.stat().st_size
     finally:
-        os.unlink(path)
+        if isinstance(pack, Path):
+            pack.unlink()
 
 
-def write_pack(contents: Sequence[Content], stream: BinaryIO) -> None:
-    """Write the contents, in the order given, as one pack. Raises ContentChanged, OSError."""
+def write_pack(contents: Sequence[Content], stream: BinaryIO, deflate: bool = True) -> str:
+    """Write the contents, in the order given, as one pack; its digest. Raises ContentChanged, OSError.
+
+    Without `deflate`, files are stored as they are.
+    """
     members: list[Member] = []
-    with _deflating(sum(content.size for content in contents)) as start:
-        for batch, finished in _started(contents, start):
-            if finished is None:
-                members.append(_write_large(batch[0], stream, start))
-                continue
+    digest, offset = hashlib.sha256(), 0
+    packed = partial(_packed_batch, deflate)
+
+    def write(record: bytes) -> None:
+        nonlocal offset
+        stream.write(record)
+        digest.update(record)
+        offset += len(record)
+
+    threads = os.cpu_count() or 1 if sum(content.size for content in contents) >= _WORTH_THREADS else 0
+    with _threads(threads) as start:
+        for batch, finished in _started(contents, packed, start):
             for content, (method, crc, body) in zip(batch, finished(), strict=True):
-                member = Member(content.sha256, method, crc, len(body), content.size, stream.tell())
-                stream.write(local_record(member))
-                stream.write(body)
+                member = Member(content.sha256, method, crc, len(body), content.size, offset)
+                write(local_record(member) + body)
                 members.append(member)
-    stream.write(directory_records(members, stream.tell()))
+    write(directory_records(members, offset))
+    return digest.hexdigest()
 
 
 @contextmanager
-def _deflating(total: int) -> Iterator[_Start]:
-    """Where to start work: in threads (zlib releases the interpreter), or at once for a small pack."""
-    if total < _WORTH_THREADS:
-        yield lambda work, *args, **kwargs: lambda: work(*args, **kwargs)
+def _threads(count: int) -> Iterator[_Start]:
+    """Where to start work: in threads (zlib and sockets release the interpreter), or at once for none."""
+    if not count:
+        yield lambda work, *args: lambda: work(*args)
         return
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(count) as pool:
         try:
-            yield lambda work, *args, **kwargs: pool.submit(work, *args, **kwargs).result
+            yield lambda work, *args: pool.submit(work, *args).result
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
 def _started(
-    contents: Sequence[Content], start: _Start
-) -> Iterator[tuple[list[Content], Callable[[], list[_Packed]] | None]]:
-    """Batches of contents, their packed forms on the way, a bounded amount ahead; None for a large one."""
-    waiting: deque[tuple[list[Content], Callable[[], list[_Packed]] | None]] = deque()
+    contents: Sequence[Content], packed: Callable[[Sequence[Content]], list[_Packed]], start: _Start
+) -> Iterator[tuple[list[Content], Callable[[], list[_Packed]]]]:
+    """Batches of contents, their packed forms on the way, a bounded amount ahead."""
+    waiting: deque[tuple[list[Content], Callable[[], list[_Packed]]]] = deque()
     for batch in _batches(contents):
-        waiting.append((batch, None if _is_large(batch[0]) else start(_packed_batch, batch)))
+        waiting.append((batch, start(packed, batch)))
         if len(waiting) > _BATCHES_AHEAD:
             yield waiting.popleft()
     yield from waiting
 
 
 def _batches(contents: Sequence[Content]) -> Iterator[list[Content]]:
-    """Cut where enough bytes for a thread are together; a large content is alone."""
+    """Cut where enough bytes for a thread are together."""
     batch: list[Content] = []
     size = 0
     for content in contents:
-        if batch and (size + content.size > _BATCH or _is_large(content)):
+        if batch and size + content.size > _BATCH:
             yield batch
             batch, size = [], 0
         batch.append(content)
@@ -143,93 +217,48 @@ def _batches(contents: Sequence[Content]) -> Iterator[list[Content]]:
         yield batch
 
 
-def _is_large(content: Content) -> bool:
-    return content.size > LARGE and not isinstance(content.source, bytes)
+def _packed_batch(deflate: bool, batch: Sequence[Content]) -> list[_Packed]:
+    return [_packed(content, deflate or isinstance(content.source, bytes)) for content in batch]
 
 
-def _packed_batch(batch: Sequence[Content]) -> list[_Packed]:
-    return [_packed(content) for content in batch]
-
-
-def _packed(content: Content) -> _Packed:
-    """Method, CRC and the bytes to store of a content. Raises ContentChanged."""
-    if isinstance(content.source, bytes):
-        body = content.source
-    else:
-        try:
-            descriptor = os.open(content.source, os.O_RDONLY)
-            try:
-                body = b"".join(iter(lambda: os.read(descriptor, content.size + 1), b""))
-            finally:
-                os.close(descriptor)
-        except OSError as exc:
-            raise ContentChanged(f"{content.source}: {exc.strerror}") from exc
+def _packed(content: Content, deflate: bool) -> _Packed:
+    body = content.source if isinstance(content.source, bytes) else _read(content)
     if hashlib.sha256(body).hexdigest() != content.sha256:
         raise ContentChanged(f"{content.source!r} changed")
-    small = _deflated(body)
-    if len(small) < len(body) * _WORTH_IT:
-        return DEFLATED, zlib.crc32(body), small
+    if deflate and not _is_noise(body):
+        small = zlib.compress(body, _LEVEL, wbits=-zlib.MAX_WBITS)
+        if len(small) < len(body) * _WORTH_IT:
+            return DEFLATED, zlib.crc32(body), small
     return STORED, zlib.crc32(body), body
 
 
-def _deflated(body: bytes, last: bool = True) -> bytes:
-    """A piece of a deflate stream that stands on its own, so that pieces can be made side by side."""
-    deflate = _compressor(zlib.Z_DEFAULT_STRATEGY if _repeats_itself(body) else zlib.Z_HUFFMAN_ONLY)
-    return deflate.compress(body) + deflate.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
-
-
-def _repeats_itself(body: bytes) -> bool:
-    """Is looking for repetitions worth it? In numbers and encoded bytes it gains nothing and costs most."""
+def _is_noise(body: bytes) -> bool:
+    """Whether a sample from the middle cannot be deflated: the rest then costs time for nothing."""
     if len(body) < _WORTH_SAMPLING:
-        return True
-    sample = body[len(body) // 2 :][:_SAMPLE]
-    searching, counting = _compressor(zlib.Z_DEFAULT_STRATEGY), _compressor(zlib.Z_HUFFMAN_ONLY)
-    found = len(searching.compress(sample)) + len(searching.flush())
-    return found < len(counting.compress(sample)) + len(counting.flush())
+        return False
+    middle = len(body) // 2
+    if len(body) >= _WORTH_A_LARGE_SAMPLE:
+        sample = body[middle : middle + _LARGE_SAMPLE]
+        deflate = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS)
+    else:
+        sample = body[middle : middle + _SAMPLE]
+        deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -12, 4, zlib.Z_HUFFMAN_ONLY)  # cheap to set up
+    return len(deflate.compress(sample)) + len(deflate.flush()) >= len(sample) * _WORTH_IT
 
 
-def _compressor(strategy: int) -> zlib._Compress:
-    return zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
-
-
-def _write_large(content: Content, stream: BinaryIO, start: _Start) -> Member:
-    """Stream a file into the pack, piece by piece. Raises ContentChanged, OSError."""
-    offset = stream.tell()
-    stream.write(bytes(LOCAL_BYTES))
-    digest, crc, size = hashlib.sha256(), 0, 0
-    method: int | None = None
-    waiting: deque[Callable[[], bytes]] = deque()
-    for piece, last in _pieces(str(content.source)):
-        digest.update(piece)
-        crc = zlib.crc32(piece, crc)
-        size += len(piece)
-        if method is None:
-            method = DEFLATED if len(_deflated(piece)) < len(piece) * _WORTH_IT else STORED
-        if method == STORED:
-            stream.write(piece)
-            continue
-        waiting.append(start(_deflated, piece, last))
-        if len(waiting) > (os.cpu_count() or 1):
-            stream.write(waiting.popleft()())
-    stream.writelines(finished() for finished in waiting)
-    if size != content.size or digest.hexdigest() != content.sha256:
-        raise ContentChanged(f"{content.source!r} changed")
-    end = stream.tell()
-    stored = end - offset - LOCAL_BYTES
-    member = Member(content.sha256, method or STORED, crc, stored, size, offset)
-    stream.seek(offset)
-    stream.write(local_record(member))
-    stream.seek(end)
-    return member
-
-
-def _pieces(path: str) -> Iterator[tuple[bytes, bool]]:
-    """The pieces of a file, each with whether it is the last."""
+def _read(content: Content) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as stream:
-            ahead = stream.read(_PIECE)
-            while ahead:
-                piece, ahead = ahead, stream.read(_PIECE)
-                yield piece, not ahead
+        descriptor = os.open(content.source, os.O_RDONLY)
+        try:
+            return b"".join(_all_of(descriptor, content.offset, content.size))
+        finally:
+            os.close(descriptor)
     except OSError as exc:
-        raise ContentChanged(f"{path}: {exc.strerror}") from exc
+        raise ContentChanged(f"{str(content.source)!r}: {exc.strerror}") from exc
+
+
+def _all_of(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
+    end = offset + size
+    while offset < end and (part := os.pread(descriptor, end - offset, offset)):
+        yield part
+        offset += len(part)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
-from kinetic_core._runner.stored_tree import canonical, tree_digest
+from kinetic_core._runner.stored_tree import PIECE, canonical, pieces, tree_digest
 from kinetic_core.errors import InvalidProject
 from kinetic_core.packaging.scan import FileFacts, Listing, file_facts, unreadable
 from kinetic_core.packaging.stat_index import StatIndex
 
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 _TRIES = 3
 _BATCH = 32
 _WORTH_THREADS = 4 << 20
@@ -25,7 +26,7 @@ _LONGEST_SEGMENT = 1024
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files with their digests, and the segments in order, each as its digest and its bytes."""
+    """The files with the digests of their pieces, and the segments in order, each as its digest and bytes."""
 
     files: list[tuple[FileFacts, str]]
     segments: list[tuple[str, bytes]]
@@ -73,10 +74,12 @@ def _segments(entries: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, bytes]]
 
 
 def _hash_all(root: str, files: Sequence[FileFacts]) -> Iterator[tuple[FileFacts, str] | None]:
-    def some(first: int) -> list[tuple[FileFacts, str] | None]:
-        return [hash_file(root, facts.path) for facts in files[first : first + _BATCH]]
+    small = [facts for facts in files if facts.size <= PIECE]
 
-    starts = range(0, len(files), _BATCH)
+    def some(first: int) -> list[tuple[FileFacts, str] | None]:
+        return [_hash_small(root, facts) for facts in small[first : first + _BATCH]]
+
+    starts = range(0, len(small), _BATCH)
     if sum(facts.size for facts in files) < _WORTH_THREADS:
         yield from chain.from_iterable(map(some, starts))
         return
@@ -84,15 +87,37 @@ def _hash_all(root: str, files: Sequence[FileFacts]) -> Iterator[tuple[FileFacts
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         yield from chain.from_iterable(pool.map(some, starts))
+        for facts in files:
+            if facts.size > PIECE:
+                yield hash_file(root, facts.path, together=pool.map)
+
+
+def _hash_small(root: str, facts: FileFacts) -> tuple[FileFacts, str] | None:
+    """As `hash_file`, with the fewest system calls for a file that is as it was listed."""
+    try:
+        descriptor = os.open(os.path.join(root, facts.path), os.O_RDONLY)
+        try:
+            content = os.read(descriptor, facts.size + 1)
+            after = file_facts(facts.path, os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return hash_file(root, facts.path)  # tells what is wrong
+    if after == facts and len(content) == facts.size:
+        return facts, hashlib.sha256(content).hexdigest()
+    return hash_file(root, facts.path)
 
 
 def hash_file(
-    root: str, path: str, read: Callable[[int, int], bytes] = os.read
+    root: str,
+    path: str,
+    read: Callable[[int, bytearray, int], int] = lambda file, into, at: os.preadv(file, [into], at),
+    together: Callable[..., Iterable[str]] = map,
 ) -> tuple[FileFacts, str] | None:
-    """The digest of a file and the facts it belongs to; None if the file is gone.
+    """The digests of a file's pieces and the facts they belong to; None if the file is gone.
 
-    A file that changes while it is read is read again, a few times. Raises InvalidProject if it keeps
-    changing or cannot be read.
+    `together` is a `map` that may hash pieces side by side. A file that changes while it is read is read
+    again, a few times. Raises InvalidProject if it keeps changing or cannot be read.
     """
     full = os.path.join(root, path)
     try:
@@ -100,15 +125,13 @@ def hash_file(
             descriptor = os.open(full, os.O_RDONLY)
             try:
                 before = file_facts(path, os.fstat(descriptor))
-                digest, size = hashlib.sha256(), 0
-                while content := read(descriptor, _CHUNK):
-                    digest.update(content)
-                    size += len(content)
+                digests = "".join(together(partial(_hash_piece, read, descriptor), pieces(before.size)))
+                grown = read(descriptor, bytearray(1), before.size)
                 after = file_facts(path, os.fstat(descriptor))
             finally:
                 os.close(descriptor)
-            if before == after and size == after.size:
-                return after, digest.hexdigest()
+            if before == after and not grown:
+                return after, digests
     except FileNotFoundError:
         return None
     except OSError as exc:
@@ -116,3 +139,15 @@ def hash_file(
     raise InvalidProject(
         f"{full!r} changes while it is read. Wait for what writes it, or list it in .kineticignore"
     )
+
+
+def _hash_piece(read: Callable[[int, bytearray, int], int], descriptor: int, piece: tuple[int, int]) -> str:
+    """The digest of a piece; of less if the file became shorter, which its facts then tell."""
+    offset, left = piece
+    digest, buffer = hashlib.sha256(), bytearray(min(_CHUNK, left))
+    view = memoryview(buffer)
+    while left and (count := read(descriptor, buffer, offset)):
+        digest.update(view[: min(count, left)])
+        offset += count
+        left -= min(count, left)
+    return digest.hexdigest()

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kinetic_core._runner.stored_tree import HEX, split_digests
 from kinetic_core.packaging.scan import FileFacts
 
-_VERSION = 1
-_DIGEST_CHARACTERS = 64
+_VERSION = 2
 _COARSE = 1_000_000_000
 _FINE_MARGIN = 100_000_000
 _COARSE_MARGIN = 2_500_000_000
@@ -26,7 +26,8 @@ Fingerprint = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class StatIndex:
-    """Digests by path, each with the fingerprint of the file it was taken from, and the stored tree.
+    """Digests by path (of a file's pieces, back to back), each with the fingerprint of the file it was taken
+    from, and the stored tree.
 
     `verified` is when (Unix seconds) the store was last seen to hold the tree and its packs.
     """
@@ -44,7 +45,13 @@ class StatIndex:
 
     def contents(self) -> set[str]:
         """The digests of everything the stored tree is made of."""
-        return {digest for _, digest in self.digests.values()} | set(self.segments)
+        found = set(self.segments)
+        for _, digests in self.digests.values():
+            if len(digests) == HEX:
+                found.add(digests)
+            else:
+                found.update(split_digests(digests))
+        return found
 
 
 def recorded(files: Iterable[tuple[FileFacts, str]], started: int) -> dict[str, tuple[Fingerprint, str]]:
@@ -76,11 +83,10 @@ def read_index(path: str) -> StatIndex:
             fields = json.loads(stream.read())
         if fields["version"] != _VERSION:
             return StatIndex()
-        paths, numbers, digests = fields["paths"], fields["facts"], fields["digests"]
+        paths, numbers, digests = fields["paths"], fields["facts"], fields["digests"].split()
         fingerprints = zip(numbers[::4], numbers[1::4], numbers[2::4], numbers[3::4], strict=True)
-        hexes = (digests[at : at + _DIGEST_CHARACTERS] for at in range(0, len(digests), _DIGEST_CHARACTERS))
         return StatIndex(
-            dict(zip(paths, zip(fingerprints, hexes, strict=True), strict=True)),
+            dict(zip(paths, zip(fingerprints, digests, strict=True), strict=True)),
             fields["tree"],
             tuple(fields["segments"]),
             tuple(fields["packs"]),
@@ -101,7 +107,7 @@ def write_index(path: str, index: StatIndex) -> None:
             "verified": index.verified,
             "paths": list(index.digests),
             "facts": [number for fingerprint, _ in index.digests.values() for number in fingerprint],
-            "digests": "".join(digest for _, digest in index.digests.values()),
+            "digests": " ".join(digest for _, digest in index.digests.values()),
         },
         separators=(",", ":"),
     )

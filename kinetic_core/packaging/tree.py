@@ -7,23 +7,28 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from kinetic_core._runner.stored_tree import VERSION, canonical
+from kinetic_core._runner.stored_tree import VERSION, canonical, pieces, split_digests
 from kinetic_core._runner.wire import pack_object, tree_object
 from kinetic_core.errors import InvalidProject, ObjectExists
-from kinetic_core.packaging.ignore import Rules, project_rules, secrets_notice
-from kinetic_core.packaging.packs import Content, ContentChanged, store_pack
+from kinetic_core.packaging.data_listing import data_listing
+from kinetic_core.packaging.ignore import project_rules, secrets_notice
+from kinetic_core.packaging.packs import PACK, Content, ContentChanged, store_packs
 from kinetic_core.packaging.project import Project
-from kinetic_core.packaging.scan import Listing, file_facts, scan, unreadable
+from kinetic_core.packaging.scan import Listing, scan
 from kinetic_core.packaging.snapshot import Snapshot, take_snapshot
 from kinetic_core.packaging.stat_index import StatIndex, index_path, read_index, recorded, write_index
 from kinetic_core.storage.protocol import ObjectStore
 
 _TRIES = 3
-_MOST_PACKS = 16
-"""A tree spread over more packs is stored anew, in one."""
+_SPARE_PACKS = 16
+"""A tree spread over so many packs more than it would fill is stored anew."""
 _VERIFY_AFTER = 7 * 86400.0
+_WORTH_KEEPING = 64 << 20
+"""Bytes whose digests are kept even if storing them is interrupted."""
+_LOOKS = 32
 _SHOWN = 5
 
 
@@ -75,25 +80,18 @@ def store_project(
     return replace(stored, notices=tuple(notices))
 
 
-def store_data(path: Path, store: ObjectStore, *, cache: Path) -> StoredTree:
+def store_data(
+    path: Path, store: ObjectStore, *, cache: Path, progress: Callable[[str], None] = lambda _stage: None
+) -> StoredTree:
     """Store a directory with everything in it, or a file as the only entry of a tree.
 
-    Raises InvalidProject for a path that is not there or cannot be read, and StoreError.
+    What is in the store already is looked at every time, so that data a lifecycle rule removed is stored
+    again. Raises InvalidProject for a path that is not there, cannot be read or has a line break in a
+    name, and StoreError.
     """
-    full = os.path.abspath(path)
-    root, name = (full, None) if os.path.isdir(full) else os.path.split(full)
-
-    def look() -> Listing:
-        if name is None:
-            return scan(root, Rules(everything=True))
-        if not os.path.isfile(full):
-            raise InvalidProject(f"data {full!r} is neither a file nor a directory")
-        try:
-            return Listing(files=[file_facts(name, os.stat(full))])
-        except OSError as exc:
-            raise unreadable(full, exc) from exc
-
-    stored, _, notices = _store(f"data:{full}", root, look, store, cache, lambda _stage: None)
+    root, look = data_listing(path)
+    key = f"data:{os.path.abspath(path)}"
+    stored, _, notices = _store(key, root, look, store, cache, progress, always_look=True)
     return replace(stored, notices=tuple(notices))
 
 
@@ -104,6 +102,7 @@ def _store(
     store: ObjectStore,
     cache: Path,
     progress: Callable[[str], None],
+    always_look: bool = False,
 ) -> tuple[StoredTree, Snapshot, list[str]]:
     file = index_path(str(cache), key, store.uri)
     for _ in range(_TRIES):
@@ -112,8 +111,11 @@ def _store(
         listing = look()
         snapshot = take_snapshot(root, listing, index)
         digests = recorded(snapshot.files, started)
+        if index.tree is None and snapshot.size > _WORTH_KEEPING and digests != index.digests:
+            write_index(file, StatIndex(digests))
+        trusted = not always_look and not store.uri.startswith("file:")
         try:
-            stored, fresh = _ensure_stored(root, snapshot, index, store, cache, progress)
+            stored, fresh = _ensure_stored(root, snapshot, index, _Place(store, cache, trusted, progress))
         except ContentChanged as exc:
             changed = exc
             continue
@@ -121,25 +123,30 @@ def _store(
         if fresh != index:
             write_index(file, fresh)
         tree = StoredTree(snapshot.tree, len(snapshot.files), snapshot.size, stored)
-        return tree, snapshot, _shortened(listing.notices)
+        return tree, snapshot, shortened(listing.notices)
     raise InvalidProject(
         f"{changed} while it was being stored, again and again. Wait for what writes it, or leave it out"
     )
 
 
-def _ensure_stored(
-    root: str,
-    snapshot: Snapshot,
-    index: StatIndex,
-    store: ObjectStore,
-    cache: Path,
-    progress: Callable[[str], None],
-) -> tuple[int, StatIndex]:
+@dataclass(frozen=True)
+class _Place:
+    """Where to store. What was seen in a `trusted` store a short time ago is taken to be there.
+
+    A directory never is: asking it costs no more than a few `stat`, and objects do get deleted.
+    """
+
+    store: ObjectStore
+    cache: Path
+    trusted: bool
+    progress: Callable[[str], None]
+
+
+def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Place) -> tuple[int, StatIndex]:
     """Store what is missing. The bytes stored, and an index of where things are (digests are the old)."""
-    tree, now = snapshot.tree, time.time()
+    store, tree, now = place.store, snapshot.tree, time.time()
     recent = 0 <= now - index.verified < _VERIFY_AFTER
-    # A directory is asked every time: that costs no more than a few `stat`, and objects do get deleted.
-    trusted = recent and not store.uri.startswith("file:")
+    trusted = recent and place.trusted
     verified = index.verified if recent else now
     if index.tree == tree and (trusted or _is_whole(store, tree, index.packs)):
         return 0, replace(index, verified=verified)
@@ -150,17 +157,23 @@ def _ensure_stored(
     if packs is not None:
         return 0, replace(where, packs=packs)
     kept = index.packs
-    if index.tree is None or not (trusted or _are_there(store, kept)):
+    fragmented = len(kept) >= _SPARE_PACKS + 2 * snapshot.size // PACK
+    if index.tree is None or fragmented or not (trusted or _are_there(store, kept)):
         index, kept = StatIndex(), ()
-    contents = _contents(root, snapshot, index.contents() if len(kept) < _MOST_PACKS else set())
-    if len(kept) >= _MOST_PACKS:
-        kept = ()
+    contents = _contents(root, snapshot, index.contents())
     stored = 0
     if contents:
-        progress(f"storing {len(contents)} new contents of {len(snapshot.files)} files")
-        pack, stored = store_pack(contents, store, _scratch(cache))
-        kept = tuple(dict.fromkeys((*kept, pack)))
-    document = canonical({"version": VERSION, "segments": list(where.segments), "packs": list(kept)})
+        place.progress(f"storing {len(contents)} new contents of {len(snapshot.files)} files")
+        new = store_packs(contents, store, _scratch(place.cache), partial(_tell, place.progress))
+        kept, stored = tuple(dict.fromkeys((*new.packs[:1], *kept, *new.packs[1:]))), new.stored
+    document = canonical(
+        {
+            "version": VERSION,
+            "segments": list(where.segments),
+            "packs": list(kept),
+            "size": snapshot.size,
+        }
+    )
     try:
         store.create(tree_object(tree), document)
         stored += len(document)
@@ -169,16 +182,25 @@ def _ensure_stored(
     return stored, replace(where, packs=kept)
 
 
-def _contents(root: str, snapshot: Snapshot, known: set[str]) -> dict[str, Content]:
-    contents = {
-        digest: Content(digest, os.path.join(root, facts.path), facts.size)
-        for facts, digest in snapshot.files
-        if digest not in known
+def _tell(progress: Callable[[str], None], done: int, total: int) -> None:
+    if total > PACK:
+        progress(f"uploading: {done >> 20} of {total >> 20} MiB")
+
+
+def _contents(root: str, snapshot: Snapshot, known: set[str]) -> list[Content]:
+    """What is not known to be stored, once each. The listing comes first: the reader begins with it."""
+    listing = {
+        digest: Content(digest, body, len(body)) for digest, body in snapshot.segments if digest not in known
     }
-    for digest, body in snapshot.segments:
-        if digest not in known:
-            contents[digest] = Content(digest, body, len(body))
-    return contents
+    contents: dict[str, Content] = {}
+    for facts, digests in snapshot.files:
+        if digests in known:
+            continue
+        path = os.path.join(root, facts.path)
+        for digest, (offset, size) in zip(split_digests(digests), pieces(facts.size), strict=True):
+            if digest not in known and digest not in listing:
+                contents[digest] = Content(digest, path, size, offset)
+    return [*(listing[name] for name in sorted(listing)), *(contents[name] for name in sorted(contents))]
 
 
 def _packs_of(store: ObjectStore, tree: str) -> tuple[str, ...] | None:
@@ -201,7 +223,15 @@ def _is_whole(store: ObjectStore, tree: str, packs: Sequence[str]) -> bool:
 
 
 def _are_there(store: ObjectStore, packs: Sequence[str]) -> bool:
-    return all(store.find(pack_object(pack)) is not None for pack in packs)
+    def is_there(pack: str) -> bool:
+        return store.find(pack_object(pack)) is not None
+
+    if len(packs) < 2:
+        return all(map(is_there, packs))
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_LOOKS, len(packs))) as pool:
+        return all(pool.map(is_there, packs))
 
 
 def _scratch(cache: Path) -> Path | None:
@@ -212,7 +242,8 @@ def _scratch(cache: Path) -> Path | None:
     return cache if os.access(cache, os.W_OK | os.X_OK) else None
 
 
-def _shortened(notices: list[str]) -> list[str]:
+def shortened(notices: list[str]) -> list[str]:
+    """The first few notices, and how many there are besides."""
     if len(notices) <= _SHOWN:
         return list(notices)
     return [*notices[:_SHOWN], f"left out {len(notices) - _SHOWN} more entries that cannot be shipped"]

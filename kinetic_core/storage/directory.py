@@ -118,8 +118,7 @@ class DirectoryObjectStore:
             if isinstance(content, bytes):
                 stream.write(content)
             else:
-                with content.open("rb") as source:
-                    shutil.copyfileobj(source, stream, 1 << 20)
+                shutil.copyfile(content, temporary)
 
     def _names(self, start: Path) -> Iterator[str]:
         for folder, folders, files in os.walk(start):

@@ -407,5 +407,6 @@ def test_the_informer_follows_a_job_to_its_end(world: Make) -> None:
 
     wait_for(has_succeeded, PATIENCE)
     changed = informer.changes(token)[1]
+    informer.close()
     assert changed is not None
     assert job_id in changed

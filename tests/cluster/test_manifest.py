@@ -14,7 +14,7 @@ from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.cluster.manifest import Delivery, job_manifest
 from kinetic_core.model.accelerators import parse_accelerator
-from kinetic_core.model.job import JobReference, JobSpec, PodOptions
+from kinetic_core.model.job import BucketMount, JobReference, JobSpec, PodOptions
 
 DELIVERY = Delivery("a" * 64, "b" * 64, "c" * 64)
 
@@ -197,3 +197,32 @@ def test_an_images_own_runner_is_used_if_it_speaks_the_same_protocol(
     assert (done.returncode == 7) is used
     assert ("from the image" in done.stdout) is used
     assert ("cannot fetch the runner" in done.stderr) is not used
+
+
+def test_data_is_copied_mounted_and_cached() -> None:
+    job = manifest(
+        mounts=("/copied", "/mounted"),
+        buckets=(BucketMount("/mounted", "b", "x/y"), BucketMount("/all", "c", "")),
+        pod=PodOptions(cache_volume="shared"),
+    )
+    pod = job["spec"]["template"]
+    assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    paths = {mount["mountPath"]: mount for mount in container(job)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert len(volumes) == len(pod["spec"]["volumes"])
+    at = {path: volumes[mount["name"]] for path, mount in paths.items()}
+    assert "emptyDir" in at["/copied"]
+    attributes = {"bucketName": "b", "mountOptions": "implicit-dirs,only-dir=x/y"}
+    csi = {"driver": "gcsfuse.csi.storage.gke.io", "readOnly": True, "volumeAttributes": attributes}
+    assert at["/mounted"]["csi"] == csi
+    assert at["/all"]["csi"]["volumeAttributes"] == {"bucketName": "c", "mountOptions": "implicit-dirs"}
+    assert paths["/mounted"]["readOnly"] is True
+    assert at["/kinetic-cache"]["persistentVolumeClaim"] == {"claimName": "shared"}
+    environment = {variable["name"]: variable.get("value") for variable in container(job)["env"]}
+    assert environment["KINETIC_CACHE_DIR"] == "/kinetic-cache"
+
+
+def test_without_mounts_a_pod_gets_no_sidecar_and_no_cache() -> None:
+    job = manifest(mounts=("/copied",))
+    assert "gke-gcsfuse/volumes" not in job["spec"]["template"]["metadata"]["annotations"]
+    assert "KINETIC_CACHE_DIR" not in {variable["name"] for variable in container(job)["env"]}

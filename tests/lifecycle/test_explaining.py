@@ -53,7 +53,7 @@ def test_the_phases_of_two_attempts_follow_each_other_without_a_gap() -> None:
 
 
 def test_of_marks_in_one_second_the_last_phase_counts() -> None:
-    found = list(phases(1000.0, {}, [pod(0, 1001, 1001, 1001, None)], {}, 1060.0))
+    found = list(phases(1000.0, {}, [pod(0, 1001, 1001, 1001, None)], [], {}, 1060.0))
     assert [(phase.name, phase.seconds) for phase in found] == [("queue", 1), ("function", 59)]
 
 

@@ -1,11 +1,14 @@
 """Which files are listed, which are read, and what their tree is called."""
 
+import hashlib
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from kinetic_core._runner.stored_tree import PIECE
 from kinetic_core.errors import InvalidProject
 from kinetic_core.packaging.ignore import Rules
 from kinetic_core.packaging.scan import FileFacts, Listing, scan
@@ -149,12 +152,12 @@ def test_a_file_that_keeps_changing_is_refused_and_one_that_settles_is_not(tmp_p
     def reader(changes: int) -> object:
         left = iter(range(changes))
 
-        def read(descriptor: int, size: int) -> bytes:
-            content = os.read(descriptor, size)
-            if not content and next(left, None) is not None:
+        def read(descriptor: int, into: bytearray, offset: int) -> int:
+            count = os.preadv(descriptor, [into], offset)
+            if not count and next(left, None) is not None:
                 with (tmp_path / "log").open("a") as stream:
                     stream.write("more")
-            return content
+            return count
 
         return read
 
@@ -215,3 +218,28 @@ def test_without_a_writable_cache_there_is_no_index(index, tmp_path):
 def test_every_root_and_store_has_its_own_index():
     paths = {index_path("/cache", root, uri) for root in ("/a", "/b") for uri in ("file:///s", "gs://s")}
     assert len(paths) == 4
+
+
+def test_a_large_file_that_changes_while_it_is_hashed_has_one_moment_s_digests(tmp_path):
+    file = tmp_path / "large"
+    file.write_bytes(bytes(PIECE + 10))
+    edits = iter([b"x"])
+
+    def read(descriptor: int, into: bytearray, offset: int) -> int:
+        count = os.preadv(descriptor, [into], offset)
+        if offset >= PIECE and (edit := next(edits, None)):
+            with file.open("r+b") as stream:
+                stream.write(edit)
+        return count
+
+    hashed = hash_file(str(tmp_path), "large", read)
+    assert hashed is not None
+    first = hashlib.sha256(b"x" + bytes(PIECE - 1)).hexdigest()
+    assert hashed[1] == first + hashlib.sha256(bytes(10)).hexdigest()
+
+
+def test_pieces_hashed_side_by_side_are_those_hashed_in_turn(tmp_path):
+    (tmp_path / "large").write_bytes(os.urandom(2 * PIECE + 5))
+    with ThreadPoolExecutor(3) as pool:
+        together = hash_file(str(tmp_path), "large", together=pool.map)
+    assert together == hash_file(str(tmp_path), "large")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 
 import pytest
@@ -17,15 +18,22 @@ DIGEST, ARCHIVE = runner_archive()
 
 
 def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
-    settings = {"KINETIC_STORE": "gs://bucket/prefix", "KINETIC_RUNNER_SHA256": DIGEST}
-    return subprocess.run(
-        [sys.executable, "-c", BOOTSTRAP],
-        env={**os.environ, **settings, "STORAGE_EMULATOR_HOST": proxy.url},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "KINETIC_PROTOCOL": str(wire.PROTOCOL),
+            "KINETIC_STORE": "gs://bucket/prefix",
+            "KINETIC_RUNNER_SHA256": DIGEST,
+            "KINETIC_WORK_DIR": folder,
+            "STORAGE_EMULATOR_HOST": proxy.url,
+        }
+        return subprocess.run(
+            [sys.executable, "-c", BOOTSTRAP],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
 
 
 @pytest.mark.parametrize(

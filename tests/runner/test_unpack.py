@@ -9,7 +9,7 @@ import pytest
 
 from kinetic_core._runner import stored_tree
 from kinetic_core._runner.store import MissingObject
-from kinetic_core._runner.stored_tree import DEFLATED, STORED, Member, canonical
+from kinetic_core._runner.stored_tree import DEFLATED, PIECE, STORED, Member, canonical
 from kinetic_core._runner.unpack import BadTree, IncompleteTree, materialise_tree
 
 _BODY = b"print('hello')\n"
@@ -73,8 +73,11 @@ class Forge:
         return str(path)
 
     def unpack(self, tree: str) -> Path:
-        materialise_tree(tree, str(self.target), read=self.read, fetch=self.fetch)
+        self.materialise(tree)
         return self.target
+
+    def materialise(self, tree: str, **options: Any) -> None:
+        materialise_tree(tree, str(self.target), read=self.read, fetch=self.fetch, **options)
 
     def refused(self, tree: str, match: str) -> None:
         """The tree is refused, and there is nothing new anywhere."""
@@ -163,12 +166,57 @@ def test_a_content_larger_than_declared(forge, deflate):
     forge.refused(forge.tree([["f", "bomb", digest(bomb), 0o644, 10]]), "larger than the 10 bytes declared")
 
 
-def test_a_tree_larger_than_the_disk(forge):
-    forge.content(_BODY, size=1 << 60)
-    tree = forge.tree([["f", "huge", digest(_BODY), 0o644, 1 << 60]])
-    with pytest.raises(OSError, match="bytes to unpack"):
+def test_a_tree_larger_than_the_disk_is_refused_before_anything_is_fetched(forge):
+    tree = forge.document([], ["f" * 64], size=1 << 60)
+    with pytest.raises(OSError, match=r"bytes to unpack.*more disk"):
         forge.unpack(tree)
     assert not forge.target.exists()
+
+
+def test_files_of_several_pieces_and_holes(forge):
+    zeros, rest = bytes(PIECE), _BODY * 100
+    forge.content(zeros, deflate=True)
+    forge.content(rest)
+    digests = digest(zeros) * 3 + digest(rest)
+    size = 3 * PIECE + len(rest)
+    out = forge.unpack(forge.tree([["f", "big", digests, 0o600, size], ["f", "too", digests, 0o400, size]]))
+    assert (out / "big").read_bytes() == zeros * 3 + rest
+    facts = (out / "too").stat()
+    assert (facts.st_mode & 0o777, facts.st_size) == (0o400, size)
+    assert facts.st_blocks * 512 < PIECE
+
+
+def test_a_shard_is_every_nth_file(forge):
+    forge.content(_BODY)
+    tree = forge.tree([file(f"{number}") for number in range(5)])
+    seen = []
+    for index in range(2):
+        forge.materialise(tree, shard=(index, 2))
+        seen.append(sorted(path.name for path in forge.target.iterdir()))
+    assert seen == [["0", "2", "4"], ["1", "3"]]
+
+
+def test_packs_are_given_back_as_soon_as_they_are_written(forge):
+    forge.content(_BODY)
+    segment = forge.content(canonical([file("a")]))
+    pack = forge.pack()
+    given: list[str] = []
+    forge.materialise(forge.document([segment], [pack]), discard=given.append)
+    assert given == [str(forge.folder / pack)]
+
+
+def test_segments_and_contents_in_many_packs(forge):
+    bodies = [b"%d" % number for number in range(40)]
+    packs = []
+    for body in bodies:
+        forge.members.clear()
+        forge.content(body)
+        packs.append(forge.pack())
+    forge.members.clear()
+    segment = forge.content(canonical([file(body.decode(), body) for body in bodies]))
+    packs.insert(20, forge.pack())
+    out = forge.unpack(forge.document([segment], packs))
+    assert sorted(path.read_bytes() for path in out.iterdir()) == sorted(bodies)
 
 
 def test_a_size_that_is_not_that_of_the_content(forge):

@@ -169,6 +169,7 @@ def test_the_informer_outlives_everything_at_once(cluster: Make) -> None:
     fake.disconnect()
 
     wait_for(lambda: observed() is JobStatus.SUCCEEDED)
+    informer.close()
     assert status(api)["failed"] == 0
 
 

@@ -1,0 +1,333 @@
+"""Data on a real cluster: what the function finds, whatever happens to what is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import secrets
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import Data
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.errors import InvalidRequest, JobMisconfigured, JobOutOfDisk
+from kinetic_core.lifecycle.dry_run import dry_run
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call
+from kinetic_core.packaging.packs import PACK
+from kinetic_core.packaging.tree import store_data
+from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.testing.hub import FakeHub
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("gke")
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+@on_cpu
+def look(*paths: str) -> list[Any]:
+    """All that a job can see below each path; of a file its bytes."""
+
+    def seen(path: Path) -> Any:
+        if path.is_symlink() and not path.readlink().is_absolute():
+            return f"-> {path.readlink()}"
+        if path.is_dir():
+            return {child.name: seen(child) for child in path.iterdir()}
+        with path.open("rb") as stream:
+            content = stream.read(100)
+        return oct(path.stat().st_mode & 0o777), path.stat().st_size, content
+
+    return [(Path(path).name, seen(Path(path))) for path in paths]
+
+
+@pytest.fixture
+def bucket(location: str, emulator: str) -> Iterator[GcsObjectStore]:
+    """Somebody's bucket with data in it."""
+    store = GcsObjectStore.at(f"test-bucket/theirs-{secrets.token_hex(4)}")
+    for name in ("set/a b.txt", "set/ü/deep.txt", "set.h5"):
+        store.create(name, name.encode())
+    yield store
+    for info in list(store.list("")):
+        store.delete(info.name)
+
+
+def stored(location: str, prefix: str) -> list[str]:
+    return [info.name for info in GcsObjectStore.at(location).list(prefix)]
+
+
+def test_local_data_arrives_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "set/empty").mkdir(parents=True)
+    (tmp_path / "set/run me.sh").write_text("#!/bin/sh")
+    (tmp_path / "set/run me.sh").chmod(0o750)
+    (tmp_path / "set/latest").symlink_to("run me.sh")
+    (tmp_path / "one.bin").write_bytes(b"1")
+    one = Data(str(tmp_path / "one.bin"))
+    mounted = kinetic_core.run(accelerator="cpu", volumes={"/vol": Data(str(tmp_path / "set")), "/file": one})
+    whole = {"empty": {}, "latest": "-> run me.sh", "run me.sh": ("0o750", 9, b"#!/bin/sh")}
+    handle = mounted(look.__wrapped__).run_async(Data(str(tmp_path / "set")), one, "/vol", "/file")
+    folder, single, volume, file = handle.result(stream_logs=False)
+    assert folder[1] == whole
+    assert single == ("one.bin", ("0o644", 1, b"1"))
+    assert volume[1].keys() == whole.keys()
+    assert file == ("file", {"one.bin": ("0o644", 1, b"1")})
+
+
+def test_a_directory_and_an_object_of_a_bucket(bucket: GcsObjectStore) -> None:
+    folder, single = look(Data(f"{bucket.uri}/set/"), Data(f"{bucket.uri}/set.h5"))
+    assert folder[1]["a b.txt"][2] == b"set/a b.txt"
+    assert folder[1]["ü"]["deep.txt"][2] == b"set/\xc3\xbc/deep.txt"
+    assert single[0] == "set.h5"
+    assert single[1][2] == b"set.h5"
+
+
+def test_a_large_object_comes_in_pieces(bucket: GcsObjectStore, tmp_path: Path) -> None:
+    body = random.Random(1).randbytes(70 << 20)
+    (tmp_path / "large").write_bytes(body)
+    bucket.create("large.bin", tmp_path / "large")
+
+    @on_cpu
+    def digest(path: str) -> str:
+        with Path(path).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    wanted = hashlib.sha256(body).hexdigest()
+    assert digest(Data(f"{bucket.uri}/large.bin")) == wanted
+    assert digest(Data(str(tmp_path / "large"))) == wanted
+
+
+def test_what_is_not_in_the_bucket_is_refused_at_once(bucket: GcsObjectStore, location: str) -> None:
+    before = stored(location, "")
+    for uri, why in (
+        (f"{bucket.uri}/nothing/", "no object's name begins with"),
+        (f"{bucket.uri}/nothing.h5", "has no object"),
+        (f"{bucket.uri}/set", "write it with a slash"),
+        ("gs://no-such-bucket-here/x", "there is no bucket"),
+    ):
+        with pytest.raises(InvalidRequest, match=why):
+            look.run_async(Data(uri))
+    assert stored(location, "") == before
+
+
+def test_what_only_the_job_may_see_is_left_to_the_job(emulator: str) -> None:
+    name = f"theirs-{secrets.token_hex(6)}"
+
+    def mode(mode: str) -> None:
+        body = json.dumps({"name": name, "mode": mode}).encode()
+        request = urllib.request.Request(f"{emulator}/emulator/bucket", body, method="POST")
+        with urllib.request.urlopen(request):
+            pass
+
+    mode("forbidden")
+    try:
+        with pytest.raises(JobMisconfigured, match=f"gs://{name}/set/: the job's service account may not"):
+            look.run_async(Data(f"gs://{name}/set/")).result(stream_logs=False)
+    finally:
+        mode("normal")
+
+
+def test_what_went_away_before_the_job_started_is_named(bucket: GcsObjectStore) -> None:
+    @kinetic_core.run(accelerator="cpu", queue="nobody-starts-it")
+    def wait(path: str) -> str:
+        return path
+
+    from kinetic_core.cluster.connecting import Target
+
+    handle = wait.run_async(Data(f"{bucket.uri}/set.h5"))
+    bucket.delete("set.h5")
+    api = ClusterApi(Target(os.environ["KUBECONFIG"]))
+    api.patch("Job", handle.namespace, handle.k8s_name, {"spec": {"suspend": False}})
+    with pytest.raises(JobMisconfigured, match=r"set\.h5 is not there"):
+        handle.result(stream_logs=False)
+
+
+def test_what_a_lifecycle_rule_removed_is_named_and_then_stored_again(tmp_path: Path, location: str) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/unique.txt").write_text(secrets.token_hex(50))
+    data = Data(str(tmp_path / "set"))
+    before = set(stored(location, "packs/"))
+    handle = kinetic_core.run(accelerator="cpu", queue="nobody-starts-it")(look.__wrapped__).run_async(data)
+    (pack,) = set(stored(location, "packs/")) - before
+    GcsObjectStore.at(location).delete(pack)
+    from kinetic_core.cluster.connecting import Target
+
+    api = ClusterApi(Target(os.environ["KUBECONFIG"]))
+    api.patch("Job", handle.namespace, handle.k8s_name, {"spec": {"suspend": False}})
+    with pytest.raises(JobMisconfigured, match=pack):
+        handle.result(stream_logs=False)
+    ((_, found),) = look(data)
+    assert list(found) == ["unique.txt"]
+
+
+def test_an_upload_that_is_killed_is_gone_on_with(tmp_path: Path, location: str) -> None:
+    with (tmp_path / "large").open("wb") as stream:
+        for _ in range(5):
+            stream.write(secrets.token_bytes(PACK))
+    program = (
+        "import sys; from pathlib import Path; from kinetic_core.packaging.tree import store_data; "
+        "from kinetic_core.storage.gcs import GcsObjectStore; "
+        "store_data(Path(sys.argv[1]), GcsObjectStore.at(sys.argv[2]), cache=Path(sys.argv[3]))"
+    )
+    own = f"{location}/killed"
+    arguments = [str(tmp_path / "large"), own, str(tmp_path / "cache")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment) as uploading:
+        wait_for(lambda: stored(own, "packs/"), 60)
+        uploading.kill()
+    store = GcsObjectStore.at(own)
+    made = {info.name: info.created for info in store.list("packs/")}
+    assert stored(own, "trees/") == []
+    store_data(tmp_path / "large", store, cache=tmp_path / "cache")
+    now = {info.name: info.created for info in store.list("packs/")}
+    assert 0 < len(made) < len(now)
+    assert now == {**now, **made}
+
+
+def kubectl(*arguments: str, given: Any = None) -> Any:
+    """What a command answers, as JSON."""
+    done = subprocess.run(
+        ["kubectl", *arguments, "-o", "json"],
+        input=None if given is None else json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def claim(namespace: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A PersistentVolumeClaim bound to a directory of this machine, whose kubelets are the nodes'."""
+    name = f"cache-{secrets.token_hex(4)}"
+    folder = Path("/var/tmp") / name
+    folder.mkdir()
+    small = getattr(request, "param", None)
+    if small is not None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={small}", "tmpfs", str(folder)], check=True)
+    folder.chmod(0o777)
+    size = {"storage": "1Gi"}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    reference = {"namespace": namespace, "name": name}
+    volume = {"capacity": size, "hostPath": {"path": str(folder)}, "claimRef": reference, **common}
+    claimed = {"resources": {"requests": size}, "volumeName": name, **common}
+    for kind, metadata, spec in (
+        ("PersistentVolume", {"name": name}, volume),
+        ("PersistentVolumeClaim", {"name": name, "namespace": namespace}, claimed),
+    ):
+        kubectl(
+            "create", "-f", "-", given={"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+        )
+    yield name
+    delete = ["kubectl", "delete", "--wait=false"]
+    subprocess.run([*delete, "-n", namespace, "pvc", name], check=True)
+    subprocess.run([*delete, "pv", name], check=True)
+    if small is not None:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("claim", ["4m"], indirect=True)
+def test_a_disk_that_is_too_small_is_told_before_anything_is_downloaded(
+    claim: str, tmp_path: Path, bucket: GcsObjectStore
+) -> None:
+    with (tmp_path / "huge").open("wb") as stream:
+        stream.truncate(64 << 20)
+    bucket.create("huge", tmp_path / "huge")
+    on_small = kinetic_core.run(accelerator="cpu", cache_volume=claim)(look.__wrapped__)
+    for data in (Data(str(tmp_path / "huge")), Data(f"{bucket.uri}/huge")):
+        with pytest.raises(JobOutOfDisk, match="67108864 bytes to unpack"):
+            on_small.run_async(data).result(stream_logs=False)
+
+
+def test_jobs_share_what_is_in_a_cache_volume(claim: str, tmp_path: Path, bucket: GcsObjectStore) -> None:
+    caching = kinetic_core.run(accelerator="cpu", cache_volume=claim)(look.__wrapped__)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/a").write_text("a")
+    both = Data(f"{bucket.uri}/set/"), Data(str(tmp_path / "set"))
+    first, second = caching.run_async(*both), caching.run_async(*both)
+    assert first.result(stream_logs=False, cleanup=False) == second.result(stream_logs=False, cleanup=False)
+    said = [handle.logs() or "" for handle in (first, second)]
+    assert sum("downloading" in text for text in said) == 1
+    third = caching.run_async(*both)
+    third.result(stream_logs=False, cleanup=False)
+    assert "downloading" not in (third.logs() or "")
+
+
+def test_a_dataset_of_the_hub(monkeypatch: pytest.MonkeyPatch, api: ClusterApi) -> None:
+    files = {"data/train-0.csv": b"a,b\n" * 1000, "data/test-0.csv": b"t", "README.md": b"# set"}
+    host = os.environ["STORAGE_EMULATOR_HOST"].partition("//")[2].partition(":")[0]
+    with FakeHub({"acme/set": {"main": files}}, host=host) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        ((_, whole), (_, train)) = look(Data("hf://acme/set"), Data("hf://acme/set?split=train"))
+    assert whole["README.md"][2] == b"# set"
+    assert sorted(whole["data"]) == ["test-0.csv", "train-0.csv"]
+    assert list(train["data"]) == ["train-0.csv"]
+    assert train["data"]["train-0.csv"][1] == 4000
+
+
+def test_mounts_are_what_the_api_server_accepts(
+    bucket: GcsObjectStore, tmp_path: Path, namespace: str, location: str
+) -> None:
+    (tmp_path / "set/sub").mkdir(parents=True)
+    (tmp_path / "set/sub/a.txt").write_text("a")
+    volumes = {
+        "/vol": Data(f"{bucket.uri}/set/", fuse=True),
+        "/file": Data(f"{bucket.uri}/set.h5", fuse=True),
+    }
+    options = RunOptions.checked("cpu", volumes=volumes, cache_volume="shared")
+    call = Call(look.__wrapped__, (Data(str(tmp_path / "set"), fuse=True),))
+    manifest = dry_run(call, options)
+    made = kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", given=manifest)
+    pod = made["spec"]["template"]
+    assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    drivers = [volume["csi"] for volume in pod["spec"]["volumes"] if "csi" in volume]
+    assert {csi["driver"] for csi in drivers} == {"gcsfuse.csi.storage.gke.io"}
+    folders = [csi["volumeAttributes"]["mountOptions"].partition("only-dir=")[2] for csi in drivers]
+    prefix = bucket.uri.removeprefix("gs://test-bucket/")
+    assert folders[:2] == [f"{prefix}/set", prefix]
+    assert folders[2].startswith(f"{location.partition('/')[2]}/data/")
+
+
+def test_local_data_to_be_mounted_is_stored_file_by_file(tmp_path: Path, location: str) -> None:
+    from kinetic_core.packaging.plain import store_plain
+
+    (tmp_path / "set/sub").mkdir(parents=True)
+    (tmp_path / "set/sub/a.txt").write_text("a")
+    (tmp_path / "set/link").symlink_to("sub/a.txt")
+    store = GcsObjectStore.at(location)
+    tree = store_plain(tmp_path / "set", store, cache=tmp_path / "cache")
+    names = [f"data/{tree.sha256}/link", f"data/{tree.sha256}/sub/a.txt"]
+    assert stored(location, f"data/{tree.sha256}/") == names
+    store.delete(names[1])
+    assert store_plain(tmp_path / "set", store, cache=tmp_path / "cache").stored == 1
+    assert store_plain(tmp_path / "set", store, cache=tmp_path / "cache").stored == 0
+    assert stored(location, f"data/{tree.sha256}/") == names
+
+
+def test_a_training_that_is_killed_goes_on_at_its_last_checkpoint(
+    api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from examples.checkpointed_training import train
+
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parents[2] / "examples"))
+    handle = train.run_async(60, 0.15)
+    wait_for(lambda: len(handle.outputs()) >= 2, 90)
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    (pod,) = api.list("Pod", handle.namespace, query)["items"]
+    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
+    state = handle.result(stream_logs=False)
+    assert state["step"] == 60
+    assert state["begun_at"] >= 20
+    (last,) = handle.outputs().download(tmp_path / "here", "*60.json")
+    assert json.loads(last.read_text())["slope"] == state["slope"]

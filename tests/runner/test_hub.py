@@ -1,0 +1,138 @@
+"""`hf://` data as a job gets it, from a stand-in of the hub."""
+
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner.data import DataFolder
+from kinetic_core._runner.downloads import DamagedDownload
+from kinetic_core._runner.hub import HubData
+from kinetic_core._runner.store import DirectoryStore, MissingObject
+from kinetic_core.testing.hub import FakeHub
+
+_LARGE = bytes(range(256)) * 20
+_IMDB = {
+    "main": {"README.md": b"# imdb", "plain_text/train.csv": b"a,b", "load.py": b"print()"},
+    "refs/convert/parquet": {
+        "plain_text/train/0000.parquet": _LARGE,
+        "plain_text/train/0001.parquet": b"more",
+        "plain_text/test/0000.parquet": b"t",
+    },
+}
+_MANY = {
+    "main": {
+        "en/train-00000.csv": b"en",
+        "fr/train-00000.csv": b"fr",
+        "fr/test-00000.csv": b"ft",
+        "fr/trainee.csv": b"no",
+    }
+}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with FakeHub({"imdb": _IMDB, "acme/many": _MANY, "code/only": {"main": {"a.py": b"x"}}}) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.endpoint)
+        yield fake
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return DataFolder(str(tmp_path / "data"), DirectoryStore("file:///none", "/none"), shared=False)
+
+
+def source(repo: str, **more):
+    empty = {"revision": None, "config": None, "split": None, "code": False, "endpoint": ""}
+    return {"kind": "hub", "repo": repo, **empty, **more}
+
+
+def contents(found: tuple[str, str | None]) -> dict[str, bytes]:
+    root, file = found
+    assert file is None
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in Path(root).rglob("*") if path.is_file()
+    }
+
+
+def test_a_dataset_is_its_files_without_code(hub, folder):
+    found = contents(folder.find(source("imdb")))
+    assert found == {"README.md": b"# imdb", "plain_text/train.csv": b"a,b"}
+
+
+def test_code_comes_along_if_it_is_trusted(hub, folder):
+    assert contents(folder.find(source("imdb", code=True)))["load.py"] == b"print()"
+    with pytest.raises(PermissionError, match="hf_trust_remote_code"):
+        folder.find(source("code/only"))
+
+
+def test_a_split_is_the_parquet_files_of_it(hub, folder):
+    found = contents(folder.find(source("imdb", split="train")))
+    assert found == {"plain_text/train/0000.parquet": _LARGE, "plain_text/train/0001.parquet": b"more"}
+
+
+def test_without_converted_files_a_split_is_found_by_name(hub, folder):
+    found = contents(folder.find(source("acme/many", split="train", config="fr")))
+    assert found == {"fr/train-00000.csv": b"fr"}
+
+
+def test_what_a_dataset_does_not_have_is_named(hub, folder):
+    for wrong, why in (
+        ({"split": "dev"}, "no split 'dev'"),
+        ({"config": "xx"}, "no configuration 'xx'"),
+        ({"revision": "v9"}, "no dataset 'imdb' with revision 'v9'"),
+    ):
+        with pytest.raises(MissingObject, match=why):
+            folder.find(source("imdb", **wrong))
+    with pytest.raises(MissingObject, match="no dataset 'nobody/nothing'"):
+        folder.find(source("nobody/nothing"))
+
+
+def test_several_configurations_must_be_chosen_from(hub, folder):
+    hub.datasets = {"many": {"main": {"en/a/train.csv": b"", "fr/a/train.csv": b""}}}
+    with pytest.raises(ValueError, match=r"config_name= one of \['en', 'fr'\]"):
+        folder.find(source("many", split="train"))
+
+
+def test_files_are_redirected_without_the_token(hub, folder, monkeypatch):
+    hub.token = "hf_secret"
+    with pytest.raises(PermissionError, match="HF_TOKEN"):
+        folder.find(source("imdb", split="train"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    folder.find(source("imdb", split="train"))
+    redirected = {token for path, token in hub.requests if path.startswith("/cdn")}
+    assert redirected == {None}
+
+
+def test_a_hub_that_is_busy_is_asked_again(hub, tmp_path):
+    hub.failures = 3
+    waited: list[float] = []
+    data = HubData(source("imdb"), waited.append)
+    data.make(data.items, str(tmp_path / "out"))
+    assert len(waited) == 3
+    assert (tmp_path / "out/README.md").read_bytes() == b"# imdb"
+
+
+@pytest.mark.parametrize("path", ["README.md", "big.bin"])
+def test_a_file_that_arrives_otherwise_is_refused(hub, tmp_path, path):
+    files = {path: b"x" * (2000 if path == "big.bin" else 10)}
+    hub.datasets = {"d": {"main": files}}
+    hub.damaged = True
+    data = HubData(source("d"))
+    with pytest.raises(DamagedDownload, match=f"{path}.*arrived with another"):
+        data.make(data.items, str(tmp_path / "out"))
+
+
+def test_a_name_that_leads_elsewhere_is_refused(hub, folder, tmp_path):
+    hub.datasets = {"d": {"main": {"../../evil": b"x"}}}
+    with pytest.raises(ValueError, match="cannot be a path below"):
+        folder.find(source("d"))
+    assert not (tmp_path / "evil").exists()
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_the_same_commit_is_downloaded_once(hub, folder):
+    first = folder.find(source("imdb"))
+    asked = len(hub.requests)
+    assert folder.find(source("imdb")) == first
+    assert not any("/resolve/" in path for path, _ in hub.requests[asked:])
