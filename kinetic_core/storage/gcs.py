@@ -23,6 +23,7 @@ from kinetic_core.errors import (
     ObjectNotFound,
     StoreError,
 )
+from kinetic_core.storage.object_parts import ObjectParts
 from kinetic_core.storage.protocol import ObjectInfo
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class GcsObjectStore:
                 )
             return cast("bytes", found)
 
-        return cast("BinaryIO", io.BufferedReader(_Parts(part, blob.size or 0), _STREAM_BYTES))
+        return cast("BinaryIO", io.BufferedReader(ObjectParts(part, blob.size or 0), _STREAM_BYTES))
 
     def find(self, name: str) -> ObjectInfo | None:
         blob = self._existing(name)
@@ -252,37 +253,6 @@ class GcsObjectStore:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
         except (requests.exceptions.RequestException, DataCorruption) as exc:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
-
-
-class _Parts(io.RawIOBase):
-    """An object as a file that is downloaded where it is read: `part(start, end)` gets bytes of it."""
-
-    def __init__(self, part: Callable[[int, int], bytes], size: int) -> None:
-        self._part, self._size, self._at = part, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readall(self) -> bytes:
-        return self._take(self._size)
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._take(self._at + len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def _take(self, end: int) -> bytes:
-        end = min(end, self._size)
-        content = self._part(self._at, end) if end > self._at else b""
-        self._at += len(content)
-        return content
 
 
 @functools.cache
