@@ -27,6 +27,7 @@ TIMES_FILE = "times"
 def run_child(job: Job, store: Store) -> None:
     """Run the attempt's user code; never returns to the caller's flow of control with an exception."""
     faulthandler.enable()  # a segfault then says where, in the log
+    sys.path.append(os.path.join(os.path.dirname(__file__), wire.SPARE))
     phase = "download"
     header: dict[str, Any] = {}
     try:

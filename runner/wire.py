@@ -21,6 +21,8 @@ from enum import StrEnum
 
 PROTOCOL = 1
 """Version of everything in this file. A reader refuses another major version."""
+SPARE = "_spare"
+"""The directory of the runner's archive with packages for images that lack them."""
 
 STATE = "state"
 """Metadata of a committed outcome: `succeeded` or `failed`, so that a listing tells how jobs ended."""

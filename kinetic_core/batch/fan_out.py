@@ -23,7 +23,8 @@ from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.observing import find
 from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.preparing import Group, Packed, address, pack
+from kinetic_core.lifecycle.packing import Packed, pack
+from kinetic_core.lifecycle.preparing import Group, address
 from kinetic_core.lifecycle.submission import submit
 
 _LOG = logging.getLogger(__name__)

@@ -7,10 +7,11 @@ import importlib.util
 import io
 import marshal
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import kinetic_core
-from kinetic_core._runner.wire import digest
+from kinetic_core._runner.wire import SPARE, digest
 
 PACKAGE = "kinetic_runner"
 """The runner's name inside its archive; user code never sees a module called `runner`."""
@@ -28,23 +29,34 @@ def runner_archive() -> tuple[str, bytes]:
     """Digest and bytes of the runner's zip: the same for the same version and Python, on any machine."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in runner_files():
+        for path, file in _members():
             source = file.read_bytes()
-            for name, content in ((file.name, source), (file.name + "c", _compiled(file.name, source))):
-                entry = zipfile.ZipInfo(f"{PACKAGE}/{name}", (1980, 1, 1, 0, 0, 0))
+            for name, content in ((path, source), (path + "c", _compiled(path, source))):
+                entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
     whole = stream.getvalue()
     return digest(whole), whole
 
 
-def _compiled(name: str, source: bytes) -> bytes:
+def _members() -> Iterator[tuple[str, Path]]:
+    """The modules of the archive: the runner's, and cloudpickle's for images that do not have it."""
+    for file in runner_files():
+        yield f"{PACKAGE}/{file.name}", file
+    found = importlib.util.find_spec("cloudpickle")
+    assert found is not None  # noqa: S101  a dependency
+    assert found.origin is not None  # noqa: S101
+    for file in sorted(Path(found.origin).parent.glob("*.py")):
+        yield f"{PACKAGE}/{SPARE}/cloudpickle/{file.name}", file
+
+
+def _compiled(path: str, source: bytes) -> bytes:
     """The `.pyc` of a module, which a job's Python takes if it is the same version as this one.
 
     Unchecked and hash-based (PEP 552). Marshal's version 2 has no references, whose use would depend on
     what this process has done before.
     """
-    code = compile(source, f"{PACKAGE}/{name}", "exec", dont_inherit=True)
+    code = compile(source, path, "exec", dont_inherit=True)
     flags = (1).to_bytes(4, "little")
     header = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
     return header + marshal.dumps(code, 2)

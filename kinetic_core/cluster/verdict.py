@@ -74,6 +74,9 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     if running is not None:
         reason, message = _how_running(running)
         return replace(seen, status=JobStatus.RUNNING, reason=reason, message=message)
+    if (terminated(last) or {}).get("exitCode") == 0:
+        message = "the function has returned; Kubernetes has still to say so of the job"
+        return replace(seen, status=JobStatus.RUNNING, reason="Finishing", message=message)
     for kind in (WAITING_FOR_SLOT, FAILED_CREATE):
         if last is None and kind in told:
             return replace(seen, reason=kind, message=told[kind].get("message") or "")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from kinetic_core._runner import wire
+from kinetic_core.configuration import read_settings
 from kinetic_core.errors import JobNotFound, ObjectNotFound
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.outcome import Outcome, read_outcome
 from kinetic_core.lifecycle.references import ResultReference
 from kinetic_core.lifecycle.settling import outcome_key
 from kinetic_core.model.job import JobReference
+from kinetic_core.packaging.doubts import doubt
+
+_MISSING = "MissingObject"
+"""The runner's exception for an object that is not in the store."""
 
 
 def collect(
@@ -25,7 +30,10 @@ def collect(
     found = backend.get(reference.namespace, reference.job_id)
     key = outcome_key(found[0] if found else None)
     known = known_digest is not None and known_digest == wire.digest(frame)
-    return read_outcome(frame, key, job_id=reference.job_id, allow_pickle=allow_pickle, known=known)
+    outcome = read_outcome(frame, key, job_id=reference.job_id, allow_pickle=allow_pickle, known=known)
+    if outcome.failure is not None and (outcome.failure.exception_type or "").endswith(_MISSING):
+        doubt(read_settings().cache, reference.store_uri)  # so that the next submission stores it again
+    return outcome
 
 
 def result_reference(reference: JobReference, outcome: Outcome) -> ResultReference:

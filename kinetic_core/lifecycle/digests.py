@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic_core.packaging.pickling import ProjectModules, ProjectPickler, Substitute
 
 if TYPE_CHECKING:
-    from kinetic_core.lifecycle.preparing import Packed
+    from kinetic_core.lifecycle.packing import Packed
 
 Parts = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 

@@ -14,6 +14,7 @@ from kinetic_core._runner.stored_tree import VERSION, canonical, pieces, split_d
 from kinetic_core._runner.wire import pack_object, tree_object
 from kinetic_core.errors import InvalidProject, ObjectExists
 from kinetic_core.packaging.data_listing import data_listing
+from kinetic_core.packaging.doubts import doubted_at
 from kinetic_core.packaging.ignore import project_rules, secrets_notice
 from kinetic_core.packaging.packs import PACK, Content, ContentChanged, store_packs
 from kinetic_core.packaging.project import Project
@@ -146,6 +147,7 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
     """Store what is missing. The bytes stored, and an index of where things are (digests are the old)."""
     store, tree, now = place.store, snapshot.tree, time.time()
     recent = 0 <= now - index.verified < _VERIFY_AFTER
+    recent = recent and index.verified > doubted_at(place.cache, store.uri)
     trusted = recent and place.trusted
     verified = index.verified if recent else now
     if index.tree == tree and (trusted or _is_whole(store, tree, index.packs)):

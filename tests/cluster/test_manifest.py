@@ -226,3 +226,14 @@ def test_without_mounts_a_pod_gets_no_sidecar_and_no_cache() -> None:
     job = manifest(mounts=("/copied",))
     assert "gke-gcsfuse/volumes" not in job["spec"]["template"]["metadata"]["annotations"]
     assert "KINETIC_CACHE_DIR" not in {variable["name"] for variable in container(job)["env"]}
+
+
+def test_the_archive_has_what_an_image_may_lack(tmp_path: Path) -> None:
+    archive = tmp_path / "runner.zip"
+    archive.write_bytes(runner_archive()[1])
+    program = "import sys; sys.path.append(sys.argv[1]); import cloudpickle; print(cloudpickle.__file__)"
+    place = f"{archive}/kinetic_runner/{wire.SPARE}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, place], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(place)

@@ -17,6 +17,7 @@ from kinetic_core._runner.store import DirectoryStore
 from kinetic_core._runner.stored_tree import PIECE
 from kinetic_core._runner.unpack import materialise_tree
 from kinetic_core.errors import InvalidProject, StoreFull
+from kinetic_core.packaging.doubts import doubt
 from kinetic_core.packaging.project import Project
 from kinetic_core.packaging.stat_index import read_index, write_index
 from kinetic_core.packaging.tree import StoredTree, store_data, store_project
@@ -197,6 +198,25 @@ def test_a_remote_store_is_trusted_for_a_week_and_then_asked(world):
         store.requests.clear()
         assert ship().sha256 == tree
         assert len(store.requests) == asked
+    store.requests.clear()
+    ship()
+    assert store.requests == []
+
+
+def test_a_store_in_which_a_job_missed_something_is_looked_at_again(world):
+    world.write("a.py", "a")
+    store = MemoryObjectStore("gs://bucket")
+
+    def ship() -> StoredTree:
+        return store_project(Project(world.root), store, cache=world.cache)
+
+    ship()
+    store.delete_all("packs/")
+    assert ship().stored == 0
+    doubt(world.cache, "gs://another")
+    assert ship().stored == 0
+    doubt(world.cache, store.uri)
+    assert ship().stored > 0
     store.requests.clear()
     ship()
     assert store.requests == []
