@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, Task, TaskDecorator, task_decorator_factory
@@ -91,6 +92,20 @@ def kinetic(
     zone: str | None = ...,
     cluster: str | None = ...,
     namespace: str | None = ...,
+    requirements: str | Path | Sequence[str] | None = ...,
+    infrastructure_retries: int = ...,
+    cpu: float | None = ...,
+    disk: str | int | None = ...,
+    reservation: str | None = ...,
+    priority_class: str | None = ...,
+    job_queue: str | None = ...,
+    service_account: str | None = ...,
+    node_selector: Mapping[str, str] | None = ...,
+    tolerations: Sequence[Mapping[str, Any]] | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    secrets: Mapping[str, str] | None = ...,
+    run_as_root: bool = ...,
+    cache_volume: str | None = ...,
     deferrable: bool = ...,
     multiple_outputs: bool | None = ...,
     **task_options: Any,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ConfigurationError, ImageError
 from kinetic_core.image.cloud_build import TIMEOUT, CloudBuild
 from kinetic_core.image.google_api import GoogleApi, Json
@@ -44,7 +45,8 @@ class Workshop:
                 "no container image: set KINETIC_PROJECT to the project that builds and keeps images, or "
                 "pass container_image= (or KINETIC_CONTAINER_IMAGE) with what your function imports"
             )
-        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", project)
+        emulator = read_settings().storage_emulator_host
+        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", project, emulator)
         account = f"kn-{cluster}-builds@{project}.iam.gserviceaccount.com"
         return cls(
             Repository.of_cluster(project, zone, cluster),

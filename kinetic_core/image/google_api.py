@@ -5,7 +5,6 @@ Addresses can be replaced by gcloud's own variables: `gcloud topic configuration
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kinetic_core.cluster.credentials import ask_google, message_of
+from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ConfigurationError, ImageError
 
 PATIENCE = 60.0
@@ -37,8 +37,8 @@ class GoogleApi:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}")
-        self._base = f"{(override or f'https://{service}.googleapis.com').rstrip('/')}/v1"
+        overrides = read_settings().api_endpoint_overrides
+        self._base = f"{overrides.get(service, f'https://{service}.googleapis.com').rstrip('/')}/v1"
         self._service, self._ask, self.sleep, self.clock = service, ask, sleep, clock
 
     def get(self, path: str, **query: str) -> Json | None:

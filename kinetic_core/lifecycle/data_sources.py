@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core._runner.wire import data_prefix, digest
+from kinetic_core.configuration import read_settings
 from kinetic_core.data.data import Data
 from kinetic_core.data.locations import gcs_location
 from kinetic_core.errors import InvalidRequest
@@ -55,7 +56,7 @@ def check_data(data: Data, project: str) -> None:
     from kinetic_core.storage.lookup import Sight, look
 
     bucket, name = gcs_location(data.path)
-    sight = look(bucket, name, project)
+    sight = look(bucket, name, project, read_settings().storage_emulator_host)
     if sight is Sight.NO_BUCKET:
         raise InvalidRequest(f"{data!r}: there is no bucket {bucket!r}, or this account may not see it")
     if sight is Sight.DIRECTORY:

@@ -104,6 +104,7 @@ def find_outputs(reference: JobReference) -> Outputs:
     """The outputs of a job, as they are now. Raises StoreError."""
     location = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
     if location.startswith("gs://"):
-        project = read_settings().project
-        return Outputs(location, GcsObjectStore.at(location, project))
+        settings = read_settings()
+        store = GcsObjectStore.at(location, settings.project, settings.storage_emulator_host)
+        return Outputs(location, store)
     return Outputs(location, DirectoryObjectStore(Path(location)))

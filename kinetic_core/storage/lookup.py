@@ -18,7 +18,7 @@ class Sight(Enum):
     NOT_SEEN = "not seen"
 
 
-def look(bucket: str, name: str, project: str = "") -> Sight:
+def look(bucket: str, name: str, project: str = "", emulator: str = "") -> Sight:
     """Look at an object, or at a prefix that ends with a slash or is empty. DIRECTORY: there is no such
     object, but there are some below it.
 
@@ -26,7 +26,7 @@ def look(bucket: str, name: str, project: str = "") -> Sight:
     """
     from google.api_core import exceptions
 
-    store = GcsObjectStore(bucket, project=project)
+    store = GcsObjectStore(bucket, project=project, emulator=emulator)
     try:
         if name and not name.endswith("/"):
             if store.find(name) is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import airflow_provider
 import kinetic_core
 from airflow_provider.options import OPTION_NAMES, check_options, run_options
 from kinetic_core.errors import InvalidRequest
@@ -60,3 +63,10 @@ def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> N
 def test_what_can_never_be_valid_is_said_at_once(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         check_options(options)
+
+
+def test_the_typed_decorator_knows_every_option() -> None:
+    """Overloads cannot be derived from a list, so they are compared with it."""
+    source = Path(airflow_provider.__file__).with_name("decorators.py").read_text("utf-8")
+    named = set(re.findall(r"^    (\w+): .* = \.\.\.,$", source, re.MULTILINE))
+    assert set(OPTION_NAMES) <= named
