@@ -84,7 +84,6 @@ def kinetic(
     job_retries: int = ...,
     container_image: str | None = ...,
     base_image_repo: str | None = ...,
-    requirements: Any = ...,
     capture_env_vars: Sequence[str] | None = ...,
     volumes: Mapping[str, Any] | None = ...,
     output_dir: str | None = ...,
