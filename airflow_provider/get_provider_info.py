@@ -24,6 +24,9 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.operators.kinetic"]},
         ],
+        "extra-links": [
+            f"airflow_provider.links.{name}" for name in ("WorkloadLink", "LogsLink", "OutputsLink")
+        ],
         "triggers": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.triggers.job"]},
         ],

@@ -76,6 +76,10 @@ class AirflowApi:
         lines = answer["content"] if answer else []
         return "\n".join(line if isinstance(line, str) else _text(line) for line in lines)
 
+    def links(self, instance: Mapping[str, Any]) -> dict[str, str | None]:
+        """The links of a task instance by the names of their buttons."""
+        return dict(self.call("GET", f"{_path(instance)}/links")["extra_links"])
+
     def log_url(self, instance: Mapping[str, Any]) -> str:
         """Where a person reads the log of a task instance."""
         mapped = f"/mapped/{instance['map_index']}" if instance["map_index"] >= 0 else ""

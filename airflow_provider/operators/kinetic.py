@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider.identity import TaskIdentity
+from airflow_provider.links import LogsLink, OutputsLink, WorkloadLink
 from airflow_provider.options import OPTION_NAMES, check_options, run_options
 
 PATIENCE = 2.0
@@ -44,6 +45,7 @@ class KineticOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_args", "op_kwargs")
+    operator_extra_links = (WorkloadLink(), LogsLink(), OutputsLink())
     ui_color = "#e8f0fe"
     custom_operator_name = "@task.kinetic"
 
@@ -197,6 +199,11 @@ class KineticOperator(BaseOperator):
             self.log.info("cancelling %s", reference.job_id)
             cancel(reference)
             self._cancelled = True
+
+    @property
+    def job(self) -> Any:
+        """The reference of the task's job, as far as this process knows of one; for links."""
+        return self._reference
 
     _identity: TaskIdentity | None = None
     _reference: Any = None

@@ -43,6 +43,14 @@ def test_a_long_job_is_waited_for_without_a_worker_and_its_lines_appear_meanwhil
     assert places == sorted(places)
 
 
+def test_links_lead_to_what_a_job_left(cases: Any) -> None:
+    assert cases.end("waiting") == "success"
+    (instance,) = cases.instances("waiting", "count")
+    links = cases.api.links(instance)
+    assert links["Outputs"].startswith("file:///")
+    assert not links["Job"]  # this machine's jobs have no page
+
+
 def test_a_fan_out_over_pods(cases: Any) -> None:
     if "KINETIC_KUBECONFIG" not in cases.airflow.environment:
         pytest.skip(
