@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "run": ("running",),
-    "jobs": ("jobs", "watching"),
+    "jobs": ("jobs", "outputs", "watching"),
     "batch": ("batches",),
     "package": ("packaging",),
+    "build-image": ("images",),
     "accelerators": ("accelerators",),
     "doctor": ("doctor",),
     "profile": ("profiles",),

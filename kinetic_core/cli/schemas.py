@@ -79,6 +79,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
     "jobs.cancel": {"job_ids": "list of ids of jobs of which nothing runs any more"},
     "jobs.cleanup": {"job_ids": "list of ids of jobs that were removed"},
+    "jobs.outputs": {
+        "job_id": "id of the job",
+        "location": "the directory: a path, or `gs://bucket/prefix`",
+        "files": "list of `name`, `size` (bytes) and `written` (Unix seconds)",
+        "downloaded": "list of paths that were written; empty without `--to`",
+    },
     "jobs.watch": {"jobs": "list of job: all that were watched, as they were at the end"},
     "batch.list": {"batches": "list of batch"},
     "batch.status": {
@@ -101,6 +107,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "manifest": "the Kubernetes Job, its key left out; null without `--dry-run`",
         "stored_bytes": "bytes that had to be added to the store; 0 with `--dry-run`",
     },
+    "build-image": {"images": "object: category to `address@sha256:…`"},
     "accelerators": {
         "accelerators": "list of `name`, `kind`, `chips`, `hosts`, `topology`, `machine_type`, `note`"
     },

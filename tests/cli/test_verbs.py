@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,20 @@ def test_batches(kinetic: Kinetic, local_jobs: Path) -> None:
     assert kinetic("batch", "cancel", batch.group_id).code == 0
 
 
+def leave(name: str) -> None:
+    Path(os.environ["KINETIC_OUTPUT_DIR"], name).write_text("weights")
+
+
+def test_outputs_are_listed_and_downloaded(kinetic: Kinetic, local_jobs: Path, tmp_path: Path) -> None:
+    handle = kinetic_core.run(accelerator="cpu")(leave).run_async("model")
+    handle.result()
+    assert kinetic("jobs", "outputs", handle.job_id).out.split() == ["BYTES", "FILE", "7", "model"]
+    assert kinetic("jobs", "outputs", handle.job_id, "m*", "--to", str(tmp_path / "here")).code == 0
+    assert (tmp_path / "here" / "model").read_text() == "weights"
+    told = kinetic("jobs", "outputs", handle.job_id, "*.csv", "--to", str(tmp_path))
+    assert (told.code != 0, "has no file like '*.csv'" in told.err) == (True, True)
+
+
 def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp_path: Path) -> None:
     done = double.run_async(1)
     batch = double.run_async_map([1])
@@ -166,6 +181,7 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
         "jobs.result": ["jobs", "result", done.job_id],
         "jobs.logs": ["jobs", "logs", done.job_id],
         "jobs.explain": ["jobs", "explain", done.job_id],
+        "jobs.outputs": ["jobs", "outputs", done.job_id],
         "jobs.watch": ["jobs", "watch", done.job_id],
         "jobs.cancel": ["jobs", "cancel", done.job_id],
         "jobs.cleanup": ["jobs", "cleanup", done.job_id],
@@ -184,7 +200,8 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
         "config": ["config"],
         "reap": ["reap"],
     }
-    assert calls.keys() == SCHEMAS.keys()
+    needs_a_cluster = {"build-image"}
+    assert calls.keys() | needs_a_cluster == SCHEMAS.keys()
     for schema, words in calls.items():
         told = kinetic(*words, "--json")
         assert told.json.keys() == {"schema", *SCHEMAS[schema]}, told

@@ -1,0 +1,41 @@
+"""`kinetic build-image`: base images for jobs that install their dependencies when they start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kinetic_core.cli.output import printable
+from kinetic_core.cli.root import app
+from kinetic_core.cli.session import Session, verb
+
+
+@verb(
+    app,
+    "build-image",
+    examples=["kinetic build-image", "kinetic build-image --category tpu --repo us-docker.pkg.dev/p/images"],
+)
+def build_image(
+    session: Session,
+    repo: Annotated[
+        str | None, typer.Option(help="LOCATION-docker.pkg.dev/PROJECT/NAME, or ACCOUNT/NAME on Docker Hub")
+    ] = None,
+    category: Annotated[list[str] | None, typer.Option(help="cpu, gpu or tpu; all without it")] = None,
+    tag: Annotated[str | None, typer.Option(help="instead of this version")] = None,
+    dockerfile: Annotated[Path | None, typer.Option(help="a file to build instead of ours")] = None,
+) -> None:
+    """Build and publish base images for container_image="prebuilt"."""
+    from kinetic_core.image.publishing import KINDS
+    from kinetic_core.image.publishing import build_image as build
+
+    def show(line: str) -> None:
+        typer.echo(printable(line), err=True)
+
+    images = build(repo, category or KINDS, tag=tag, dockerfile=dockerfile, progress=show)
+    if session.output.as_json:
+        session.output.json("build-image", {"images": images})
+    else:
+        for kind, uri in images.items():
+            session.output.line(f"{kind}: {uri}")
