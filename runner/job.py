@@ -12,7 +12,10 @@ class BadEnvironment(ValueError):
 
 @dataclass(frozen=True)
 class Job:
-    """One attempt of one job, as its container sees it."""
+    """One attempt of one job, as its container sees it.
+
+    Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods.
+    """
 
     store_uri: str
     job_id: str
@@ -28,6 +31,8 @@ class Job:
     grace: float
     backend: str
     volumes_dir: str | None
+    host: int = 0
+    hosts: int = 1
 
     @property
     def attempt(self) -> int:
@@ -66,6 +71,8 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             grace=float(environ.get("KINETIC_GRACE_SECONDS") or 30),
             backend=environ.get("KINETIC_BACKEND", ""),
             volumes_dir=environ.get("KINETIC_VOLUMES_DIR"),
+            host=int(environ.get("KINETIC_HOST_INDEX") or 0),
+            hosts=int(environ.get("KINETIC_HOST_COUNT") or 1),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
