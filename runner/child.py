@@ -10,6 +10,7 @@ import gc
 import io
 import os
 import pickle
+import signal
 import sys
 import time
 from typing import Any
@@ -22,12 +23,20 @@ from .world import World, make_world
 
 OUTCOME_FILE = "outcome"
 TIMES_FILE = "times"
+STACKS_FILE = "stacks"
+STACKS_SIGNAL = signal.SIGUSR2
+"""In a slice: makes the child write where all its threads are, whatever they are in."""
+_LEAVE_SECONDS = 5
 
 
 def run_child(job: Job, store: Store) -> None:
     """Run the attempt's user code; never returns to the caller's flow of control with an exception."""
     faulthandler.enable()  # a segfault then says where, in the log
     sys.path.append(os.path.join(os.path.dirname(__file__), wire.SPARE))
+
+    if job.hosts > 1:
+        stacks = os.open(os.path.join(job.work_dir, STACKS_FILE), os.O_WRONLY | os.O_CREAT)
+        faulthandler.register(STACKS_SIGNAL, stacks)
     phase = "download"
     header: dict[str, Any] = {}
     try:
@@ -60,12 +69,12 @@ def run_child(job: Job, store: Store) -> None:
         return
     gc.enable()  # the bootstrap stopped it while modules were loaded
     _note_time(job, "user_started")
-    outcome = _call(function, args, kwargs, list(header["modules"]))
+    outcome = _call(job, function, args, kwargs, list(header["modules"]))
     _note_time(job, "user_finished")
     _leave(job, outcome)
 
 
-def _call(function: Any, args: Any, kwargs: Any, modules: list[str]) -> Outcome:
+def _call(job: Job, function: Any, args: Any, kwargs: Any, modules: list[str]) -> Outcome:
     try:
         value = function(*args, **kwargs)
         if hasattr(value, "cr_frame") and hasattr(value, "__await__"):
@@ -74,7 +83,7 @@ def _call(function: Any, args: Any, kwargs: Any, modules: list[str]) -> Outcome:
             value = asyncio.run(value)
     except BaseException as exc:  # noqa: BLE001  whatever user code raises is the outcome
         return results.raised(exc, "execute", modules)
-    return results.succeeded(value, modules)
+    return results.succeeded(value if job.host == 0 else None, modules)  # of a slice, host 0's value counts
 
 
 def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -179,3 +188,6 @@ def _leave(job: Job, outcome: Outcome) -> None:
         stream.write(outcome.to_frame({}))
     os.rename(path + ".part", path)
     results.flush_streams()
+    if job.hosts > 1 and outcome.state != "succeeded":
+        # Distributed libraries wait in their exit handlers for hosts that will not come.
+        signal.alarm(_LEAVE_SECONDS)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import time
 
 from . import memory, wire
+from .child import TIMES_FILE
+from .job import Job
 from .outcome import Outcome
 from .watch import Ending
 
@@ -36,10 +41,31 @@ def death(
     return Outcome("failed", "none", {}, failure)
 
 
-def peak_memory() -> int:
+def facts(job: Job, started: float) -> dict[str, object]:
+    """Which attempt it was, where and when: what the header of its outcome tells besides."""
+    return {
+        "job_id": job.job_id,
+        "attempt": job.attempt,
+        "pod_uid": job.pod_uid,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "peak_memory": _peak_memory(),
+        "times": {"started": started, **times(job), "finished": time.time()},
+    }
+
+
+def times(job: Job) -> dict[str, float]:
+    """When what began, in Unix seconds, as far as it was noted."""
+    try:
+        with open(os.path.join(job.work_dir, TIMES_FILE)) as stream:
+            pairs = [line.split() for line in stream]
+    except OSError:
+        return {}
+    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _peak_memory() -> int:
     """The most memory that any one process of user code had, in bytes."""
     import resource
-    import sys
 
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of either system
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit

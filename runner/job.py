@@ -12,7 +12,10 @@ class BadEnvironment(ValueError):
 
 @dataclass(frozen=True)
 class Job:
-    """One attempt of one job, as its container sees it."""
+    """One attempt of one job, as its container sees it.
+
+    Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods.
+    """
 
     store_uri: str
     job_id: str
@@ -28,9 +31,9 @@ class Job:
     grace: float
     backend: str
     volumes_dir: str | None
-    cache_dir: str | None
-    shard: tuple[int, int]
-    """This host's number and how many hosts the job has."""
+    cache_dir: str | None = None
+    host: int = 0
+    hosts: int = 1
 
     @property
     def attempt(self) -> int:
@@ -70,7 +73,8 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             backend=environ.get("KINETIC_BACKEND", ""),
             volumes_dir=environ.get("KINETIC_VOLUMES_DIR"),
             cache_dir=environ.get("KINETIC_CACHE_DIR"),
-            shard=(int(environ.get("JOB_COMPLETION_INDEX") or 0), int(environ.get("KINETIC_HOSTS") or 1)),
+            host=int(environ.get("KINETIC_HOST_INDEX") or 0),
+            hosts=int(environ.get("KINETIC_HOST_COUNT") or 1),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

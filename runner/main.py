@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable
 
 from . import wire
-from .child import OUTCOME_FILE, TIMES_FILE, run_child
-from .evidence import death, peak_memory
+from .child import OUTCOME_FILE, run_child
+from .evidence import death, facts
+from .gang import Gang
 from .job import BadEnvironment, Job, take_job
 from .memory import MemoryGauge
 from .outcome import Outcome
 from .results import flush_streams
 from .store import Store, StoreUnavailable, open_store
 from .tee import LogTee
+from .together import OtherHosts, committed_code, run_together
 from .watch import Ending, Signals, watch_child
 
 
@@ -35,6 +37,9 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         refused = _refusal(job, store)
         if refused is not None:
             return refused
+        if job.hosts > 1:
+            other = opener(job.store_uri)
+            return run_together(job, store, other, lambda others: _run(job, store, others), started)
         if job.ignored_count > job.infrastructure_retries:
             return _publish(job, store, _worn_out(job), Ending(None, None, False), started)
         os.makedirs(job.work_dir, exist_ok=True)
@@ -49,12 +54,14 @@ def _refusal(job: Job, store: Store) -> int | None:
     """Claim the attempt; an exit code if it is not ours to run."""
     committed = _committed(job, store)
     if committed is not None:
+        if job.hosts > 1:
+            Gang(job, store).close()  # whoever committed it may have died before telling the others
         return committed
     if _exists(store, wire.cancel_object(job.job_id)):
         sys.stderr.write("kinetic: cancelled before it started\n")
         return wire.EXIT_NEVER_RETRY
     claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
-    if store.create(wire.claim_object(job.job_id, job.attempt), claim):
+    if store.create(wire.claim_object(job.job_id, job.attempt, job.host), claim):
         return None
     sys.stderr.write(f"kinetic: attempt {job.attempt} is claimed by another pod\n")
     return wire.EXIT_FENCED
@@ -69,15 +76,13 @@ def _worn_out(job: Job) -> Outcome:
 
 def _committed(job: Job, store: Store) -> int | None:
     """The exit code that agrees with an outcome which is committed already."""
-    try:
-        header, _ = wire.decode_frame(store.read(wire.result_object(job.job_id)))
-    except LookupError:
-        return None
-    sys.stderr.write("kinetic: the outcome is committed already\n")
-    return wire.EXIT_SUCCEEDED if header.get("state") == "succeeded" else wire.EXIT_NEVER_RETRY
+    code = committed_code(job, store)
+    if code is not None:
+        sys.stderr.write("kinetic: the outcome is committed already\n")
+    return code
 
 
-def _run(job: Job, store: Store) -> tuple[Outcome, Ending]:
+def _run(job: Job, store: Store, others: OtherHosts | None = None) -> tuple[Outcome, Ending]:
     reading, writing = os.pipe()
     sys.stdout.flush()
     signals = Signals()
@@ -89,7 +94,11 @@ def _run(job: Job, store: Store) -> tuple[Outcome, Ending]:
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
     gauge = MemoryGauge()
-    ending = watch_child(child, tee, job.grace, signals, gauge)
+    if others is not None:
+        others.watch(signals)
+    ending = watch_child(child, tee, job.grace, signals, gauge, others)
+    if others is not None:
+        others.close()
     try:
         with open(os.path.join(job.work_dir, OUTCOME_FILE), "rb") as stream:
             outcome = Outcome.from_frame(stream.read())
@@ -148,15 +157,7 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
     over = (not infrastructure and job.is_last_try) or not outcome.retry
     over = over or (infrastructure and job.is_last_restart)
     final = outcome.state == "succeeded" or (over and not interrupted)
-    facts: dict[str, object] = {
-        "job_id": job.job_id,
-        "attempt": job.attempt,
-        "pod_uid": job.pod_uid,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "peak_memory": peak_memory(),
-        "times": {"started": started, **_times(job), "finished": time.time()},
-    }
-    frame = outcome.to_frame(facts, job.outcome_key)
+    frame = outcome.to_frame(facts(job, started), job.outcome_key)
     if not final:
         store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
     elif not store.create(wire.result_object(job.job_id), frame, outcome.state):
@@ -174,15 +175,6 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
 
 def _is_infrastructure(outcome: Outcome) -> bool:
     return outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CONTROL_PLANE
-
-
-def _times(job: Job) -> dict[str, float]:
-    try:
-        with open(os.path.join(job.work_dir, TIMES_FILE)) as stream:
-            pairs = [line.split() for line in stream]
-    except OSError:
-        return {}
-    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
 
 
 def _exists(store: Store, name: str) -> bool:

@@ -79,7 +79,7 @@ class LogTee:
         A write that failed may have arrived: its object is then tried again as it was, never with more in it.
         """
         size = self._unsure or len(self._pending)
-        name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence)
+        name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence, self._job.host)
         self._last = time.monotonic()
         try:
             self._store.create(name, bytes(self._pending[:size]))

@@ -7,6 +7,7 @@ import select
 import signal
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 from .memory import MemoryGauge
 from .tee import LogTee
@@ -23,6 +24,13 @@ class Ending:
     exit_code: int | None
     signal: int | None
     terminated: bool
+
+
+class Company(Protocol):
+    """Others that this process's child runs together with."""
+
+    def look(self, child: int, terminated: bool) -> float | None:
+        """Called with every turn; how many seconds the child still has, if it must end for their sake."""
 
 
 class Signals:
@@ -49,18 +57,31 @@ class Signals:
         os.close(self.descriptor)
         os.close(self._waker)
 
+    def wake(self) -> None:
+        """Make `descriptor` readable, from a thread."""
+        os.write(self._waker, b"\0")
 
-def watch_child(child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge) -> Ending:
+
+def watch_child(
+    child: int,
+    tee: LogTee,
+    grace: float,
+    signals: Signals,
+    gauge: MemoryGauge,
+    company: Company | None = None,
+) -> Ending:
     """Pump the child's output, and look at the memory, until it is dead.
 
     SIGTERM and SIGINT are passed on to the child; if it has not ended `grace` seconds later, less what
-    publishing takes, it is killed.
+    publishing takes, it is killed. So it is when its company must end, in the time that then is left.
     """
-    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge))
+    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge, company))
     return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
 
 
-def _until_dead(child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge) -> int:
+def _until_dead(
+    child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge, company: Company | None
+) -> int:
     deadline: float | None = None
     open_pipe = True
     while True:
@@ -77,6 +98,10 @@ def _until_dead(child: int, tee: LogTee, grace: float, signals: Signals, gauge: 
             return status
         if signals.told and deadline is None:
             deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
+            os.kill(child, signal.SIGTERM)
+        left = company.look(child, bool(signals.told)) if company else None
+        if left is not None and deadline is None:
+            deadline = time.monotonic() + left
             os.kill(child, signal.SIGTERM)
         if deadline is not None and time.monotonic() >= deadline:
             os.kill(child, signal.SIGKILL)

@@ -48,6 +48,8 @@ EXIT_INTERRUPTED = 143
 """The runner was asked to stop (SIGTERM) before the function had ended: 128 + 15, as a shell would say."""
 EXIT_UNPUBLISHED = 67
 """The outcome could not be written to the store. An infrastructure restart may mend it."""
+EXIT_REGROUP = 68
+"""All hosts of the slice start anew together; the gang itself counts whose fault it was."""
 
 
 class FailureClass(StrEnum):
@@ -187,16 +189,26 @@ def result_object(job_id: str) -> str:
     return f"jobs/{job_id}/result"
 
 
-def claim_object(job_id: str, attempt: int) -> str:
-    return f"jobs/{job_id}/attempts/{attempt}/claim.json"
+def claim_object(job_id: str, attempt: int, host: int = 0) -> str:
+    return f"{_attempt(job_id, attempt, host)}/claim.json"
 
 
-def attempt_outcome_object(job_id: str, attempt: int) -> str:
-    return f"jobs/{job_id}/attempts/{attempt}/outcome"
+def attempt_outcome_object(job_id: str, attempt: int, host: int = 0) -> str:
+    return f"{_attempt(job_id, attempt, host)}/outcome"
 
 
-def log_object(job_id: str, attempt: int, sequence: int) -> str:
-    return f"jobs/{job_id}/attempts/{attempt}/log/{sequence:08d}"
+def log_object(job_id: str, attempt: int, sequence: int, host: int = 0) -> str:
+    return f"{_attempt(job_id, attempt, host)}/log/{sequence:08d}"
+
+
+def _attempt(job_id: str, attempt: int, host: int) -> str:
+    """Where the n-th pod of a host keeps what is its own."""
+    return f"jobs/{job_id}/attempts/{attempt}" + (f"/hosts/{host}" if host else "")
+
+
+def gang_object(job_id: str, generation: int, name: str) -> str:
+    """What the hosts of a slice tell each other: see the runner's gang.py."""
+    return f"jobs/{job_id}/gang/{generation}/{name}"
 
 
 def cancel_object(job_id: str) -> str:

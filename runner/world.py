@@ -21,12 +21,12 @@ class World:
             os.path.join(job.cache_dir or job.work_dir, "data"),
             store,
             shared=job.cache_dir is not None,
-            shard=job.shard,
+            shard=(job.host, job.hosts),
         )
         self._project = DataFolder(job.work_dir, store, shared=False)
         self._volumes = job.volumes_dir
         self._store = store
-        self._shard = job.shard
+        self._shard = (job.host, job.hosts)
 
     def data(self, source: Source) -> str:
         """The path of a data directory, or of the one file in it."""

@@ -21,8 +21,10 @@ from kinetic_core.cluster.names import (
     IGNORED_COUNT,
     JOB_ID,
     QUEUE,
+    SLICE,
     SPEC_DIGEST,
 )
+from kinetic_core.cluster.slices import slice_environment, slice_placement
 from kinetic_core.model.job import JobReference, JobSpec
 
 _RESERVATION = "cloud.google.com/reservation-name"
@@ -64,6 +66,8 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     labels = {**spec.pod.labels, "app": "kinetic", JOB_ID: reference.job_id}
     if spec.group_id is not None:
         labels[GROUP_ID] = spec.group_id
+    if _is_slice(spec):
+        labels[SLICE] = "true"
     annotations = {SPEC_DIGEST: reference.spec_digest, FUNCTION: reference.func_name}
     job: dict[str, Any] = {
         "completionMode": "Indexed",
@@ -109,7 +113,7 @@ def _failure_rules() -> list[dict[str, Any]]:
     return [
         exits("FailIndex", [wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED]),
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        exits("Ignore", [wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED]),
+        exits("Ignore", [wire.EXIT_UNPUBLISHED, wire.EXIT_REGROUP, wire.EXIT_INTERRUPTED]),
     ]
 
 
@@ -154,7 +158,12 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
         pod["tolerations"] = tolerations
     if spec.pod.priority_class is not None:
         pod["priorityClassName"] = spec.pod.priority_class
-    return pod
+    return {**pod, **slice_placement(reference.job_id)} if _is_slice(spec) else pod
+
+
+def _is_slice(spec: JobSpec) -> bool:
+    """Whether several hosts run it together; the local backend runs everything as one process."""
+    return spec.accelerator.hosts > 1 and spec.backend != "local"
 
 
 def _security(spec: JobSpec) -> dict[str, Any]:
@@ -198,7 +207,6 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_ACCELERATOR": str(spec.accelerator),
         "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
         "KINETIC_BACKEND": reference.backend,
-        "KINETIC_HOSTS": str(spec.accelerator.hosts),
         **delivery.surroundings.environment,
     }
     if spec.pod.cache_volume is not None:
@@ -220,4 +228,5 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         }
         for name, place in spec.pod.cluster_secrets.items()
     ]
-    return plain + downward + secrets
+    hosts = slice_environment(reference.k8s_name, spec.accelerator.hosts) if _is_slice(spec) else []
+    return plain + downward + hosts + secrets

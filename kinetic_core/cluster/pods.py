@@ -11,7 +11,7 @@ from typing import Any
 
 from kinetic_core._runner import memory
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT, IGNORED_COUNT, UNSCHEDULABLE
+from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT, HOST_INDEX, IGNORED_COUNT, UNSCHEDULABLE
 
 Object = Mapping[str, Any]
 
@@ -32,6 +32,11 @@ def attempt_of(pod: Object) -> int:
     """How many attempts of its index ended before this pod's."""
     annotations = pod["metadata"].get("annotations") or {}
     return sum(int(annotations.get(name) or 0) for name in (FAILED_COUNT, IGNORED_COUNT))
+
+
+def host_of(pod: Object) -> int:
+    """Which host of its slice it is; 0 for a job of one."""
+    return int((pod["metadata"].get("annotations") or {}).get(HOST_INDEX) or 0)
 
 
 def container_state(pod: Object) -> Mapping[str, Any]:

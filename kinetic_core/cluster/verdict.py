@@ -20,6 +20,7 @@ from kinetic_core.cluster.pods import (
     terminated,
     why_waiting,
 )
+from kinetic_core.cluster.slice_verdict import missing_host, telling_pod
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
 
@@ -33,6 +34,7 @@ _REASONS = {
 _EXITS = {
     wire.EXIT_USER_ERROR: (FailureClass.USER_ERROR, "the function failed"),
     wire.EXIT_NEVER_RETRY: (FailureClass.CONFIGURATION, "the runner could not start the function"),
+    wire.EXIT_REGROUP: (FailureClass.PREEMPTED, "the hosts of the slice had to start anew"),
     wire.EXIT_FENCED: (FailureClass.CONTROL_PLANE, "another pod had claimed the attempt"),
     wire.EXIT_UNPUBLISHED: (FailureClass.CONTROL_PLANE, "the outcome could not be stored"),
 }
@@ -71,6 +73,8 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     if worn := _own_use_exceeded(job, newest):
         return replace(seen, reason="Evicted", message=worn.message, failure=worn)
     running = next((pod for pod in reversed(newest) if "running" in container_state(pod)), None)
+    if running is not None and (missing := missing_host(job, newest)):
+        return replace(seen, reason=missing[0], message=missing[1], failure=missing[2])
     if running is not None:
         reason, message = _how_running(running)
         return replace(seen, status=JobStatus.RUNNING, reason=reason, message=message)
@@ -123,14 +127,14 @@ def _own_use_exceeded(job: Object, pods: Sequence[Object]) -> Failure | None:
 
 def _failure(condition: Object, pods: Sequence[Object]) -> Failure:
     """How a failed Job failed: its own reason if that says it, else how its last container ended."""
-    pod = pods[-1] if pods else None
+    pod = telling_pod(pods)
     reason, message = condition.get("reason") or "", condition.get("message") or ""
     ended = terminated(pod) or {}
     code = ended.get("exitCode")
     signal = ended.get("signal") or (code - 128 if isinstance(code, int) and code > 128 else None)
     if reason in _REASONS:
         return Failure(_REASONS[reason], message or reason, exit_code=code, signal=signal)
-    if evicted := evicted_for_own_use(pods[-1:]):
+    if evicted := evicted_for_own_use([pod] if pod else []):
         return replace(evicted[0], exit_code=code, signal=signal)
     if pod is not None and (text := out_of_memory(pod)):
         return Failure(FailureClass.OUT_OF_MEMORY, text, exit_code=code, signal=signal)

@@ -12,12 +12,20 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import SELECTOR, Informer, with_refusal
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
-from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, JOB_ID, JOB_NAME, SPEC_DIGEST
-from kinetic_core.cluster.pods import attempt_of
+from kinetic_core.cluster.names import (
+    CANCELLED,
+    FAILED_CREATE,
+    HOSTS_SERVICE,
+    JOB_ID,
+    JOB_NAME,
+    SLICE,
+    SPEC_DIGEST,
+)
+from kinetic_core.cluster.pods import attempt_of, host_of
+from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import (
-    BackendUnavailable,
     ClusterError,
     ClusterUnreachable,
     ConfigurationError,
@@ -69,12 +77,8 @@ class GkeBackend:
         return f"gke:{self._target}:{self._supply}:{self._settings.storage_emulator_host}:{self.store.uri}"
 
     def check(self, spec: JobSpec) -> tuple[str, ...]:
-        """Refuse slices of several hosts, and a job without an image."""
-        if spec.accelerator.hosts > 1:
-            raise BackendUnavailable(
-                f"accelerator={str(spec.accelerator)!r} is {spec.accelerator.hosts} hosts; this version runs "
-                "jobs of one"
-            )
+        """Nothing is refused here: what no node can run is told once the cluster has seen it."""
+        del spec
         return ()
 
     def check_output_dir(self, place: str) -> None:
@@ -96,6 +100,8 @@ class GkeBackend:
         """Create the Job; a create whose answer was lost is resolved by reading back."""
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         digest = manifest["metadata"]["annotations"][SPEC_DIGEST]
+        if SLICE in manifest["metadata"]["labels"]:
+            self._name_hosts(namespace)
         give_up = time.monotonic() + _CREATE_SECONDS
         while True:
             try:
@@ -193,11 +199,28 @@ class GkeBackend:
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         return _informer(self._target, namespace).changes(since if isinstance(since, int) else None)
 
-    def log(self, namespace: str, job_id: str, attempt: int, offset: int) -> bytes | None:
+    def log(self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0) -> bytes | None:
         """Followed on the node while the container runs; afterwards what its runner kept in the store."""
         found = self.get(namespace, job_id)
-        pod = next((pod for pod in found[1] if attempt_of(pod) == attempt), None) if found else None
+        pods = found[1] if found else []
+        pod = next((pod for pod in pods if (attempt_of(pod), host_of(pod)) == (attempt, host)), None)
         return None if pod is None else self._logs.read(namespace, job_id, pod, offset)
+
+    def _name_hosts(self, namespace: str) -> None:
+        """Make the Service by which hosts find each other, unless the namespace has it."""
+        if self._api.get("Service", namespace, HOSTS_SERVICE) is not None:
+            return
+        try:
+            self._api.create("Service", namespace, HOSTS_SERVICE_MANIFEST)
+        except ClusterError as exc:
+            if exc.status == 403:
+                raise ConfigurationError(
+                    f"namespace {namespace!r} has no Service {HOSTS_SERVICE!r}, by which the hosts of a "
+                    f"slice find each other, and this account may not make it: {exc}. "
+                    "See docs/guides/multi-host.md"
+                ) from exc
+            if exc.status != 409:  # another submitter was quicker
+                raise
 
     def _events(self, namespace: str, selector: str) -> list[Object]:
         try:

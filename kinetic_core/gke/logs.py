@@ -13,7 +13,7 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import CONTAINER
-from kinetic_core.cluster.pods import attempt_of, is_silent, terminated
+from kinetic_core.cluster.pods import attempt_of, host_of, is_silent, terminated
 from kinetic_core.errors import ClusterError, ObjectNotFound
 from kinetic_core.gke.pod_logs import PodLog
 from kinetic_core.storage.protocol import ObjectStore
@@ -26,6 +26,7 @@ _RUNNERS_OWN = (
     wire.EXIT_USER_ERROR,
     wire.EXIT_NEVER_RETRY,
     wire.EXIT_FENCED,
+    wire.EXIT_REGROUP,
     wire.EXIT_INTERRUPTED,
 )
 """Exit codes before which the runner has stored the whole log."""
@@ -49,7 +50,7 @@ class JobLogs:
 
     def _running(self, namespace: str, job_id: str, pod: Mapping[str, Any], offset: int) -> bytes:
         name = pod["metadata"]["name"]
-        kept = self._kept.setdefault(name, _KeptLog(self._store, job_id, attempt_of(pod)))
+        kept = self._kept.setdefault(name, _KeptLog(self._store, job_id, pod))
         follower = self._followers.get(name)
         if is_silent(pod):
             return kept.read(offset)
@@ -65,7 +66,7 @@ class JobLogs:
         self._kept.pop(name, None)
         if name in self._ended:
             return self._ended[name]
-        text = _KeptLog(self._store, job_id, attempt_of(pod)).read(0)
+        text = _KeptLog(self._store, job_id, pod).read(0)
         if not text or (terminated(pod) or {}).get("exitCode") not in _RUNNERS_OWN:
             try:
                 text = _joined(text, self._api.pod_log(namespace, name, CONTAINER) or b"")
@@ -78,10 +79,11 @@ class JobLogs:
 
 
 class _KeptLog:
-    """What the runner of one attempt has stored of its log, chunk by chunk."""
+    """What the runner in one pod has stored of its log, chunk by chunk."""
 
-    def __init__(self, store: ObjectStore, job_id: str, attempt: int) -> None:
-        self._store, self._job_id, self._attempt = store, job_id, attempt
+    def __init__(self, store: ObjectStore, job_id: str, pod: Mapping[str, Any]) -> None:
+        self._store, self._job_id = store, job_id
+        self._attempt, self._host = attempt_of(pod), host_of(pod)
         self._text = bytearray()
         self._next = 0
         self._ask_at = 0.0
@@ -101,7 +103,9 @@ class _KeptLog:
 
     def _take(self) -> bool:
         try:
-            self._text += self._store.read(wire.log_object(self._job_id, self._attempt, self._next))
+            self._text += self._store.read(
+                wire.log_object(self._job_id, self._attempt, self._next, self._host)
+            )
         except ObjectNotFound:
             return False
         self._next += 1

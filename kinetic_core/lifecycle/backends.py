@@ -72,8 +72,8 @@ class Backend(Protocol):
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         """A token for now and the ids of jobs that changed since another one; None for "any may have"."""
 
-    def log(self, namespace: str, job_id: str, attempt: int, offset: int) -> bytes | None:
-        """What the attempt's container printed from a byte offset on; None if nothing is kept here."""
+    def log(self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0) -> bytes | None:
+        """What a host's attempt printed from a byte offset on; None if nothing is kept here."""
 
 
 def open_backend(name: str, settings: Settings) -> Backend:
@@ -123,8 +123,9 @@ def named_cluster(settings: Settings) -> Target:
 
 
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
-    """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else by the number of hosts."""
-    return asked or settings.backend or ("pathways" if hosts > 1 else "gke")
+    """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else the cluster."""
+    del hosts  # a slice of several is a Job like any other
+    return asked or settings.backend or "gke"
 
 
 def known_backend(asked: str | None, settings: Settings, job_id: str = "") -> Backend:

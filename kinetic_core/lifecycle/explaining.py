@@ -10,7 +10,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.names import CONTAINER
-from kinetic_core.cluster.pods import attempt_of
+from kinetic_core.cluster.pods import attempt_of, host_of
 from kinetic_core.cluster.verdict import seconds
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.lifecycle.backends import backend_of
@@ -23,6 +23,7 @@ _ADVICE = {
     "scale-up": "a node pool grew for it: minutes; a pool that keeps a node needs none of them",
     "container": "the node made the container",
     "image": "the node pulled the image: a smaller one, or image streaming, is quicker",
+    "hosts": "it waited for the other hosts of its slice: their nodes, their images",
     "start": "the runner fetched the project and its data; less data, or fewer files, is quicker",
     "function": "your own code",
     "result": "the outcome was stored; a smaller result is quicker",
@@ -37,8 +38,8 @@ _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled":
 class Phase:
     """A stretch of a job's life. `began` is Unix seconds, `seconds` its length so far.
 
-    `name`: queue, scheduling, scale-up, image, container, start, function, result, or replacement (between
-    attempts).
+    `name`: queue, scheduling, scale-up, image, container, hosts (of a slice), start, function, result, or
+    replacement (between attempts).
     """
 
     name: str
@@ -71,7 +72,7 @@ class Explanation:
 
 
 def explain(reference: JobReference) -> Explanation:
-    """Look at the job and at what its last attempt stored."""
+    """Look at the job and at what its last attempt stored; of a slice, at host 0, or the one that failed."""
     backend = backend_of(reference)
     observation = observe(reference)
     found = backend.get(reference.namespace, reference.job_id)
@@ -80,6 +81,8 @@ def explain(reference: JobReference) -> Explanation:
     except ObjectNotFound:
         header = {}
     job, pods = found if found is not None else ({}, [])
+    told = header.get("host") or 0
+    pods = [pod for pod in pods if host_of(pod) == told]
     events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
     submitted = datetime.fromisoformat(reference.created_at).timestamp()
     return Explanation(
@@ -108,7 +111,9 @@ def phases(
         marks += _event_marks(pod, attempt_of(pod), events)
     if told is not None:
         named = {"started": "start", "user_started": "function", "user_finished": "result"}
-        if any(mark[1:] == ("start", told) for mark in marks):
+        if "gathered" in times:
+            named |= {"started": "hosts", "gathered": "start"}
+        elif any(mark[1:] == ("start", told) for mark in marks):
             del named["started"]  # the container's own start is earlier
         marks += [(times[key], name, told) for key, name in named.items() if key in times]
     # Only by time: of marks in the same second, the later phase stands later in the list.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle import collecting, ending, logs, observing
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.model.job import JobObservation, JobReference
@@ -71,10 +72,18 @@ class JobHandle(JobReference):
 
         return explain(self)
 
-    def logs(self, follow: bool = False) -> str | None:
-        """What the job printed; with `follow`, print it to stdout as it comes until the job ends."""
+    def logs(self, follow: bool = False, host: int | None = None) -> str | None:
+        """What the job printed; with `follow`, print it to stdout as it comes until the job ends.
+
+        Of a slice of several hosts, each line begins with its host. `host` gives one host's log, as it is.
+        """
+        if host is not None and (follow or host not in range(logs.host_count(self))):
+            raise InvalidRequest(
+                f"host={host!r}: {self.job_id} has hosts 0 to {logs.host_count(self) - 1}, and the log of "
+                "one alone is not followed"
+            )
         if not follow:
-            return logs.read_log(backend_of(self), self, self.observe().attempt)
+            return logs.read_log(backend_of(self), self, self.observe().attempt, host)
         ended = threading.Event()
         subscription = observing.watch(self, lambda seen: ended.set() if seen.is_terminal else None)
         try:
@@ -86,7 +95,8 @@ class JobHandle(JobReference):
 
     def tail(self, n: int = 100) -> str:
         """The last `n` lines the job printed."""
-        text = logs.read_attempt(backend_of(self), self, self.observe().attempt).decode(errors="replace")
+        attempt = self.observe().attempt
+        text = logs.read_log(backend_of(self), self, attempt, first=attempt)
         return "\n".join(text.splitlines()[-n:]) if n > 0 else ""
 
     def result(
@@ -161,8 +171,6 @@ class JobHandle(JobReference):
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None) -> Any:
         """Attach a debugger to a job started with `debug=True`."""
         del local_port, working_dir
-        from kinetic_core.errors import InvalidRequest
-
         raise InvalidRequest(
             f"{self.job_id} was not started with debug=True, which this version does not have"
         )

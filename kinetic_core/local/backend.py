@@ -185,8 +185,8 @@ class LocalBackend:
         except FileNotFoundError:
             return None, None
 
-    def log(self, namespace: str, job_id: str, attempt: int, offset: int) -> bytes | None:
-        del namespace  # job ids are unique in a store
+    def log(self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0) -> bytes | None:
+        del namespace, host  # job ids are unique in a store; here every job is one process
         try:
             with open(self._layout.log(job_id, attempt), "rb") as stream:
                 stream.seek(offset)

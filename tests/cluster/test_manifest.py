@@ -13,6 +13,8 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.cluster.names import HOST_INDEX
+from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.model.accelerators import parse_accelerator
 from kinetic_core.model.job import BucketMount, JobReference, JobSpec, PodOptions
 
@@ -59,6 +61,26 @@ def test_one_pod_per_host() -> None:
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
     assert container(job)["resources"]["limits"]["google.com/tpu"] == "4"
     assert job["spec"]["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x4"
+
+
+def test_hosts_of_a_slice_know_themselves_and_each_other() -> None:
+    job = manifest("tpu-v5p-8")
+    pod = job["spec"]["template"]["spec"]
+    told = {each["name"]: each.get("value") or each["valueFrom"] for each in container(job)["env"]}
+    hosts = told["TPU_WORKER_HOSTNAMES"].split(",")
+    assert hosts == [f"kinetic-job-0123456789abcdef-{index}.{pod['subdomain']}" for index in (0, 1)]
+    assert told["JAX_COORDINATOR_ADDRESS"].startswith(hosts[0] + ":")
+    assert told["TPU_WORKER_ID"] == told["JAX_PROCESS_ID"] == told["KINETIC_HOST_INDEX"]
+    assert HOST_INDEX in told["TPU_WORKER_ID"]["fieldRef"]["fieldPath"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert HOSTS_SERVICE_MANIFEST["spec"]["selector"].items() <= labels.items()
+    assert {"podAffinity", "podAntiAffinity"} == set(pod["affinity"])
+
+
+def test_a_slice_is_one_process_here() -> None:
+    spec = JobSpec("f", parse_accelerator("tpu-v5p-8"), "local")
+    job = job_manifest(spec, reference(backend="local"), DELIVERY)
+    assert "KINETIC_HOST_COUNT" not in {each["name"] for each in container(job)["env"]}
 
 
 def test_a_spot_gpu_tolerates_both_taints() -> None:

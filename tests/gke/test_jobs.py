@@ -51,6 +51,11 @@ def greet(name: str) -> str:
     return f"hello {name}"
 
 
+@kinetic_core.run(accelerator="tpu-v5p-8")
+def greet_from_two(name: str) -> str:
+    return f"hello {name}"
+
+
 @on_cpu
 def sleep(seconds: float) -> str:
     import time
@@ -256,6 +261,7 @@ def test_the_documented_role_is_enough(
     monkeypatch.setenv("KINETIC_KUBECONFIG", gke["KINETIC_KUBECONFIG"].replace("admin", "developer"))
     try:
         assert greet("developer") == "hello developer"
+        assert greet_from_two("a slice") == "hello a slice"
         handle = sleep.run_async(600)
         running(handle)
         assert handle.logs() is not None

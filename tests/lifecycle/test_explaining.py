@@ -57,6 +57,14 @@ def test_of_marks_in_one_second_the_last_phase_counts() -> None:
     assert [(phase.name, phase.seconds) for phase in found] == [("queue", 1), ("function", 59)]
 
 
+def test_waiting_for_the_other_hosts_of_a_slice_is_told_apart() -> None:
+    times = {"started": 1012.0, "gathered": 1100.0, "user_started": 1101.0, "user_finished": 1111.0}
+    outcome = {"attempt": 0, "times": {**times, "finished": 1112.0}}
+    found = list(phases(1000.0, {}, [pod(0, 1001, 1002, 1010, 1112)], [], outcome, 2000.0))
+    named = [(phase.name, phase.seconds) for phase in found]
+    assert named[-5:] == [("start", 2), ("hosts", 88), ("start", 1), ("function", 10), ("result", 1)]
+
+
 def test_a_job_that_waits_is_explained_until_now() -> None:
     waiting = {"metadata": {"creationTimestamp": stamp(1002)}, "status": {}}
     found = list(phases(1000.0, {}, [waiting], [], {}, 1062.0))

@@ -1,0 +1,71 @@
+"""What the pods of a slice of several hosts need besides: names, each other's addresses, one node pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kinetic_core.cluster.names import HOST_INDEX, HOSTS_SERVICE, JOB_ID, NODE_POOL, SLICE
+
+COORDINATOR_PORT = 55527
+"""Where host 0's JAX process listens for the others: the port JAX itself takes on Kubernetes."""
+
+HOSTS_SERVICE_MANIFEST: Mapping[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": HOSTS_SERVICE, "labels": {"app": "kinetic"}},
+    "spec": {
+        "clusterIP": "None",
+        "selector": {SLICE: "true"},
+        "publishNotReadyAddresses": True,  # hosts find each other before they are ready
+    },
+}
+"""One for all slices of a namespace: it does nothing but give pods names, and outlives every job."""
+
+
+def slice_environment(name: str, hosts: int) -> list[dict[str, Any]]:
+    """Who this host is and where the others are, by the names that JAX and libtpu read.
+
+    `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` are all that JAX needs on TPUs. Elsewhere it reads
+    `JAX_COORDINATOR_ADDRESS` and is told the rest: https://docs.jax.dev/en/latest/multi_process.html
+    """
+    names = [f"{name}-{index}.{HOSTS_SERVICE}" for index in range(hosts)]
+    values = {
+        "KINETIC_HOST_COUNT": str(hosts),
+        "TPU_WORKER_HOSTNAMES": ",".join(names),
+        "JAX_COORDINATOR_ADDRESS": f"{names[0]}:{COORDINATOR_PORT}",
+        "JAX_NUM_PROCESSES": str(hosts),
+    }
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{HOST_INDEX}']"}}
+    plain = [{"name": key, "value": value} for key, value in values.items()]
+    own = ("KINETIC_HOST_INDEX", "TPU_WORKER_ID", "JAX_PROCESS_ID")
+    return plain + [{"name": key, "valueFrom": index} for key in own]
+
+
+def slice_placement(job_id: str) -> dict[str, Any]:
+    """All hosts in one node pool, which is one slice, and no other job's hosts there.
+
+    Two jobs that each held half of a slice would wait for each other for ever.
+    """
+    own = {"matchLabels": {JOB_ID: job_id}}
+    others = {
+        "matchExpressions": [
+            {"key": SLICE, "operator": "Exists"},
+            {"key": JOB_ID, "operator": "NotIn", "values": [job_id]},
+        ]
+    }
+    return {
+        "subdomain": HOSTS_SERVICE,
+        "affinity": {
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": NODE_POOL, "labelSelector": own}
+                ]
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": NODE_POOL, "labelSelector": others, "namespaceSelector": {}}
+                ]
+            },
+        },
+    }

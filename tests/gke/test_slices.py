@@ -1,0 +1,148 @@
+"""Jobs on a slice of two hosts, on two real nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import HOST_INDEX, JOB_ID
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("gke")
+on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
+
+
+def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, query)["items"]
+    return found
+
+
+@on_slice
+def meet() -> list[str]:
+    """Host 0 hears from host 1 over the network, by the names the environment gives."""
+    import os
+    import socket
+    import time
+
+    names = os.environ["TPU_WORKER_HOSTNAMES"].split(",")
+    print(f"worker {os.environ['TPU_WORKER_ID']}", flush=True)
+    if os.environ["TPU_WORKER_ID"] == "0":
+        with socket.create_server(("", 9000)) as server:
+            heard, _ = server.accept()
+            return [*names, heard.recv(100).decode()]
+    for _ in range(100):
+        try:
+            with socket.create_connection((names[0], 9000), timeout=5) as talk:
+                talk.sendall(b"hello from host 1")
+            break
+        except OSError:
+            time.sleep(0.2)
+    return []
+
+
+@on_slice
+def sleep(seconds: float) -> str:
+    import os
+    import time
+
+    print(f"generation {os.environ['KINETIC_IGNORED_COUNT']}", flush=True)
+    time.sleep(seconds)
+    return os.environ["KINETIC_IGNORED_COUNT"]
+
+
+def test_two_hosts_find_each_other_and_both_are_logged(api: ClusterApi) -> None:
+    handle = meet.run_async()
+    *names, heard = handle.result(stream_logs=False, cleanup=False)
+    assert heard == "hello from host 1"
+    assert len({pod["spec"]["nodeName"] for pod in pods(api, handle)}) == len(names) == 2
+    handle.cleanup(k8s=True, gcs=False)
+    assert (handle.logs() or "").splitlines() == ["[host 0] worker 0", "[host 1] worker 1"]
+    assert handle.logs(host=1) == "worker 1\n"
+    assert handle.tail(1) == "[host 1] worker 1"
+
+
+def test_one_hosts_failure_is_the_jobs_with_the_stacks_of_the_other() -> None:
+    @on_slice
+    def half() -> None:
+        import os
+        import time
+
+        if os.environ["TPU_WORKER_ID"] == "1":
+            raise KeyError("only here")
+        time.sleep(600)
+
+    handle = half.run_async()
+    with pytest.raises(KeyError, match="only here") as caught:
+        handle.result(stream_logs=False)
+    told = "".join(caught.value.__notes__)
+    assert "On host 1 of 2" in told
+    assert "in half" in told.partition("Meanwhile on host 0")[2]
+    handle.cleanup()
+
+
+def test_an_evicted_host_makes_all_start_anew(api: ClusterApi) -> None:
+    handle = sleep.run_async(15)
+    wait_for(lambda: "generation 0" in (handle.logs(host=1) or ""), 60)
+    evicted = next(pod for pod in pods(api, handle) if pod["metadata"]["annotations"][HOST_INDEX] == "1")
+    api.delete("Pod", handle.namespace, evicted["metadata"]["name"])
+    assert handle.result(stream_logs=False, cleanup=False) == "1"
+    lines = (handle.logs() or "").splitlines()
+    assert [line for line in lines if line.startswith("[host 1]")][-1] == "[host 1] generation 1"
+    handle.cleanup()
+
+
+def test_a_host_without_a_node_is_named(api: ClusterApi) -> None:
+    api.patch("Node", "", "node-4", {"spec": {"unschedulable": True}})
+    try:
+        handle = sleep.run_async(1)
+        wait_for(lambda: "host" in handle.observe().message and "wait for it" in handle.observe().message, 60)
+        seen = handle.observe()
+        assert (seen.status, seen.reason) == (JobStatus.PENDING, "Unschedulable")
+    finally:
+        api.patch("Node", "", "node-4", {"spec": {"unschedulable": None}})
+    assert handle.result(stream_logs=False) == "0"
+
+
+def test_cancelling_stops_every_host(api: ClusterApi) -> None:
+    handle = sleep.run_async(600)
+    wait_for(lambda: handle.status() is JobStatus.RUNNING, 60)
+    handle.cancel()
+    assert [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Running"] == []
+    with pytest.raises(kinetic_core.errors.JobCancelled):
+        handle.result(stream_logs=False)
+    handle.cleanup()
+
+
+def test_jax_adds_up_over_both_hosts() -> None:
+    """A psum over two processes on their CPUs, with what the environment says."""
+
+    @on_slice
+    def add_up() -> tuple[bool, int, float]:
+        import os
+        import subprocess
+        import sys
+
+        target = os.environ["KINETIC_WORK_DIR"] + "/jax"
+        command = ["uv", "pip", "install", "-q", "--python", sys.executable, "--target", target, "jax"]
+        environment = {**os.environ, "UV_CACHE_DIR": target + "-cache"}
+        subprocess.run(command, check=True, env=environment)
+        sys.path.insert(0, target)
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        import jax
+        import jax.numpy as jnp
+        from jax.experimental import multihost_utils
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"])
+        )
+        total = multihost_utils.process_allgather(jnp.array([jax.process_index() + 1.0])).sum()
+        summed = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(jnp.ones(jax.local_device_count()))
+        return float(summed[0]) == jax.device_count(), jax.process_count(), float(total)
+
+    assert add_up.run_async().result(stream_logs=False, timeout=400) == (True, 2, 3.0)
