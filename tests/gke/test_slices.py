@@ -55,11 +55,15 @@ def sleep(seconds: float) -> str:
     return os.environ["KINETIC_IGNORED_COUNT"]
 
 
-def test_two_hosts_find_each_other_and_both_are_logged(api: ClusterApi) -> None:
+def test_two_hosts_find_each_other_and_both_are_logged(
+    api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
     handle = meet.run_async()
-    *names, heard = handle.result(stream_logs=False, cleanup=False)
+    *names, heard = handle.result(stream_logs=True, cleanup=False)
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[host 0] worker 0", "[host 1] worker 1"]
     assert heard == "hello from host 1"
     assert len({pod["spec"]["nodeName"] for pod in pods(api, handle)}) == len(names) == 2
+    assert "hosts" in {phase.name for phase in handle.explain().phases}
     handle.cleanup(k8s=True, gcs=False)
     assert (handle.logs() or "").splitlines() == ["[host 0] worker 0", "[host 1] worker 1"]
     assert handle.logs(host=1) == "worker 1\n"
