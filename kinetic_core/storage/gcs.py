@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -222,7 +223,8 @@ class GcsObjectStore:
         return self._client().bucket(self._bucket_name)
 
     def _client(self) -> Client:
-        return _client(self._project, self._emulator)
+        # Google's client reads the variable too, but only when it is made.
+        return _client(self._project, self._emulator or os.environ.get("STORAGE_EMULATOR_HOST", ""))
 
     @staticmethod
     def _errors() -> Any:
