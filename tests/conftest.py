@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -15,6 +16,11 @@ from typing import Any
 import pytest
 
 from kinetic_core.testing.fault_proxy import FaultProxy
+
+
+def pytest_configure() -> None:
+    """A background shell ignores Ctrl-C, and what tests start would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
