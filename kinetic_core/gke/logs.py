@@ -20,6 +20,7 @@ from kinetic_core.storage.protocol import ObjectStore
 
 _ENDED_KEPT = 4
 _POLL_SECONDS = 1.0
+_IDLE_SECONDS = 60.0
 _OVERLAP = 1024
 _RUNNERS_OWN = (
     wire.EXIT_SUCCEEDED,
@@ -55,9 +56,17 @@ class JobLogs:
         if is_silent(pod):
             return kept.read(offset)
         if follower is None or (follower.has_ended and not follower.was_given_up):
+            self._forget_idle()
             follower = self._followers[name] = PodLog(self._api, namespace, name, kept.head())
         text = follower.read(offset)
         return kept.read(offset) if follower.was_given_up else text
+
+    def _forget_idle(self) -> None:
+        """A triggerer lives for months, and most logs are read to their end elsewhere."""
+        caches: tuple[dict[str, Any], ...] = (self._followers, self._kept)
+        for logs in caches:
+            for name in [name for name, log in list(logs.items()) if log.is_idle]:
+                logs.pop(name, None)
 
     def _whole(self, namespace: str, job_id: str, pod: Mapping[str, Any]) -> bytes:
         """All that a container printed that has ended: it does not change, so it is read once."""
@@ -87,6 +96,12 @@ class _KeptLog:
         self._text = bytearray()
         self._next = 0
         self._ask_at = 0.0
+        self._read_at = time.monotonic()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has read it for a minute."""
+        return time.monotonic() - self._read_at > _IDLE_SECONDS
 
     def head(self) -> bytes:
         """How the log begins, as far as it is stored."""
@@ -95,6 +110,7 @@ class _KeptLog:
 
     def read(self, offset: int) -> bytes:
         """What is stored from a byte offset on; the store is asked once a second at most."""
+        self._read_at = time.monotonic()
         if time.monotonic() >= self._ask_at:
             while self._take():
                 continue

@@ -53,10 +53,15 @@ class PodLog:
         self._begun.wait(_BEGIN_SECONDS)
         return bytes(memoryview(self._text)[offset:])
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has read it for a minute."""
+        return time.monotonic() - self._asked > _IDLE_SECONDS
+
     def _follow(self) -> None:
         fruitless = 0
         try:
-            while time.monotonic() - self._asked < _IDLE_SECONDS and not self.was_given_up:
+            while not self.is_idle and not self.was_given_up:
                 known = len(self._text)
                 try:
                     if not self._begun.is_set():
@@ -79,7 +84,7 @@ class PodLog:
         for piece in self._api.follow_pod_log(self._namespace, self._pod, CONTAINER):
             self._take(seen, piece)
             seen += len(piece)
-            if self.was_given_up or time.monotonic() - self._asked > _IDLE_SECONDS:
+            if self.was_given_up or self.is_idle:
                 return
 
     def _take(self, at: int, piece: bytes) -> None:

@@ -32,6 +32,8 @@ _ADVICE = {
 
 _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled": "container"}
 """Reasons of the cluster autoscaler's and the kubelet's events, and what begins then."""
+_BEFORE_EVENTS = ("scheduling", "container")
+"""The phases of a pod during which its events come."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,10 @@ def phases(
     told = int(outcome.get("attempt") or 0) if times else None
     marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
     for pod in sorted(pods, key=attempt_of):
-        marks += _pod_marks(pod, attempt_of(pod), times=attempt_of(pod) == told)
-        marks += _event_marks(pod, attempt_of(pod), events)
+        own = list(_pod_marks(pod, attempt_of(pod), times=attempt_of(pod) == told))
+        before = [mark for mark in own if mark[1] in _BEFORE_EVENTS]
+        after = [mark for mark in own if mark[1] not in _BEFORE_EVENTS]
+        marks += [*before, *_event_marks(pod, attempt_of(pod), events), *after]
     if told is not None:
         named = {"started": "start", "user_started": "function", "user_finished": "result"}
         if "gathered" in times:
@@ -119,9 +123,9 @@ def phases(
     # Only by time: of marks in the same second, the later phase stands later in the list.
     marks = sorted((mark for mark in marks if mark[0] >= submitted), key=lambda mark: mark[0])
     end = times.get("finished") or _end(job) or now
-    for (began, name, attempt), after in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
-        if after > began:
-            yield Phase(name, attempt, began, after - began)
+    for (began, name, attempt), until in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
+        if until > began:
+            yield Phase(name, attempt, began, until - began)
 
 
 def _pod_marks(pod: Mapping[str, Any], attempt: int, times: bool) -> Iterator[tuple[float, str, int]]:

@@ -98,6 +98,15 @@ def test_events_tell_scale_ups_and_pulls() -> None:
     ]
 
 
+def test_a_pull_in_the_second_of_the_start_does_not_hide_the_start() -> None:
+    quick = pod(0, 1001, 1001, 1001, 1003)
+    quick["metadata"]["name"] = "mine"
+    pulled = {"involvedObject": {"name": "mine"}, "reason": "Pulled", "firstTimestamp": stamp(1001)}
+    times = {"started": 1001.5, "user_started": 1002.0, "user_finished": 1002.5, "finished": 1003.0}
+    found = list(phases(1000.0, {}, [quick], [pulled], {"attempt": 0, "times": times}, 2000.0))
+    assert [phase.name for phase in found] == ["queue", "start", "function", "result"]
+
+
 @pytest.mark.usefixtures("local_jobs")
 def test_it_can_be_printed() -> None:
     handle = kinetic_core.run(accelerator="cpu")(lambda: time.sleep(0.2)).run_async()
