@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import threading
+from abc import ABC, abstractmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, cast
 
@@ -97,15 +98,15 @@ class _Listener(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class FaultyHandler(BaseHTTPRequestHandler):
+class FaultyHandler(BaseHTTPRequestHandler, ABC):
     """Handles the requests of one connection: plays their faults, and calls `serve` for the rest."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
+    @abstractmethod
     def serve(self, body: bytes, passed: int) -> None:
         """Answer the request with `reply` and `write`; only `passed` bytes of its body arrive."""
-        raise NotImplementedError
 
     _fault: Fault | None = None
     _left: int | None = None
