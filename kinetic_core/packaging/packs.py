@@ -83,7 +83,7 @@ def store_packs(
     """
     import tempfile
 
-    cuts = list(_cut(contents))
+    cuts = list(_cut(contents, _pack_size(contents)))
     deflate = not store.uri.startswith("file:")  # on the same machine it costs more than it saves
     total = sum(content.size for content in contents)
     packs: list[str] = []
@@ -106,19 +106,23 @@ def store_packs(
     return StoredPacks(tuple(packs), stored)
 
 
-def _cut(contents: Sequence[Content]) -> Iterator[list[Content]]:
-    """Packs' worth of contents: the same for the same contents, so that an upload can be gone on with."""
-    full = min(max(sum(content.size for content in contents) // _PACKS, _SMALL_PACK), PACK)
-    cut: list[Content] = []
+def _cut(contents: Sequence[Content], most: int) -> Iterator[list[Content]]:
+    """Runs of contents of `most` bytes, or of one that is larger."""
+    run: list[Content] = []
     size = 0
     for content in contents:
-        if cut and size + content.size > full:
-            yield cut
-            cut, size = [], 0
-        cut.append(content)
+        if run and size + content.size > most:
+            yield run
+            run, size = [], 0
+        run.append(content)
         size += content.size
-    if cut:
-        yield cut
+    if run:
+        yield run
+
+
+def _pack_size(contents: Sequence[Content]) -> int:
+    """The same for the same contents, so that an upload can be gone on with."""
+    return min(max(sum(content.size for content in contents) // _PACKS, _SMALL_PACK), PACK)
 
 
 def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str, bytes | Path]:
@@ -196,25 +200,11 @@ def _started(
 ) -> Iterator[tuple[list[Content], Callable[[], list[_Packed]]]]:
     """Batches of contents, their packed forms on the way, a bounded amount ahead."""
     waiting: deque[tuple[list[Content], Callable[[], list[_Packed]]]] = deque()
-    for batch in _batches(contents):
+    for batch in _cut(contents, _BATCH):
         waiting.append((batch, start(packed, batch)))
         if len(waiting) > _BATCHES_AHEAD:
             yield waiting.popleft()
     yield from waiting
-
-
-def _batches(contents: Sequence[Content]) -> Iterator[list[Content]]:
-    """Cut where enough bytes for a thread are together."""
-    batch: list[Content] = []
-    size = 0
-    for content in contents:
-        if batch and size + content.size > _BATCH:
-            yield batch
-            batch, size = [], 0
-        batch.append(content)
-        size += content.size
-    if batch:
-        yield batch
 
 
 def _packed_batch(deflate: bool, batch: Sequence[Content]) -> list[_Packed]:

@@ -44,7 +44,7 @@ class FakeHub:
         self.damaged = damaged
         self._host = host
         self.requests: list[tuple[str, str | None]] = []
-        self._server = ThreadingHTTPServer((host, 0), _handler(self))
+        self._server = ThreadingHTTPServer((host, 0), type("_OwnHandler", (_Handler,), {"hub": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
@@ -95,61 +95,61 @@ def _entry(path: str, content: bytes) -> dict[str, Any]:
     return entry
 
 
-def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the hub of its server."""
 
-        def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            token = self.headers.get("Authorization")
-            hub.requests.append((self.path, token))
-            if (match := _FILE.fullmatch(unquote(asked.path))) is not None:
-                self._file(match)
-            elif hub.token and token != f"Bearer {hub.token}":
-                self._answer(401, b"")
-            elif (match := _API.fullmatch(asked.path)) is not None:
-                self._api(match, int(parse_qs(asked.query).get("cursor", ["0"])[0]))
-            else:
-                self._answer(404, b"")
+    protocol_version = "HTTP/1.1"
+    hub: FakeHub
 
-        def _api(self, match: re.Match[str], start: int) -> None:
-            files = hub.files(match["repo"], unquote(match["revision"]))
-            if files is None:
-                self._answer(404, b"")
-            elif match["what"] == "revision":
-                self._answer(200, json.dumps({"sha": commit_of(files)}).encode())
-            else:
-                entries = [_entry(path, files[path]) for path in sorted(files)]
-                folders = sorted({path.rpartition("/")[0] for path in files if "/" in path})
-                entries += [{"type": "directory", "path": folder, "oid": "", "size": 0} for folder in folders]
-                following = f"https://huggingface.co{match[0]}?recursive=true&cursor={start + _PAGE}"
-                more = {"Link": f'<{following}>; rel="next"'} if start + _PAGE < len(entries) else {}
-                self._answer(200, json.dumps(entries[start : start + _PAGE]).encode(), more)
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        token = self.headers.get("Authorization")
+        self.hub.requests.append((self.path, token))
+        if (match := _FILE.fullmatch(unquote(asked.path))) is not None:
+            self._file(match)
+        elif self.hub.token and token != f"Bearer {self.hub.token}":
+            self._answer(401, b"")
+        elif (match := _API.fullmatch(asked.path)) is not None:
+            self._api(match, int(parse_qs(asked.query).get("cursor", ["0"])[0]))
+        else:
+            self._answer(404, b"")
 
-        def _file(self, match: re.Match[str]) -> None:
-            content = (hub.files(match["repo"], match["commit"]) or {}).get(match["path"])
-            if hub.failures:
-                hub.failures -= 1
-                self._answer(503, b"")
-            elif content is None:
-                self._answer(404, b"")
-            elif hub.damaged:
-                self._answer(206, bytes(len(content)))
-            elif match["cdn"] is None and len(content) > _LARGE:
-                self._answer(302, b"", {"Location": hub.cdn + self.path})
-            elif (asked := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))) is not None:
-                self._answer(206, content[int(asked[1]) : int(asked[2]) + 1])
-            else:
-                self._answer(200, content)
+    def _api(self, match: re.Match[str], start: int) -> None:
+        files = self.hub.files(match["repo"], unquote(match["revision"]))
+        if files is None:
+            self._answer(404, b"")
+        elif match["what"] == "revision":
+            self._answer(200, json.dumps({"sha": commit_of(files)}).encode())
+        else:
+            entries = [_entry(path, files[path]) for path in sorted(files)]
+            folders = sorted({path.rpartition("/")[0] for path in files if "/" in path})
+            entries += [{"type": "directory", "path": folder, "oid": "", "size": 0} for folder in folders]
+            following = f"https://huggingface.co{match[0]}?recursive=true&cursor={start + _PAGE}"
+            more = {"Link": f'<{following}>; rel="next"'} if start + _PAGE < len(entries) else {}
+            self._answer(200, json.dumps(entries[start : start + _PAGE]).encode(), more)
 
-        def _answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+    def _file(self, match: re.Match[str]) -> None:
+        content = (self.hub.files(match["repo"], match["commit"]) or {}).get(match["path"])
+        if self.hub.failures:
+            self.hub.failures -= 1
+            self._answer(503, b"")
+        elif content is None:
+            self._answer(404, b"")
+        elif self.hub.damaged:
+            self._answer(206, bytes(len(content)))
+        elif match["cdn"] is None and len(content) > _LARGE:
+            self._answer(302, b"", {"Location": self.hub.cdn + self.path})
+        elif (asked := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))) is not None:
+            self._answer(206, content[int(asked[1]) : int(asked[2]) + 1])
+        else:
+            self._answer(200, content)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-            """Tests read `requests` instead."""
+    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
-    return Handler
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Tests read `requests` instead."""
