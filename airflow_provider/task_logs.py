@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kinetic_core.lifecycle.backends import Backend, backend_of
-from kinetic_core.lifecycle.logs import read_attempt
+from kinetic_core.lifecycle.logs import host_count, read_attempt
 from kinetic_core.model.job import JobReference
 
 MAX_LINE = 4000
@@ -58,11 +58,18 @@ class LineBudget:
 
 
 class LogTail:
-    """Reads a job's log onwards from a cursor, whole lines at a time."""
+    """Reads a job's log onwards from a cursor, whole lines at a time.
 
-    def __init__(self, reference: JobReference, cursor: Cursor | None = None) -> None:
+    Of a slice, host 0 is followed; the lines of the others come when the job has ended. Each says its host.
+    """
+
+    def __init__(
+        self, reference: JobReference, cursor: Cursor | None = None, backend: Backend | None = None
+    ) -> None:
+        """`backend`: instead of the one the reference names."""
         self._reference = reference
-        self._backend: Backend = backend_of(reference)
+        self._backend: Backend = backend or backend_of(reference)
+        self._hosts = host_count(reference)
         self.cursor = cursor or Cursor()
 
     def live(self, limit: int) -> list[str]:
@@ -75,25 +82,29 @@ class LogTail:
         lines = chunk.splitlines(keepends=True)
         complete = [line for line in lines if line.endswith(b"\n")][:limit]
         self.cursor = Cursor(attempt, offset + sum(map(len, complete)))
-        return [_shown(line) for line in complete]
+        return [self._shown(line) for line in complete]
 
     def rest(self, last_attempt: int, limit: int = FINAL_LINES) -> list[str]:
         """All that is left once the job has ended, unfinished lines too; the last `limit` lines of it."""
-        lines: list[bytes] = []
+        lines: list[str] = []
         for attempt in range(self.cursor.attempt, last_attempt + 1):
             start = self.cursor.offset if attempt == self.cursor.attempt else 0
             text = read_attempt(self._backend, self._reference, attempt)
-            lines += text[start:].splitlines()
+            lines += (self._shown(line) for line in text[start:].splitlines())
             self.cursor = Cursor(attempt, len(text))
+        for host in range(1, self._hosts):
+            for attempt in range(last_attempt + 1):
+                text = read_attempt(self._backend, self._reference, attempt, host)
+                lines += (self._shown(line, host) for line in text.splitlines())
         if len(lines) <= limit:
-            return [_shown(line) for line in lines]
+            return lines
         left_out = f"... {len(lines) - limit} lines left out here; all of them are in the job's own log ..."
-        return [left_out, *(_shown(line) for line in lines[-limit:])]
+        return [left_out, *lines[-limit:]]
+
+    def _shown(self, line: bytes, host: int = 0) -> str:
+        text = line.decode(errors="replace").rstrip("\r\n")
+        text = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}... ({len(text)} characters)"
+        return f"[host {host}] {text}" if self._hosts > 1 else text
 
     def _container_log(self, attempt: int, offset: int) -> bytes:
         return self._backend.log(self._reference.namespace, self._reference.job_id, attempt, offset) or b""
-
-
-def _shown(line: bytes) -> str:
-    text = line.decode(errors="replace").rstrip("\r\n")
-    return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}... ({len(text)} characters)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider.task_logs import LogTail
 from kinetic_core._runner import wire
 from kinetic_core.lifecycle.logs import follow_log, last_lines, read_log
 from kinetic_core.testing.memory_store import MemoryObjectStore
@@ -56,3 +57,14 @@ def test_what_the_runners_kept_is_the_log_of_every_host() -> None:
     ]
     assert read_log(containers, SLICE, 0, host=1) == "attempt 0"
     assert last_lines(containers, SLICE, 1) == ("[host 0] attempt 1", "[host 1] attempt 1")
+
+
+def test_a_tasks_log_has_the_lines_of_all_hosts_once() -> None:
+    containers: Any = Containers((0, 0, b"from 0\n"), (0, 1, b"from 1\n"), (0, 0, b"end of 0"))
+    tail = LogTail(SLICE, backend=containers)
+    seen = []
+    while not containers.ended():
+        containers.turn(0)
+        seen += tail.live(10)
+    assert seen == ["[host 0] from 0"]
+    assert tail.rest(0) == ["[host 0] end of 0", "[host 1] from 1"]
