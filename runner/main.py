@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from . import wire
 from .child import OUTCOME_FILE, run_child
@@ -23,6 +24,9 @@ from .tee import LogTee
 from .together import OtherHosts, committed_code, run_together
 from .watch import Ending, Signals, watch_child
 
+_LEAVING_SECONDS = 8.0
+"""After user code's grace, for the evidence; the pod has ten (`kinetic_core.cluster.manifest`)."""
+
 
 def main(opener: Callable[[str], Store] = open_store) -> int:
     """Run the attempt described by this process's environment; the container's exit code."""
@@ -33,21 +37,24 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
     except (BadEnvironment, ValueError) as exc:
         sys.stderr.write(f"kinetic: {exc}\n")
         return wire.EXIT_NEVER_RETRY
+    signals = Signals(job.grace + _LEAVING_SECONDS)
     try:
         refused = _refusal(job, store)
         if refused is not None:
             return refused
         if job.hosts > 1:
-            other = opener(job.store_uri)
-            return run_together(job, store, other, lambda others: _run(job, store, others), started)
+            runs = partial(_run, job, store, signals)
+            return run_together(job, store, opener(job.store_uri), runs, signals, started)
         if job.ignored_count > job.infrastructure_retries:
             return _publish(job, store, _worn_out(job), Ending(None, None, False), started)
         os.makedirs(job.work_dir, exist_ok=True)
-        outcome, ending = _run(job, store)
+        outcome, ending = _run(job, store, signals)
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
         return wire.EXIT_NEVER_RETRY if job.is_last_restart else wire.EXIT_UNPUBLISHED
+    finally:
+        signals.release()
 
 
 def _refusal(job: Job, store: Store) -> int | None:
@@ -82,10 +89,11 @@ def _committed(job: Job, store: Store) -> int | None:
     return code
 
 
-def _run(job: Job, store: Store, others: OtherHosts | None = None) -> tuple[Outcome, Ending]:
+def _run(
+    job: Job, store: Store, signals: Signals, others: OtherHosts | None = None
+) -> tuple[Outcome, Ending]:
     reading, writing = os.pipe()
     sys.stdout.flush()
-    signals = Signals()
     child = os.fork()
     if child == 0:
         _become_child(job, store, signals, reading, writing)
@@ -109,7 +117,6 @@ def _run(job: Job, store: Store, others: OtherHosts | None = None) -> tuple[Outc
         tee.pump()
         outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
     tee.close()
-    signals.release()
     gauge.clear_note()
     return outcome, ending
 

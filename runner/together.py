@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from . import wire
@@ -79,11 +77,11 @@ class OtherHosts:
                     return
 
 
-def run_together(job: Job, store: Store, other: Store, run: Runs, started: float) -> int:
+def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signals, started: float) -> int:
     """Run this host's share; the container's exit code. `other` is the same store, for a thread."""
     gang = Gang(job, store)
     try:
-        with _terminable():
+        with signals.raising(_Terminated):
             end = gang.gather()
     except _Terminated:
         return _interrupted(gang)
@@ -97,7 +95,7 @@ def run_together(job: Job, store: Store, other: Store, run: Runs, started: float
         stream.write(f"gathered {time.time()!r}\n")
     outcome, ending = run(OtherHosts(gang, Gang(job, other, generation)))
     if outcome.state == "succeeded":
-        return _succeeded(gang, outcome, store, started)
+        return _succeeded(gang, outcome, store, signals, started)
     if ending.terminated:
         return _interrupted(gang)
     _report_failure(gang, outcome, store, started)
@@ -124,10 +122,10 @@ def committed_code(job: Job, store: Store) -> int | None:
     return wire.EXIT_SUCCEEDED if header.get("state") == "succeeded" else wire.EXIT_NEVER_RETRY
 
 
-def _succeeded(gang: Gang, outcome: Outcome, store: Store, started: float) -> int:
+def _succeeded(gang: Gang, outcome: Outcome, store: Store, signals: Signals, started: float) -> int:
     job = gang.job
     try:
-        with _terminable():
+        with signals.raising(_Terminated):
             if job.host != 0:
                 gang.tell(f"returned-{job.host}")
                 return conclude(gang, gang.end(), store)
@@ -207,18 +205,3 @@ def _stacks(job: Job, child: int) -> str:
         return ""
     here = os.path.dirname(__file__)
     return "\n".join(line for line in lines if here not in line and '"<string>"' not in line)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM raises inside: process 1 would not notice it otherwise."""
-
-    def stop(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Terminated
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)

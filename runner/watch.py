@@ -6,9 +6,12 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from . import wire
 from .memory import MemoryGauge
 from .tee import LogTee
 
@@ -34,25 +37,51 @@ class Company(Protocol):
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists.
+    """SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists until the end.
 
     `told` holds the stop signals that have arrived; `descriptor` becomes readable with every signal.
+    `leave_after` seconds after the first one the process exits as an interrupted one does, even from
+    within a request that a silent store keeps open: killed by the kubelet it would seem the user's fault.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leave_after: float) -> None:
         self.told: list[int] = []
+        self._leave_after = leave_after
         self.descriptor, self._waker = os.pipe()
         for descriptor in (self.descriptor, self._waker):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(wire.EXIT_INTERRUPTED))
         for number in _STOPPING:
-            signal.signal(number, lambda received, _: self.told.append(received))
+            signal.signal(number, self._note)
+
+    def _note(self, received: int, _frame: object) -> None:
+        if not self.told:
+            signal.setitimer(signal.ITIMER_REAL, self._leave_after)
+        self.told.append(received)
+
+    @contextmanager
+    def raising(self, exception: type[BaseException]) -> Iterator[None]:
+        """Inside, the first SIGTERM is raised as `exception`, besides being noted."""
+
+        def stop(received: int, frame: object) -> None:
+            first = not self.told
+            self._note(received, frame)
+            if first:
+                raise exception
+
+        signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, self._note)
 
     def release(self) -> None:
         """Back to how a process starts: for the child, and at the end."""
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, *_STOPPING):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in (signal.SIGCHLD, signal.SIGALRM, *_STOPPING):
             signal.signal(number, signal.SIG_DFL)
         os.close(self.descriptor)
         os.close(self._waker)

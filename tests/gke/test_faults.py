@@ -133,6 +133,22 @@ def test_a_store_that_is_silent(api: ClusterApi, store_proxy: FaultProxy, step: 
     check(api, work.run_async())
 
 
+def test_a_pod_is_deleted_while_its_store_is_silent(api: ClusterApi, store_proxy: FaultProxy) -> None:
+    """Killed within a request by the kubelet, the runner would seem to be killed by user code."""
+    handle = work.run_async(seconds=20)
+    store = backend_of(handle).store
+    wait_for(lambda: any("/log/" in info.name for info in store.list(f"jobs/{handle.job_id}/")), 60)
+    store_proxy.faults.silence(".", 600, times=None)
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    (pod,) = api.list("Pod", handle.namespace, query)["items"]
+    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
+    wait_for(lambda: pod["metadata"]["name"] not in str(api.list("Pod", handle.namespace, query)), 60)
+    store_proxy.faults.clear()
+    store_proxy.disconnect()
+    assert handle.result(stream_logs=False, cleanup=False, timeout=120) == "done"
+    handle.cleanup()
+
+
 def test_a_large_result_and_a_store_that_stumbles(api: ClusterApi, store_proxy: FaultProxy) -> None:
     @kinetic_core.run(accelerator="cpu")
     def large() -> bytes:
