@@ -12,17 +12,16 @@ import os
 import pickle
 import signal
 import sys
-import time
 from typing import Any
 
 from . import results, wire
 from .job import Job
 from .outcome import Outcome
 from .store import MissingObject, Store, StoreUnavailable, open_store
+from .times import note
 from .world import World, make_world
 
 OUTCOME_FILE = "outcome"
-TIMES_FILE = "times"
 STACKS_FILE = "stacks"
 STACKS_SIGNAL = signal.SIGUSR2
 """In a slice: makes the child write where all its threads are, whatever they are in."""
@@ -54,7 +53,9 @@ def run_child(job: Job, store: Store) -> None:
             phase = "dependencies"
             from .dependencies import install
 
+            note(job, "installing")
             install(header["dependencies"], job.work_dir, store, wire.lock_object(job.job_id))
+            note(job, "installed")
         phase = "project files"
         world = make_world(job, store, header)
         phase = "unpickle"
@@ -68,9 +69,9 @@ def run_child(job: Job, store: Store) -> None:
         _leave(job, results.misconfigured(exc, phase, _advice(exc)))
         return
     gc.enable()  # the bootstrap stopped it while modules were loaded
-    _note_time(job, "user_started")
+    note(job, "user_started")
     outcome = _call(job, function, args, kwargs, list(header["modules"]))
-    _note_time(job, "user_finished")
+    note(job, "user_finished")
     _leave(job, outcome)
 
 
@@ -174,11 +175,6 @@ def _advice(error: BaseException) -> str:
     if isinstance(error, MissingObject):
         return ". Submit again: what is missing is then stored again"
     return ""
-
-
-def _note_time(job: Job, name: str) -> None:
-    with open(os.path.join(job.work_dir, TIMES_FILE), "a") as stream:
-        stream.write(f"{name} {time.time()!r}\n")
 
 
 def _leave(job: Job, outcome: Outcome) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 
 from . import memory, wire
-from .child import TIMES_FILE
 from .job import Job
 from .outcome import Outcome
+from .times import times
 from .watch import Ending
 
 
@@ -51,16 +50,6 @@ def facts(job: Job, started: float) -> dict[str, object]:
         "peak_memory": _peak_memory(),
         "times": {"started": started, **times(job), "finished": time.time()},
     }
-
-
-def times(job: Job) -> dict[str, float]:
-    """When what began, in Unix seconds, as far as it was noted."""
-    try:
-        with open(os.path.join(job.work_dir, TIMES_FILE)) as stream:
-            pairs = [line.split() for line in stream]
-    except OSError:
-        return {}
-    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
 
 
 def _peak_memory() -> int:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import wire
-from .child import STACKS_FILE, STACKS_SIGNAL, TIMES_FILE
-from .evidence import facts, times
+from .child import STACKS_FILE, STACKS_SIGNAL
+from .evidence import facts
 from .gang import FAILED, INTERRUPTED, STOPPED, Gang, Told
 from .job import Job
 from .outcome import Outcome
 from .store import Store, StoreUnavailable
+from .times import note, times
 from .watch import Ending, Signals
 
 _STACKS_SECONDS = 0.3
@@ -91,8 +92,7 @@ def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signa
     os.environ["KINETIC_FAILED_COUNT"] = str(generation.failed)
     os.environ["KINETIC_IGNORED_COUNT"] = str(generation.interrupted)
     os.makedirs(job.work_dir, exist_ok=True)
-    with open(os.path.join(job.work_dir, TIMES_FILE), "a") as stream:
-        stream.write(f"gathered {time.time()!r}\n")
+    note(job, "gathered")
     outcome, ending = run(OtherHosts(gang, Gang(job, other, generation)))
     if outcome.state == "succeeded":
         return _succeeded(gang, outcome, store, signals, started)

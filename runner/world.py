@@ -10,6 +10,7 @@ from . import wire
 from .data import DataFolder, Source
 from .job import Job
 from .store import Store
+from .times import note
 
 
 class World:
@@ -25,11 +26,13 @@ class World:
         )
         self._project = DataFolder(job.work_dir, store, shared=False)
         self._volumes = job.volumes_dir
+        self._job, self._has_noted = job, False
         self._store = store
         self._shard = (job.host, job.hosts)
 
     def data(self, source: Source) -> str:
         """The path of a data directory, or of the one file in it."""
+        self._note_data()
         folder, file = self._data.find(source)
         return os.path.join(folder, file) if file else folder
 
@@ -44,6 +47,7 @@ class World:
         In a pod the path is the container's own. On a machine shared with others (the local backend) it
         becomes a link to a copy that all jobs with the same data share.
         """
+        self._note_data()
         if self._volumes is None:
             folder, file = self._data.find(source)
             if folder == mount:
@@ -60,6 +64,12 @@ class World:
             raise OSError(
                 exc.errno, f"the local backend cannot make volume {mount!r} on this machine: {exc.strerror}"
             ) from exc
+
+    def _note_data(self) -> None:
+        """All that comes before user code after the first data counts as data's: that is what takes long."""
+        if not self._has_noted:
+            self._has_noted = True
+            note(self._job, "data")
 
     def _link(self, mount: str, folder: str) -> None:
         """Make the mount path lead to `folder` for as long as this process lives.

@@ -24,12 +24,23 @@ _ADVICE = {
     "container": "the node made the container",
     "image": "the node pulled the image: a smaller one, or image streaming, is quicker",
     "hosts": "it waited for the other hosts of its slice: their nodes, their images",
-    "start": "the runner fetched the project and its data; less data, or fewer files, is quicker",
+    "start": "the runner started and fetched the project; fewer files are quicker",
+    "dependencies": "the runner installed packages; a bundled image has them, a cache volume keeps them",
+    "data": "the runner fetched the data: less of it, a cache volume, or fuse=True is quicker",
     "function": "your own code",
     "result": "the outcome was stored; a smaller result is quicker",
     "replacement": "an attempt had ended and the next had not begun",
 }
 
+_TOLD_BY_THE_RUNNER = {
+    "started": "start",
+    "installing": "dependencies",
+    "installed": "start",
+    "data": "data",
+    "user_started": "function",
+    "user_finished": "result",
+}
+"""Times in the header of an outcome, and what begins then."""
 _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled": "container"}
 """Reasons of the cluster autoscaler's and the kubelet's events, and what begins then."""
 _BEFORE_EVENTS = ("scheduling", "container")
@@ -40,8 +51,8 @@ _BEFORE_EVENTS = ("scheduling", "container")
 class Phase:
     """A stretch of a job's life. `began` is Unix seconds, `seconds` its length so far.
 
-    `name`: queue, scheduling, scale-up, image, container, hosts (of a slice), start, function, result, or
-    replacement (between attempts).
+    `name`: queue, scheduling, scale-up, image, container, hosts (of a slice), start, dependencies,
+    data, function, result, or replacement (between attempts).
     """
 
     name: str
@@ -114,7 +125,7 @@ def phases(
         after = [mark for mark in own if mark[1] not in _BEFORE_EVENTS]
         marks += [*before, *_event_marks(pod, attempt_of(pod), events), *after]
     if told is not None:
-        named = {"started": "start", "user_started": "function", "user_finished": "result"}
+        named = dict(_TOLD_BY_THE_RUNNER)
         if "gathered" in times:
             named |= {"started": "hosts", "gathered": "start"}
         elif any(mark[1:] == ("start", told) for mark in marks):

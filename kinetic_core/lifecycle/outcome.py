@@ -41,7 +41,8 @@ class Outcome:
     """How a job ended.
 
     `codec` is `typed` (plain data), `pickle` or `none`; `verified` says whether the signature was checked
-    with the job's key. `times` are Unix seconds: started, user_started, user_finished, finished.
+    with the job's key. `times` are Unix seconds of: started, installing, installed, data,
+    user_started, user_finished, finished; those of them that happened.
     """
 
     job_id: str

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kinetic_core
+from kinetic_core import Data
 from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT
 from kinetic_core.lifecycle.explaining import phases
 
@@ -55,6 +57,15 @@ def test_the_phases_of_two_attempts_follow_each_other_without_a_gap() -> None:
 def test_of_marks_in_one_second_the_last_phase_counts() -> None:
     found = list(phases(1000.0, {}, [pod(0, 1001, 1001, 1001, None)], [], {}, 1060.0))
     assert [(phase.name, phase.seconds) for phase in found] == [("queue", 1), ("function", 59)]
+
+
+def test_packages_and_data_are_told_apart_from_the_start() -> None:
+    times = {"started": 1010.5, "installing": 1011.0, "installed": 1041.0, "data": 1042.0}
+    times |= {"user_started": 1102.0, "user_finished": 1110.0, "finished": 1110.0}
+    outcome = {"attempt": 0, "times": times}
+    found = list(phases(1000.0, {}, [pod(0, 1001, 1002, 1010, 1110)], [], outcome, 2000.0))
+    named = [(phase.name, phase.seconds) for phase in found]
+    assert named[-5:] == [("start", 1), ("dependencies", 30), ("start", 1), ("data", 60), ("function", 8)]
 
 
 def test_waiting_for_the_other_hosts_of_a_slice_is_told_apart() -> None:
@@ -108,10 +119,12 @@ def test_a_pull_in_the_second_of_the_start_does_not_hide_the_start() -> None:
 
 
 @pytest.mark.usefixtures("local_jobs")
-def test_it_can_be_printed() -> None:
-    handle = kinetic_core.run(accelerator="cpu")(lambda: time.sleep(0.2)).run_async()
+def test_it_can_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("data")
+    handle = kinetic_core.run(accelerator="cpu")(lambda _: time.sleep(0.2)).run_async(Data(str(tmp_path)))
     handle.result(cleanup=False)
     text = str(handle.explain())
     assert text.startswith(f"{handle.job_id} is SUCCEEDED (Completed)")
+    assert "data: the runner fetched the data" in text
     assert "function: your own code" in text
     handle.cleanup()
