@@ -105,6 +105,8 @@ def kinetic(
     secrets: Mapping[str, str] | None = ...,
     run_as_root: bool = ...,
     cache_volume: str | None = ...,
+    lease: float | None = ...,
+    security_context: Mapping[str, Any] | None = ...,
     deferrable: bool = ...,
     multiple_outputs: bool | None = ...,
     **task_options: Any,

@@ -94,6 +94,12 @@ class GcsStore:
                 return holder == mark
         return False
 
+    def replace(self, name: str, content: bytes) -> None:
+        where = f"/upload/storage/v1/b/{self._bucket}/o?uploadType=multipart"
+        facts = {"name": self._prefix + name, "md5Hash": base64.b64encode(_md5(content).digest()).decode()}
+        body, headers = _multipart(facts, content, os.urandom(8).hex())
+        self._check(self._try(name, lambda: self._request("POST", where, body, headers)), f"store {name}")
+
     def fetch(self, name: str) -> str:
         """Downloads to a file below the working directory, which the caller's pod has for itself."""
         folder = os.path.join(os.environ["KINETIC_WORK_DIR"], "fetched")

@@ -34,6 +34,7 @@ class Job:
     cache_dir: str | None = None
     host: int = 0
     hosts: int = 1
+    lease: float | None = None
 
     @property
     def attempt(self) -> int:
@@ -75,6 +76,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             cache_dir=environ.get("KINETIC_CACHE_DIR"),
             host=int(environ.get("KINETIC_HOST_INDEX") or 0),
             hosts=int(environ.get("KINETIC_HOST_COUNT") or 1),
+            lease=float(environ["KINETIC_LEASE_SECONDS"]) if "KINETIC_LEASE_SECONDS" in environ else None,
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from . import wire
 from .child import OUTCOME_FILE, run_child
@@ -23,6 +24,12 @@ from .store import Store, StoreUnavailable, open_store
 from .tee import LogTee
 from .together import OtherHosts, committed_code, run_together
 from .watch import Ending, Signals, watch_child
+
+if TYPE_CHECKING:
+    from .lease import Lease
+
+if TYPE_CHECKING:
+    from .lease import Lease
 
 _LEAVING_SECONDS = 8.0
 """After user code's grace, for the evidence; the pod has ten (`kinetic_core.cluster.manifest`)."""
@@ -48,7 +55,7 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         if job.ignored_count > job.infrastructure_retries:
             return _publish(job, store, _worn_out(job), Ending(None, None, False), started)
         os.makedirs(job.work_dir, exist_ok=True)
-        outcome, ending = _run(job, store, signals)
+        outcome, ending = _run(job, store, signals, lease=_lease(job, opener))
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
@@ -89,8 +96,17 @@ def _committed(job: Job, store: Store) -> int | None:
     return code
 
 
+def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
+    """What the attempt must keep to go on, if anything."""
+    if job.lease is None:
+        return None
+    from .lease import Lease
+
+    return Lease(job, opener(job.store_uri))
+
+
 def _run(
-    job: Job, store: Store, signals: Signals, others: OtherHosts | None = None
+    job: Job, store: Store, signals: Signals, others: OtherHosts | None = None, lease: Lease | None = None
 ) -> tuple[Outcome, Ending]:
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -104,7 +120,15 @@ def _run(
     gauge = MemoryGauge()
     if others is not None:
         others.watch(signals)
+    if lease is not None:
+        lease.keep(child)
+    if lease is not None:
+        lease.keep(child)
     ending = watch_child(child, tee, job.grace, signals, gauge, others)
+    if lease is not None:
+        lease.close()
+    if lease is not None:
+        lease.close()
     if others is not None:
         others.close()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -29,6 +30,9 @@ class Store(Protocol):
         `state` goes into the object's metadata where reading it instead would cost a request.
         """
 
+    def replace(self, name: str, content: bytes) -> None:
+        """Store an object whether there is one of that name or not. Raises StoreUnavailable."""
+
     def fetch(self, name: str) -> str:
         """A local file with the object's content, for reading only. Raises MissingObject."""
 
@@ -51,6 +55,13 @@ class DirectoryStore:
 
     def create(self, name: str, content: bytes, state: str = "") -> bool:
         del state  # reading a file costs nothing
+        return self._place(name, content, os.link)
+
+    def replace(self, name: str, content: bytes) -> None:
+        self._place(name, content, os.replace)
+
+    def _place(self, name: str, content: bytes, put: Callable[[str, str], None]) -> bool:
+        """Write a file aside and `put` it there; False if `put` finds the name taken."""
         target = self._path(name)
         temporary = os.path.join(self.root, ".tmp", f"runner-{os.getpid()}-{os.urandom(4).hex()}")
         if not os.path.isdir(self.root):
@@ -61,7 +72,7 @@ class DirectoryStore:
             try:
                 with open(temporary, "xb") as stream:
                     stream.write(content)
-                os.link(temporary, target)
+                put(temporary, target)
             finally:
                 if os.path.exists(temporary):
                     os.unlink(temporary)

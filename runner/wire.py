@@ -193,6 +193,11 @@ def claim_object(job_id: str, attempt: int, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/claim.json"
 
 
+def lease_object(job_id: str, attempt: int) -> str:
+    """What an attempt renews for as long as it lives: see the runner's lease.py."""
+    return f"{_attempt(job_id, attempt, 0)}/lease.json"
+
+
 def attempt_outcome_object(job_id: str, attempt: int, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/outcome"
 

@@ -125,6 +125,15 @@ def gcs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
         assert proxy.faults.unmet == ()
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has collected yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
 def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
     """Poll a condition that another process makes true."""
     deadline = time.monotonic() + seconds

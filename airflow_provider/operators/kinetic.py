@@ -84,6 +84,8 @@ class KineticOperator(BaseOperator):
         secrets: Mapping[str, str] | None = None,
         run_as_root: bool | None = None,
         cache_volume: str | None = None,
+        lease: float | None = None,
+        security_context: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -120,6 +122,8 @@ class KineticOperator(BaseOperator):
         self.secrets = secrets
         self.run_as_root = run_as_root
         self.cache_volume = cache_volume
+        self.lease = lease
+        self.security_context = security_context
         self.deferrable = deferrable
         self._check()
 

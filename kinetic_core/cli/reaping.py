@@ -1,4 +1,4 @@
-"""`kinetic reap`: what dead clients left behind."""
+"""`kinetic reap`: what dead clients left behind, and what was kept long enough."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ def reap(
     older_than: Annotated[
         float, typer.Option(min=0, help="hours since a job that was never created was stored")
     ] = 1.0,
+    keep_days: Annotated[
+        float, typer.Option(min=0, help="days since it was submitted that a job which has ended is kept")
+    ] = 30.0,
 ) -> None:
     """Find jobs that nobody can want any more, and with --apply end and remove them.
 
-    Found are jobs that were stored but never created, that were cancelled and still live, and whose stored
-    objects are gone. A job that merely runs on without its client is none of them.
+    Found are jobs that were stored but never created, that were cancelled and still live, whose stored
+    objects are gone, and that ended long ago. A job that merely runs on without its client is none of them.
+    Outputs are never removed.
     """
     from kinetic_core.configuration import read_settings
     from kinetic_core.lifecycle import reaping
@@ -29,7 +33,7 @@ def reap(
 
     settings = read_settings()
     backend = known_backend(session.backend, settings)
-    found = reaping.orphans(backend, settings.namespace, older_than * 3600)
+    found = reaping.orphans(backend, settings.namespace, older_than * 3600, keep_days * 86400)
     if apply:
         for orphan in found:
             reaping.reap(backend, orphan)
@@ -38,7 +42,7 @@ def reap(
         session.output.json("reap", {"orphans": listed, "removed": apply})
         return
     if not found:
-        session.output.line("no orphans")
+        session.output.line("nothing to remove")
         return
     session.output.table(("JOB", "WHY"), [(orphan.job_id, orphan.why) for orphan in found])
     session.output.line("removed" if apply else "nothing has been done; --apply does it")

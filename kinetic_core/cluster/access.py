@@ -67,9 +67,16 @@ class ClusterApi:
                 return None
             raise
 
-    def delete(self, kind: str, namespace: str, name: str, uid: str | None = None) -> bool:
-        """DELETE with everything that belongs to it; False if it is not there (any more)."""
+    def delete(
+        self, kind: str, namespace: str, name: str, uid: str | None = None, grace: int | None = None
+    ) -> bool:
+        """DELETE with everything that belongs to it; False if it is not there (any more).
+
+        `grace`: seconds, in place of the object's own.
+        """
         body: Object = {"propagationPolicy": "Background"}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:

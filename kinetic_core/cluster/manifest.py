@@ -135,6 +135,7 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},
+                    **spec.pod.security_context,
                 },
                 "volumeMounts": [
                     {"name": "work", "mountPath": WORK_DIR},
@@ -209,6 +210,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_BACKEND": reference.backend,
         **delivery.surroundings.environment,
     }
+    if spec.pod.lease is not None:
+        values["KINETIC_LEASE_SECONDS"] = f"{spec.pod.lease:g}"
     if spec.pod.cache_volume is not None:
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
         values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system

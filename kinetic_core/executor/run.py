@@ -56,6 +56,8 @@ def run(
     secrets: Mapping[str, str] | None = None,
     run_as_root: bool = False,
     cache_volume: str | None = None,
+    lease: float | None = None,
+    security_context: Mapping[str, Any] | None = None,
 ) -> Decorator:
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
 
@@ -87,6 +89,9 @@ def run(
     run_as_root: for images that need it; else the pod runs as user 1000.
     cache_volume: a PersistentVolumeClaim of the namespace that keeps downloaded data, and the packages of
         `"prebuilt"` images, for other jobs.
+    lease: seconds after which an attempt that cannot reach the store ends itself, so that another can take
+        the place of one whose node has fallen silent; at least 15. None waits for the node.
+    security_context: fields of the container's securityContext, in place of or beside ours.
 
     What is about pods has no effect with backend "local", except that `secrets` is refused there.
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its
@@ -119,6 +124,8 @@ def run(
         secrets=secrets,
         run_as_root=run_as_root,
         cache_volume=cache_volume,
+        lease=lease,
+        security_context=security_context,
         container_image=container_image,
         base_image_repo=base_image_repo,
         zone=zone,

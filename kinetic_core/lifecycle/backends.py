@@ -66,6 +66,9 @@ class Backend(Protocol):
     def abandon(self, namespace: str, job_id: str) -> None:
         """As `delete`, for a job that can never run; need not wait."""
 
+    def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
+        """Forget the pod of an attempt that is known to be over although its node does not say so."""
+
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished Jobs: their objects, working directories and container logs."""
 

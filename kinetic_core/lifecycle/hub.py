@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from kinetic_core.cluster.names import NODE_SILENT
 from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.leases import LeaseWatch
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.model.job import JobObservation, JobReference
 
@@ -57,6 +58,10 @@ class JobHub:
     _look_at: dict[str, float] = field(default_factory=dict)
     """When (monotonic) a job must be looked at although nothing says that it changed."""
     _thread: threading.Thread | None = None
+    _leases: LeaseWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._leases = LeaseWatch(self.backend)
 
     def subscribe(self, reference: JobReference, callback: Callback) -> Subscription:
         subscription = Subscription(reference, callback, self)
@@ -139,6 +144,7 @@ class JobHub:
             return
         if observation.reason == NODE_SILENT:
             self._look_again(job_id, _UNSEEN_SECONDS)
+            self._look_at_lease(subscriptions[0].reference, observation.attempt)
         for subscription in subscriptions:
             if subscription.closed or subscription.last == observation:
                 continue
@@ -147,6 +153,12 @@ class JobHub:
                 subscription.callback(observation)
             except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
                 _LOG.exception("an observer of %s failed", job_id)
+
+    def _look_at_lease(self, reference: JobReference, attempt: int) -> None:
+        try:
+            self._leases.look(reference, attempt)
+        except Exception as exc:  # noqa: BLE001  looked at again soon
+            _LOG.warning("cannot look at the lease of %s, trying again: %r", reference.job_id, exc)
 
     def _look_again(self, job_id: str, seconds: float) -> None:
         with self._lock:

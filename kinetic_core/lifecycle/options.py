@@ -92,6 +92,8 @@ class RunOptions:
         pod = pod_options({**about_pod, "disk": _amount("disk", about_pod.get("disk"))})
         if pod.cpu is not None and parsed.kind == "cpu" and parsed.cpu_count:
             raise InvalidRequest(f"cpu={pod.cpu:g}, and {str(parsed)!r} names cores too: drop one of them")
+        if pod.lease is not None and parsed.hosts > 1:
+            raise InvalidRequest(f"lease= is for jobs of one host; {parsed.describe()}. Leave it out")
         return cls(
             accelerator=parsed,
             capture_env_vars=_patterns(capture_env_vars),

@@ -18,6 +18,23 @@ _SECRET = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[-\w.]+")
 _MANAGED = re.compile(r"projects/[-a-z0-9:.]+/secrets/[-\w]+(/versions/([0-9]+|latest|[A-Za-z][-\w]*))?")
 _OURS = ("app", "kinetic.dev/")
 _TOLERATION = frozenset({"key", "operator", "value", "effect", "tolerationSeconds"})
+_SECURITY_FIELDS = frozenset(
+    {
+        "allowPrivilegeEscalation",
+        "appArmorProfile",
+        "capabilities",
+        "privileged",
+        "procMount",
+        "readOnlyRootFilesystem",
+        "runAsGroup",
+        "runAsNonRoot",
+        "runAsUser",
+        "seLinuxOptions",
+        "seccompProfile",
+    }
+)
+"""https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#security-context-1"""
+_SHORTEST_LEASE = 15.0
 
 POD_OPTIONS = (
     "cpu",
@@ -32,6 +49,8 @@ POD_OPTIONS = (
     "secrets",
     "run_as_root",
     "cache_volume",
+    "lease",
+    "security_context",
 )
 """The names of these options, as `run` takes them."""
 
@@ -58,6 +77,10 @@ def pod_options(given: Mapping[str, Any]) -> PodOptions:
         options["secrets"] = {name: _secret(name, place) for name, place in options["secrets"].items()}
     if not isinstance(options.get("run_as_root", False), bool):
         raise TypeError(f"run_as_root={options['run_as_root']!r} must be True or False")
+    if "lease" in options:
+        options["lease"] = _lease(options["lease"])
+    if "security_context" in options:
+        options["security_context"] = _security_context(options["security_context"])
     return PodOptions(**options)
 
 
@@ -80,6 +103,28 @@ def _cores(cpu: float) -> float:
     if not math.isfinite(cpu) or cpu < 0.1:
         raise InvalidRequest(f"cpu={cpu!r} must be at least 0.1 cores")
     return float(cpu)
+
+
+def _lease(seconds: float) -> float:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"lease={seconds!r} must be a number of seconds")
+    if not math.isfinite(seconds) or seconds < _SHORTEST_LEASE:
+        raise InvalidRequest(
+            f"lease={seconds!r} must be at least {_SHORTEST_LEASE:g} seconds: a store that is slow for less "
+            "must not end the job"
+        )
+    return float(seconds)
+
+
+def _security_context(fields: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"security_context={fields!r} must be a dict")
+    if unknown := sorted(set(fields) - _SECURITY_FIELDS):
+        raise InvalidRequest(
+            f"security_context: {', '.join(map(repr, unknown))}: a container's has "
+            f"{', '.join(sorted(_SECURITY_FIELDS))}"
+        )
+    return dict(fields)
 
 
 def _tolerations(tolerations: Any) -> tuple[dict[str, Any], ...]:

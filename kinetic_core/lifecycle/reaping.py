@@ -1,8 +1,8 @@
-"""Orphans: what a client left behind that died between two steps, and how each is put right.
+"""What nobody wants any more: orphans, which dead clients left behind, and what has been kept long enough.
 
-A job that merely runs on without its client is none: it was meant to, and its deadline ends it. An orphan is
-what nobody can want: a job that was stored and never created, one that was cancelled and still lives, one
-whose stored objects are gone, so that it can never deliver its outcome.
+A job that merely runs on without its client is no orphan: it was meant to, and its deadline ends it. An
+orphan is a job that was stored and never created, one that was cancelled and still lives, one whose stored
+objects are gone, so that it can never deliver its outcome.
 """
 
 from __future__ import annotations
@@ -21,33 +21,46 @@ from kinetic_core.lifecycle.settling import look
 from kinetic_core.lifecycle.summaries import JobSummary, summaries
 from kinetic_core.model.states import JobStatus
 
+RETENTION = 30 * 86400.0
+"""Seconds for which handle, outcome and logs of a job are kept."""
+
 
 @dataclass(frozen=True)
 class Orphan:
-    """One of them. `stored` is False for a Job of the cluster of which the store knows nothing."""
+    """One of them. `stored` is False for a Job of the cluster of which the store knows nothing; `kept` is
+    True for one that ended well or badly, but long ago.
+    """
 
     job_id: str
     namespace: str
     why: str
     stored: bool = True
+    kept: bool = False
 
 
-def orphans(backend: Backend, namespace: str, older_than: float = 3600.0) -> list[Orphan]:
-    """The orphans of a namespace. One that was stored less than `older_than` seconds ago may yet be created.
+def orphans(
+    backend: Backend, namespace: str, older_than: float = 3600.0, retention: float = RETENTION
+) -> list[Orphan]:
+    """The orphans of a namespace, and jobs submitted `retention` seconds ago that have ended.
 
-    Failed jobs whose end nobody has seen are settled on the way.
+    One that was stored less than `older_than` seconds ago may yet be created. Failed jobs whose end nobody
+    has seen are settled on the way.
     """
     known = summaries(backend, namespace)
     cancelled = {info.name.split("/")[1] for info in backend.store.list("jobs/", wire.cancel_object("*"))}
     return [
         *_never_created(known, time.time() - older_than),
         *_still_alive(known, cancelled),
+        *_long_over(known, time.time() - retention),
         *_unknown(backend, namespace, {job.job_id for job in known}),
     ]
 
 
 def reap(backend: Backend, orphan: Orphan) -> None:
-    """End it and remove what is left of it; a cancelled job keeps its outcome. Idempotent."""
+    """End it and remove what is left of it; one that was cancelled lately keeps its outcome. Idempotent.
+
+    Outputs stay in any case.
+    """
     if not orphan.stored:
         backend.delete(orphan.namespace, orphan.job_id)
         backend.remove(orphan.namespace, orphan.job_id)
@@ -55,7 +68,7 @@ def reap(backend: Backend, orphan: Orphan) -> None:
     reference = observing.find(backend, orphan.job_id)
     if reference is None:
         return
-    if look(backend, reference).status is JobStatus.NOT_FOUND:
+    if orphan.kept or look(backend, reference).status is JobStatus.NOT_FOUND:
         ending.cleanup(reference)
     else:
         backend.delete(reference.namespace, reference.job_id)
@@ -72,6 +85,13 @@ def _still_alive(known: list[JobSummary], cancelled: set[str]) -> Iterator[Orpha
     for job in known:
         if job.job_id in cancelled and not job.status.is_terminal:
             yield Orphan(job.job_id, job.namespace, "it was cancelled, and still lives")
+
+
+def _long_over(known: list[JobSummary], before: float) -> Iterator[Orphan]:
+    for job in known:
+        if job.status in (JobStatus.SUCCEEDED, JobStatus.FAILED) and _created(job) < before:
+            why = f"it has ended, and was submitted on {job.created_at[:10]}"
+            yield Orphan(job.job_id, job.namespace, why, kept=True)
 
 
 def _unknown(backend: Backend, namespace: str, known: set[str]) -> Iterator[Orphan]:

@@ -155,6 +155,9 @@ class LocalBackend:
                 process.kill_group(group["pid"])
             time.sleep(0.02)
 
+    def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
+        """This machine is never silent about itself."""
+
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished jobs: their records, locks, working directories and container logs."""
         for job_id in job_ids:

@@ -42,3 +42,15 @@ def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None)
     assert handle.status() is kinetic_core.JobStatus.FAILED
     assert not alive.status().is_terminal
     alive.cancel()
+
+
+def test_what_has_been_kept_long_enough(kinetic: Kinetic, own_jobs: None) -> None:
+    handle, alive = sleep.run_async(0), sleep.run_async(60)
+    handle.result(cleanup=False)
+    assert kinetic("reap").out == "nothing to remove\n"
+    told = kinetic("reap", "--keep-days", "0", "--apply", "--json").json
+    assert [one["job_id"] for one in told["orphans"]] == [handle.job_id]
+    backend = open_backend("local", read_settings())
+    assert not any(backend.store.list(f"jobs/{handle.job_id}/"))
+    assert not alive.status().is_terminal
+    alive.cancel()

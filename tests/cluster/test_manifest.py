@@ -202,6 +202,16 @@ def test_root_only_if_asked_for() -> None:
     assert root["runAsUser"] == 0
 
 
+def test_the_containers_security_context_is_ours_but_for_what_is_asked() -> None:
+    asked = PodOptions(security_context={"capabilities": {"add": ["SYS_RESOURCE"]}, "runAsUser": 0})
+    (container,) = manifest(pod=asked)["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"add": ["SYS_RESOURCE"]},
+        "runAsUser": 0,
+    }
+
+
 @pytest.mark.parametrize(("protocol", "used"), [(wire.PROTOCOL, True), (wire.PROTOCOL + 1, False)])
 def test_an_images_own_runner_is_used_if_it_speaks_the_same_protocol(
     tmp_path: Path, protocol: int, used: bool

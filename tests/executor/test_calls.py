@@ -196,6 +196,9 @@ def test_a_bare_decorator_is_told_how_to_be_written() -> None:
         {"queue": "Not A Name"},
         {"tolerations": [{"taint": "x"}]},
         {"infrastructure_retries": -1},
+        {"lease": 5},
+        {"lease": 60, "accelerator": "tpu-v5e-16"},
+        {"security_context": {"user": "root"}},
     ],
     ids=lambda options: next(iter(options)),
 )

@@ -32,7 +32,7 @@ from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
 from kinetic_core.local import limits, slots
 from kinetic_core.local.layout import Layout
-from tests.conftest import wait_for
+from tests.conftest import is_alive, wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -44,14 +44,6 @@ def sleep_with_a_grandchild(folder: str) -> None:
     Path(folder, "grandchild").write_text(str(grandchild.pid))
     print("sleeping", flush=True)
     time.sleep(600)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def record_of(handle: kinetic_core.JobHandle) -> dict[str, Any]:
