@@ -128,6 +128,19 @@ class ImageError(KineticError, RuntimeError):
     """The container image could not be built, or Cloud Build or the registry gave no answer."""
 
 
+class ImageBuilding(ImageError):
+    """The image is being built, and takes longer than the caller wanted to wait. The build goes on.
+
+    `build`: plain data by which any process can wait for it (`kinetic_core.image.cloud_build.Following`).
+    """
+
+    build: dict[str, str]
+
+    def __init__(self, message: str, build: dict[str, str]) -> None:
+        super().__init__(message)
+        self.build = build
+
+
 class JobConflict(KineticError):
     """The job id exists with another spec digest: two different calls asked for one id."""
 

@@ -285,8 +285,9 @@ def _service_account(target: Target, namespace: str) -> str:
             raise
         found = None
     if found is None:
-        _LOG.info(
-            "namespace %s has no service account 'kinetic' that can be seen: jobs run as 'default'", namespace
+        _LOG.warning(
+            "kinetic: namespace %s has no service account 'kinetic' that can be seen: jobs run as 'default'",
+            namespace,
         )
     return "default" if found is None else "kinetic"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ConfigurationError, ImageError
-from kinetic_core.image.cloud_build import TIMEOUT, CloudBuild
+from kinetic_core.image.cloud_build import TIMEOUT, CloudBuild, place_of
 from kinetic_core.image.google_api import GoogleApi, Json
 from kinetic_core.image.recipe import PACKAGE, Recipe
 from kinetic_core.image.registry import Repository, region_of
@@ -35,10 +35,10 @@ class Workshop:
     account: str
 
     @classmethod
-    def of_cluster(cls, project: str, zone: str, cluster: str) -> Workshop:
+    def of_cluster(cls, project: str, zone: str, cluster: str, patience: float | None = None) -> Workshop:
         """The one that belongs to a GKE cluster: repository `kn-{cluster}`, bucket and account for builds.
 
-        Raises ConfigurationError without a project.
+        `patience` is that of its `CloudBuild`. Raises ConfigurationError without a project.
         """
         if not project:
             raise ConfigurationError(
@@ -50,7 +50,7 @@ class Workshop:
         account = f"kn-{cluster}-builds@{project}.iam.gserviceaccount.com"
         return cls(
             Repository.of_cluster(project, zone, cluster),
-            CloudBuild(GoogleApi("cloudbuild"), project, region_of(zone), store),
+            CloudBuild(GoogleApi("cloudbuild"), project, region_of(zone), store, patience),
             GoogleApi("artifactregistry"),
             store,
             f"projects/{project}/serviceAccounts/{account}",
@@ -124,9 +124,9 @@ def _request(recipe: Recipe, workshop: Workshop, mark: str) -> Json:
 
 def request_of(workshop: Workshop, source: str, steps: Sequence[Json], image: str) -> Json:
     """What to ask Cloud Build for; `image`, which the steps make, is pushed in the end."""
-    bucket, _, prefix = workshop.store.uri.removeprefix("gs://").partition("/")
+    bucket, prefix = place_of(workshop.store)
     return {
-        "source": {"storageSource": {"bucket": bucket, "object": f"{prefix}/{source}" if prefix else source}},
+        "source": {"storageSource": {"bucket": bucket, "object": prefix + source}},
         "steps": list(steps),
         "images": [image],
         "timeout": TIMEOUT,

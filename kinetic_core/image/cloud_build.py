@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
-from kinetic_core.errors import ImageError, StoreError
+from kinetic_core.errors import ImageBuilding, ImageError, StoreError
 from kinetic_core.image.google_api import GoogleApi, Json, Unanswered
+from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.storage.protocol import ObjectStore
 
 LIVE = ("PENDING", "QUEUED", "WORKING")
@@ -25,12 +27,16 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class CloudBuild:
-    """The builds of one region of a project, with a store for sources and logs."""
+    """The builds of one region of a project, with a store for sources and logs.
+
+    `patience`: seconds after which `follow` no longer waits; None for as long as it takes.
+    """
 
     api: GoogleApi
     project: str
     region: str
     store: ObjectStore
+    patience: float | None = None
 
     @property
     def _path(self) -> str:
@@ -79,22 +85,59 @@ class CloudBuild:
         """Tell a build's log while it runs; the digest (`sha256:…`) of its last image, "" if it
         has none.
 
-        Raises ImageError, with the failing step's last lines, if it does not succeed.
+        Raises ImageError, with the failing step's last lines, if it does not succeed; ImageBuilding if it
+        takes too long.
         """
-        log, started = _Log(self.store, f"log-{build_id}.txt"), self.api.clock()
-        while True:
-            build = self.get(build_id)
-            if build is None:
-                raise ImageError(f"build {build_id} has gone from Cloud Build; submit again")
-            for line in log.news():
-                say(line)
-            if build["status"] == "SUCCESS":
-                pushed = (build.get("results") or {}).get("images")
-                return str(pushed[-1]["digest"]) if pushed else ""
-            if build["status"] not in LIVE:
-                raise _failed(build, log.lines)
-            late = self.api.clock() - started > _POLLS_SLOWLY_AFTER
-            self.api.sleep(_POLL_SECONDS * (3 if late else 1))
+        following, started = Following(self, build_id), self.api.clock()
+        while (digest := following.look(say)) is None:
+            waited = self.api.clock() - started
+            if self.patience is not None and waited >= self.patience:
+                place = {"project": self.project, "region": self.region, "store_uri": self.store.uri}
+                raise ImageBuilding(
+                    f"the image is still being built: {self.page(build_id)}", {**place, "build_id": build_id}
+                )
+            self.api.sleep(_POLL_SECONDS * (3 if waited > _POLLS_SLOWLY_AFTER else 1))
+        return digest
+
+
+class Following:
+    """One build, looked at now and then."""
+
+    def __init__(self, builds: CloudBuild, build_id: str) -> None:
+        self._builds, self._id = builds, build_id
+        self._log = _Log(builds.store, f"log-{build_id}.txt")
+
+    @classmethod
+    def of(cls, build: Mapping[str, str], emulator: str = "") -> Self:
+        """The build that an ImageBuilding names."""
+        store = GcsObjectStore.at(build["store_uri"], build["project"], emulator)
+        builds = CloudBuild(GoogleApi("cloudbuild"), build["project"], build["region"], store)
+        return cls(builds, build["build_id"])
+
+    def look(self, say: Callable[[str], None]) -> str | None:
+        """Tell what is new in its log; the digest of its image once there is one, None while it runs.
+
+        Raises ImageError if it has failed.
+        """
+        build = self._builds.get(self._id)
+        if build is None:
+            raise ImageError(f"build {self._id} has gone from Cloud Build; submit again")
+        for line in self._log.news():
+            say(line)
+        if build["status"] == "SUCCESS":
+            source = str(build["source"]["storageSource"]["object"])
+            self._builds.store.delete(source.removeprefix(place_of(self._builds.store)[1]))
+            pushed = (build.get("results") or {}).get("images")
+            return str(pushed[-1]["digest"]) if pushed else ""
+        if build["status"] not in LIVE:
+            raise _failed(build, self._log.lines)
+        return None
+
+
+def place_of(store: ObjectStore) -> tuple[str, str]:
+    """The bucket of a store, and what comes before the names of its objects there."""
+    bucket, _, prefix = store.uri.removeprefix("gs://").partition("/")
+    return bucket, f"{prefix}/" if prefix else ""
 
 
 class _Log:

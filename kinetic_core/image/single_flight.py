@@ -91,9 +91,7 @@ def _build(
         builds.cancel(build_id)
         return None
     say(f"building the image: {builds.page(build_id)}")
-    digest = builds.follow(build_id, say)
-    store.delete(source_object(order.tag, mark))
-    return digest
+    return builds.follow(build_id, say)
 
 
 def _close(store: ObjectStore, name: str, build_id: str) -> bool:

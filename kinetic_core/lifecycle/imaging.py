@@ -51,10 +51,12 @@ def find_image(
     progress: Callable[[str], None],
     *,
     dry: bool = False,
+    patience: float | None = None,
 ) -> Image:
     """The image for a call, built first if it has to be; `dry` only names what would be built.
 
-    Raises InvalidDependencies before anything is built, ImageError if it cannot be, ConfigurationError.
+    Raises InvalidDependencies before anything is built, ImageError if it cannot be, ImageBuilding if that
+    takes longer than `patience` seconds, ConfigurationError.
     """
     if backend.name == "local":
         unused = "requirements= is not installed by backend 'local': jobs have what this interpreter has"
@@ -77,7 +79,7 @@ def find_image(
     give(project.root, installation.notices)  # not after minutes of building
     if asked == PREBUILT:
         return _prebuilt(options, settings, installation, project)
-    return _bundled(options, settings, installation, progress, dry=dry)
+    return _bundled(options, settings, installation, progress, dry=dry, patience=patience)
 
 
 def _installation(
@@ -106,6 +108,7 @@ def _bundled(
     progress: Callable[[str], None],
     *,
     dry: bool,
+    patience: float | None,
 ) -> Image:
     from kinetic_core.image.bundled import bundled_image
     from kinetic_core.image.recipe import Recipe
@@ -116,7 +119,7 @@ def _bundled(
             f"accelerator={str(accelerator)!r} needs an image for {accelerator.architecture}, and Cloud "
             "Build makes them for amd64: pass container_image= with one of your own"
         )
-    recipe, workshop = Recipe(accelerator.kind, installation), _workshop(options, settings)
+    recipe, workshop = Recipe(accelerator.kind, installation), _workshop(options, settings, patience)
     name = workshop.address(recipe.tag)
     uri = name if dry else bundled_image(recipe, workshop, progress)
     return Image(uri, name)
@@ -141,11 +144,12 @@ def _prebuilt(options: RunOptions, settings: Settings, installation: Installatio
     return Image(uri, name, dependencies)
 
 
-def _workshop(options: RunOptions, settings: Settings) -> Workshop:
+def _workshop(options: RunOptions, settings: Settings, patience: float | None = None) -> Workshop:
     from kinetic_core.image.bundled import Workshop
 
     return Workshop.of_cluster(
         options.project or settings.project,
         options.zone or settings.zone,
         options.cluster or settings.cluster,
+        patience,
     )

@@ -68,6 +68,7 @@ def pack(
     tolerant: bool = False,
     progress: Progress = lambda _phase: None,
     dry: bool = False,
+    build_patience: float | None = None,
 ) -> Packed:
     """Pack a function, its project and volumes, and store the files the store lacks.
 
@@ -76,6 +77,7 @@ def pack(
     project is stored as data, not again with the project. `tolerant` leaves arguments that cannot be
     pickled to be told when they are addressed. `dry` builds no image. Raises InvalidRequest or one of its
     kinds, ConfigurationError, ImageError or StoreError; before anything is stored if the call is at fault.
+    Raises ImageBuilding if building takes longer than `build_patience` seconds.
     """
     settings = options.settings(settings or read_settings())
     if backend is None:
@@ -93,7 +95,16 @@ def pack(
         _note_data(args, kwargs, modules, substitutes, tolerant)
     substitutes.note(options.volumes.values())
     substitutes.check(settings.project)
-    image = find_image(options, settings, backend, project, source_file(function), progress, dry=dry)
+    image = find_image(
+        options,
+        settings,
+        backend,
+        project,
+        source_file(function),
+        progress,
+        dry=dry,
+        patience=build_patience,
+    )
     progress("uploading")
     tree = _stored_project(project, substitutes.paths(), backend, settings, progress)
     shop = _shop(backend, settings, progress)

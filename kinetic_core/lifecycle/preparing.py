@@ -125,6 +125,7 @@ def prepare(
     backend: Backend | None = None,
     progress: Progress = lambda _phase: None,
     dry: bool = False,
+    build_patience: float | None = None,
 ) -> Prepared:
     """Pack and address one call. Raises as `pack` and `address` do, before anything is stored."""
     arguments = dict(call.kwargs or {})
@@ -137,6 +138,7 @@ def prepare(
         calls=[(call.args, arguments)],
         progress=progress,
         dry=dry,
+        build_patience=build_patience,
     )
     return address(packed, call.args, arguments, job_id=job_id)
 

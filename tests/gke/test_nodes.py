@@ -9,14 +9,18 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import CONTAINER, JOB_ID, NODE_SILENT
 from kinetic_core.errors import JobMisconfigured, JobOutOfDisk, JobOutOfMemory
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("gke")
@@ -52,6 +56,18 @@ def count(seconds: int) -> str:
         print(f"second {number}", flush=True)
         time.sleep(1)
     return os.environ["KINETIC_POD_UID"]
+
+
+def containers_of(pod_uid: str) -> list[str]:
+    """Processes of this machine, which plays all nodes, that belong to a pod."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"KINETIC_POD_UID={pod_uid}\0".encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:  # it has just ended
+            continue
+    return found
 
 
 @pytest.fixture
@@ -109,6 +125,33 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     api.patch("Node", "", silent_node, {"spec": {"taints": [*taints, out_of_service]}})
     again = handle.result(timeout=120, stream_logs=False, cleanup=False)
     assert again != first["metadata"]["uid"]
+    assert handle.observe().attempt == 1
+    handle.cleanup()
+
+
+def test_a_lease_ends_the_doubt_about_a_silent_node(
+    api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node reaches neither the API server nor the store: its runner ends, then another begins."""
+    pair = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}
+    api.patch("Node", "", silent_node, pair)
+    function = kinetic_core.run(
+        accelerator="cpu", node_selector={"kinetic.test/pair": "1"}, tolerations=TPU_TAINT, lease=15
+    )(count)
+    with FaultProxy(emulator, host=str(urlsplit(emulator).hostname)) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        handle = function.run_async(18)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+        wait_for(lambda: backend_of(handle).store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
+        (first,) = pods(api, handle)
+        api.patch("Node", "", "node-3", pair)
+        cluster_tool("stop", silent_node)
+        proxy.faults.drop(".", times=None)
+        proxy.disconnect()
+        wait_for(lambda: not containers_of(first["metadata"]["uid"]), 30)
+        proxy.faults.clear()
+        again = handle.result(timeout=150, stream_logs=False, cleanup=False)
+    assert again not in (None, first["metadata"]["uid"])
     assert handle.observe().attempt == 1
     handle.cleanup()
 

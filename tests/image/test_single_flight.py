@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kinetic_core.errors import ConfigurationError, ImageError
+from kinetic_core.errors import ConfigurationError, ImageBuilding, ImageError
 from kinetic_core.image.bundled import Workshop, bundled_image
-from kinetic_core.image.cloud_build import CloudBuild
+from kinetic_core.image.cloud_build import CloudBuild, Following
 from kinetic_core.image.google_api import PATIENCE, GoogleApi
 from kinetic_core.image.recipe import Recipe
 from kinetic_core.image.registry import Repository, region_of
@@ -69,6 +70,21 @@ def test_built_once_then_found() -> None:
     assert [info.name for info in first.store.list("source/")] == []
 
 
+def test_who_does_not_want_to_wait_is_told_which_build_it_is() -> None:
+    google, clock = FakeGoogle(looks=20), Clock()
+    impatient = workshop(google, clock=clock)
+    impatient = replace(impatient, builds=replace(impatient.builds, patience=5))
+    with pytest.raises(ImageBuilding, match="is still being built") as caught:
+        built(google, impatient, "six")
+    assert clock.now < 10
+    following = Following(impatient.builds, caught.value.build["build_id"])
+    while (digest := following.look(lambda _: None)) is None:
+        clock.sleep(5)
+    assert digest == built(google, workshop(google, impatient.store), "six")
+    assert len(google.builds) == 1
+    assert not any(impatient.store.list("source/"))
+
+
 def test_a_known_image_costs_one_request_and_then_none() -> None:
     google = FakeGoogle()
     built(google, workshop(google), "six")
@@ -101,7 +117,9 @@ def test_a_claim_whose_builder_died_is_taken_over() -> None:
 def test_a_build_whose_builder_died_is_followed() -> None:
     google, store = FakeGoogle(), MemoryObjectStore()
     tag = recipe("six").tag
-    google.ask("POST", "https://x/builds", {"tags": ["kinetic-dead"], "images": [f"x:{tag}"]})
+    source = {"storageSource": {"bucket": "b", "object": "source/of-the-dead"}}
+    build = {"tags": ["kinetic-dead"], "images": [f"x:{tag}"], "source": source}
+    google.ask("POST", "https://x/builds", build)
     store.create(f"images/{tag}/000000/claim", b'{"mark": "kinetic-dead"}')
     built(google, workshop(google, store), "six")
     assert list(google.builds) == ["build-1"]
