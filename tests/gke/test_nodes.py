@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 import pytest
 
 import kinetic_core
-from kinetic_core import JobStatus
 from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.names import CONTAINER, JOB_ID, NODE_SILENT
+from kinetic_core.cluster.names import CONTAINER, NODE_SILENT
 from kinetic_core.errors import JobMisconfigured, JobOutOfDisk, JobOutOfMemory
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
+from tests.gke.jobs import pods, running
 
 pytestmark = pytest.mark.usefixtures("gke")
 TESTCLUSTER = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
@@ -36,16 +36,6 @@ TPU_TAINT: list[dict[str, Any]] = [{"key": "google.com/tpu", "operator": "Exists
 
 def cluster_tool(*arguments: str) -> None:
     subprocess.run([TESTCLUSTER, *arguments], check=True, capture_output=True)
-
-
-def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
-    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
-    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, query)["items"]
-    return found
-
-
-def running(handle: kinetic_core.JobHandle) -> None:
-    wait_for(lambda: handle.status() is JobStatus.RUNNING, 60)
 
 
 def count(seconds: int) -> str:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.names import HOST_INDEX, JOB_ID
+from kinetic_core.cluster.names import HOST_INDEX
 from tests.conftest import wait_for
+from tests.gke.jobs import pods
 
 pytestmark = pytest.mark.usefixtures("gke")
 on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
-
-
-def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
-    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
-    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, query)["items"]
-    return found
 
 
 @on_slice

@@ -1,0 +1,38 @@
+"""Functions that jobs of these tests run, and how they are watched."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import JOB_ID
+from tests.conftest import wait_for
+
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    found: list[dict[str, Any]] = api.list("Pod", handle.namespace, query)["items"]
+    return found
+
+
+@on_cpu
+def greet(name: str) -> str:
+    print(f"greeting {name}")
+    return f"hello {name}"
+
+
+@on_cpu
+def sleep(seconds: float) -> str:
+
+    print("sleeping", flush=True)
+    time.sleep(seconds)
+    return "awake"
+
+
+def running(handle: kinetic_core.JobHandle) -> None:
+    wait_for(lambda: handle.status() is JobStatus.RUNNING, 60)

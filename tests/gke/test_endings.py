@@ -1,0 +1,118 @@
+"""How attempts end on a real cluster, and what is made of it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.errors import (
+    JobDeadlineExceeded,
+    JobOutOfMemory,
+)
+from tests.conftest import wait_for
+from tests.gke.jobs import greet, on_cpu, pods, running, sleep
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+def test_retries_are_attempts_of_one_job() -> None:
+    @kinetic_core.run(accelerator="cpu", retries=2)
+    def third_time() -> int:
+
+        failures = int(os.environ["KINETIC_FAILED_COUNT"])
+        if failures < 2:
+            raise ValueError(f"failure {failures}")
+        return failures
+
+    handle = third_time.run_async()
+    assert handle.result(stream_logs=False) == 2
+
+
+def test_the_deadline_ends_the_job() -> None:
+    @kinetic_core.run(accelerator="cpu", timeout=8)
+    def too_long() -> None:
+
+        time.sleep(600)
+
+    with pytest.raises(JobDeadlineExceeded):
+        too_long.run_async().result(stream_logs=False)
+
+
+def test_out_of_memory_is_told() -> None:
+    @kinetic_core.run(accelerator="cpu", memory="128Mi")
+    def greedy() -> int:
+        return len(b"x" * (1 << 30))
+
+    with pytest.raises(JobOutOfMemory) as caught:
+        greedy.run_async().result(stream_logs=False)
+    assert caught.value.failure is not None
+
+
+def test_a_deleted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
+    handle = sleep.run_async(6)
+    running(handle)
+    (pod,) = pods(api, handle)
+    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
+    assert handle.result(stream_logs=False, cleanup=False) == "awake"
+    handle.cleanup()
+
+
+def test_an_evicted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
+    handle = sleep.run_async(6)
+    running(handle)
+    (pod,) = pods(api, handle)
+    name = pod["metadata"]["name"]
+    path = f"/api/v1/namespaces/{handle.namespace}/pods/{name}/eviction"
+    api._call("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}})
+    assert handle.result(stream_logs=False, cleanup=False) == "awake"
+    assert handle.observe().attempt == 1
+    handle.cleanup()
+
+
+def test_a_killed_user_process_is_a_fact() -> None:
+    @on_cpu
+    def kill_myself() -> None:
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(kinetic_core.errors.JobError) as caught:
+        kill_myself.run_async().result(stream_logs=False)
+    assert caught.value.failure is not None
+    assert caught.value.failure.signal == 9
+
+
+def test_every_way_to_end_is_told(api: ClusterApi) -> None:
+    @on_cpu
+    def leave(code: int) -> None:
+
+        os._exit(code)
+
+    codes = (0, 1, 65, 137, 143)
+    jobs = [leave.run_async(code) for code in codes]
+    for code, job in zip(codes, jobs, strict=True):
+        with pytest.raises(kinetic_core.errors.JobFailed, match=f"exited with code {code}") as caught:
+            job.result(stream_logs=False)
+        assert caught.value.failure is not None
+        assert (caught.value.failure.exit_code, caught.value.failure.signal) == (code, None)
+
+
+def test_a_secret_that_does_not_exist_ends_the_job() -> None:
+    function = kinetic_core.run(accelerator="cpu", secrets={"WORD": "nowhere/word"})(greet.__wrapped__)
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match='secret "nowhere" not found'):
+        function.run_async("nobody").result(timeout=60, stream_logs=False)
+
+
+def test_an_image_that_does_not_exist_ends_the_job(api: ClusterApi) -> None:
+    image = "10.88.0.1:5000/no/such/image:1"
+    handle = kinetic_core.run(accelerator="cpu", container_image=image)(greet.__wrapped__).run_async("nobody")
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="image cannot be pulled") as caught:
+        handle.result(timeout=60, stream_logs=False)
+    assert caught.value.failure is not None
+    assert caught.value.failure.failure_class == "image"
+    wait_for(lambda: not [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Pending"])
+    handle.cleanup()

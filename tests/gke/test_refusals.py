@@ -1,0 +1,99 @@
+"""What a user may not do, or has not got: named, with what to do about it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import kinetic_core
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.errors import (
+    ConfigurationError,
+    StoreError,
+)
+from tests.gke.jobs import greet, running, sleep
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+@kinetic_core.run(accelerator="tpu-v5p-8")
+def greet_from_two(name: str) -> str:
+    return f"hello {name}"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Google's client
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"match": "POST .*upload", "status": 503, "times": 2},
+        {"match": "POST .*upload", "drop": "after", "times": 3},
+        {"match": "GET .*alt=media", "status": 503, "times": 3},
+        {"match": "GET .*alt=media", "drop": "mid-body", "after_bytes": 10, "times": 2},
+        {"match": "POST .*upload", "status": 429, "times": 3},
+    ],
+    ids=lambda rule: f"{rule['match']}-{rule.get('status') or rule['drop']}",
+)
+def test_a_store_that_stumbles_is_not_noticed(faults: Any, rule: dict[str, Any]) -> None:
+    faults(**rule)
+    assert greet.run_async("anyway").result(stream_logs=False) == "hello anyway"
+    gc.collect()  # else what the client leaked is found in another test
+
+
+def test_a_bucket_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_BUCKET", "no-such-bucket")
+    with pytest.raises(ConfigurationError, match=r"'no-such-bucket' does not exist.*KINETIC_BUCKET"):
+        greet("nobody")
+
+
+def test_a_bucket_one_may_not_write_to_is_named(emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"closed-{os.getpid()}"
+    body = json.dumps({"name": name, "mode": "forbidden"}).encode()
+    urllib.request.urlopen(f"{emulator}/emulator/bucket", body).close()
+    monkeypatch.setenv("KINETIC_BUCKET", name)
+    with pytest.raises(StoreError, match=rf"in gs://{name}: not permitted .*roles/storage.objectUser"):
+        greet("nobody")
+
+
+def test_a_user_without_permission_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_KUBECONFIG", os.environ["KINETIC_KUBECONFIG"].replace("admin", "developer"))
+    with pytest.raises(ConfigurationError, match=r"may not create jobs in namespace .*clusters\.md"):
+        greet("nobody")
+
+
+def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_NAMESPACE", "nowhere")
+    with pytest.raises(ConfigurationError, match="no namespace 'nowhere'"):
+        greet("nobody")
+
+
+def test_the_documented_role_is_enough(
+    api: ClusterApi, namespace: str, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "clusters.md"
+    (role,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
+    api.create("Role", namespace, yaml.safe_load(role))
+    binding = {
+        "metadata": {"name": "kinetic-user"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kinetic-user"},
+        "subjects": [{"kind": "User", "name": "developer", "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+    api.create("RoleBinding", namespace, binding)
+    monkeypatch.setenv("KINETIC_KUBECONFIG", gke["KINETIC_KUBECONFIG"].replace("admin", "developer"))
+    try:
+        assert greet("developer") == "hello developer"
+        assert greet_from_two("a slice") == "hello a slice"
+        handle = sleep.run_async(600)
+        running(handle)
+        assert handle.logs() is not None
+        handle.cancel()
+        handle.cleanup()
+    finally:
+        api.delete("RoleBinding", namespace, "kinetic-user")

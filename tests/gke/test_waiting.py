@@ -1,0 +1,128 @@
+"""What keeps a job from going on, and how it is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.lifecycle.observing import watch
+from tests.conftest import wait_for
+from tests.gke.jobs import greet, running, sleep
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+def test_an_exceeded_quota_is_named_while_the_job_waits_for_it(api: ClusterApi) -> None:
+    name = f"kinetic-quota-{os.getpid()}"
+    api.create("Namespace", "", {"metadata": {"name": name}})
+    api.create("ResourceQuota", name, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    seen: list[Any] = []
+    handle = kinetic_core.run(accelerator="cpu", namespace=name)(greet.__wrapped__).run_async("patient")
+    subscription = watch(handle, seen.append)
+    try:
+        wait_for(lambda: seen and seen[-1].reason == "FailedCreate", 30)
+        assert "exceeded quota: none" in seen[-1].message
+        assert seen[-1].status is JobStatus.PENDING
+        api.delete("ResourceQuota", name, "none")
+        assert handle.result(timeout=60, stream_logs=False) == "hello patient"
+    finally:
+        subscription.close()
+        api.delete("Namespace", "", name)
+
+
+def test_what_keeps_pods_from_being_made_is_named(api: ClusterApi, namespace: str) -> None:
+    missing = kinetic_core.run(accelerator="cpu", service_account="nobody")(greet.__wrapped__).run_async("x")
+    wait_for(lambda: missing.observe().reason == "FailedCreate", 10)
+    assert 'serviceaccount "nobody" not found' in missing.observe().message
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    name = f"kinetic-{os.getpid()}"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [
+            {
+                "expression": "object.metadata.?labels.team.orValue('') != 'intruders'",
+                "message": "intruders run nothing here",
+            }
+        ],
+    }
+    binding = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}},
+    }
+    base = "/apis/admissionregistration.k8s.io/v1"
+    kinds = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
+    for kind, spec in kinds.items():
+        api._call("POST", f"{base}/{kind}", {"metadata": {"name": name}, "spec": spec})
+    try:
+        labels = {"team": "intruders"}
+        denied = kinetic_core.run(accelerator="cpu", labels=labels)(greet.__wrapped__)
+        seen: list[Any] = []
+
+        def is_denied() -> bool:  # a policy takes some seconds to be known to the API server
+            handle = denied.run_async("x")
+            wait_for(lambda: handle.observe().reason not in ("", "Created"), 10)
+            seen.append(handle.observe())
+            handle.cancel()
+            return bool(seen[-1].reason == "FailedCreate")
+
+        wait_for(is_denied, 60)
+        assert "intruders run nothing here" in seen[-1].message
+    finally:
+        for kind in kinds:
+            api._call("DELETE", f"{base}/{kind}/{name}")
+        missing.cancel()
+
+
+def test_a_job_in_a_queue_says_so() -> None:
+    handle = kinetic_core.run(accelerator="cpu", queue="research")(greet.__wrapped__).run_async("x")
+    wait_for(lambda: handle.observe().reason == "Queued", 10)
+    assert "'research'" in handle.observe().message
+    handle.cancel()
+    assert handle.status() is JobStatus.FAILED
+    handle.cleanup()
+
+
+def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
+    holder = kinetic_core.run(accelerator="tpu-v5e-4")(sleep.__wrapped__).run_async(8)
+    running(holder)
+    waiting = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("second")
+    wait_for(lambda: waiting.observe().reason == "Unschedulable", 20)
+    assert "Insufficient google.com/tpu" in waiting.observe().message
+    assert waiting.result(timeout=60, stream_logs=False) == "hello second"
+    holder.result(stream_logs=False)
+
+
+@pytest.mark.parametrize("part", ["kube-apiserver", "etcd"])
+def test_the_control_plane_may_go_away_while_a_job_runs(api: ClusterApi, part: str) -> None:
+    handle = sleep.run_async(6)
+    running(handle)
+    testcluster = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
+    if not testcluster.exists():
+        pytest.skip(f"no {testcluster} to stop {part} with")
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(handle.result(stream_logs=False)))
+    thread.start()
+    subprocess.run([testcluster, "stop", part], check=True, capture_output=True)
+    try:
+        submitted: list[str] = []
+        other = threading.Thread(
+            target=lambda: submitted.append(greet.run_async("late").result(stream_logs=False))
+        )
+        other.start()
+        time.sleep(5)
+    finally:
+        subprocess.run([testcluster, "start", part], check=True, capture_output=True)
+    thread.join(60)
+    other.join(60)
+    assert (results, submitted) == (["awake"], ["hello late"])
