@@ -48,7 +48,8 @@ airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a re
 	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python -m pytest -q -m cluster
+	@$(VENV)/bin/python -m pytest -q -m "cluster and not disruptive" -n 3 --dist loadgroup
+	@$(VENV)/bin/python -m pytest -q -m "cluster and disruptive"
 
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

@@ -58,10 +58,13 @@ class ClusterApi:
         """The whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
         return self._call("GET", _path(kind, namespace), query=query)
 
-    def patch(self, kind: str, namespace: str, name: str, body: Mapping[str, Any]) -> Object | None:
-        """A merge patch; None if there is no such object."""
+    def patch(
+        self, kind: str, namespace: str, name: str, body: Mapping[str, Any], part: str = ""
+    ) -> Object | None:
+        """A merge patch of an object, or of the subresource `part`; None if there is no such object."""
+        path = _path(kind, namespace, name) + (f"/{part}" if part else "")
         try:
-            return self._call("PATCH", _path(kind, namespace, name), body)
+            return self._call("PATCH", path, body)
         except ClusterError as exc:
             if exc.status == 404:
                 return None

@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
@@ -182,12 +183,17 @@ class GkeBackend:
         self._api.patch("Job", namespace, _name(job_id), body)
 
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
-        """Only a pod of no grace is forgotten without its node's word."""
+        """As Kubernetes does for a node that is taken out of service: the pod has failed by a disruption,
+        and is deleted without its node's word.
+
+        https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown
+        """
         found = self.get(namespace, job_id)
         for pod in found[1] if found else []:
             if attempt_of(pod) == attempt:
-                metadata = pod["metadata"]
-                self._api.delete("Pod", namespace, metadata["name"], metadata["uid"], grace=0)
+                name = pod["metadata"]["name"]
+                self._api.patch("Pod", namespace, name, _failed(pod), "status")
+                self._api.delete("Pod", namespace, name, pod["metadata"]["uid"], grace=0)
 
     def remove(self, namespace: str, *job_ids: str) -> None:
         """A hundred at a time, if the role allows that."""
@@ -248,6 +254,23 @@ class GkeBackend:
             job_id = existing["metadata"]["labels"].get(JOB_ID, name)
             raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
         return True
+
+
+def _failed(pod: Object) -> Object:
+    """The change of a pod that says that it has failed, and not by itself."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    disrupted = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "LeaseExpired",
+        "message": "its node is silent, and the runner has ended by itself: its lease has run out",
+        "lastTransitionTime": now,
+    }
+    others = pod["status"].get("conditions") or []
+    return {
+        "metadata": {"uid": pod["metadata"]["uid"]},
+        "status": {"phase": "Failed", "conditions": [*others, disrupted]},
+    }
 
 
 def _lacks_evidence(pods: list[Object]) -> bool:

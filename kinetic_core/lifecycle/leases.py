@@ -54,8 +54,8 @@ class LeaseWatch:
             if exc.status != 403:
                 raise
             _LOG.warning(
-                "%s: the lease of attempt %d has run out, and this account may not delete its pod, so that "
-                "another could start: its role needs 'delete' on pods (docs/guides/clusters.md)",
+                "%s: the lease of attempt %d has run out, and this account may not replace its pod: its role "
+                "needs 'delete' on pods and 'patch' on pods/status (docs/guides/clusters.md)",
                 reference.job_id,
                 attempt,
             )

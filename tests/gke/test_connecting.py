@@ -24,6 +24,8 @@ CLUSTER = Target(
     gke_api=GOOGLE.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", ""),
 )
 
+pytestmark = pytest.mark.xdist_group("google")
+
 
 def test_a_project_and_a_cluster_are_enough(google: Any) -> None:
     handle = kinetic_core.run(accelerator="cpu")(lambda: 7).run_async()

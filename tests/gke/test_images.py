@@ -23,6 +23,8 @@ from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.gke.images import GOOGLE, LOCATION, REGION, ZONE, Images, own_images
 
+pytestmark = pytest.mark.xdist_group("google")
+
 
 @pytest.fixture(scope="module")
 def _own_images() -> Iterator[Images]:

@@ -73,6 +73,7 @@ def silent_node(api: ClusterApi) -> Iterator[str]:
     cluster_tool("start", "node-4")
 
 
+@pytest.mark.disruptive
 def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterApi, silent_node: str) -> None:
     function = kinetic_core.run(
         accelerator="cpu", node_selector={"kubernetes.io/hostname": silent_node}, tolerations=ANY_TAINT
@@ -93,6 +94,7 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
     handle.cleanup()
 
 
+@pytest.mark.disruptive
 def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     api: ClusterApi, silent_node: str
 ) -> None:
@@ -119,6 +121,7 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     handle.cleanup()
 
 
+@pytest.mark.disruptive
 def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
