@@ -105,6 +105,7 @@ def kinetic(
     secrets: Mapping[str, str] | None = ...,
     run_as_root: bool = ...,
     cache_volume: str | None = ...,
+    conn_id: str | None = ...,
     deferrable: bool = ...,
     multiple_outputs: bool | None = ...,
     **task_options: Any,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
@@ -23,8 +24,9 @@ class KineticOperator(BaseOperator):
 
     The function, its project and its arguments are packaged; the options are those of
     `kinetic_core.run`, `job_retries` being attempts inside the job besides Airflow's own `retries`.
-    With `deferrable` (the default) no worker slot is held while the job runs. `execution_timeout` bounds
-    the task from its first start, waiting included.
+    `conn_id` names a connection of type `kinetic`, which says where jobs run, and as whom, instead of the
+    environment. With `deferrable` (the default) no worker slot is held while the job runs.
+    `execution_timeout` bounds the task from its first start, waiting included.
 
     A plain value becomes the task's XCom. Anything else becomes a reference, which another kinetic task
     takes as an argument and gets as the value.
@@ -42,6 +44,7 @@ class KineticOperator(BaseOperator):
         "zone",
         "cluster",
         "namespace",
+        "conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_args", "op_kwargs")
@@ -84,6 +87,7 @@ class KineticOperator(BaseOperator):
         secrets: Mapping[str, str] | None = None,
         run_as_root: bool | None = None,
         cache_volume: str | None = None,
+        conn_id: str | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -120,11 +124,16 @@ class KineticOperator(BaseOperator):
         self.secrets = secrets
         self.run_as_root = run_as_root
         self.cache_volume = cache_volume
+        self.conn_id = conn_id
         self.deferrable = deferrable
         self._check()
 
     def execute(self, context: Any) -> Any:
         """Start the job, or find the one an earlier leg or try started; wait for it or defer."""
+        with self._connected():
+            return self._execute(context)
+
+    def _execute(self, context: Any) -> Any:
         from airflow_provider.adoption import start_or_adopt
         from airflow_provider.arguments import call_of
         from airflow_provider.task_logs import LogTail
@@ -174,6 +183,10 @@ class KineticOperator(BaseOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         """Airflow's entry to the second leg. If the trigger broke, the job is not left to itself."""
+        with self._connected():
+            return self._resume(next_method, next_kwargs, context)
+
+    def _resume(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         if next_method != "__fail__":
             return super().resume_execution(next_method, next_kwargs, context)
         from airflow_provider.task_logs import LogTail
@@ -194,11 +207,12 @@ class KineticOperator(BaseOperator):
         """The task was killed while a worker has it: the job goes too."""
         from kinetic_core.lifecycle.ending import cancel
 
-        reference = self._job()
-        if reference is not None and not self._cancelled:
-            self.log.info("cancelling %s", reference.job_id)
-            cancel(reference)
-            self._cancelled = True
+        with self._connected():
+            reference = self._job()
+            if reference is not None and not self._cancelled:
+                self.log.info("cancelling %s", reference.job_id)
+                cancel(reference)
+                self._cancelled = True
 
     @property
     def job(self) -> Any:
@@ -208,6 +222,18 @@ class KineticOperator(BaseOperator):
     _identity: TaskIdentity | None = None
     _reference: Any = None
     _cancelled: bool = False
+    _settings: Any = None
+
+    def _connected(self) -> AbstractContextManager[None]:
+        """Inside, settings are those of the task's connection. It is read once: no kill waits for it."""
+        if not self.conn_id:
+            return nullcontext()
+        from airflow_provider.hooks.kinetic import KineticHook
+        from kinetic_core.configuration import using
+
+        if self._settings is None:
+            self._settings = KineticHook(self.conn_id).get_conn()
+        return using(self._settings)
 
     def _check(self) -> None:
         check_options(self._options())
@@ -227,7 +253,11 @@ class KineticOperator(BaseOperator):
         from airflow_provider.triggers.job import KineticJobTrigger
 
         trigger = KineticJobTrigger(
-            reference=reference.to_dict(), cursor=cursor, deferred_at=time.time(), deadline=deadline
+            reference=reference.to_dict(),
+            cursor=cursor,
+            deferred_at=time.time(),
+            deadline=deadline,
+            conn_id=self.conn_id,
         )
         self.defer(trigger=trigger, method_name="execute_complete")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail
 from airflow_provider.waiting import StateLines
+from kinetic_core.configuration import using
 from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import watch
@@ -22,6 +24,7 @@ LOOKUP_SECONDS = 10.0
 LINES_PER_SECOND = 200.0
 """For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
 _LINES_A_LOOK = 50
+_RECONNECT_SECONDS = 30.0
 _LOOK_SECONDS = (1.0, 10.0)
 
 _budget = LineBudget(LINES_PER_SECOND)
@@ -32,8 +35,9 @@ _last_acts: set[asyncio.Future[None]] = set()
 class KineticJobTrigger(BaseTrigger):
     """Fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
 
-    `cursor` says how much of the job's log is in the task's log already; the event carries it on. May run
-    twice at once and be moved between triggerers: it changes nothing but the log.
+    `cursor` says how much of the job's log is in the task's log already; the event carries it on. `conn_id`
+    names the task's connection, which is read here again: a trigger's row holds no secret. May run twice at
+    once and be moved between triggerers: it changes nothing but the log.
     """
 
     def __init__(
@@ -42,12 +46,14 @@ class KineticJobTrigger(BaseTrigger):
         cursor: list[int],
         deferred_at: float,
         deadline: float | None = None,
+        conn_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
         self.reference = reference
         self.cursor = cursor
         self.deferred_at = deferred_at
         self.deadline = deadline
+        self.conn_id = conn_id
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -57,6 +63,7 @@ class KineticJobTrigger(BaseTrigger):
             "cursor": self.cursor,
             "deferred_at": self.deferred_at,
             "deadline": self.deadline,
+            "conn_id": self.conn_id,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -90,10 +97,15 @@ class KineticJobTrigger(BaseTrigger):
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
-        await asyncio.to_thread(cancel, reference)
+        with await self._connected():
+            await asyncio.to_thread(cancel, reference)
 
     async def _watch(self) -> str:
         """Show the job's lines until it has "ended" or its time is up: "timeout"."""
+        with await self._connected():
+            return await self._watch_connected()
+
+    async def _watch_connected(self) -> str:
         reference = JobReference.from_dict(self.reference)
         news: asyncio.Queue[JobObservation] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -112,6 +124,24 @@ class KineticJobTrigger(BaseTrigger):
             subscription.close()
         await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
         return "ended" if ended else "timeout"
+
+    async def _connected(self) -> AbstractContextManager[None]:
+        """Inside, settings are those of the task's connection.
+
+        One that cannot be read now is read later: that is no reason to lose a job.
+        """
+        if not self.conn_id:
+            return nullcontext()
+        from asgiref.sync import sync_to_async
+
+        from airflow_provider.hooks.kinetic import recent_settings
+
+        while True:
+            try:
+                return using(await sync_to_async(recent_settings)(self.conn_id))
+            except KineticError as error:
+                self.log.warning("%s; trying again", error)
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _show_until_over(
         self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
