@@ -262,6 +262,7 @@ class KineticOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def _finish(self, context: Any, reference: Any, tail: Any, observation: Any) -> Any:
+        from airflow_provider.assets import publish
         from airflow_provider.results import value_for_xcom
         from airflow_provider.waiting import describe
         from kinetic_core.lifecycle.ending import drop_payloads
@@ -274,6 +275,8 @@ class KineticOperator(BaseOperator):
         value = value_for_xcom(
             reference, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
         )
+        if self.outlets:
+            publish(reference, self.outlets, context["outlet_events"])
         drop_payloads([reference])
         return value
 
