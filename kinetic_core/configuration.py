@@ -221,7 +221,9 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
     values = dict(found)
     backend = values.get("backend")
     if backend is not None and backend not in BACKENDS:
-        raise ConfigurationError(f"{origins['backend']}={backend!r} is not one of {', '.join(BACKENDS)}")
+        origin = origins["backend"]
+        said = f"{origin}={backend!r}" if origin.isupper() else f"backend={backend!r} of {origin}"
+        raise ConfigurationError(f"{said} is not one of {', '.join(BACKENDS)}")
     values["local_store"] = _directory(values.get("local_store", Settings.local_store))
     values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
     if "kubeconfig" in values:

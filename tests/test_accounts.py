@@ -138,7 +138,7 @@ def test_what_is_stated_outranks_the_environment_and_its_profile(tmp_path: Path)
     assert (settings.zone, settings.bucket, settings.namespace) == ("z", "from-env", "stated")
     assert settings.origin("namespace") == "connection 'c'"
     assert settings.origin("zone") == "profile team"
-    with pytest.raises(ConfigurationError, match="connection 'c'='nowhere'"):
+    with pytest.raises(ConfigurationError, match="backend='nowhere' of connection 'c'"):
         read_settings(env, {"backend": "nowhere"}, by="connection 'c'")
 
 

@@ -24,7 +24,6 @@ LOOKUP_SECONDS = 10.0
 LINES_PER_SECOND = 200.0
 """For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
 _LINES_A_LOOK = 50
-_RECONNECT_SECONDS = 30.0
 _LOOK_SECONDS = (1.0, 10.0)
 
 _budget = LineBudget(LINES_PER_SECOND)
@@ -39,6 +38,9 @@ class KineticJobTrigger(BaseTrigger):
     names the task's connection, which is read here again: a trigger's row holds no secret. May run twice at
     once and be moved between triggerers: it changes nothing but the log.
     """
+
+    reconnect_seconds = 30.0
+    """Between looks at a connection that cannot be read."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class KineticJobTrigger(BaseTrigger):
                 return using(await sync_to_async(recent_settings)(self.conn_id))
             except KineticError as error:
                 self.log.warning("%s; trying again", error)
-            await asyncio.sleep(_RECONNECT_SECONDS)
+            await asyncio.sleep(self.reconnect_seconds)
 
     async def _show_until_over(
         self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
