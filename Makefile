@@ -24,9 +24,10 @@ $(VENV)/.ready: pyproject.toml setup.cfg .ci/locks/test.txt | $(VENV)/bin/uv
 	@$(UV_INSTALL) --python $(VENV)/bin/python -r .ci/locks/test.txt --editable .
 	@touch $@
 
-$(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt | $(VENV)/bin/uv
+$(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks/airflow-google.txt | $(VENV)/bin/uv
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(AIRFLOW_VENV)
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
+	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python --no-deps -r .ci/locks/airflow-google.txt
 	@touch $@
 
 demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here (KEEP=1 leaves it running)

@@ -28,15 +28,25 @@ class Started:
     adopted: bool
 
 
-def start_or_adopt(call: Call, options: RunOptions, identity: TaskIdentity) -> Started:
+def start_or_adopt(
+    call: Call, options: RunOptions, identity: TaskIdentity, build_patience: float | None = None
+) -> Started:
     """The one job of this task instance.
 
     An active or succeeded job of this generation that does the same is adopted, whichever try began it.
     What else is still active, of another generation or of a call that has changed, is cancelled before
-    the new job starts: two never run at once. Raises as `prepare` and `submit` do.
+    the new job starts: two never run at once. Raises as `prepare` and `submit` do; ImageBuilding if the
+    image takes longer than `build_patience` seconds, before anything is looked for or created.
     """
     settings = read_settings()
-    prepared = prepare(call, options, job_id=identity.job_id(), settings=settings, progress=_LOG.info)
+    prepared = prepare(
+        call,
+        options,
+        job_id=identity.job_id(),
+        settings=settings,
+        progress=_LOG.info,
+        build_patience=build_patience,
+    )
     backend, digest = prepared.backend, prepared.spec_digest
     for ancestor in identity.ancestors():
         _cancel_if_active(backend, ancestor.job_id(), "it belongs to a run that was cleared")

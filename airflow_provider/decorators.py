@@ -107,6 +107,7 @@ def kinetic(
     cache_volume: str | None = ...,
     lease: float | None = ...,
     security_context: Mapping[str, Any] | None = ...,
+    conn_id: str | None = ...,
     deferrable: bool = ...,
     multiple_outputs: bool | None = ...,
     **task_options: Any,

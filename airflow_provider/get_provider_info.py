@@ -1,8 +1,10 @@
-"""What Airflow reads, through the `apache_airflow_provider` entry point, to find `@task.kinetic`."""
+"""What Airflow reads, through the `apache_airflow_provider` entry point, to find what is in this package."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from airflow_provider.connection_form import connection_type
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -24,6 +26,10 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.operators.kinetic"]},
         ],
+        "hooks": [
+            {"integration-name": "Kinetic", "python-modules": ["airflow_provider.hooks.kinetic"]},
+        ],
+        "connection-types": [connection_type()],
         "extra-links": [
             f"airflow_provider.links.{name}" for name in ("WorkloadLink", "LogsLink", "OutputsLink")
         ],

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider.evidence import evidence
 from airflow_provider.values import is_plain
 from kinetic_core.errors import (
     JobCancelled,
@@ -46,11 +47,10 @@ def value_for_xcom(reference: JobReference, *, multiple_outputs: bool, mapped_ov
 
 
 def raise_failure(outcome: Outcome) -> None:
-    """Raise what Airflow shall see, its remote traceback written to the log first."""
+    """Raise what Airflow shall see, the evidence written to the log first."""
     error = outcome.exception()
-    log = logging.getLogger(__name__)
-    if outcome.failure is not None and outcome.failure.traceback:
-        log.error("%s failed in the job:\n%s", outcome.job_id, outcome.failure.traceback.rstrip())
+    for line in evidence(outcome):
+        logging.getLogger(__name__).error("%s", line)
     if isinstance(error, _NO_RETRY):
         raise AirflowFailException(str(error)) from error
     if isinstance(error, JobFailed):

@@ -1,6 +1,7 @@
 """The settings of this process, read from environment and profile once per call, here and nowhere else.
 
-Precedence of every value: argument of the call, then environment variable, then profile, then default.
+Precedence of every value: argument of the call, then a connection the call names, then environment variable,
+then profile, then default.
 Nothing is ever written back to the environment.
 """
 
@@ -8,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kinetic_core.accounts import Account
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.profiles import OVERRIDES, profiles_file, read_profiles
 
@@ -68,8 +72,12 @@ class Settings:
     """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
     profile: str | None = None
     """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
+    google_account: Account | None = None
+    """Whose credentials Google's services see; None for those of the surroundings."""
+    kubernetes_account: Account | None = None
+    """The cluster to connect to, and as whom; None for what the settings above say."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where each setting that is no default comes from: a variable, "profile NAME" or "argument"."""
+    """Where each setting that is no default comes from: a variable, "profile NAME", "argument", ..."""
 
     def origin(self, name: str) -> str:
         """Where a setting comes from, in words."""
@@ -78,13 +86,13 @@ class Settings:
     def with_arguments(self, **arguments: str | None) -> Settings:
         """With what a call says of `project`, `zone`, `cluster`, `namespace`; None leaves a setting alone.
 
-        A call that names a GKE cluster means it: no kubeconfig is used then.
+        A call that names a GKE cluster means it: no kubeconfig or Kubernetes account is used then.
         """
         given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
         if not given:
             return self
         if given.keys() & {"project", "zone", "cluster"}:
-            given |= {"kubeconfig": "", "kube_context": ""}
+            given |= {"kubeconfig": "", "kube_context": "", "kubernetes_account": None}
         return replace(self, **given, origins={**self.origins, **dict.fromkeys(given, "argument")})
 
 
@@ -109,23 +117,46 @@ _VARIABLES = {
 }
 
 
-def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+_ambient: ContextVar[Settings | None] = ContextVar("kinetic_settings", default=None)
+
+
+@contextmanager
+def using(settings: Settings) -> Iterator[None]:
+    """Make settings those of this thread or asyncio task: inside, `read_settings()` gives them."""
+    token = _ambient.set(settings)
+    try:
+        yield
+    finally:
+        _ambient.reset(token)
+
+
+def read_settings(
+    environ: Mapping[str, str] | None = None, stated: Mapping[str, str] | None = None, by: str = ""
+) -> Settings:
     """The settings in `environ` (default: this process's environment) and in the profile it chooses.
 
+    `stated`, settings and a `profile` by their names, comes before the environment; `by` says who states it.
     Raises ConfigurationError, naming the variable, or the file and field, for a value that cannot be used.
     """
-    env = os.environ if environ is None else environ
+    ambient = _ambient.get()
+    if ambient is not None and environ is None and stated is None:
+        return ambient
+    env, stated = os.environ if environ is None else environ, stated or {}
+    if profile := stated.get("profile"):
+        env = {**env, "KINETIC_PROFILE": profile}
     name, fields = _chosen_profile(env)
     found: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting, variable in _VARIABLES.items():
-        if text := env.get(variable):
+        if text := stated.get(setting):
+            found[setting], origins[setting] = text, by
+        elif text := env.get(variable):
             found[setting], origins[setting] = text, variable
         elif setting in fields:
             found[setting], origins[setting] = fields[setting], f"profile {name}"
     _add_last_resort(env, found, origins)
     _add_endpoints(env, fields, name, found, origins)
-    _prefer_named_cluster(found, origins)
+    _prefer_named_cluster(found, origins, by)
     if cache := env.get("XDG_CACHE_HOME"):
         found["cache"], origins["cache"] = str(Path(cache, "kinetic")), "XDG_CACHE_HOME"
     if name is not None:
@@ -175,10 +206,11 @@ def _add_endpoints(
         origins[OVERRIDES] = f"{ENDPOINT_VARIABLE}*" if told else f"profile {profile}"
 
 
-def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str]) -> None:
-    """A variable that names a GKE cluster outranks a profile's kubeconfig."""
-    named = {origins.get("project"), origins.get("cluster")} & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}
-    if named and origins.get("kubeconfig", "").startswith("profile "):
+def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str], by: str) -> None:
+    """What names a GKE cluster outranks the kubeconfig of what comes after it."""
+    named = {origins.get("project"), origins.get("cluster")}
+    outranked = origins.get("kubeconfig", "").startswith("profile ")
+    if (outranked and named & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}) or (by and by in named):
         for setting in ("kubeconfig", "kube_context"):
             found.pop(setting, None)
             origins.pop(setting, None)
@@ -189,7 +221,9 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
     values = dict(found)
     backend = values.get("backend")
     if backend is not None and backend not in BACKENDS:
-        raise ConfigurationError(f"{origins['backend']}={backend!r} is not one of {', '.join(BACKENDS)}")
+        origin = origins["backend"]
+        said = f"{origin}={backend!r}" if origin.isupper() else f"backend={backend!r} of {origin}"
+        raise ConfigurationError(f"{said} is not one of {', '.join(BACKENDS)}")
     values["local_store"] = _directory(values.get("local_store", Settings.local_store))
     values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
     if "kubeconfig" in values:

@@ -124,7 +124,7 @@ def test_a_broken_file_is_named_and_survives(text: str, named: str, file: Path) 
 
 
 def test_an_unusable_profile_value_names_the_profile(file: Path) -> None:
-    with pytest.raises(ConfigurationError, match="profile team='slurm'"):
+    with pytest.raises(ConfigurationError, match="backend='slurm' of profile team"):
         read_settings(store(file, team={**TEAM, "backend": "slurm"}))
 
 

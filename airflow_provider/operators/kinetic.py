@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
@@ -23,8 +24,9 @@ class KineticOperator(BaseOperator):
 
     The function, its project and its arguments are packaged; the options are those of
     `kinetic_core.run`, `job_retries` being attempts inside the job besides Airflow's own `retries`.
-    With `deferrable` (the default) no worker slot is held while the job runs. `execution_timeout` bounds
-    the task from its first start, waiting included.
+    `conn_id` names a connection of type `kinetic`, which says where jobs run, and as whom, instead of the
+    environment. With `deferrable` (the default) no worker slot is held while the job runs.
+    `execution_timeout` bounds the task from its first start, waiting included.
 
     A plain value becomes the task's XCom. Anything else becomes a reference, which another kinetic task
     takes as an argument and gets as the value.
@@ -42,6 +44,7 @@ class KineticOperator(BaseOperator):
         "zone",
         "cluster",
         "namespace",
+        "conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_args", "op_kwargs")
@@ -86,6 +89,7 @@ class KineticOperator(BaseOperator):
         cache_volume: str | None = None,
         lease: float | None = None,
         security_context: Mapping[str, Any] | None = None,
+        conn_id: str | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -124,42 +128,60 @@ class KineticOperator(BaseOperator):
         self.cache_volume = cache_volume
         self.lease = lease
         self.security_context = security_context
+        self.conn_id = conn_id
         self.deferrable = deferrable
         self._check()
 
     def execute(self, context: Any) -> Any:
         """Start the job, or find the one an earlier leg or try started; wait for it or defer."""
+        with self._connected():
+            return self._execute(context)
+
+    def _execute(self, context: Any, deadline: float | None = None) -> Any:
+        """`deadline`, in Unix seconds, is that of an earlier leg."""
         from airflow_provider.adoption import start_or_adopt
         from airflow_provider.arguments import call_of
         from airflow_provider.task_logs import LogTail
         from airflow_provider.waiting import describe, wait_with_log
-        from kinetic_core.errors import InvalidRequest
+        from kinetic_core.errors import ImageBuilding, InvalidRequest
 
         self._identity = TaskIdentity.of(context)
-        began = time.time()
+        if deadline is None and self.execution_timeout is not None:
+            deadline = time.time() + self.execution_timeout.total_seconds()
+        patience = PATIENCE if self.deferrable else None
         try:
             options = run_options(self._options())
             call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
-            started = start_or_adopt(call, options, self._identity)
+            started = start_or_adopt(call, options, self._identity, patience)
         except InvalidRequest as error:
             raise AirflowFailException(str(error)) from error
+        except ImageBuilding as building:
+            self.log.info("%s", building)
+            self._defer_for_image(building.build, deadline)
         reference, observation = started.reference, started.observation
         self._reference = reference
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.accelerator, describe(reference, observation))
         tail = LogTail(reference)
         if not observation.is_terminal:
-            patience = PATIENCE if self.deferrable else None
             ended = wait_with_log(reference, tail, self.log.info, observation, patience)
             if ended is None:
-                limit = self.execution_timeout
-                deadline = None if limit is None else began + limit.total_seconds()
                 self._defer(reference, tail.cursor.to_list(), deadline)
             observation = ended
         return self._finish(context, reference, tail, observation)
 
+    def execute_after_build(self, context: Any, event: Mapping[str, Any]) -> Any:
+        """The leg after that of an image: the trigger says what became of it."""
+        from kinetic_core.errors import ImageError
+
+        if event["status"] == "built":
+            return self._execute(context, event["deadline"])
+        if event["status"] == "timeout":
+            raise AirflowTaskTimeout(f"execution_timeout has passed: {event['message']}")
+        raise ImageError(event["message"])
+
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
-        """The second leg: the trigger says that the job has ended, or that its time is up."""
+        """The last leg: the trigger says that the job has ended, or that its time is up."""
         from airflow_provider.task_logs import Cursor, LogTail
         from kinetic_core.lifecycle.observing import observe
         from kinetic_core.model.job import JobReference
@@ -177,7 +199,11 @@ class KineticOperator(BaseOperator):
         return self._defer(reference, event["cursor"], event["deadline"])
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """Airflow's entry to the second leg. If the trigger broke, the job is not left to itself."""
+        """Airflow's entry to every leg but the first. If the trigger broke, the job is not left to itself."""
+        with self._connected():
+            return self._resume(next_method, next_kwargs, context)
+
+    def _resume(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         if next_method != "__fail__":
             return super().resume_execution(next_method, next_kwargs, context)
         from airflow_provider.task_logs import LogTail
@@ -198,11 +224,12 @@ class KineticOperator(BaseOperator):
         """The task was killed while a worker has it: the job goes too."""
         from kinetic_core.lifecycle.ending import cancel
 
-        reference = self._job()
-        if reference is not None and not self._cancelled:
-            self.log.info("cancelling %s", reference.job_id)
-            cancel(reference)
-            self._cancelled = True
+        with self._connected():
+            reference = self._job()
+            if reference is not None and not self._cancelled:
+                self.log.info("cancelling %s", reference.job_id)
+                cancel(reference)
+                self._cancelled = True
 
     @property
     def job(self) -> Any:
@@ -212,6 +239,18 @@ class KineticOperator(BaseOperator):
     _identity: TaskIdentity | None = None
     _reference: Any = None
     _cancelled: bool = False
+    _settings: Any = None
+
+    def _connected(self) -> AbstractContextManager[None]:
+        """Inside, settings are those of the task's connection. It is read once: no kill waits for it."""
+        if not self.conn_id:
+            return nullcontext()
+        from airflow_provider.hooks.kinetic import KineticHook
+        from kinetic_core.configuration import using
+
+        if self._settings is None:
+            self._settings = KineticHook(self.conn_id).get_conn()
+        return using(self._settings)
 
     def _check(self) -> None:
         check_options(self._options())
@@ -231,11 +270,24 @@ class KineticOperator(BaseOperator):
         from airflow_provider.triggers.job import KineticJobTrigger
 
         trigger = KineticJobTrigger(
-            reference=reference.to_dict(), cursor=cursor, deferred_at=time.time(), deadline=deadline
+            reference=reference.to_dict(),
+            cursor=cursor,
+            deferred_at=time.time(),
+            deadline=deadline,
+            conn_id=self.conn_id,
         )
         self.defer(trigger=trigger, method_name="execute_complete")
 
+    def _defer_for_image(self, build: dict[str, str], deadline: float | None) -> NoReturn:
+        from airflow_provider.triggers.build import KineticBuildTrigger
+
+        trigger = KineticBuildTrigger(
+            build=build, deferred_at=time.time(), deadline=deadline, conn_id=self.conn_id
+        )
+        self.defer(trigger=trigger, method_name="execute_after_build")
+
     def _finish(self, context: Any, reference: Any, tail: Any, observation: Any) -> Any:
+        from airflow_provider.assets import publish
         from airflow_provider.results import value_for_xcom
         from airflow_provider.waiting import describe
         from kinetic_core.lifecycle.ending import drop_payloads
@@ -248,6 +300,8 @@ class KineticOperator(BaseOperator):
         value = value_for_xcom(
             reference, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
         )
+        if self.outlets:
+            publish(reference, self.outlets, context["outlet_events"])
         drop_payloads([reference])
         return value
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail
+from airflow_provider.triggers.connected import ConnectedTrigger
 from airflow_provider.waiting import StateLines
 from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.model.job import JobObservation, JobReference
 
-HOLD_SECONDS = 10.0
-"""An event sooner than this after the deferral makes Airflow's scheduler fail the task (airflow#71580)."""
 LOOKUP_SECONDS = 10.0
 LINES_PER_SECOND = 200.0
 """For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
@@ -29,11 +27,12 @@ _last_acts: set[asyncio.Future[None]] = set()
 """What cancelled triggers still do. Older Airflows cancel twice, and the loop alone would forget them."""
 
 
-class KineticJobTrigger(BaseTrigger):
+class KineticJobTrigger(ConnectedTrigger):
     """Fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
 
-    `cursor` says how much of the job's log is in the task's log already; the event carries it on. May run
-    twice at once and be moved between triggerers: it changes nothing but the log.
+    `cursor` says how much of the job's log is in the task's log already; the event carries it on. `conn_id`
+    names the task's connection, which is read here again: a trigger's row holds no secret. May run twice at
+    once and be moved between triggerers: it changes nothing but the log.
     """
 
     def __init__(
@@ -42,22 +41,16 @@ class KineticJobTrigger(BaseTrigger):
         cursor: list[int],
         deferred_at: float,
         deadline: float | None = None,
+        conn_id: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
+        super().__init__(deferred_at, deadline, conn_id)
         self.reference = reference
         self.cursor = cursor
-        self.deferred_at = deferred_at
-        self.deadline = deadline
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What another triggerer needs to go on."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "reference": self.reference,
-            "cursor": self.cursor,
-            "deferred_at": self.deferred_at,
-            "deadline": self.deadline,
-        }
+        return self._named(reference=self.reference, cursor=self.cursor)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Show the job's lines until it ends, then yield one event."""
@@ -90,10 +83,15 @@ class KineticJobTrigger(BaseTrigger):
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
-        await asyncio.to_thread(cancel, reference)
+        with await self._connected():
+            await asyncio.to_thread(cancel, reference)
 
     async def _watch(self) -> str:
         """Show the job's lines until it has "ended" or its time is up: "timeout"."""
+        with await self._connected():
+            return await self._watch_connected()
+
+    async def _watch_connected(self) -> str:
         reference = JobReference.from_dict(self.reference)
         news: asyncio.Queue[JobObservation] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -110,7 +108,7 @@ class KineticJobTrigger(BaseTrigger):
             )
         finally:
             subscription.close()
-        await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
+        await self._hold()
         return "ended" if ended else "timeout"
 
     async def _show_until_over(
@@ -120,7 +118,7 @@ class KineticJobTrigger(BaseTrigger):
         shortest, longest = _LOOK_SECONDS
         pause = shortest
         while True:
-            remaining = float("inf") if self.deadline is None else self.deadline - time.time()
+            remaining = self.remaining
             if remaining <= 0:
                 return False
             try:

@@ -48,7 +48,7 @@ def cluster_checks(settings: Settings, backend: Backend, accelerator: Accelerato
 def _google_apis(settings: Settings) -> Finding:
     base = settings.api_endpoint_overrides.get("serviceusage", _USAGE).rstrip("/")
     url = f"{base}/v1/projects/{settings.project}/services?filter=state:ENABLED&pageSize=200"
-    status, answer = ask_google("GET", url)
+    status, answer = ask_google("GET", url, account=settings.google_account)
     if status != 200:
         raise ConfigurationError(f"{url}: {message_of(answer)}")
     enabled = {service["name"].rpartition("/")[2] for service in answer.get("services", ())}

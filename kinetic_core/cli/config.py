@@ -8,6 +8,7 @@ from dataclasses import fields
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import FLAG_OF, Session, verb
 
+_NOT_SETTINGS = ("origins", "profile", "google_account", "kubernetes_account")
 _PRECEDENCE = "flag or argument, then variable, then profile, then default"
 
 
@@ -18,7 +19,7 @@ def config(session: Session) -> None:
     from kinetic_core.profiles import profiles_file
 
     settings = read_settings()
-    names = [each.name for each in fields(Settings) if each.name not in ("origins", "profile")]
+    names = [each.name for each in fields(Settings) if each.name not in _NOT_SETTINGS]
     told = [
         {
             "name": name,

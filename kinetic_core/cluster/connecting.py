@@ -7,11 +7,13 @@ used at once: nothing is global but the connections themselves, one for each tar
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kinetic_core.accounts import Account
 from kinetic_core.cluster.credentials import ask_google, credentials, message_of
 from kinetic_core.errors import ConfigurationError
 
@@ -24,7 +26,8 @@ _CONNECTIONS = 64
 @dataclass(frozen=True)
 class Target:
     """Which cluster: a kubeconfig and a context in it ("" for its current one), else a cluster of the GKE
-    API (at the address `gke_api`), else, without a project, the one this pod runs in.
+    API (at the address `gke_api`), else, without a project, that of a Kubernetes account, else the one this
+    pod runs in. `account`: as whom, instead of as this process.
     """
 
     kubeconfig: str = ""
@@ -33,13 +36,14 @@ class Target:
     zone: str = ""
     cluster: str = ""
     gke_api: str = "https://container.googleapis.com"
+    account: Account | None = None
 
     def __str__(self) -> str:
         if self.kubeconfig:
             return f"{self.kubeconfig} ({self.context})" if self.context else self.kubeconfig
         if self.project:
             return f"projects/{self.project}/locations/{self.zone}/clusters/{self.cluster}"
-        return "the cluster of this pod"
+        return f"the cluster of {self.account.name}" if self.account else "the cluster of this pod"
 
 
 @functools.cache
@@ -47,13 +51,15 @@ def connection(target: Target) -> ApiClient:
     """The client for a cluster, shared by all threads. Raises ConfigurationError."""
     from kubernetes import client
 
-    configuration = client.Configuration()
-    configuration.retries = False
-    configuration.connection_pool_maxsize = _CONNECTIONS
+    configuration = blank_configuration()
     if target.project and not target.kubeconfig:
         _from_gke(configuration, target)
+    elif target.account is not None:
+        configuration = copy.deepcopy(target.account.held)
     else:
         _from_files(configuration, target)
+    configuration.retries = False
+    configuration.connection_pool_maxsize = _CONNECTIONS
     return client.ApiClient(configuration)
 
 
@@ -62,7 +68,8 @@ def gke_cluster(target: Target) -> dict[str, Any]:
     its certificate, its `nodePools`. Raises ConfigurationError.
     """
     name = f"projects/{target.project}/locations/{target.zone}/clusters/{target.cluster}"
-    status, found = ask_google("GET", f"{target.gke_api.rstrip('/')}/v1/{quote(name)}")
+    url = f"{target.gke_api.rstrip('/')}/v1/{quote(name)}"
+    status, found = ask_google("GET", url, account=target.account)
     if status != 200:
         raise ConfigurationError(
             f"the GKE API does not give {name}: {message_of(found)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
@@ -76,8 +83,20 @@ def renew(target: Target) -> bool:
     """Get another token after the server has refused one; False where tokens are not ours to get."""
     if target.kubeconfig or not target.project:
         return False
-    credentials().refresh()
+    credentials(target.account).refresh()
     return True
+
+
+def blank_configuration() -> Configuration:
+    """For somebody else to fill in."""
+    from kubernetes import client
+
+    return client.Configuration()
+
+
+def load_this_pods(configuration: Configuration) -> None:
+    """Fill in the cluster this pod runs in. Raises ConfigurationError."""
+    _from_files(configuration, Target())
 
 
 def _from_files(configuration: Configuration, target: Target) -> None:
@@ -103,9 +122,9 @@ def _from_gke(configuration: Any, target: Target) -> None:
     configuration.host = f"https://{found['endpoint']}"
     configuration.ca_cert_data = base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
     configuration.api_key_prefix["BearerToken"] = "Bearer"
-    configuration.refresh_api_key_hook = _set_token
-    _set_token(configuration)
 
+    def set_token(refreshed: Any) -> None:
+        refreshed.api_key["BearerToken"] = credentials(target.account).token()
 
-def _set_token(configuration: Configuration) -> None:
-    configuration.api_key["BearerToken"] = credentials().token()
+    configuration.refresh_api_key_hook = set_token
+    set_token(configuration)

@@ -9,18 +9,19 @@ import functools
 import threading
 from typing import Any
 
+from kinetic_core.accounts import Account
 from kinetic_core.errors import ConfigurationError
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECONDS = 20.0
 
 
-def ask_google(method: str, url: str, body: Any = None) -> tuple[int, Any]:
-    """Status and JSON of a Google API's answer.
+def ask_google(method: str, url: str, body: Any = None, account: Account | None = None) -> tuple[int, Any]:
+    """Status and JSON of a Google API's answer, asked as `account` or as this process.
 
     Raises ConfigurationError for credentials that are missing or refused, OSError where there is no answer.
     """
-    answer = credentials().send(method, url, body)
+    answer = credentials(account).send(method, url, body)
     try:
         return answer.status_code, answer.json()
     except ValueError:
@@ -36,19 +37,17 @@ def message_of(answer: Any) -> str:
 
 
 class Credentials:
-    """Google's application default credentials; refreshed before they expire, by one thread at a time."""
+    """Google's application default credentials, or an account's; refreshed before they expire, by one thread
+    at a time.
+    """
 
-    def __init__(self) -> None:
-        import google.auth
-        from google.auth.exceptions import DefaultCredentialsError
-
-        try:
-            self._credentials, _ = google.auth.default([_SCOPE])
-        except DefaultCredentialsError as exc:
-            raise ConfigurationError(
-                "no Google credentials here. Run `gcloud auth application-default login`, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS"
-            ) from exc
+    def __init__(self, account: Account | None = None) -> None:
+        self._credentials = _default() if account is None else account.held
+        self._remedy = (
+            "Run `gcloud auth application-default login` again"
+            if account is None
+            else f"Look at {account.name}"
+        )
         self._lock = threading.Lock()
 
     def token(self) -> str:
@@ -81,12 +80,23 @@ class Credentials:
         try:
             self._credentials.refresh(Request())
         except GoogleAuthError as exc:
-            raise ConfigurationError(
-                f"Google gives no token: {exc}. Run `gcloud auth application-default login` again"
-            ) from exc
+            raise ConfigurationError(f"Google gives no token: {exc}. {self._remedy}") from exc
+
+
+def _default() -> Any:
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        return google.auth.default([_SCOPE])[0]
+    except DefaultCredentialsError as exc:
+        raise ConfigurationError(
+            "no Google credentials here. Run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS"
+        ) from exc
 
 
 @functools.cache
-def credentials() -> Credentials:
-    """This process's."""
-    return Credentials()
+def credentials(account: Account | None = None) -> Credentials:
+    """An account's, or this process's."""
+    return Credentials(account)

@@ -62,8 +62,8 @@ class GkeBackend:
         self._target = target
         self._settings = settings
         self._supply = _supply(target, named or Target())
-        self.store = GcsObjectStore.at(location, settings.project, settings.storage_emulator_host)
-        self._logs = _logs(target, location, settings.project, settings.storage_emulator_host)
+        self.store = GcsObjectStore.at(location, settings)
+        self._logs = _logs(target, location, settings)
 
     @property
     def cluster(self) -> ClusterName | None:
@@ -75,7 +75,9 @@ class GkeBackend:
 
     @property
     def key(self) -> str:
-        return f"gke:{self._target}:{self._supply}:{self._settings.storage_emulator_host}:{self.store.uri}"
+        whose = [each.version for each in (self._target.account, self._settings.google_account) if each]
+        where = f"{self._target}:{self._supply}:{self._settings.storage_emulator_host}:{self.store.uri}"
+        return ":".join(["gke", where, *whose])
 
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Nothing is refused here: what no node can run is told once the cluster has seen it."""
@@ -294,9 +296,9 @@ def _supply(target: Target, named: Target) -> SupplyReader:
 
 
 @functools.cache
-def _logs(target: Target, location: str, project: str, emulator: str) -> JobLogs:
+def _logs(target: Target, location: str, settings: Settings) -> JobLogs:
     """One for all handles of a place: it keeps what it follows, and what it has read."""
-    return JobLogs(ClusterApi(target), GcsObjectStore.at(location, project, emulator))
+    return JobLogs(ClusterApi(target), GcsObjectStore.at(location, settings))
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ConfigurationError, ImageError
@@ -45,8 +45,8 @@ class Workshop:
                 "no container image: set KINETIC_PROJECT to the project that builds and keeps images, or "
                 "pass container_image= (or KINETIC_CONTAINER_IMAGE) with what your function imports"
             )
-        emulator = read_settings().storage_emulator_host
-        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", project, emulator)
+        settings = replace(read_settings(), project=project)
+        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", settings)
         account = f"kn-{cluster}-builds@{project}.iam.gserviceaccount.com"
         return cls(
             Repository.of_cluster(project, zone, cluster),

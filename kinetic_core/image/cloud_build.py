@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ImageBuilding, ImageError, StoreError
 from kinetic_core.image.google_api import GoogleApi, Json, Unanswered
 from kinetic_core.storage.gcs import GcsObjectStore
@@ -108,9 +109,9 @@ class Following:
         self._log = _Log(builds.store, f"log-{build_id}.txt")
 
     @classmethod
-    def of(cls, build: Mapping[str, str], emulator: str = "") -> Self:
+    def of(cls, build: Mapping[str, str]) -> Self:
         """The build that an ImageBuilding names."""
-        store = GcsObjectStore.at(build["store_uri"], build["project"], emulator)
+        store = GcsObjectStore.at(build["store_uri"], replace(read_settings(), project=build["project"]))
         builds = CloudBuild(GoogleApi("cloudbuild"), build["project"], build["region"], store)
         return cls(builds, build["build_id"])
 

@@ -5,6 +5,7 @@ Addresses can be replaced by gcloud's own variables: `gcloud topic configuration
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable
@@ -33,13 +34,15 @@ class GoogleApi:
     def __init__(
         self,
         service: str,
-        ask: Ask = ask_google,
+        ask: Ask | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        overrides = read_settings().api_endpoint_overrides
+        settings = read_settings()
+        overrides = settings.api_endpoint_overrides
+        self._ask = ask or functools.partial(ask_google, account=settings.google_account)
         self._base = f"{overrides.get(service, f'https://{service}.googleapis.com').rstrip('/')}/v1"
-        self._service, self._ask, self.sleep, self.clock = service, ask, sleep, clock
+        self._service, self.sleep, self.clock = service, sleep, clock
 
     def get(self, path: str, **query: str) -> Json | None:
         """The resource, None if there is none. Raises ConfigurationError or ImageError."""

@@ -107,9 +107,13 @@ def _gke(location: str, settings: Settings) -> Backend:
 
 
 def cluster_target(settings: Settings) -> Target:
-    """The cluster to connect to: a kubeconfig's, else the one the settings name, else that of this pod."""
+    """The cluster to connect to: a Kubernetes account's, else a kubeconfig's, else the one the settings name,
+    else that of this pod.
+    """
     from kinetic_core.cluster.connecting import Target
 
+    if settings.kubernetes_account is not None:
+        return Target(account=settings.kubernetes_account)
     if settings.kubeconfig or not settings.project:
         return Target(settings.kubeconfig, settings.kube_context)
     return named_cluster(settings)
@@ -119,7 +123,12 @@ def named_cluster(settings: Settings) -> Target:
     """The cluster that the settings name for the GKE API."""
     from kinetic_core.cluster.connecting import Target
 
-    target = Target(project=settings.project, zone=settings.zone, cluster=settings.cluster)
+    target = Target(
+        project=settings.project,
+        zone=settings.zone,
+        cluster=settings.cluster,
+        account=settings.google_account,
+    )
     if address := settings.api_endpoint_overrides.get("container"):
         target = replace(target, gke_api=address)
     return target

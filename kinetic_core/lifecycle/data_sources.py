@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def check_data(data: Data, project: str) -> None:
     from kinetic_core.storage.lookup import Sight, look
 
     bucket, name = gcs_location(data.path)
-    sight = look(bucket, name, project, read_settings().storage_emulator_host)
+    sight = look(bucket, name, replace(read_settings(), project=project))
     if sight is Sight.NO_BUCKET:
         raise InvalidRequest(f"{data!r}: there is no bucket {bucket!r}, or this account may not see it")
     if sight is Sight.DIRECTORY:

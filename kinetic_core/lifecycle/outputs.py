@@ -104,7 +104,5 @@ def find_outputs(reference: JobReference) -> Outputs:
     """The outputs of a job, as they are now. Raises StoreError."""
     location = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
     if location.startswith("gs://"):
-        settings = read_settings()
-        store = GcsObjectStore.at(location, settings.project, settings.storage_emulator_host)
-        return Outputs(location, store)
+        return Outputs(location, GcsObjectStore.at(location, read_settings()))
     return Outputs(location, DirectoryObjectStore(Path(location)))

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from kinetic_core._runner.wire import WRITE_MARK
+from kinetic_core.accounts import Account
+from kinetic_core.configuration import Settings
 from kinetic_core.errors import (
     ConfigurationError,
     InvalidRequest,
@@ -49,7 +51,8 @@ _FIELDS = "items(name,size,timeCreated,metadata),nextPageToken"
 class GcsObjectStore:
     """An `ObjectStore` in `bucket`, below `prefix` (without slashes at its ends, "" for all of it).
 
-    Credentials are Google's application default ones; an `emulator`, which needs none, replaces the service.
+    Credentials are an `account`'s, or Google's application default ones; an `emulator`, which needs none,
+    replaces the service.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class GcsObjectStore:
         prefix: str = "",
         project: str = "",
         emulator: str = "",
+        account: Account | None = None,
         *,
         patience: float = PATIENCE,
         silence: float = SILENCE,
@@ -66,6 +70,7 @@ class GcsObjectStore:
         self._prefix = f"{prefix}/" if prefix else ""
         self._project = project
         self._emulator = emulator
+        self._account = account
         self._patience = patience
         self._times: dict[str, Any] = {"timeout": (_CONNECT_SECONDS, silence)}
 
@@ -75,12 +80,14 @@ class GcsObjectStore:
         return {**self._times, "retry": _retry(self._patience)}
 
     @classmethod
-    def at(cls, location: str, project: str = "", emulator: str = "") -> GcsObjectStore:
-        """The store at `bucket`, `bucket/prefix`, or one of these behind `gs://`."""
+    def at(cls, location: str, settings: Settings | None = None) -> GcsObjectStore:
+        """The store at `bucket`, `bucket/prefix`, or one of these behind `gs://`, used as settings say."""
+        settings = settings or Settings()
         bucket, _, prefix = location.removeprefix("gs://").strip("/").partition("/")
         if not bucket:
             raise ConfigurationError(f"{location!r} names no bucket; write 'bucket' or 'bucket/prefix'")
-        return cls(bucket, prefix, project, emulator)
+        host, account = settings.storage_emulator_host, settings.google_account
+        return cls(bucket, prefix, settings.project, host, account)
 
     @property
     def uri(self) -> str:
@@ -224,7 +231,8 @@ class GcsObjectStore:
 
     def _client(self) -> Client:
         # Google's client reads the variable too, but only when it is made.
-        return _client(self._project, self._emulator or os.environ.get("STORAGE_EMULATOR_HOST", ""))
+        emulator = self._emulator or os.environ.get("STORAGE_EMULATOR_HOST", "")
+        return _client(self._project, emulator, self._account)
 
     @staticmethod
     def _errors() -> Any:
@@ -266,8 +274,8 @@ class GcsObjectStore:
 
 
 @functools.cache
-def _client(project: str, emulator: str) -> Client:
-    """One client for a project and process; its connections are kept and shared by threads."""
+def _client(project: str, emulator: str, account: Account | None) -> Client:
+    """One client for a project, an account and a process; its connections are kept, and shared by threads."""
     from google.cloud import storage
     from requests.adapters import HTTPAdapter
 
@@ -275,7 +283,7 @@ def _client(project: str, emulator: str) -> Client:
         options = {"api_endpoint": emulator}
         client = storage.Client(project or None, client_options=options, use_auth_w_custom_endpoint=False)
     else:
-        client = storage.Client(project or None)
+        client = storage.Client(project or None, None if account is None else account.held)
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)

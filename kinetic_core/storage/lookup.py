@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from kinetic_core.configuration import Settings
 from kinetic_core.errors import ConfigurationError, StoreError
 from kinetic_core.storage.gcs import GcsObjectStore
 
@@ -18,7 +19,7 @@ class Sight(Enum):
     NOT_SEEN = "not seen"
 
 
-def look(bucket: str, name: str, project: str = "", emulator: str = "") -> Sight:
+def look(bucket: str, name: str, settings: Settings) -> Sight:
     """Look at an object, or at a prefix that ends with a slash or is empty. DIRECTORY: there is no such
     object, but there are some below it.
 
@@ -26,7 +27,7 @@ def look(bucket: str, name: str, project: str = "", emulator: str = "") -> Sight
     """
     from google.api_core import exceptions
 
-    store = GcsObjectStore(bucket, project=project, emulator=emulator)
+    store = GcsObjectStore.at(bucket, settings)
     try:
         if name and not name.endswith("/"):
             if store.find(name) is not None:

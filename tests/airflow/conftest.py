@@ -18,6 +18,10 @@ sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
 ORDINARY = ("shapes", "classic", "failing", "references", "waiting")
 """DAGs that nobody disturbs; they start together because a deferral takes at least ten seconds."""
 
+SETTINGS = {
+    "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+    "GOOGLE_APPLICATION_CREDENTIALS": "",  # Google knows Airflow by its connections only
+}
 
 CLUSTER = (
     {
@@ -111,7 +115,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     project = home / "project"
     shutil.copytree(HERE / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (project / "pyproject.toml").write_text("[project]\nname = 'cases'\nversion = '0'\n")
-    airflow = DemoAirflow(home, project / "dags", extra={"XDG_CACHE_HOME": str(home / "cache"), **CLUSTER})
+    extra = {"XDG_CACHE_HOME": str(home / "cache"), **SETTINGS, **CLUSTER}
+    airflow = DemoAirflow(home, project / "dags", extra=extra)
     try:
         airflow.start()
         running = Cases(airflow)

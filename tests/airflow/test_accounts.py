@@ -1,0 +1,163 @@
+"""What Airflow's own hooks make of connections, as accounts. Needs the providers, not a running Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+
+CANARY = "canaryinacoalmine"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
+    monkeypatch.setenv("KINETIC_PROFILES_FILE", str(tmp_path / "none.json"))
+    for name in ("KINETIC_BACKEND", "KINETIC_PROJECT", "KINETIC_NAMESPACE", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a connection that this process sees."""
+
+    def make(conn_id: str, conn_type: str, **extra: Any) -> str:
+        text = json.dumps({"conn_type": conn_type, "extra": extra})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", text)
+        return conn_id
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def key() -> dict[str, str]:
+    """A service account's key file, of nobody."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    pem = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return {
+        "type": "service_account",
+        "project_id": "their-project",
+        "private_key_id": "1",
+        "private_key": pem.decode(),
+        "client_email": "robot@their-project.iam.gserviceaccount.com",
+        "token_uri": "https://oauth2.googleapis.com/token",
+    }
+
+
+def kubeconfig(token: str) -> dict[str, Any]:
+    return {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [
+            {"name": "c", "cluster": {"server": "https://10.9.8.7", "insecure-skip-tls-verify": True}}
+        ],
+        "users": [{"name": "u", "user": {"token": token}}],
+    }
+
+
+def settings(conn_id: str) -> Any:
+    from airflow_provider.hooks.kinetic import KineticHook
+
+    return KineticHook(conn_id).get_conn()
+
+
+def test_a_google_connection_gives_credentials_and_the_last_resort_for_the_project(
+    connect: Any, key: dict[str, str]
+) -> None:
+    connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key))
+    found = settings(connect("k", "kinetic", google_cloud_conn_id="google"))
+    assert found.google_account.held.service_account_email == key["client_email"]
+    assert (found.project, found.kubernetes_account) == ("their-project", None)
+    assert settings(connect("k", "kinetic", google_cloud_conn_id="google", project="p")).project == "p"
+
+
+def test_impersonation_is_the_connections(connect: Any, key: dict[str, str]) -> None:
+    robot = "other@their-project.iam.gserviceaccount.com"
+    connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key), impersonation_chain=robot)
+    found = settings(connect("k", "kinetic", google_cloud_conn_id="google"))
+    assert found.google_account.held.service_account_email == robot
+
+
+def test_a_kubernetes_connection_is_the_cluster(connect: Any) -> None:
+    from kubernetes.client import Configuration
+
+    before = Configuration.get_default_copy().host
+    connect("kube", "kubernetes", kube_config=json.dumps(kubeconfig("t")), namespace="theirs")
+    found = settings(connect("k", "kinetic", kubernetes_conn_id="kube"))
+    assert found.kubernetes_account.held.host == "https://10.9.8.7"
+    assert list(found.kubernetes_account.held.api_key.values()) == ["Bearer t"]
+    assert found.namespace == "theirs"
+    assert settings(connect("k", "kinetic", kubernetes_conn_id="kube", namespace="mine")).namespace == "mine"
+    assert Configuration.get_default_copy().host == before  # other threads' clients are not ours to change
+
+
+def test_accounts_are_equal_as_long_as_their_connection_is(connect: Any) -> None:
+    connect("kube", "kubernetes", kube_config=json.dumps(kubeconfig("one")))
+    connect("k", "kinetic", kubernetes_conn_id="kube")
+    first, again = settings("k"), settings("k")
+    assert first == again
+    connect("kube", "kubernetes", kube_config=json.dumps(kubeconfig("two")))
+    assert settings("k").kubernetes_account != first.kubernetes_account
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "field", "extra"),
+    [
+        ("kubernetes", "kubernetes_conn_id", {"kube_config": f"users: [{{token: {CANARY}"}),
+        ("kubernetes", "kubernetes_conn_id", {"kube_config": json.dumps({"users": CANARY})}),
+        ("google_cloud_platform", "google_cloud_conn_id", {"keyfile_dict": f'{{"private_key": "{CANARY}'}),
+        (
+            "google_cloud_platform",
+            "google_cloud_conn_id",
+            {"keyfile_dict": json.dumps({"private_key": CANARY})},
+        ),
+    ],
+)
+def test_a_broken_connection_is_named_and_its_secrets_are_not(
+    connect: Any, caplog: pytest.LogCaptureFixture, conn_type: str, field: str, extra: dict[str, str]
+) -> None:
+    from kinetic_core.errors import ConfigurationError
+
+    connect("broken", conn_type, **extra)
+    connect("k", "kinetic", **{field: "broken"})
+    with pytest.raises(ConfigurationError, match="the connection 'broken' cannot be used") as caught:
+        settings("k")
+    assert CANARY not in str(caught.value)
+    assert CANARY not in caplog.text
+
+
+def test_a_provider_that_is_not_installed_is_named(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kinetic_core.errors import ConfigurationError
+
+    monkeypatch.setitem(sys.modules, "airflow.providers.google.common.hooks.base_google", None)
+    connect("k", "kinetic", google_cloud_conn_id="google")
+    with pytest.raises(ConfigurationError, match="needs apache-airflow-providers-google: install it"):
+        settings("k")
+
+
+def test_a_trigger_waits_for_a_connection_that_cannot_be_read_now(connect: Any) -> None:
+    from airflow_provider.triggers.job import KineticJobTrigger
+    from kinetic_core.configuration import read_settings
+
+    class Impatient(KineticJobTrigger):
+        reconnect_seconds = 0.05
+
+    async def namespace() -> str:
+        with await Impatient({}, [], 0.0, conn_id="late")._connected():
+            return read_settings().namespace
+
+    timer = threading.Timer(0.3, lambda: connect("late", "kinetic", namespace="there"))
+    timer.start()
+    assert asyncio.run(asyncio.wait_for(namespace(), 20)) == "there"
+    timer.join()

@@ -1,0 +1,200 @@
+"""Connections of type `kinetic`: where they send jobs, as whom, and where their secrets never are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+
+KEY_FILE = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
+JOBS_ROLE = [
+    {
+        "apiGroups": ["batch"],
+        "resources": ["jobs"],
+        "verbs": ["create", "get", "list", "watch", "patch", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
+]
+TRIGGERS = """
+from airflow.models.trigger import Trigger
+from airflow.utils.session import create_session
+with create_session() as session:
+    print([(each.classpath, each.kwargs) for each in session.query(Trigger)])
+"""
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A namespace in which somebody else may run jobs, and what proves that one is that somebody."""
+
+    api: Any
+    namespace: str
+    token: str
+    key: dict[str, str]
+
+    @property
+    def canaries(self) -> list[bytes]:
+        """Parts of the secrets that survive any quoting."""
+        return [self.token.rpartition(".")[2].encode(), self.key["private_key"].splitlines()[5].encode()]
+
+
+@pytest.fixture(scope="module")
+def theirs(cases: Any) -> Iterator[Theirs]:
+    """Who may run jobs in a namespace of the cluster is a service account with a token."""
+    if "KINETIC_KUBECONFIG" not in cases.airflow.environment or not KEY_FILE:
+        pytest.skip(
+            "no KUBECONFIG and KINETIC_TEST_IMAGE: start ../shared/cluster/testcluster and eval its env"
+        )
+    from kinetic_core.cluster.access import ClusterApi
+    from kinetic_core.cluster.connecting import Target
+
+    api, name = ClusterApi(Target(os.environ["KUBECONFIG"])), f"kinetic-conn-{secrets.token_hex(4)}"
+    api.create("Namespace", "", {"metadata": {"name": name}})
+    try:
+        api.create("ServiceAccount", name, {"metadata": {"name": "user"}})
+        api.create("Role", name, {"metadata": {"name": "jobs"}, "rules": JOBS_ROLE})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobs"}
+        subject = {"kind": "ServiceAccount", "name": "user", "namespace": name}
+        api.create(
+            "RoleBinding", name, {"metadata": {"name": "jobs"}, "roleRef": role, "subjects": [subject]}
+        )
+        annotations = {"kubernetes.io/service-account.name": "user"}
+        token = {"metadata": {"name": "token", "annotations": annotations}}
+        api.create("Secret", name, {**token, "type": "kubernetes.io/service-account-token"})
+        told = cases.airflow.until(
+            lambda: ((api.get("Secret", name, "token") or {}).get("data") or {}).get("token"), 30, "a token"
+        )
+        yield Theirs(api, name, base64.b64decode(told).decode(), json.loads(Path(KEY_FILE).read_text()))
+    finally:
+        api.delete("Namespace", "", name)
+
+
+def connection(conn_id: str, conn_type: str, **extra: str) -> dict[str, str]:
+    return {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(extra)}
+
+
+@pytest.fixture(scope="module")
+def connections(cases: Any, theirs: Theirs) -> dict[str, dict[str, str]]:
+    """Two that build on others, of a Kubernetes and of a Google Cloud cluster, added as people do."""
+    config = json.loads(Path(os.environ["KUBECONFIG"]).read_text())
+    config["users"] = [{"name": "user", "user": {"token": theirs.token}}]
+    config["contexts"][0]["context"] = {"cluster": config["clusters"][0]["name"], "user": "user"}
+    bucket = cases.airflow.environment["KINETIC_BUCKET"]
+    made = [
+        connection("kube_theirs", "kubernetes", kube_config=json.dumps(config), namespace=theirs.namespace),
+        connection("google_theirs", "google_cloud_platform", keyfile_dict=json.dumps(theirs.key)),
+        connection("kinetic_kube", "kinetic", backend="gke", kubernetes_conn_id="kube_theirs", bucket=bucket),
+        connection(
+            "kinetic_google",
+            "kinetic",
+            backend="gke",
+            google_cloud_conn_id="google_theirs",
+            cluster="kinetic-cluster",
+            namespace=theirs.namespace,
+            bucket=bucket,
+        ),
+    ]
+    for each in made:
+        cases.api.call("POST", "/connections", each)
+    return {each["connection_id"]: each for each in made}
+
+
+def form_metadata(cases: Any) -> list[dict[str, Any]]:
+    """What Airflow's UI makes the form for connections from."""
+    request = urllib.request.Request(f"{cases.api.url}/ui/connections/hook_meta")
+    request.add_header("Authorization", f"Bearer {cases.api._token}")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def tried(cases: Any, body: dict[str, str]) -> tuple[bool, str]:
+    """What the form's Test button says."""
+    answer = cases.api.call("POST", "/connections/test", body)
+    return answer["status"], answer["message"]
+
+
+def test_the_form_has_the_fields_and_the_test_button_names_what_is_wrong(cases: Any) -> None:
+    (form,) = (each for each in form_metadata(cases) if each["connection_type"] == "kinetic")
+    assert list(form["extra_fields"])[:2] == ["google_cloud_conn_id", "kubernetes_conn_id"]
+    assert form["standard_fields"]["password"]["hidden"]
+    well, said = tried(cases, connection("x", "kinetic", backend="local"))
+    assert well, said
+    assert "object store: file://" in said
+    for extra, complaint in (
+        ({"buckets": "b"}, "'buckets', which is none of its fields"),
+        ({"backend": "mars"}, "'mars' is not one of"),
+        ({"backend": "gke", "google_cloud_conn_id": "nobody"}, "no connection 'nobody'"),
+    ):
+        well, said = tried(cases, connection("x", "kinetic", **extra))
+        assert not well
+        assert complaint in said
+
+
+def test_a_task_runs_where_its_connection_says(cases: Any) -> None:
+    cases.api.call("POST", "/connections", connection("kinetic_here", "kinetic", backend="local"))
+    assert cases.end("connected_here") == "success"
+    assert cases.value("connected_here", "where") == os.uname().nodename
+    assert "no worker is held" in cases.log("connected_here", "where")
+
+
+def test_the_test_button_tries_cluster_and_bucket(cases: Any, connections: Any, theirs: Theirs) -> None:
+    well, said = tried(cases, connections["kinetic_kube"])
+    assert well, said
+    assert f"all that jobs need in {theirs.namespace}" in said
+    extra = json.loads(connections["kinetic_kube"]["extra"])
+    well, said = tried(cases, connection("x", "kinetic", **{**extra, "namespace": "default"}))
+    assert not well
+    assert "permissions: not permitted in default: create jobs" in said
+    well, said = tried(cases, connection("x", "kinetic", **{**extra, "bucket": "no-such-bucket"}))
+    assert not well
+    assert "'no-such-bucket' does not exist" in said
+
+
+def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
+    cases: Any, connections: Any, theirs: Theirs
+) -> None:
+    tasks = ("kube", "google")
+    cases.start("connected_cluster")
+    for task_id in tasks:
+        cases.reach("connected_cluster", task_id, lambda one: one["state"] == "deferred", "to be deferred")
+    rows = subprocess.run(
+        [sys.executable, "-c", TRIGGERS],
+        env=cases.airflow.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "'kinetic_kube'" in rows
+    objects = [theirs.api.list(kind, theirs.namespace)["items"] for kind in ("Job", "Pod")]
+    assert len(objects[0]) == 2
+    assert cases.end("connected_cluster") == "success"
+    for task_id in tasks:
+        assert cases.value("connected_cluster", task_id).startswith("kinetic-job-")
+        assert "it runs" in cases.log("connected_cluster", task_id)
+
+    places = {"rows of triggers": rows.encode(), "Jobs and Pods": json.dumps(objects).encode()}
+    places |= {str(path): path.read_bytes() for path in cases.airflow.home.rglob("*") if path.is_file()}
+    places |= stored(cases.airflow.environment["KINETIC_BUCKET"])
+    assert len([name for name in places if name.startswith("gs://")]) > 5
+    for canary in theirs.canaries:
+        assert [name for name, content in places.items() if canary in content] == []
+
+
+def stored(location: str) -> dict[str, bytes]:
+    """All that jobs have left in the bucket."""
+    from kinetic_core.storage.gcs import GcsObjectStore
+
+    store = GcsObjectStore.at(location)
+    return {f"{store.uri}/{info.name}": store.read(info.name) for info in store.list("")}

@@ -1,0 +1,46 @@
+"""What a failure leaves in the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.evidence import evidence
+from kinetic_core._runner.wire import Failure, FailureClass
+from kinetic_core.lifecycle.outcome import Outcome
+
+
+def outcome(failure: Failure | None) -> Outcome:
+    return Outcome("job-1", 2, False, "none", {}, failure, None, {}, verified=True, may_unpickle=False)
+
+
+def test_a_death_tells_its_class_code_last_lines_and_what_to_do() -> None:
+    failure = Failure(
+        FailureClass.OUT_OF_MEMORY, "killed at 2 GiB", exit_code=137, signal=9, last_lines=("one", "two")
+    )
+    assert list(evidence(outcome(failure))) == [
+        "job-1 failed: out of memory: killed at 2 GiB (attempt 2, phase execute, signal 9, exit code 137)",
+        "the last lines of its log:\none\ntwo",
+        "what to do: ask for more with memory=, or use less",
+    ]
+
+
+def test_a_traceback_stands_for_the_last_lines() -> None:
+    failure = Failure(FailureClass.USER_ERROR, "no luck", traceback="Traceback ...\n", last_lines=("one",))
+    text = "\n".join(evidence(outcome(failure)))
+    assert "traceback in the job:\nTraceback ..." in text
+    assert "one" not in text
+
+
+@pytest.mark.parametrize("kind", FailureClass)
+def test_every_class_has_a_remedy(kind: FailureClass) -> None:
+    assert list(evidence(outcome(Failure(kind, "so it was"))))[-1].startswith("what to do: ")
+
+
+def test_a_class_of_a_newer_runner_is_told_as_it_is() -> None:
+    assert list(evidence(outcome(Failure("sunspots", "flare")))) == [
+        "job-1 failed: sunspots: flare (attempt 2, phase execute)"
+    ]
+
+
+def test_a_failure_without_a_reason_is_still_one() -> None:
+    assert "without a reason" in next(evidence(outcome(None)))

@@ -1,0 +1,172 @@
+"""Credentials that a process was given: who uses them, and that they stay where they are."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.auth.credentials import Credentials
+
+from kinetic_core.accounts import Account
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target, blank_configuration, gke_cluster
+from kinetic_core.configuration import Settings, read_settings, using
+from kinetic_core.errors import ConfigurationError
+from kinetic_core.lifecycle.backends import cluster_target, open_backend
+from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.testing import FakeCluster
+
+CANARY = "canary-in-a-coal-mine"
+
+
+class Token(Credentials):
+    """Somebody's token, which never expires."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = CANARY
+
+    def refresh(self, request: Any) -> None:
+        raise AssertionError("it never expires")
+
+
+@pytest.fixture
+def account() -> Account:
+    return Account("connection theirs", "1", Token())
+
+
+@pytest.fixture
+def google() -> Iterator[tuple[str, list[str]]]:
+    """A service of Google's that knows nothing, and the `Authorization` of each request."""
+    seen: list[str] = []
+
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+        thread.join()
+
+
+def test_what_an_account_holds_is_not_shown_and_cannot_travel(account: Account) -> None:
+    settings = Settings(google_account=account)
+    assert CANARY not in repr(settings)
+    assert "connection theirs" in repr(settings)
+    with pytest.raises(TypeError, match="connection theirs stay in this process"):
+        pickle.dumps(settings)
+
+
+def test_accounts_are_the_same_by_name_and_version(account: Account) -> None:
+    assert account == Account("connection theirs", "1", None)
+    assert hash(account) == hash(Account("connection theirs", "1", None))
+    assert account != replace(account, version="2")
+
+
+def test_google_is_asked_with_the_accounts_token(account: Account, google: Any) -> None:
+    url, seen = google
+    with pytest.raises(ConfigurationError, match="does not give"):
+        gke_cluster(Target(project="p", zone="z", cluster="c", gke_api=url, account=account))
+    assert seen == [f"Bearer {CANARY}"]
+
+
+def test_a_bucket_is_asked_with_the_accounts_token(
+    account: Account, google: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, seen = google
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("API_ENDPOINT_OVERRIDE", url)
+    other = replace(account, version=url)  # clients are kept, and this one must be made here
+    assert GcsObjectStore.at("bucket", Settings(google_account=other)).find("name") is None
+    assert seen == [f"Bearer {CANARY}"]
+
+
+def test_a_cluster_is_connected_to_as_its_account_says() -> None:
+    with FakeCluster() as cluster:
+        held = blank_configuration()
+        held.host = cluster.url
+        api = ClusterApi(Target(account=Account("connection kube", cluster.url, held)), patience=0.0)
+        assert api.list("Job", "default")["items"] == []
+        assert api.server == cluster.url
+
+
+def test_settings_that_are_used_are_everybodys_inside() -> None:
+    outer, inner = Settings(namespace="outer"), Settings(namespace="inner")
+    before = read_settings().namespace
+    with using(outer):
+        with using(inner):
+            assert read_settings().namespace == "inner"
+        assert read_settings().namespace == "outer"
+        assert read_settings({}).namespace == "default"  # who names an environment means it
+    assert read_settings().namespace == before
+
+
+def test_what_is_stated_outranks_the_environment_and_its_profile(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles.json"
+    place = {
+        "project": "p",
+        "cluster": "c",
+        "zone": "z",
+        "bucket": "from-profile",
+        "namespace": "from-profile",
+    }
+    profiles.write_text(json.dumps({"profiles": {"team": place, "other": {**place, "zone": "no"}}}))
+    env = {
+        "KINETIC_PROFILES_FILE": str(profiles),
+        "KINETIC_PROFILE": "other",
+        "KINETIC_BUCKET": "from-env",
+        "KINETIC_NAMESPACE": "from-env",
+    }
+    stated = {"profile": "team", "namespace": "stated", "backend": "gke"}
+    settings = read_settings(env, stated, by="connection 'c'")
+    assert (settings.zone, settings.bucket, settings.namespace) == ("z", "from-env", "stated")
+    assert settings.origin("namespace") == "connection 'c'"
+    assert settings.origin("zone") == "profile team"
+    with pytest.raises(ConfigurationError, match="backend='nowhere' of connection 'c'"):
+        read_settings(env, {"backend": "nowhere"}, by="connection 'c'")
+
+
+def test_a_stated_cluster_outranks_a_kubeconfig_of_the_environment() -> None:
+    env = {"KINETIC_KUBECONFIG": "/k", "KINETIC_KUBE_CONTEXT": "c"}
+    assert read_settings(env, {"namespace": "n"}, by="c").kubeconfig == "/k"
+    settings = read_settings(env, {"cluster": "theirs"}, by="c")
+    assert (settings.kubeconfig, settings.kube_context, settings.cluster) == ("", "", "theirs")
+
+
+def test_a_kubernetes_account_is_the_cluster_unless_a_call_names_one(account: Account) -> None:
+    settings = Settings(kubeconfig="/k", project="p", kubernetes_account=account)
+    assert cluster_target(settings) == Target(account=account)
+    assert str(cluster_target(settings)) == "the cluster of connection theirs"
+    named = cluster_target(settings.with_arguments(cluster="c"))
+    assert (named.project, named.cluster, named.account) == ("p", "c", None)
+
+
+def test_jobs_of_two_accounts_are_not_watched_together(account: Account) -> None:
+    settings = Settings(bucket="b", kubernetes_account=account)
+    keys = {
+        open_backend("gke", each).key
+        for each in (
+            settings,
+            replace(settings, kubernetes_account=replace(account, version="2")),
+            replace(settings, google_account=account),
+            replace(settings, kubernetes_account=None),
+        )
+    }
+    assert len(keys) == 4
+    assert open_backend("gke", replace(settings)).key in keys
