@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,9 @@ from kinetic_core.cli.root import app
 from kinetic_core.cli.running import Accelerator, Target
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.contents import Contents
 
 _SHOWN = 20
 
@@ -63,6 +67,15 @@ def package(
             },
         )
         return
+    _show(session, contents, notices)
+    if manifest is None:
+        session.output.line(f"stored {stored:,} bytes")
+    else:
+        session.output.line(json.dumps(manifest, indent=2))
+
+
+def _show(session: Session, contents: Contents, notices: Sequence[str]) -> None:
+    """What ships, for people: the largest files first."""
     largest = sorted(contents.files, key=lambda file: -file.size)[:_SHOWN]
     session.output.line(f"{contents.root}: {len(contents.files)} files, {contents.size:,} bytes")
     session.output.table(("BYTES", "FILE"), [(f"{file.size}", file.path) for file in largest])
@@ -70,7 +83,3 @@ def package(
         session.output.line(f"and {len(contents.files) - _SHOWN} smaller ones (--json lists all)")
     for notice in notices:
         session.output.line(f"note: {notice}")
-    if manifest is None:
-        session.output.line(f"stored {stored:,} bytes")
-    else:
-        session.output.line(json.dumps(manifest, indent=2))
