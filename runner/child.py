@@ -88,6 +88,10 @@ def _call(job: Job, function: Any, args: Any, kwargs: Any, modules: list[str]) -
 
 
 def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
+    if job.group_id is not None:
+        from .batch import batch_payload
+
+        return batch_payload(job, store)
     frame = store.read(wire.payload_object(job.job_id))
     if wire.digest(frame) != job.payload_sha256:
         raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")

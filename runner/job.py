@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
+from . import wire
+from .indexes import parse_indexes
+
 
 class BadEnvironment(ValueError):
     """A variable the manifest must set is missing or malformed."""
@@ -14,7 +17,8 @@ class BadEnvironment(ValueError):
 class Job:
     """One attempt of one job, as its container sees it.
 
-    Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods.
+    Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
+    inputs share a Job, it is input number `index` of `group_id`.
     """
 
     store_uri: str
@@ -35,6 +39,10 @@ class Job:
     host: int = 0
     hosts: int = 1
     lease: float | None = None
+    group_id: str | None = None
+    index: int | None = None
+    fail_fast: bool = False
+    timeout: float | None = None
 
     @property
     def attempt(self) -> int:
@@ -55,14 +63,21 @@ class Job:
 def take_job(environ: MutableMapping[str, str]) -> Job:
     """The job in `environ`; takes the outcome's key out of it, so that user code never sees it.
 
-    Raises BadEnvironment naming the variable.
+    User code finds its own job's id in it, of whatever Job its pod is. Raises BadEnvironment naming the
+    variable.
     """
     try:
+        key = bytes.fromhex(environ.pop("KINETIC_OUTCOME_KEY"))
+        group_id, index = environ.get("KINETIC_GROUP_ID"), None
+        if group_id is not None:
+            index = parse_indexes(environ["KINETIC_INDEXES"])[int(environ["JOB_COMPLETION_INDEX"])]
+            key = wire.child_key(key, index)
+            environ["KINETIC_JOB_ID"] = wire.child_id(group_id, index)
         return Job(
             store_uri=environ["KINETIC_STORE"],
             job_id=environ["KINETIC_JOB_ID"],
             payload_sha256=environ["KINETIC_PAYLOAD_SHA256"],
-            outcome_key=bytes.fromhex(environ.pop("KINETIC_OUTCOME_KEY")),
+            outcome_key=key,
             failed_count=int(environ.get("KINETIC_FAILED_COUNT") or 0),
             ignored_count=int(environ.get("KINETIC_IGNORED_COUNT") or 0),
             pod_uid=environ.get("KINETIC_POD_UID", ""),
@@ -77,8 +92,12 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             host=int(environ.get("KINETIC_HOST_INDEX") or 0),
             hosts=int(environ.get("KINETIC_HOST_COUNT") or 1),
             lease=float(environ["KINETIC_LEASE_SECONDS"]) if "KINETIC_LEASE_SECONDS" in environ else None,
+            group_id=group_id,
+            index=index,
+            fail_fast=environ.get("KINETIC_FAIL_FAST") == "true",
+            timeout=float(environ["KINETIC_TIMEOUT"]) if "KINETIC_TIMEOUT" in environ else None,
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
-    except ValueError as exc:
+    except (ValueError, IndexError) as exc:
         raise BadEnvironment(f"the manifest sets a KINETIC_* variable wrongly: {exc}") from exc

@@ -20,17 +20,16 @@ from .job import BadEnvironment, Job, take_job
 from .memory import MemoryGauge
 from .outcome import Outcome
 from .results import flush_streams
-from .store import Store, StoreUnavailable, open_store
+from .store import Store, exists, open_store
 from .tee import LogTee
 from .together import OtherHosts, committed_code, run_together
-from .watch import Ending, Signals, watch_child
+from .watch import Company, Ending, Signals, watch_child
 
 if TYPE_CHECKING:
     from .lease import Lease
 
-if TYPE_CHECKING:
-    from .lease import Lease
-
+_NOT_STARTED = Ending(None, None, False)
+"""Where no user code was run, or none that counts."""
 _LEAVING_SECONDS = 8.0
 """After user code's grace, for the evidence; the pod has ten (`kinetic_core.cluster.manifest`)."""
 
@@ -46,16 +45,17 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         return wire.EXIT_NEVER_RETRY
     signals = Signals(job.grace + _LEAVING_SECONDS)
     try:
-        refused = _refusal(job, store)
+        refused = _refusal(job, store, started)
         if refused is not None:
             return refused
         if job.hosts > 1:
             runs = partial(_run, job, store, signals)
             return run_together(job, store, opener(job.store_uri), runs, signals, started)
         if job.ignored_count > job.infrastructure_retries:
-            return _publish(job, store, _worn_out(job), Ending(None, None, False), started)
+            return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
         os.makedirs(job.work_dir, exist_ok=True)
-        outcome, ending = _run(job, store, signals, lease=_lease(job, opener))
+        run = partial(_run, job, store, signals, lease=_lease(job, opener))
+        outcome, ending = run() if job.group_id is None else _run_input(job, store, run)
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
@@ -64,14 +64,20 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         signals.release()
 
 
-def _refusal(job: Job, store: Store) -> int | None:
+def _refusal(job: Job, store: Store, started: float) -> int | None:
     """Claim the attempt; an exit code if it is not ours to run."""
     committed = _committed(job, store)
     if committed is not None:
         if job.hosts > 1:
             Gang(job, store).close()  # whoever committed it may have died before telling the others
         return committed
-    if _exists(store, wire.cancel_object(job.job_id)):
+    if job.group_id is not None:
+        from .batch import why_not
+
+        outcome = why_not(job, store)
+        if outcome is not None:
+            return _publish(job, store, outcome, _NOT_STARTED, started)
+    elif exists(store, wire.cancel_object(job.job_id)):
         sys.stderr.write("kinetic: cancelled before it started\n")
         return wire.EXIT_NEVER_RETRY
     claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
@@ -105,8 +111,28 @@ def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
     return Lease(job, opener(job.store_uri))
 
 
+def _run_input(job: Job, store: Store, run: Callable[..., tuple[Outcome, Ending]]) -> tuple[Outcome, Ending]:
+    """Run one input of a batch, whose Job cannot say of it alone that it was cancelled, or took too long."""
+    from .batch import was_cancelled
+    from .deadline import Deadline
+
+    deadline = Deadline(job, store) if job.timeout is not None else None
+    outcome, ending = run(company=deadline)
+    if outcome.state == "succeeded":
+        return outcome, ending
+    if deadline is not None and deadline.has_passed:
+        return deadline.outcome(), _NOT_STARTED
+    told = was_cancelled(job, store) if ending.terminated else None
+    return (outcome, ending) if told is None else (told, _NOT_STARTED)
+
+
 def _run(
-    job: Job, store: Store, signals: Signals, others: OtherHosts | None = None, lease: Lease | None = None
+    job: Job,
+    store: Store,
+    signals: Signals,
+    others: OtherHosts | None = None,
+    company: Company | None = None,
+    lease: Lease | None = None,
 ) -> tuple[Outcome, Ending]:
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -122,11 +148,7 @@ def _run(
         others.watch(signals)
     if lease is not None:
         lease.keep(child)
-    if lease is not None:
-        lease.keep(child)
-    ending = watch_child(child, tee, job.grace, signals, gauge, others)
-    if lease is not None:
-        lease.close()
+    ending = watch_child(child, tee, job.grace, signals, gauge, others or company)
     if lease is not None:
         lease.close()
     if others is not None:
@@ -197,6 +219,10 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
         return wire.EXIT_NEVER_RETRY if committed is None else committed
     if outcome.state == "succeeded":
         return wire.EXIT_SUCCEEDED
+    if final and job.fail_fast:
+        from .batch import tell_failure
+
+        tell_failure(job, store, outcome)
     if interrupted:
         return wire.EXIT_INTERRUPTED
     if infrastructure:
@@ -206,13 +232,3 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
 
 def _is_infrastructure(outcome: Outcome) -> bool:
     return outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CONTROL_PLANE
-
-
-def _exists(store: Store, name: str) -> bool:
-    try:
-        store.read(name)
-    except LookupError:
-        return False
-    except StoreUnavailable:
-        raise
-    return True

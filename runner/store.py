@@ -24,6 +24,9 @@ class Store(Protocol):
     def read(self, name: str) -> bytes:
         """The whole object. Raises MissingObject."""
 
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
+        """So many bytes of an object; fewer at its end. Raises MissingObject."""
+
     def create(self, name: str, content: bytes, state: str = "") -> bool:
         """Store a new object; False if the name is taken. Raises StoreUnavailable.
 
@@ -45,9 +48,13 @@ class DirectoryStore:
         self.root = root
 
     def read(self, name: str) -> bytes:
+        return self.read_range(name, 0, -1)
+
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
         try:
             with open(self._path(name), "rb") as stream:
-                return stream.read()
+                stream.seek(offset)
+                return stream.read(size)
         except FileNotFoundError as exc:
             raise MissingObject(f"{self.uri}/{name} is not there") from exc
         except OSError as exc:
@@ -94,6 +101,15 @@ class DirectoryStore:
         if name.startswith("/") or ".." in name.split("/"):
             raise MissingObject(f"{name!r} is not the name of an object")
         return os.path.join(self.root, *name.split("/"))
+
+
+def exists(store: Store, name: str) -> bool:
+    """Whether an object is there, whatever is in it. Raises StoreUnavailable if that cannot be told."""
+    try:
+        store.read(name)
+    except LookupError:
+        return False
+    return True
 
 
 def open_store(uri: str) -> Store:

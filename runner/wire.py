@@ -25,7 +25,9 @@ SPARE = "_spare"
 """The directory of the runner's archive with packages for images that lack them."""
 
 STATE = "state"
-"""Metadata of a committed outcome: `succeeded` or `failed`, so that a listing tells how jobs ended."""
+"""Metadata of an outcome: `succeeded`, `failed` or `dropped`, so that a listing tells how jobs ended."""
+DROPPED = "dropped"
+"""The state of a batch's input that was never started, because another had failed."""
 WRITE_MARK = "kinetic-write"
 """Metadata of an object in Cloud Storage: a random mark of the write that made it. A writer whose answer was
 lost finds its own mark when it tries again."""
@@ -218,6 +220,31 @@ def gang_object(job_id: str, generation: int, name: str) -> str:
 
 def cancel_object(job_id: str) -> str:
     return f"jobs/{job_id}/cancelled"
+
+
+def child_id(group_id: str, index: int) -> str:
+    """The job id of one input of a batch: a function of the batch, so that attaching needs no list."""
+    return f"{group_id}-{index}"
+
+
+def child_key(key: bytes, index: int) -> bytes:
+    """The key of one input's outcome, from that of the Job which runs it with others."""
+    return hmac.digest(key, f"index {index}".encode(), "sha256")
+
+
+def batch_object(group_id: str, name: str) -> str:
+    """What all of a batch share: `manifest.json`, `finished.json`, ..."""
+    return f"batches/{group_id}/{name}"
+
+
+def batch_payload_object(group_id: str) -> str:
+    """The payload without arguments; its header says where those of each input lie."""
+    return batch_object(group_id, "payload")
+
+
+def stop_object(group_id: str) -> str:
+    """Its presence lets no further input of a batch with `fail_fast` start."""
+    return batch_object(group_id, "stopped")
 
 
 def outputs_prefix(job_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kinetic_core.errors import WaitTimeout
@@ -50,6 +50,28 @@ class Board:
             over = index in self.ended
         if over:
             subscription.close()
+
+    def fill(self, jobs: Sequence[JobHandle | None]) -> None:
+        """All jobs that were submitted, at once; somebody else watches them."""
+        with self.changed:
+            self.jobs = list(jobs)
+            self.changed.notify_all()
+
+    def end(self, ended: Mapping[int, JobObservation], dropped: Iterable[int]) -> None:
+        """Inputs that have ended, and those that never will have begun."""
+        with self.changed:
+            self.ended |= {index: ended[index] for index in sorted(ended) if index not in self.ended}
+            for index in dropped:
+                self.jobs[index] = None
+            self.changed.notify_all()
+
+    def lose(self, unavailable: Mapping[int, str]) -> None:
+        """Inputs, and their job ids, of which nothing is stored any more."""
+        with self.changed:
+            self.unavailable |= unavailable
+            for index in unavailable:
+                self.jobs[index] = None
+            self.changed.notify_all()
 
     def active(self) -> int:
         """How many submitted jobs have not ended. Call it under `changed`."""

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from kinetic_core.batch.board import Board
-from kinetic_core.batch.handle import BatchHandle, finish
-from kinetic_core.batch.inputs import arguments_of, check_mode
-from kinetic_core.batch.names import child_id, failure_object, finished_object, manifest_object
+from kinetic_core.batch.handle import BatchHandle
+from kinetic_core.batch.inputs import check_mode
+from kinetic_core.batch.names import manifest_object
+from kinetic_core.batch.plan import Plan
+from kinetic_core.batch.shared import attach_shared, start_shared
+from kinetic_core.batch.shared_jobs import NeedsOwnJobs, can_share
+from kinetic_core.batch.single_jobs import attach_single, start_single
 from kinetic_core.configuration import read_settings
-from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
-from kinetic_core.lifecycle.backends import Backend, known_backend
-from kinetic_core.lifecycle.handle import JobHandle
-from kinetic_core.lifecycle.hub import hub_for
-from kinetic_core.lifecycle.observing import find
+from kinetic_core.errors import BatchNotFound, InvalidRequest, ObjectNotFound
+from kinetic_core.lifecycle.backends import known_backend
 from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.packing import Packed, pack
-from kinetic_core.lifecycle.preparing import Group, address
-from kinetic_core.lifecycle.submission import submit
+from kinetic_core.lifecycle.packing import pack
 
 _LOG = logging.getLogger(__name__)
 _UNLIMITED_WARNING = 100
+_GROUP_ID = re.compile(r"grp-[a-z0-9]([-a-z0-9]{0,34}[a-z0-9])?")
 
 
 def run_map(
@@ -45,8 +43,14 @@ def run_map(
     tags: Mapping[str, str] | None = None,
     project: str | None = None,
     cluster: str | None = None,
+    group_id: str | None = None,
+    skip_done: bool = False,
 ) -> BatchHandle:
-    """Start one job per input and return at once; submission goes on in a thread of this process.
+    """Start one job per input and return at once.
+
+    On a cluster everything is stored and created when this returns, and goes on without this process. Where
+    each input needs a Job of its own (the local backend, slices of several hosts, data that is mounted for
+    one input), submission goes on in a thread of this process.
 
     input_mode: how an input becomes arguments, see `batch.inputs.arguments_of`.
     max_concurrent: jobs alive at once; None for no limit.
@@ -54,15 +58,20 @@ def run_map(
     fail_fast: launch nothing more after the first failure; with `cancel_running_on_fail`, also stop
         what runs.
     name, tags: kept with the batch.
+    group_id: the batch's id, `grp-` and lower-case letters, digits and '-', instead of a random one: the same
+        call under the same id, from any process, is the same batch.
+    skip_done: with `group_id`, and once all of that batch has ended, run its inputs that have no value again.
 
-    The function and its project are packed once. Raises InvalidRequest for options that cannot be;
-    an input that cannot be submitted is told in `BatchHandle.submission_failures`.
+    The function and its project are packed once. Raises InvalidRequest for options that cannot be, and
+    JobConflict if `group_id` is that of another batch; an input that cannot be submitted is told in
+    `BatchHandle.submission_failures`.
     """
     check_mode(input_mode)
     if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
         raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
     items = list(inputs)
     _check(items, max_concurrent, retries, fail_fast, cancel_running_on_fail)
+    _check_id(group_id, skip_done)
     options = replace(
         options,
         retries=retries or options.retries,
@@ -70,23 +79,26 @@ def run_map(
         cluster=cluster or options.cluster,
     )
     packed = pack(function, options, calls=[((item,), {}) for item in items], tolerant=True)
-    group_id = f"grp-{secrets.token_hex(8)}"
-    manifest: dict[str, Any] = {
-        "group_id": group_id,
-        "group_kind": "map",
-        "group_name": name,
-        "tags": dict(tags or {}),
-        "created_at": time.time(),
-        "total_expected": len(items),
-        "submit_fn_name": packed.function_name,
-    }
-    packed.backend.store.create(manifest_object(group_id), json.dumps(manifest, sort_keys=True).encode())
-    board = Board(len(items))
-    submitter = _Submitter(
-        packed, group_id, items, input_mode, max_concurrent, fail_fast, cancel_running_on_fail, board
+    plan = Plan(
+        group_id or f"grp-{secrets.token_hex(8)}",
+        group_id is None,
+        input_mode,
+        max_concurrent,
+        fail_fast,
+        cancel_running_on_fail,
+        name,
+        tags or {},
+        skip_done,
     )
-    submitter.start()
-    return BatchHandle(group_id, name, tags or {}, board, packed.backend)
+    if can_share(packed):
+        with suppress(NeedsOwnJobs):
+            return start_shared(packed, items, plan)
+    if group_id is not None:
+        raise InvalidRequest(
+            f"group_id={group_id!r}: here each input needs a Job of its own, and such a batch has no id of "
+            "your choice; leave it out"
+        )
+    return start_single(packed, items, plan)
 
 
 def attach_batch(
@@ -109,144 +121,22 @@ def attach_batch(
         manifest = json.loads(opened.store.read(manifest_object(group_id)))
     except ObjectNotFound:
         raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
-    board = Board(int(manifest["total_expected"]))
-    reader = _Reader(opened, group_id, board, poll_interval, poll_timeout)
-    if not reader.look():
-        threading.Thread(target=reader.run, name=f"kinetic-{group_id}", daemon=True).start()
-    return BatchHandle(group_id, manifest.get("group_name"), manifest.get("tags") or {}, board, opened)
+    if "reference" in manifest:
+        return attach_shared(opened, manifest, poll_interval, poll_timeout)
+    return attach_single(opened, manifest, poll_interval, poll_timeout)
 
 
-@dataclass(frozen=True)
-class _Submitter:
-    """Submits a batch's inputs, as many at a time as may live at once."""
-
-    packed: Packed
-    group_id: str
-    items: list[Any]
-    mode: str
-    max_concurrent: int | None
-    fail_fast: bool
-    cancel_running: bool
-    board: Board
-
-    def start(self) -> None:
-        """Submit in a thread that is no daemon: a script that ends now still submits all its inputs."""
-        with ExitStack() as kept:
-            kept.enter_context(hub_for(self.packed.backend, self.packed.spec.namespace).held())
-            threading.Thread(
-                target=self._run, args=(kept.pop_all(),), name=f"kinetic-{self.group_id}"
-            ).start()
-
-    def _run(self, observing: ExitStack) -> None:
-        with observing:
-            self._submit_all()
-            finish(self.packed.backend, self.group_id, self.board)
-
-    def _submit_all(self) -> None:
-        error: BaseException | None = None
-        try:
-            for index, item in enumerate(self.items):
-                if not self._may_launch():
-                    break
-                self._launch(index, item)
-            if self.cancel_running:
-                self._wait_and_cancel()
-        except Exception as exc:  # noqa: BLE001  told to whoever waits for the batch
-            _LOG.exception("submitting %s failed", self.group_id)
-            error = exc
-        self.board.finish(error)
-
-    def _may_launch(self) -> bool:
-        board = self.board
-
-        def ready() -> bool | None:
-            if self.fail_fast and (board.failed() or board.submission_failures):
-                board.stopping = True
-            free = self.max_concurrent is None or board.active() < self.max_concurrent
-            return True if board.stopping or free else None
-
-        board.wait_for(ready, None, self.group_id)
-        if not board.stopping and self.packed.backend.store.find(finished_object(self.group_id)):
-            board.stop(cancel=True)  # somebody who attached to the batch has cancelled it
-        return not board.stopping
-
-    def _launch(self, index: int, item: Any) -> None:
-        try:
-            args, kwargs = arguments_of(item, self.mode)
-            group = Group(self.group_id, "map", index)
-            prepared = address(self.packed, args, kwargs, job_id=child_id(self.group_id, index), group=group)
-            handle = JobHandle.of(submit(prepared))
-        except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
-            note = json.dumps({"type": type(exc).__name__, "message": str(exc)}).encode()
-            self.packed.backend.store.create(failure_object(self.group_id, index), note)
-            with self.board.changed:
-                self.board.submission_failures[index] = exc
-                self.board.changed.notify_all()
-        else:
-            self.board.add(index, handle)
-            if self.board.cancelled:
-                handle.cancel()
-
-    def _wait_and_cancel(self) -> None:
-        board = self.board
-        board.wait_for(
-            lambda: True if board.failed() or board.submission_failures or board.active() == 0 else None,
-            None,
-            "",
+def _check_id(group_id: str | None, skip_done: bool) -> None:
+    if skip_done and group_id is None:
+        raise InvalidRequest("skip_done=True goes on with an earlier batch: say which with group_id=")
+    if group_id is None:
+        return
+    if not isinstance(group_id, str):
+        raise TypeError(f"group_id={group_id!r} must be a text such as 'grp-sweep-7'")
+    if not _GROUP_ID.fullmatch(group_id):
+        raise InvalidRequest(
+            f"group_id={group_id!r} must be 'grp-' and lower-case letters, digits and '-', 40 at most"
         )
-        with board.changed:
-            living = [job for i, job in enumerate(board.jobs) if job is not None and i not in board.ended]
-        for job in living:
-            job.cancel()
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Fills a board from the store while another process submits."""
-
-    backend: Backend
-    group_id: str
-    board: Board
-    interval: float
-    timeout: float | None
-
-    def look(self) -> bool:
-        """Read what is stored now; True when submission is over."""
-        finished = self.backend.store.find(finished_object(self.group_id)) is not None
-        for index in range(self.board.size):
-            if self.board.jobs[index] is None and index not in self.board.submission_failures:
-                self._read(index)
-        with self.board.changed:
-            known = sum(job is not None for job in self.board.jobs) + len(self.board.submission_failures)
-        if finished or known == self.board.size:
-            self.board.finish()
-            return True
-        return False
-
-    def run(self) -> None:
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        pause = threading.Event()
-        while not pause.wait(self.interval):
-            if self.look():
-                return
-            if self.board.stopping or (deadline is not None and time.monotonic() > deadline):
-                with self.board.changed:
-                    missing = [i for i, job in enumerate(self.board.jobs) if job is None]
-                    self.board.unavailable = {i: child_id(self.group_id, i) for i in missing}
-                self.board.finish()
-                return
-
-    def _read(self, index: int) -> None:
-        reference = find(self.backend, child_id(self.group_id, index))
-        if reference is not None:
-            self.board.add(index, JobHandle.of(reference))
-            return
-        try:
-            note = json.loads(self.backend.store.read(failure_object(self.group_id, index)))
-        except ObjectNotFound:
-            return
-        with self.board.changed:
-            self.board.submission_failures[index] = KineticError(f"{note['type']}: {note['message']}")
 
 
 def _check(

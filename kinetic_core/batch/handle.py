@@ -149,11 +149,11 @@ class BatchHandle:
         finish(self._backend, self.group_id, self._board)
         with self._board.changed:
             living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
-        _in_parallel(JobHandle.cancel, living)
+        in_parallel(JobHandle.cancel, living)
 
     def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
         """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too."""
-        for job, error in _in_parallel(
+        for job, error in in_parallel(
             lambda job: job.cleanup(k8s=k8s, gcs=gcs), [job for job in self.jobs if job is not None]
         ):
             if error is not None:
@@ -179,10 +179,13 @@ class BatchHandle:
             with self._board.changed:
                 living = self._board.active()
             sys.stderr.write(
-                f"kinetic: {self.group_id} launches nothing more; {living} of its jobs go on. To stop them: "
+                f"kinetic: {self.group_id} {self._when_left(living)}. To stop them: "
                 f"kinetic_core.attach_batch({self.group_id!r}, backend={self._backend.name!r}).cancel()\n"
             )
             raise
+
+    def _when_left(self, living: int) -> str:
+        return f"launches nothing more; {living} of its jobs go on"
 
     def _ended(self, timeout: float | None) -> Iterator[tuple[int, JobStatus]]:
         board, deadline, given = self._board, _deadline(timeout), 0
@@ -206,17 +209,25 @@ class BatchHandle:
             handle = self._board.jobs[index]
             assert handle is not None  # noqa: S101  what ended was submitted
             try:
-                outcomes[index] = handle.collect()
+                outcomes[index] = self._value(handle)
                 succeeded.append(handle)
             except Exception as exc:  # noqa: BLE001  whatever the user's function raised: it goes into the BatchError
                 exceptions[index] = exc
 
-        _in_parallel(collect, order)
+        in_parallel(collect, order)
         if cleanup and succeeded:
             # Not a daemon: a script that ends now still cleans up. Nobody needs to wait for it.
             name = f"kinetic-cleanup-{self.group_id}"
-            threading.Thread(target=drop_payloads, args=(succeeded,), name=name).start()
+            threading.Thread(target=self._drop, args=(succeeded,), name=name).start()
         return exceptions
+
+    def _value(self, handle: JobHandle) -> Any:
+        """The value of a job that has ended, or what it raised."""
+        return handle.collect()
+
+    def _drop(self, succeeded: list[JobHandle]) -> None:
+        """Remove what nobody needs any more of jobs whose values are in hand."""
+        drop_payloads(succeeded)
 
 
 def finish(backend: Backend, group_id: str, board: Board) -> None:
@@ -233,7 +244,7 @@ def _deadline(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
 
 
-def _in_parallel(action: Any, things: list[Any]) -> list[tuple[Any, BaseException | None]]:
+def in_parallel(action: Any, things: list[Any]) -> list[tuple[Any, BaseException | None]]:
     """Do it to each on a few threads; each thing with the error it met."""
     if not things:
         return []

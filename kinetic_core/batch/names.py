@@ -1,22 +1,39 @@
-"""Where a batch and its jobs are stored."""
+"""Where a batch is stored."""
 
 from __future__ import annotations
 
+from kinetic_core._runner.wire import batch_object, child_id
+from kinetic_core.lifecycle.children import MANIFEST
+
+__all__ = [
+    "child_id",
+    "failure_object",
+    "finished_object",
+    "inputs_object",
+    "manifest_object",
+    "resumption_object",
+]
+
 
 def manifest_object(group_id: str) -> str:
-    return f"batches/{group_id}/manifest.json"
+    return batch_object(group_id, MANIFEST)
 
 
 def finished_object(group_id: str) -> str:
     """Its presence says that no further input will be submitted; it lists those never launched."""
-    return f"batches/{group_id}/finished.json"
+    return batch_object(group_id, "finished.json")
 
 
 def failure_object(group_id: str, index: int) -> str:
     """Why an input could not be submitted."""
-    return f"batches/{group_id}/failures/{index:06d}.json"
+    return batch_object(group_id, f"failures/{index:06d}.json")
 
 
-def child_id(group_id: str, index: int) -> str:
-    """The job id of one input: a function of the batch, so that attaching needs no list."""
-    return f"{group_id}-{index}"
+def inputs_object(group_id: str, sha256: str) -> str:
+    """The arguments of all inputs, where they share a Job."""
+    return batch_object(group_id, f"inputs-{sha256}")
+
+
+def resumption_object(group_id: str, number: int) -> str:
+    """Somebody makes that part, for inputs of earlier ones that have no value."""
+    return batch_object(group_id, f"resumed-{number}")

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi, Expired
-from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID, JOB_NAME
+from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID, JOB_NAME, PART
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 
 SELECTOR = "app=kinetic"
+SINGLE = f"{SELECTOR},!{PART}"
+"""Those that are not of a batch whose inputs share Jobs: it may have ten thousand pods."""
 KINDS = ("Job", "Pod", "Event")
 _QUERIES = {
     "Job": {"labelSelector": SELECTOR},
-    "Pod": {"labelSelector": SELECTOR},
+    "Pod": {"labelSelector": SINGLE},
     "Event": {"fieldSelector": f"involvedObject.kind=Job,reason={FAILED_CREATE}"},
 }
 """Which objects of a kind: of events, those that tell why a Job gets no pods."""

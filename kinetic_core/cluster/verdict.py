@@ -127,6 +127,8 @@ def _own_use_exceeded(job: Object, pods: Sequence[Object]) -> Failure | None:
 
 def _failure(condition: Object, pods: Sequence[Object]) -> Failure:
     """How a failed Job failed: its own reason if that says it, else how its last container ended."""
+    if told := condition.get("failure"):
+        return Failure.from_dict(told)
     pod = telling_pod(pods)
     reason, message = condition.get("reason") or "", condition.get("message") or ""
     ended = terminated(pod) or {}

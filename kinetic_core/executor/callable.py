@@ -76,6 +76,8 @@ class RemoteCallable(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
         project: str | None = None,
         cluster: str | None = None,
+        group_id: str | None = None,
+        skip_done: bool = False,
     ) -> BatchHandle:
         """Start one job per input; `kinetic_core.batch.fan_out.run_map` explains the options."""
         from kinetic_core.batch.fan_out import run_map
@@ -93,6 +95,8 @@ class RemoteCallable(Generic[P, R]):
             tags=tags,
             project=project,
             cluster=cluster,
+            group_id=group_id,
+            skip_done=skip_done,
         )
 
     def dry_run(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:

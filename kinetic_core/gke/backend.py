@@ -11,28 +11,24 @@ from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.informer import SELECTOR, Informer, with_refusal
+from kinetic_core.cluster.informer import SELECTOR, SINGLE, Informer, with_refusal
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
 from kinetic_core.cluster.names import (
     CANCELLED,
     FAILED_CREATE,
-    HOSTS_SERVICE,
     JOB_ID,
     JOB_NAME,
-    SLICE,
-    SPEC_DIGEST,
 )
 from kinetic_core.cluster.pods import attempt_of, host_of
-from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import (
     ClusterError,
     ClusterUnreachable,
-    ConfigurationError,
     InvalidRequest,
-    JobConflict,
 )
+from kinetic_core.gke.creation import create_job
+from kinetic_core.gke.indexed_jobs import IndexedJobs
 from kinetic_core.gke.logs import JobLogs
 from kinetic_core.gke.supply import SupplyReader
 from kinetic_core.model.job import ClusterName, JobSpec
@@ -41,7 +37,6 @@ from kinetic_core.storage.gcs import GcsObjectStore
 Object = dict[str, Any]
 Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 
-_CREATE_SECONDS = 60.0
 _CANCEL_SECONDS = 90.0
 _POLL_SECONDS = 0.2
 _REMOVED_AT_ONCE = 100
@@ -59,6 +54,7 @@ class GkeBackend:
     ) -> None:
         """`named`: the cluster the settings name, which the GKE API may know."""
         self._api = ClusterApi(target)
+        self.parts = IndexedJobs(self._api, _CANCEL_SECONDS)
         self._target = target
         self._settings = settings
         self._supply = _supply(target, named or Target())
@@ -100,41 +96,22 @@ class GkeBackend:
         return Surroundings(_service_account(self._target, namespace), environment)
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
-        """Create the Job; a create whose answer was lost is resolved by reading back."""
-        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-        digest = manifest["metadata"]["annotations"][SPEC_DIGEST]
-        if SLICE in manifest["metadata"]["labels"]:
-            self._name_hosts(namespace)
-        give_up = time.monotonic() + _CREATE_SECONDS
-        while True:
-            try:
-                self._api.create("Job", namespace, manifest)
-            except ClusterError as exc:
-                if exc.status == 409 and self._is_same(namespace, name, digest):
-                    return False
-                if not exc.is_passing and exc.status != 409:
-                    raise _explained(exc, namespace) from exc
-                if time.monotonic() > give_up:
-                    raise
-            else:
-                return True
-            time.sleep(_POLL_SECONDS)
+        """Also the Service for the hosts of a slice, if the namespace lacks it."""
+        return create_job(self._api, manifest)
 
     def get(self, namespace: str, job_id: str) -> tuple[Object, list[Object]] | None:
         """From the watch, if there is one and it knows the job; else from the API server."""
         known = _informer(self._target, namespace).get(job_id)
         if known is not None and not (observe(*known).is_terminal and _lacks_evidence(known[1])):
             return known
+        if (view := self.parts.get(namespace, job_id)) is not None:
+            return view
         job = self._api.get("Job", namespace, _name(job_id))
         if job is None:
             return None
-        query = {"labelSelector": f"{SELECTOR},{JOB_ID}={job_id}"}
-        pods = self._api.list("Pod", namespace, query)["items"]
-        told = (
-            []
-            if pods
-            else self._events(namespace, f"involvedObject.name={_name(job_id)},reason={FAILED_CREATE}")
-        )
+        pods = self._api.list("Pod", namespace, {"labelSelector": f"{SINGLE},{JOB_ID}={job_id}"})["items"]
+        about = f"involvedObject.name={_name(job_id)},reason={FAILED_CREATE}"
+        told = [] if pods else self._events(namespace, about)
         return with_refusal(job, pods, str(told[-1].get("message") or "") if told else ""), pods
 
     def never_runs(self, found: Found) -> str | None:
@@ -149,8 +126,8 @@ class GkeBackend:
 
     def all(self, namespace: str) -> dict[str, tuple[Object, list[Object]]]:
         """Two requests."""
-        jobs = self._api.list("Job", namespace, {"labelSelector": SELECTOR})["items"]
-        live = {"labelSelector": SELECTOR, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        jobs = self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]
+        live = {"labelSelector": SINGLE, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         pods: dict[str, list[Object]] = {}
         for pod in self._api.list("Pod", namespace, live)["items"] if jobs else ():
             pods.setdefault(pod["metadata"]["labels"].get(JOB_ID, ""), []).append(pod)
@@ -162,6 +139,8 @@ class GkeBackend:
 
         Raises ClusterUnreachable if they are not proven dead after a minute and a half.
         """
+        if self.parts.stop(namespace, job_id):
+            return
         self.abandon(namespace, job_id)
         give_up = time.monotonic() + _CANCEL_SECONDS
         while True:
@@ -222,22 +201,6 @@ class GkeBackend:
         pod = next((pod for pod in pods if (attempt_of(pod), host_of(pod)) == (attempt, host)), None)
         return None if pod is None else self._logs.read(namespace, job_id, pod, offset)
 
-    def _name_hosts(self, namespace: str) -> None:
-        """Make the Service by which hosts find each other, unless the namespace has it."""
-        if self._api.get("Service", namespace, HOSTS_SERVICE) is not None:
-            return
-        try:
-            self._api.create("Service", namespace, HOSTS_SERVICE_MANIFEST)
-        except ClusterError as exc:
-            if exc.status == 403:
-                raise ConfigurationError(
-                    f"namespace {namespace!r} has no Service {HOSTS_SERVICE!r}, by which the hosts of a "
-                    f"slice find each other, and this account may not make it: {exc}. "
-                    "See docs/guides/multi-host.md"
-                ) from exc
-            if exc.status != 409:  # another submitter was quicker
-                raise
-
     def _events(self, namespace: str, selector: str) -> list[Object]:
         try:
             found: list[Object] = self._api.list("Event", namespace, {"fieldSelector": selector})["items"]
@@ -246,16 +209,6 @@ class GkeBackend:
                 raise
             return []  # a role without events is told less
         return found
-
-    def _is_same(self, namespace: str, name: str, digest: str) -> bool:
-        """Whether the Job of that name is this one; False if it has gone, or is about to."""
-        existing = self._api.get("Job", namespace, name)
-        if existing is None or existing["metadata"].get("deletionTimestamp"):
-            return False
-        if existing["metadata"].get("annotations", {}).get(SPEC_DIGEST) != digest:
-            job_id = existing["metadata"]["labels"].get(JOB_ID, name)
-            raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
-        return True
 
 
 def _failed(pod: Object) -> Object:
@@ -315,18 +268,3 @@ def _service_account(target: Target, namespace: str) -> str:
             namespace,
         )
     return "default" if found is None else "kinetic"
-
-
-def _explained(exc: ClusterError, namespace: str) -> ClusterError | ConfigurationError:
-    """A refusal of the Job, with what to do about it."""
-    text = str(exc)
-    if exc.status == 403 and "exceeded quota" in text:
-        return ConfigurationError(f"namespace {namespace!r} has no quota left for this job: {text}")
-    if exc.status == 403:
-        return ConfigurationError(
-            f"this account may not create jobs in namespace {namespace!r}: {text}. The role it needs is in "
-            "docs/guides/clusters.md"
-        )
-    if exc.status == 404:
-        return ConfigurationError(f"the cluster has no namespace {namespace!r}: {text}")
-    return exc

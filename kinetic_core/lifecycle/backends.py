@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kinetic_core._runner.wire import handle_object
+from kinetic_core._runner.wire import Failure, handle_object
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import BackendUnavailable, ConfigurationError
@@ -20,6 +20,25 @@ Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """A Job and its Pods, in Kubernetes' shape."""
 
 
+class Parts(Protocol):
+    """Jobs that run many inputs of a batch, as `cluster.parts` describes them.
+
+    `Backend.get` and the others take an input's job id, too.
+    """
+
+    def running(self, namespace: str, group_id: str) -> set[int]:
+        """The inputs that run now."""
+
+    def parts(self, namespace: str, group_id: str) -> Sequence[Mapping[str, Any]]:
+        """The Jobs of a batch, the oldest first."""
+
+    def some_waiting(self, namespace: str, job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """A few pods of such a Job that have not started."""
+
+    def give_up(self, namespace: str, job_id: str, failure: Failure) -> None:
+        """Write down why such a Job, by what stands for its job id, can never run."""
+
+
 class Backend(Protocol):
     """A place where jobs run: it keeps Job and Pod objects and starts what they describe."""
 
@@ -27,6 +46,10 @@ class Backend(Protocol):
 
     @property
     def store(self) -> ObjectStore: ...
+
+    @property
+    def parts(self) -> Parts | None:
+        """What it knows of Jobs that run many inputs of a batch; None where each input has its own."""
 
     @property
     def cluster(self) -> ClusterName | None:

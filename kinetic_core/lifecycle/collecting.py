@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import JobNotFound, ObjectNotFound
@@ -16,8 +18,22 @@ _MISSING = "MissingObject"
 """The runner's exception for an object that is not in the store."""
 
 
+KeyOf = Callable[[JobReference], bytes | None]
+"""The key that signs a job's outcome; None if it is gone."""
+
+
+def key_of(reference: JobReference) -> bytes | None:
+    """From the job's own Job."""
+    found = backend_of(reference).get(reference.namespace, reference.job_id)
+    return outcome_key(found[0] if found else None)
+
+
 def collect(
-    reference: JobReference, *, allow_pickle: bool | None = None, known_digest: str | None = None
+    reference: JobReference,
+    *,
+    allow_pickle: bool | None = None,
+    known_digest: str | None = None,
+    key: KeyOf = key_of,
 ) -> Outcome:
     """The committed outcome of a job that has ended.
 
@@ -25,12 +41,12 @@ def collect(
     its key is gone), True in any case, False never. `known_digest` is of an outcome verified before.
     Raises JobNotFound if no outcome is there, UnverifiedResult if it is not the job's own.
     """
-    backend = backend_of(reference)
     frame = _frame(reference)
-    found = backend.get(reference.namespace, reference.job_id)
-    key = outcome_key(found[0] if found else None)
+    signed_with = key(reference)
     known = known_digest is not None and known_digest == wire.digest(frame)
-    outcome = read_outcome(frame, key, job_id=reference.job_id, allow_pickle=allow_pickle, known=known)
+    outcome = read_outcome(
+        frame, signed_with, job_id=reference.job_id, allow_pickle=allow_pickle, known=known
+    )
     if outcome.failure is not None and (outcome.failure.exception_type or "").endswith(_MISSING):
         doubt(read_settings().cache, reference.store_uri)  # so that the next submission stores it again
     return outcome

@@ -7,11 +7,12 @@ import json
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kinetic_core._runner import wire
 from kinetic_core.errors import InvalidRequest, KineticError, ObjectExists
 from kinetic_core.lifecycle.backends import backend_of
-from kinetic_core.lifecycle.settling import look
+from kinetic_core.lifecycle.settling import look, settle
 from kinetic_core.model.job import JobReference
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +31,12 @@ def cancel(reference: JobReference) -> None:
     except ObjectExists:
         pass  # somebody else cancels too: both make sure that it is dead
     backend.delete(reference.namespace, reference.job_id)
-    look(backend, reference)
+    seen = look(backend, reference)
+    found = None if seen.is_terminal else backend.get(reference.namespace, reference.job_id)
+    if found is not None:  # a batch's input that had not begun
+        text = "it was cancelled before it started"
+        failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")
+        settle(backend, reference, found, replace(seen, failure=failure))
 
 
 def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> None:

@@ -133,10 +133,13 @@ class JobHandle(JobReference):
             ending.drop_payloads([self])
         return value
 
-    def collect(self, *, trust_store: bool = False) -> Any:
-        """The value of a job that has ended, or what it raised: as `result`, without waiting or clean-up."""
+    def collect(self, *, trust_store: bool = False, key: collecting.KeyOf = collecting.key_of) -> Any:
+        """The value of a job that has ended, or what it raised: as `result`, without waiting or clean-up.
+
+        `key` says which signs its outcome.
+        """
         outcome = collecting.collect(
-            self, allow_pickle=trust_store or None, known_digest=self.__dict__.get("_verified")
+            self, allow_pickle=trust_store or None, known_digest=self.__dict__.get("_verified"), key=key
         )
         if outcome.verified:
             # Not a field: cleaning up removes the key, and the value may be asked for again.

@@ -16,18 +16,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kinetic_core.cluster.names import NODE_SILENT
+from kinetic_core.cluster.parts import part_of
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.leases import LeaseWatch
 from kinetic_core.lifecycle.settling import look
-from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.job import JobObservation, JobReference, PartObservation
+from kinetic_core.model.states import JobStatus
 
 _POLL_SECONDS = 0.04
 _RETRY_SECONDS = 2.0
 _UNSEEN_SECONDS = 5.0
 """How often the store is asked for the outcome of a job that Kubernetes cannot see."""
+_UNWATCHED_SECONDS = 10.0
+"""How often is asked why a part of a batch has not started: its pods are not watched."""
 _LOG = logging.getLogger(__name__)
 
 Callback = Callable[[JobObservation], None]
+Look = Callable[[Backend, JobReference], JobObservation]
 
 
 @dataclass(eq=False)
@@ -37,6 +42,7 @@ class Subscription:
     reference: JobReference
     callback: Callback
     hub: JobHub
+    look: Look
     last: JobObservation | None = None
     closed: bool = False
 
@@ -63,8 +69,9 @@ class JobHub:
     def __post_init__(self) -> None:
         self._leases = LeaseWatch(self.backend)
 
-    def subscribe(self, reference: JobReference, callback: Callback) -> Subscription:
-        subscription = Subscription(reference, callback, self)
+    def subscribe(self, reference: JobReference, callback: Callback, look: Look = look) -> Subscription:
+        """`look` says what is known of what the reference names: the same for all who subscribe to it."""
+        subscription = Subscription(reference, callback, self, look)
         with self._lock:
             self._subscriptions.setdefault(reference.job_id, []).append(subscription)
             self._look_at[reference.job_id] = 0.0
@@ -128,16 +135,24 @@ class JobHub:
         now = time.monotonic()
         with self._lock:
             asked = {job_id for job_id, when in self._look_at.items() if when <= now}
-            wanted = set(self._subscriptions) if changed is None else changed | asked
+            wanted = set(self._subscriptions) if changed is None else self._with_inputs(changed) | asked
             due = {job_id: list(self._subscriptions[job_id]) for job_id in wanted & set(self._subscriptions)}
             for job_id in due:
                 self._look_at.pop(job_id, None)
         for job_id, subscriptions in due.items():
             self._tell(job_id, subscriptions)
 
+    def _with_inputs(self, changed: set[str]) -> set[str]:
+        """The inputs, too, of batches that share a Job which changed."""
+        groups = {part[0] for job_id in changed if (part := part_of(job_id))}
+        if not groups:
+            return changed
+        watched = ((job_id, some[0].reference) for job_id, some in self._subscriptions.items())
+        return changed | {job_id for job_id, reference in watched if reference.group_id in groups}
+
     def _tell(self, job_id: str, subscriptions: list[Subscription]) -> None:
         try:
-            observation = look(self.backend, subscriptions[0].reference)
+            observation = subscriptions[0].look(self.backend, subscriptions[0].reference)
         except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
             _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
             self._look_again(job_id, _RETRY_SECONDS)
@@ -145,6 +160,8 @@ class JobHub:
         if observation.reason == NODE_SILENT:
             self._look_again(job_id, _UNSEEN_SECONDS)
             self._look_at_lease(subscriptions[0].reference, observation.attempt)
+        elif isinstance(observation, PartObservation) and observation.status is JobStatus.PENDING:
+            self._look_again(job_id, _UNWATCHED_SECONDS)
         for subscription in subscriptions:
             if subscription.closed or subscription.last == observation:
                 continue

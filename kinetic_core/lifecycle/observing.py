@@ -11,6 +11,7 @@ from dataclasses import replace
 from kinetic_core._runner import wire
 from kinetic_core.errors import JobNotFound, ObjectNotFound, OtherCluster, StoreError, WaitTimeout
 from kinetic_core.lifecycle.backends import Backend, backend_of
+from kinetic_core.lifecycle.children import stored_child
 from kinetic_core.lifecycle.hub import Subscription, hub_for
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.model.job import JobObservation, JobReference
@@ -74,21 +75,23 @@ def wait(
 def find(backend: Backend, job_id: str) -> JobReference | None:
     """The reference kept in the backend's store, None if it holds no such job."""
     try:
-        text = backend.store.read(wire.handle_object(job_id))
-    except ObjectNotFound:
-        return None
-    try:
-        reference = JobReference.from_dict(json.loads(text))
+        try:
+            stored = json.loads(backend.store.read(wire.handle_object(job_id)))
+        except ObjectNotFound:
+            stored = stored_child(backend.store, job_id)
+        if stored is None:
+            return None
+        reference = JobReference.from_dict(stored)
     except (ValueError, TypeError) as exc:
         raise StoreError(f"the handle of {job_id} in {backend.store.uri} is unreadable: {exc}") from exc
     if reference.job_id != job_id or reference.store_uri != backend.store.uri:
         raise StoreError(
             f"the handle of {job_id} in {backend.store.uri} names another job or store; not used"
         )
-    return _placed(reference, backend)
+    return placed(reference, backend)
 
 
-def _placed(reference: JobReference, backend: Backend) -> JobReference:
+def placed(reference: JobReference, backend: Backend) -> JobReference:
     """A stored reference on the cluster we were told to use: a bucket's writer must not choose another."""
     if backend.cluster == reference.cluster or backend.name == "local":
         return reference

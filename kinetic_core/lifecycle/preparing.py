@@ -17,9 +17,10 @@ from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.output_places import asked_output_dir, output_dir
 from kinetic_core.lifecycle.packing import Packed, Progress, pack
 from kinetic_core.lifecycle.shipping import Recorder
-from kinetic_core.model.job import JobReference, JobSpec
+from kinetic_core.model.job import BucketMount, JobReference, JobSpec
 from kinetic_core.packaging.callables import check_arguments
 from kinetic_core.packaging.payload import pack_arguments, payload_frame
+from kinetic_core.packaging.pickling import Pickled
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,11 +36,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Group:
-    """A job's place in a batch."""
+    """A job's place in a batch; no index stands for all of its inputs."""
 
     group_id: str
     kind: str
-    index: int
+    index: int | None
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,8 @@ def address(
     travel.
     """
     arguments = dict(kwargs or {})
-    check_arguments(packed.function, args, arguments)
-    modules, substitutes = packed.packed_function.modules, packed.substitutes
-    recorder = Recorder(substitutes)
-    pickled = pack_arguments(args, arguments, modules, recorder)
-    if not substitutes.is_complete:
-        substitutes.check(packed.settings.project)
-        substitutes.store(packed.shop)
-        pickled = pack_arguments(args, arguments, modules, substitutes)
-    if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
-        _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
+    pickled, mounts = pickle_arguments(packed, args, arguments)
+    substitutes = packed.substitutes
     name = job_id or f"job-{secrets.token_hex(8)}"
     outputs = output_dir(
         asked_output_dir(packed.options, packed.settings),
@@ -94,7 +87,7 @@ def address(
     spec = replace(
         packed.spec,
         output_dir=outputs,
-        buckets=tuple(dict.fromkeys((*packed.buckets, *substitutes.mounts(recorder.data)))),
+        buckets=tuple(dict.fromkeys((*packed.buckets, *mounts))),
         group_id=group.group_id if group else None,
         group_index=group.index if group else None,
         shipped=packed.tree_bytes + substitutes.size + len(pickled.body),
@@ -112,7 +105,7 @@ def address(
         dependencies=packed.image.dependencies,
         secrets=spec.pod.managed_secrets,
     )
-    reference = _reference(packed, spec, name, digest, group)
+    reference = reference_of(packed, spec, name, digest, group)
     return Prepared(packed.backend, spec, reference, payload, is_new=job_id is None or group is not None)
 
 
@@ -143,7 +136,30 @@ def prepare(
     return address(packed, call.args, arguments, job_id=job_id)
 
 
-def _reference(packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None) -> JobReference:
+def pickle_arguments(
+    packed: Packed, args: tuple[Any, ...], arguments: dict[str, Any]
+) -> tuple[Pickled, tuple[BucketMount, ...]]:
+    """The arguments of one call, pickled, and what must be mounted for them; data in them is stored.
+
+    Raises TypeError if they do not fit, UnpicklableArgument if one cannot travel.
+    """
+    check_arguments(packed.function, args, arguments)
+    modules, substitutes = packed.packed_function.modules, packed.substitutes
+    recorder = Recorder(substitutes)
+    pickled = pack_arguments(args, arguments, modules, recorder)
+    if not substitutes.is_complete:
+        substitutes.check(packed.settings.project)
+        substitutes.store(packed.shop)
+        pickled = pack_arguments(args, arguments, modules, substitutes)
+    if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
+        _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
+    return pickled, tuple(substitutes.mounts(recorder.data))
+
+
+def reference_of(
+    packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None
+) -> JobReference:
+    """Who a job is."""
     project, zone, cluster_name = packed.backend.cluster or ("", "", "")
     return JobReference(
         job_id=job_id,

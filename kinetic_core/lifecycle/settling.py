@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.names import CANCELLED, NODE_SILENT, UNSCHEDULABLE
+from kinetic_core.cluster.names import CANCELLED, NODE_SILENT, PART, UNSCHEDULABLE
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found
@@ -35,6 +35,8 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
         return _give_up(backend, reference, found, observation)
     given_up = CANCELLED in (found[0]["metadata"].get("annotations") or {})
     may_be_over = observation.is_terminal or given_up or observation.reason == NODE_SILENT
+    if PART in found[0]["metadata"]["labels"] and observation.status is JobStatus.PENDING:
+        may_be_over = True  # cancelled before its turn, which its Job does not know
     if observation.status is JobStatus.SUCCEEDED or not may_be_over:
         return observation
     committed = _from_store(backend.store, reference)

@@ -44,21 +44,21 @@ def submit(prepared: Prepared) -> JobReference:
         payload = _stored_payload(store, prepared, made)
         reference = _stored_reference(backend, prepared, made)
         delivery = Delivery(
-            _stored_runner(store),
+            stored_runner(store),
             wire.digest(payload),
             secrets.token_hex(32),
             backend.surroundings(reference.namespace),
         )
         backend.create(job_manifest(prepared.spec, reference, delivery))
     except BaseException:
-        if _is_absent(backend, reference):
+        if is_absent(backend, reference):
             for name in made:
                 store.delete(name)
         raise
     return reference
 
 
-def _is_absent(backend: Backend, reference: JobReference) -> bool:
+def is_absent(backend: Backend, reference: JobReference) -> bool:
     """Whether the job was certainly not created."""
     try:
         return backend.get(reference.namespace, reference.job_id) is None
@@ -101,7 +101,8 @@ def _stored_reference(backend: Backend, prepared: Prepared, made: list[str]) -> 
     return reference
 
 
-def _stored_runner(store: ObjectStore) -> str:
+def stored_runner(store: ObjectStore) -> str:
+    """The digest of the runner, which is in the store now."""
     sha256, archive = runner_archive()
     name = wire.runner_object(sha256)
     seen = _seen.get((store.uri, sha256))

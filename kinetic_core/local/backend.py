@@ -31,6 +31,7 @@ class LocalBackend:
     """Jobs below one directory. Any number of processes may use it at once; there is no daemon."""
 
     name = "local"
+    parts = None
 
     def __init__(self, root: Path) -> None:
         self._layout = Layout(os.path.abspath(root))

@@ -167,3 +167,12 @@ class JobObservation:
     @property
     def is_terminal(self) -> bool:
         return self.status.is_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class PartObservation(JobObservation):
+    """What is known of a Job that runs many inputs of a batch: of which, and how those ended that have."""
+
+    inputs: frozenset[int] = frozenset()
+    succeeded: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()

@@ -56,8 +56,9 @@ def pack_arguments(
 
 def payload_frame(
     function: PackedFunction,
-    arguments: Pickled,
+    arguments: Pickled | None,
     *,
+    inputs: Mapping[str, Any] | None = None,
     tree: str,
     env: Mapping[str, str],
     volumes: Sequence[Mapping[str, Any]],
@@ -66,7 +67,10 @@ def payload_frame(
     dependencies: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The bytes of `jobs/{id}/payload.pkl`; its header is read before anything in it is unpickled."""
+    """The bytes of `jobs/{id}/payload.pkl`; its header is read before anything in it is unpickled.
+
+    A batch's has no arguments: `inputs` says where they are, and `output_dir` lacks the input's number.
+    """
     project = function.project
     header: dict[str, object] = {
         "protocol": wire.PROTOCOL,
@@ -84,13 +88,17 @@ def payload_frame(
         "dependencies": dependencies,
         "secrets": dict(secrets or {}),
     }
-    parts = {
-        "function": function.pickle.body,
-        "function_copies": function.pickle.copies,
-        "arguments": arguments.body,
-        "argument_copies": arguments.copies,
-    }
+    if inputs is not None:
+        header["inputs"] = dict(inputs)
+    parts = {"function": function.pickle.body, "function_copies": function.pickle.copies}
+    if arguments is not None:
+        parts |= argument_parts(arguments)
     return wire.encode_frame(header, parts)
+
+
+def argument_parts(arguments: Pickled, prefix: str = "") -> dict[str, bytes]:
+    """The parts of a frame that hold one call's arguments."""
+    return {f"{prefix}arguments": arguments.body, f"{prefix}argument_copies": arguments.copies}
 
 
 @functools.cache

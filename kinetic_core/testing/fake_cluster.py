@@ -26,6 +26,7 @@ from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused
 from kinetic_core.testing.kubeconfig import write_kubeconfig
 from kinetic_core.testing.kubelet import Kubelet
 from kinetic_core.testing.pod_behaviour import Behave, disrupted, succeeds
+from kinetic_core.testing.selectors import selected
 
 _PLACE = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
@@ -105,7 +106,7 @@ class _Api(FaultyHandler):
 
     def _events(self, found: list[tuple[str, Object]], asked: _Asked) -> None:
         for event, item in found:
-            if _selected(item, asked.query):
+            if selected(item, asked.query):
                 self._event(event, item)
 
     def _event(self, kind: str, item: Object) -> None:
@@ -159,12 +160,17 @@ class FakeCluster(FaultyServer):
             return 201, self.objects.create(kind, namespace, asked.body)
         if method == "PATCH":
             return 200, self.objects.change(kind, namespace, name, lambda item: _merge(item, asked.body))
-        if method == "DELETE":
+        if method == "DELETE" and name:
             return 200, self._delete(kind, namespace, name, asked.body)
         if name:
             return 200, self.objects.get(kind, namespace, name)
         version, found = self.objects.list(kind, namespace)
-        chosen = [item for item in found if _selected(item, asked.query)]
+        chosen = [item for item in found if selected(item, asked.query)][
+            : int(asked.query.get("limit") or 10**9)
+        ]
+        if method == "DELETE":
+            for item in chosen:
+                self._delete(kind, namespace, item["metadata"]["name"], asked.body)
         return 200, {"kind": f"{kind}List", "metadata": {"resourceVersion": str(version)}, "items": chosen}
 
     def _delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
@@ -219,23 +225,6 @@ def _asked(path: str, body: bytes) -> _Asked:
         query,
         content,
     )
-
-
-def _selected(item: Object, query: Mapping[str, str]) -> bool:
-    """Whether an object has the labels and fields that are asked for, by equality."""
-    labels = item["metadata"].get("labels") or {}
-    asked = [pair.partition("=") for pair in query.get("labelSelector", "").split(",") if pair]
-    if any(labels.get(name) != value.removeprefix("=") for name, _, value in asked):
-        return False
-    fields = [pair.partition("=") for pair in query.get("fieldSelector", "").split(",") if pair]
-    return all(_field(item, name) == value.removeprefix("=") for name, _, value in fields)
-
-
-def _field(item: Object, path: str) -> Any:
-    found: Any = item
-    for name in path.split("."):
-        found = (found or {}).get(name)
-    return found
 
 
 def _merge(item: Object, patch: Mapping[str, Any]) -> None:

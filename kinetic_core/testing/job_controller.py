@@ -12,12 +12,12 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from kinetic_core._runner.indexes import format_indexes
 from kinetic_core.cluster.names import FAILED_COUNT, FAILED_CREATE, IGNORED_COUNT
 from kinetic_core.testing.job_rules import (
     PodCounts,
     conditions_of,
     end_by_indexes,
-    index_ranges,
     is_over,
     policy_action,
 )
@@ -173,8 +173,8 @@ class JobController:
             status |= {"active": len(live) - leaving, "ready": ready, "terminating": leaving}
             status |= {"succeeded": len(counts.completed), "failed": counts.failed_pods}
             status |= {
-                "completedIndexes": index_ranges(counts.completed),
-                "failedIndexes": index_ranges(counts.failed),
+                "completedIndexes": format_indexes(counts.completed),
+                "failedIndexes": format_indexes(counts.failed),
             }
             if counts.began is not None:
                 status.setdefault("startTime", timestamp())

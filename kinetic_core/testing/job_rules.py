@@ -88,14 +88,3 @@ def conditions_of(job: Object, counts: PodCounts, is_still: bool) -> list[Object
 def _condition(kind: str, status: str = "True", **told: str) -> Object:
     now = timestamp()
     return {"type": kind, "status": status, "lastProbeTime": now, "lastTransitionTime": now, **told}
-
-
-def index_ranges(indexes: set[int]) -> str:
-    """Numbers as Kubernetes writes them: `0,2-4`; two in a row are `1,2`."""
-    runs: list[list[int]] = []
-    for index in sorted(indexes):
-        if runs and runs[-1][-1] == index - 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)

@@ -14,9 +14,11 @@ import pytest
 
 from kinetic_core.cluster.access import ClusterApi, Expired
 from kinetic_core.cluster.connecting import Target
+from kinetic_core.cluster.index_view import index_view
 from kinetic_core.cluster.informer import Informer
 from kinetic_core.cluster.manifest import Delivery, Surroundings, job_manifest
-from kinetic_core.cluster.names import CANCELLED, FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.cluster.names import CANCELLED, FAILED_COUNT, HOST_INDEX, IGNORED_COUNT, PART
+from kinetic_core.cluster.parts import Part, part_job
 from kinetic_core.cluster.verdict import attempt_of, observe
 from kinetic_core.errors import ClusterError
 from kinetic_core.model.accelerators import parse_accelerator
@@ -185,6 +187,41 @@ def test_a_retry_is_another_pod_that_knows_its_number(world: Make) -> None:
     assert "Complete" in here.ended(name)
     assert [pod["metadata"]["annotations"][FAILED_COUNT] for pod in here.pods(name)] == ["0", "1"]
     assert here.job(name)["status"]["failed"] == 1
+
+
+MIXED = Case(
+    'case "$JOB_COMPLETION_INDEX" in 1) exit 65;; 2) exit 1;; *) exit 0;; esac',
+    lambda pod: behaviours.exits({"1": 65, "2": 1}.get(pod["metadata"]["labels"][HOST_INDEX], 0)),
+)
+
+
+def test_indexes_end_each_for_itself(world: Make) -> None:
+    here = world(MIXED)
+    job = part_job(here.manifest(retries=1), Part("grp-a", 0, "4-8", 2))
+    name = job["metadata"]["name"]
+    here.api.create("Job", here.namespace, job)
+    assert here.ended(name)["Failed"] == "FailedIndexes"
+    status = here.job(name)["status"]
+    assert (status["completedIndexes"], status["failedIndexes"]) == ("0,3,4", "1,2")
+    own = {"labelSelector": f"job-name={name},{HOST_INDEX}=2,{PART}"}
+    tried = sorted(here.api.list("Pod", here.namespace, own)["items"], key=attempt_of)
+    assert [attempt_of(pod) for pod in tried] == [0, 1]
+    assert here.api.list("Pod", here.namespace, {"labelSelector": f"job-name={name},!{PART}"})["items"] == []
+    limited = here.api.list("Pod", here.namespace, {"labelSelector": f"job-name={name}", "limit": "2"})
+    assert len(limited["items"]) == 2
+    views = [observe(*index_view(here.job(name), [], ("grp-a", own + 4), own)) for own in range(5)]
+    assert [seen.status is JobStatus.SUCCEEDED for seen in views] == [True, False, False, True, True]
+
+
+def test_one_failed_index_may_end_all(world: Make) -> None:
+    here = world(MIXED)
+    job = part_job(here.manifest(), Part("grp-a", 0, "0-4", 1, True, True))
+    here.api.create("Job", here.namespace, job)
+    name = job["metadata"]["name"]
+    assert here.ended(name)["Failed"] == "MaxFailedIndexesExceeded"
+    assert here.job(name)["status"]["failedIndexes"] == "1"
+    view, _ = index_view(here.job(name), [], ("grp-a", 4), 4)
+    assert (observe(view, []).status, observe(view, []).reason) == (JobStatus.FAILED, "Cancelled")
 
 
 def test_an_exit_code_may_forbid_retries(world: Make) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kinetic_core._runner import wire
 
 SILENT = """
-import os
+import os, select
 from kinetic_core._runner.watch import Signals
 
 signals = Signals({leave_after})
@@ -41,7 +41,7 @@ def test_a_request_that_is_never_answered_is_left_in_time(started: subprocess.Po
 
 
 @pytest.mark.parametrize(
-    "started", [(60, "os.read(signals.descriptor, 1); signals.release()")], indirect=True
+    "started", [(60, "select.select([signals.descriptor], [], []); signals.release()")], indirect=True
 )
 def test_who_ends_in_time_is_not_hurried(started: subprocess.Popen[bytes]) -> None:
     started.send_signal(signal.SIGTERM)

@@ -1,0 +1,149 @@
+"""What a batch costs on a cluster: against a bare Indexed Job, in requests, in bytes, in time to its values.
+
+Needs the environment of ../shared/cluster/testcluster. The twenty inputs run on real nodes. The five hundred
+stay suspended: what their runners would store, this program stores, signed with each input's own key.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster_jobs import AUDIT, IMAGE, KUBECONFIG, audited, lag_after_completion, settings_for
+from measuring import Verdict, report, seconds
+from projects import make_project
+
+import kinetic_core
+from kinetic_core._runner import codec, wire
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
+from kinetic_core.configuration import read_settings
+from kinetic_core.lifecycle.backends import Backend, open_backend
+from kinetic_core.lifecycle.settling import outcome_key
+
+_SMALL, _LARGE, _RUNS = 20, 500, 3
+_FUNCTION = "def work(x):\n    return x + 1\n"
+
+
+@kinetic_core.run(accelerator="cpu", cpu=0.1, memory="128Mi")
+def trivial(x: int) -> int:
+    return x + 1
+
+
+def measure() -> list[Verdict]:
+    namespace = settings_for(f"bench-{secrets.token_hex(3)}")
+    api = ClusterApi(Target(KUBECONFIG))
+    api.create("Namespace", "", {"metadata": {"name": namespace}})
+    try:
+        return [*running(api, namespace), *submitting(namespace)]
+    finally:
+        api.delete("Namespace", "", namespace)
+
+
+def running(api: ClusterApi, namespace: str) -> list[Verdict]:
+    """Twenty trivial inputs, warm, against a bare Job of twenty indexes; and what comes after their end."""
+    batched()
+    ours, bares, lags = [], [], []
+    for _ in range(_RUNS):
+        bares.append(seconds(lambda: bare_job(api, namespace)))
+        place = AUDIT.stat().st_size
+        ours.append(seconds(batched))
+        lags.append(lag_after_completion(place, time.time()))
+    taken, bare = statistics.median(ours), statistics.median(bares)
+    note = f"{taken:.1f} s against {bare:.1f} s"
+    return [
+        Verdict(f"{_SMALL} inputs / bare Indexed Job of {_SMALL}", taken / bare, 1.4, "x", note),
+        Verdict("Complete accepted by the API server -> all values", statistics.median(lags), 0.8, "s"),
+    ]
+
+
+def batched() -> None:
+    batch = trivial.run_async_map(range(_SMALL), max_concurrent=_SMALL)
+    assert batch.results() == list(range(1, _SMALL + 1))
+
+
+def bare_job(api: ClusterApi, namespace: str) -> None:
+    """Create it and watch it to its end."""
+    name = f"bare-{secrets.token_hex(4)}"
+    container: dict[str, Any] = {
+        "name": "c",
+        "image": IMAGE,
+        "command": ["python3", "-c", "import cloudpickle"],
+    }
+    container["resources"] = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    indexed = {"completionMode": "Indexed", "completions": _SMALL, "parallelism": _SMALL}
+    body = {"metadata": {"name": name}, "spec": {**indexed, "backoffLimit": 0, "template": {"spec": pod}}}
+    version = api.create("Job", namespace, body)["metadata"]["resourceVersion"]
+    for _, job in api.watch("Job", namespace, {"fieldSelector": f"metadata.name={name}"}, version, 300):
+        if any(each["type"] == "Complete" for each in (job.get("status") or {}).get("conditions") or ()):
+            return
+
+
+@contextmanager
+def project() -> Iterator[kinetic_core.RemoteCallable[..., Any]]:
+    """A function in a project of 2,000 files; its jobs wait for a queue that does not exist."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_project(Path(folder), 2000, 5 << 20)
+        place: dict[str, Any] = {"__name__": "work", "__file__": f"{folder}/work.py"}
+        exec(compile(_FUNCTION, f"{folder}/work.py", "exec"), place)
+        os.environ["KINETIC_PACKAGE_ROOT"] = folder
+        yield kinetic_core.run(accelerator="cpu", queue="nobody")(place["work"])
+        del os.environ["KINETIC_PACKAGE_ROOT"]
+
+
+def submitting(namespace: str) -> list[Verdict]:
+    """Five hundred inputs of an unchanged project: submitted, observed for a minute, collected."""
+    backend = open_backend("gke", read_settings())
+    with project() as work:
+        work.run_async_map([0])
+        place = AUDIT.stat().st_size
+        made: list[kinetic_core.BatchHandle] = []
+        taken = seconds(lambda: made.append(work.run_async_map(range(_LARGE))))
+        batch = made[0]
+        requests = len(audited(place))
+    stored = sum(info.size for info in backend.store.list(f"batches/{batch.group_id}/"))
+    place = AUDIT.stat().st_size
+    time.sleep(60)
+    observed = len(audited(place))
+    tell(backend, namespace, batch.group_id)
+    backend.remove(namespace, f"{batch.group_id}-p0")
+    batch.wait(timeout=60)
+    values: list[int] = []
+    collected = seconds(lambda: values.extend(batch.results(cleanup=False)))
+    assert values == list(range(1, _LARGE + 1))
+    return [
+        Verdict(f"{_LARGE} inputs, unchanged project: submitted", taken, 3.0, "s"),
+        Verdict("the same: API-server requests", requests, 10, ""),
+        Verdict("the same: bytes stored for each input", stored / _LARGE, 1024, "B"),
+        Verdict("the same, observed for 60 s: API-server requests", observed, 20, ""),
+        Verdict(f"values of {_LARGE} inputs that have ended", collected, 1.5, "s"),
+    ]
+
+
+def tell(backend: Backend, namespace: str, group_id: str) -> None:
+    """Store what runners would."""
+    assert backend.parts is not None
+    (job,) = backend.parts.parts(namespace, group_id)
+    key = outcome_key(job) or b""
+    for index in range(_LARGE):
+        child = wire.child_id(group_id, index)
+        header: dict[str, object] = {"protocol": wire.PROTOCOL, "job_id": child, "attempt": 0}
+        header |= {"state": "succeeded", "codec": "typed", "times": {}, "author": "runner"}
+        frame = wire.encode_frame(header, codec.encode(index + 1), wire.child_key(key, index))
+        backend.store.create(wire.result_object(child), frame, {wire.STATE: "succeeded"})
+
+
+if __name__ == "__main__":
+    if not (KUBECONFIG and IMAGE and AUDIT.exists()):
+        sys.exit("this needs ../shared/cluster/testcluster up, and its env evaluated")
+    os.environ.setdefault("KINETIC_PACKAGE_ROOT", str(Path(__file__).parent))
+    sys.exit(report(measure()))

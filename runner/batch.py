@@ -1,0 +1,72 @@
+"""One input of a batch: where it is stored, and what the rest of the batch says about running it."""
+
+from __future__ import annotations
+
+import bisect
+import sys
+from typing import Any
+
+from . import wire
+from .job import Job
+from .outcome import Outcome, failed
+from .store import Store, exists
+
+
+def why_not(job: Job, store: Store) -> Outcome | None:
+    """The outcome of an input that is not to be started; None for one that is."""
+    assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
+    if exists(store, wire.cancel_object(job.job_id)):
+        return _cancelled("it was cancelled before it started")
+    if job.fail_fast and exists(store, wire.stop_object(job.group_id)):
+        text = "not started: another input had failed, and fail_fast was asked for"
+        sys.stderr.write(f"kinetic: {text}\n")
+        failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")
+        return Outcome(wire.DROPPED, "none", {}, failure, retry=False)
+    return None
+
+
+def was_cancelled(job: Job, store: Store) -> Outcome | None:
+    """The outcome of an input that was stopped because somebody cancelled it, not for its node's sake."""
+    return _cancelled("it was cancelled") if exists(store, wire.cancel_object(job.job_id)) else None
+
+
+def _cancelled(text: str) -> Outcome:
+    sys.stderr.write(f"kinetic: {text}\n")
+    return failed(wire.FailureClass.CANCELLED, text, "start", retry=False)
+
+
+def tell_failure(job: Job, store: Store, outcome: Outcome) -> None:
+    """Let nothing more of the batch start; an input that was cancelled has not failed."""
+    assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
+    if outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CANCELLED:
+        return
+    store.create(wire.stop_object(job.group_id), job.job_id.encode())
+
+
+def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Header and parts of one input's payload: the batch's own, with this input's arguments put in.
+
+    The payload's header names the blocks in which the arguments of all inputs lie, each with its digest:
+    one is read, a range of one object. Raises ValueError if anything is not what was submitted.
+    """
+    assert job.group_id is not None  # noqa: S101
+    assert job.index is not None  # noqa: S101
+    frame = store.read(wire.batch_payload_object(job.group_id))
+    if wire.digest(frame) != job.payload_sha256:
+        raise ValueError(
+            "the stored payload is not the one this batch was submitted with; nothing was loaded"
+        )
+    decoded, parts = wire.decode_frame(frame)
+    header: dict[str, Any] = decoded
+    blocks = header["inputs"]["blocks"]
+    at = bisect.bisect_right(blocks, job.index, key=lambda block: block[0]) - 1
+    _, offset, size, sha256 = blocks[at]
+    block = store.read_range(header["inputs"]["object"], offset, size)
+    if wire.digest(block) != sha256:
+        raise ValueError("the stored inputs are not those this batch was submitted with; nothing was loaded")
+    _, inputs = wire.decode_frame(block)
+    for name in ("arguments", "argument_copies"):
+        parts[name] = inputs[f"{job.index}/{name}"]
+    header["output_dir"] += str(job.index)
+    header["env"]["KINETIC_OUTPUT_DIR"] = header["output_dir"]
+    return header, parts

@@ -1,0 +1,195 @@
+"""Batches whose inputs share a Job, on the real cluster: no client is needed, and none is trusted to live."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import BatchError, BatchHandle, JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import GROUP_ID, HOST_INDEX
+from kinetic_core.errors import JobCancelled, JobConflict, JobOutOfMemory, WaitTimeout
+from kinetic_core.lifecycle.backends import backend_of
+from tests.conftest import wait_for
+
+pytestmark = [
+    pytest.mark.usefixtures("gke"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of Google's client
+]
+
+
+@kinetic_core.run(accelerator="cpu", cpu=0.1, memory="160Mi")
+def work(number: int) -> Any:
+    """What a number asks for: 0 to 99 succeed, 100 sleeps, 200 fails, 300 uses all memory, 400 fails once."""
+    import os
+    import time
+
+    print(f"number {number}, attempt {os.environ['KINETIC_FAILED_COUNT']}", flush=True)
+    if number == 100:
+        time.sleep(600)
+    if number == 101:
+        time.sleep(0 if os.environ.get("KINETIC_IGNORED_COUNT") else 600)
+    if number == 200 or (number == 400 and os.environ["KINETIC_FAILED_COUNT"] == "0"):
+        raise KeyError(number)
+    if number == 300:
+        return len(bytearray(1 << 30))
+    if number == 500 and "-" in os.environ["KINETIC_INDEXES"]:
+        raise KeyError("the first time, with others")
+    return number, os.environ["KINETIC_JOB_ID"]
+
+
+def objects(api: ClusterApi, kind: str, batch: BatchHandle) -> list[dict[str, Any]]:
+    query = {"labelSelector": f"{GROUP_ID}={batch.group_id}"}
+    found: list[dict[str, Any]] = api.list(kind, os.environ["KINETIC_NAMESPACE"], query)["items"]
+    return found
+
+
+def child(batch: BatchHandle, index: int) -> kinetic_core.JobHandle:
+    found = batch.jobs[index]
+    assert found is not None
+    return found
+
+
+def test_twenty_inputs_are_one_job(api: ClusterApi) -> None:
+    batch = work.run_async_map(range(20), name="twenty", tags={"a": "b"})
+    (job,) = objects(api, "Job", batch)
+    assert job["spec"]["completions"] == 20
+    other = kinetic_core.attach_batch(batch.group_id)
+    assert (other.name, other.tags) == ("twenty", {"a": "b"})
+    seen: dict[int, Any] = {}
+    observer = threading.Thread(target=lambda: seen.update(other.items(cleanup=False)))
+    observer.start()
+    expected = [(number, f"{batch.group_id}-{number}") for number in range(20)]
+    assert batch.results(cleanup=False, timeout=240) == expected
+    observer.join()
+    assert sorted(seen.items()) == list(enumerate(expected))
+    assert batch.status_counts() == {"SUCCEEDED": 20}
+    assert child(batch, 7).status() is JobStatus.SUCCEEDED
+    assert child(other, 7).logs() == "number 7, attempt 0\n"
+    assert {"start", "function"} & {phase.name for phase in child(batch, 7).explain().phases}
+    alone = kinetic_core.attach(f"{batch.group_id}-7")
+    assert alone.result(stream_logs=False) == expected[7]
+    store = backend_of(alone).store
+    assert len(list(store.list(f"batches/{batch.group_id}/"))) == 4
+    batch.cleanup()
+    assert objects(api, "Job", batch) == []
+    assert list(store.list(f"jobs/{batch.group_id}-")) == list(store.list(f"batches/{batch.group_id}/")) == []
+
+
+def test_every_input_ends_in_its_own_way(api: ClusterApi) -> None:
+    batch = work.run_async_map([1, 200, 300, 400, 100, 101], retries=1, max_concurrent=6)
+    wait_for(lambda: all("number" in (child(batch, index).logs() or "") for index in (4, 5)), 120)
+    assert dict(batch.statuses())[4] is JobStatus.RUNNING
+    with pytest.raises(WaitTimeout):
+        batch.results(timeout=0.1)
+    child(batch, 4).cancel()
+    assert child(batch, 4).status() is JobStatus.FAILED
+    (pod,) = [p for p in objects(api, "Pod", batch) if p["metadata"]["labels"][HOST_INDEX] == "5"]
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    api._call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+    with pytest.raises(BatchError, match="3 of 6") as caught:
+        batch.results(timeout=240)
+    error = caught.value
+    assert {index: type(exc) for index, exc in error.exceptions.items()} == {
+        1: KeyError,
+        2: JobOutOfMemory,
+        4: JobCancelled,
+    }
+    assert [value and value[0] for value in error.partial_results] == [1, None, None, 400, None, 101]
+    assert (child(batch, 1).logs() or "").splitlines()[0] == "number 200, attempt 0"
+    assert child(batch, 3).observe().attempt == 1
+    assert [job.group_index for job in batch.failures()] == [1, 2, 4]
+    assert objects(api, "Job", batch), "a batch with failures is kept"
+    batch.cleanup()
+
+
+def test_after_a_failure_nothing_starts(api: ClusterApi) -> None:
+    batch = work.run_async_map([200, 1, 2], fail_fast=True, max_concurrent=1)
+    stopping = work.run_async_map([100, 200], fail_fast=True, cancel_running_on_fail=True)
+    with pytest.raises(BatchError, match="1 of 3") as caught:
+        batch.results(timeout=120)
+    assert list(caught.value.exceptions) == [0]
+    assert [job is not None for job in batch.jobs] == [True, False, False]
+    values = stopping.results(timeout=120, return_exceptions=True)
+    assert isinstance(values[1], KeyError)
+    assert values[0] is None or isinstance(values[0], JobCancelled)
+    for each in (batch, stopping):
+        each.cleanup()
+
+
+def test_cancelling_all_stops_what_runs(api: ClusterApi) -> None:
+    batch = work.run_async_map([1, 100, 100], max_concurrent=2)
+    wait_for(lambda: batch.status_counts().get("SUCCEEDED") == 1, 120)
+    wait_for(lambda: "number" in (child(batch, 1).logs() or ""), 60)
+    kinetic_core.attach_batch(batch.group_id).cancel()
+    values = batch.results(timeout=60, return_exceptions=True)
+    assert values[0][0] == 1
+    assert isinstance(values[1], JobCancelled)
+    assert [p for p in objects(api, "Pod", batch) if p["status"]["phase"] == "Running"] == []
+    batch.cleanup()
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.gke.test_batches import work
+batch = work.run_async_map({inputs}, group_id={group_id!r})
+print(batch.group_id, flush=True)
+import time
+time.sleep(600)
+"""
+
+
+@contextmanager
+def submitter(group_id: str, inputs: list[int], **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that starts a batch and then lives on."""
+    root = str(Path(__file__).parents[2])
+    program = SCRIPT.format(root=root, inputs=inputs, group_id=group_id)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "KINETIC_PACKAGE_ROOT": str(Path(__file__).parent), **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def started(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_two_machines_make_one_batch_that_outlives_both(api: ClusterApi) -> None:
+    group_id = f"grp-{secrets.token_hex(4)}"
+    with submitter(group_id, [1, 500, 3]) as one, submitter(group_id, [1, 500, 3]) as two:
+        assert started(one) == started(two) == group_id
+    batch = kinetic_core.attach_batch(group_id)
+    assert len(objects(api, "Job", batch)) == 1
+    values = batch.results(timeout=120, return_exceptions=True)
+    assert [isinstance(value, KeyError) for value in values] == [False, True, False]
+    claims = backend_of(child(batch, 0)).store.list(
+        f"jobs/{group_id}-", f"jobs/{group_id}-*/attempts/*/claim.json"
+    )
+    assert len(list(claims)) == 3
+    with pytest.raises(JobConflict):
+        work.run_async_map([1, 500, 4], group_id=group_id)
+    again = work.run_async_map([1, 500, 3], group_id=group_id)
+    assert len(objects(api, "Job", again)) == 1
+    resumed = work.run_async_map([1, 500, 3], group_id=group_id, skip_done=True)
+    assert [value[0] for value in resumed.results(timeout=120)] == [1, 500, 3]
+    resumed.cleanup()

@@ -1,0 +1,165 @@
+"""One pod of a batch runs its own input, verified, under its own name and key, unless it is told not to."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.job import BadEnvironment, take_job
+from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobMisconfigured
+from kinetic_core.lifecycle.outcome import Outcome, read_outcome
+from kinetic_core.packaging.inputs import InputBlocks
+from kinetic_core.packaging.pickling import Pickled
+from tests.conftest import wait_for
+from tests.runner.attempts import JOB, KEY, Attempts
+
+GROUP = "grp-a"
+
+
+class Batch(Attempts):
+    """Attempts of input 7, the second of two that a Job runs."""
+
+    def pack(self, function: Any, **inputs: Any) -> Batch:
+        """Store a payload and the inputs 0 to 99, each its own number."""
+        with (self.folder / "inputs").open("wb") as stream:
+            blocks = InputBlocks(stream)
+            for index in range(100):
+                blocks.add(index, Pickled(cloudpickle.dumps(((index,), {})), b""))
+            blocks.close()
+        self.store.create("inputs", self.folder / "inputs")
+        table = {"object": "inputs", "blocks": blocks.blocks, **inputs}
+        self.submit(function, inputs=table, output_dir=f"{self.folder}/out-")
+        frame = self.store.read(wire.payload_object(JOB))
+        header, parts = wire.decode_frame(frame)
+        for name in ("arguments", "argument_copies"):
+            del parts[name]
+        self.store.create(wire.batch_payload_object(GROUP), wire.encode_frame(header, parts))
+        return self
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        payload = self.store.read(wire.batch_payload_object(GROUP))
+        told = {"KINETIC_GROUP_ID": GROUP, "KINETIC_INDEXES": "3,7", "JOB_COMPLETION_INDEX": "1"}
+        told |= {"KINETIC_PAYLOAD_SHA256": wire.digest(payload), "KINETIC_JOB_ID": f"{GROUP}-p0"}
+        return super().environment(**told, **changes)
+
+    def child(self) -> Outcome:
+        frame = self.store.read(wire.result_object(f"{GROUP}-7"))
+        return read_outcome(frame, wire.child_key(KEY, 7), job_id=f"{GROUP}-7")
+
+
+def place(number: int) -> tuple[int, str, str]:
+    import os
+
+    return number, os.environ["KINETIC_JOB_ID"], os.environ["KINETIC_OUTPUT_DIR"]
+
+
+def fail(number: int) -> None:
+    raise ValueError(number)
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    return Batch(tmp_path)
+
+
+def test_it_runs_its_own_input(batch: Batch) -> None:
+    assert batch.pack(place).run() == wire.EXIT_SUCCEEDED
+    assert batch.child().value_or_raise() == (7, f"{GROUP}-7", f"{batch.folder}/out-7")
+
+
+def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
+    batch.pack(place)
+    header, _ = wire.decode_frame(batch.store.read(wire.batch_payload_object(GROUP)))
+    blocks: Any = header["inputs"]
+    assert [block[0] for block in blocks["blocks"]] == [0, 64]
+    whole = bytearray(batch.store.read("inputs"))
+    whole[200] ^= 1
+    batch.store.delete("inputs")
+    batch.store.create("inputs", bytes(whole))
+    assert batch.run() == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobMisconfigured, match="stored inputs are not those"):
+        batch.child().value_or_raise()
+
+
+def test_one_that_was_cancelled_does_not_start(batch: Batch) -> None:
+    batch.pack(place).store.create(wire.cancel_object(f"{GROUP}-7"), b"{}")
+    assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobCancelled):
+        batch.child().value_or_raise()
+    assert batch.store.find(wire.stop_object(GROUP)) is None
+
+
+def test_a_failure_stops_the_others_if_asked_for(batch: Batch) -> None:
+    batch.pack(fail).retries = 1
+    assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_USER_ERROR
+    assert batch.store.find(wire.stop_object(GROUP)) is None, "it has a retry left"
+    batch.failed = 1
+    assert batch.run() == wire.EXIT_USER_ERROR
+    assert batch.store.find(wire.stop_object(GROUP)) is None, "nobody asked for it"
+    batch.store.delete(wire.result_object(f"{GROUP}-7"))
+    batch.failed, batch.ignored = 1, 1
+    assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_USER_ERROR
+    assert batch.store.find(wire.stop_object(GROUP)) is not None
+
+
+def test_after_anothers_failure_nothing_starts(batch: Batch) -> None:
+    batch.pack(place).store.create(wire.stop_object(GROUP), b"")
+    assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
+    header, _ = wire.decode_frame(batch.store.read(wire.result_object(f"{GROUP}-7")))
+    assert header["state"] == wire.DROPPED
+    assert batch.store.find(wire.claim_object(f"{GROUP}-7", 0)) is None
+
+
+def test_stopped_by_its_owner_it_is_over_and_not_interrupted(batch: Batch) -> None:
+    marker = batch.folder / "began"
+
+    def wait(number: int) -> None:
+        import time
+
+        marker.touch()
+        time.sleep(600)
+
+    process = batch.pack(wait).start()
+    wait_for(marker.exists)
+    batch.store.create(wire.cancel_object(f"{GROUP}-7"), b"{}")
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(20) == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobCancelled):
+        batch.child().value_or_raise()
+
+
+def test_an_index_that_the_job_does_not_have_is_refused(batch: Batch) -> None:
+    environment = {**batch.pack(place).environment(), "JOB_COMPLETION_INDEX": "2"}
+    with pytest.raises(BadEnvironment, match="wrongly"):
+        take_job(environment)
+
+
+def test_an_input_that_takes_too_long_is_ended(batch: Batch) -> None:
+    def wait(number: int) -> None:
+        import time
+
+        time.sleep(600)
+
+    batch.pack(wait)
+    assert batch.run(KINETIC_TIMEOUT="1") == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobDeadlineExceeded, match="1 s after it first started"):
+        batch.child().value_or_raise()
+
+
+def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
+    def wait(number: int) -> None:
+        import time
+
+        time.sleep(600)
+
+    batch.pack(wait).store.create(wire.claim_object(f"{GROUP}-7", 0), b'{"at": 5}')
+    batch.ignored = 1
+    assert batch.run(KINETIC_TIMEOUT="600") == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobDeadlineExceeded):
+        batch.child().value_or_raise()
