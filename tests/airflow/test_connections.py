@@ -134,7 +134,7 @@ def test_the_form_has_the_fields_and_the_test_button_names_what_is_wrong(cases: 
     assert "object store: file://" in said
     for extra, complaint in (
         ({"buckets": "b"}, "'buckets', which is none of its fields"),
-        ({"backend": "mars"}, "'mars' is not one of"),
+        ({"backend": "mars"}, "backend='mars' of connection"),
         ({"backend": "gke", "google_cloud_conn_id": "nobody"}, "no connection 'nobody'"),
     ):
         well, said = tried(cases, connection("x", "kinetic", **extra))
