@@ -26,6 +26,7 @@ JOBS_ROLE = [
         "verbs": ["create", "get", "list", "watch", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
 ]
 TRIGGERS = """
 from airflow.models.trigger import Trigger
