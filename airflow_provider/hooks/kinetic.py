@@ -15,6 +15,7 @@ from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.lifecycle.backends import backend_name, open_backend
 
 _FRESH_SECONDS = 60.0
+_TEST_SECONDS = 10.0
 _recent: dict[str, tuple[float, Settings]] = {}
 """When (monotonic) a connection was last read, and what it said: a triggerer asks for it for each trigger."""
 
@@ -73,7 +74,7 @@ class KineticHook(BaseHook):
             checks = list(local_checks(settings, backend))
         else:
             checks = list(cluster_checks(settings, backend, None))
-        found = [(each.name, each.finding) for each in perform(checks)]
+        found = [(each.name, each.finding) for each in perform(checks, _TEST_SECONDS)]
         bad = [f"{name}: {each.found}. {each.fix}" for name, each in found if each.outcome == "fail"]
         good = [f"{name}: {each.found}" for name, each in found if each.outcome in ("ok", "warn")]
         return not bad, "; ".join(bad or good)

@@ -180,18 +180,26 @@ class ClusterApi:
         query: Mapping[str, str],
         read_seconds: float | None,
     ) -> Any:
-        """The answer, its body not read yet; a token that has expired is renewed once."""
+        """The answer, its body not read yet; a token that has expired is renewed once.
+
+        By the client's connections, not by its methods: those of version 36 and 37 differ.
+        """
+        import urllib3
+
         client = connection(self._target)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         url = client.configuration.host + path
         if asked := {key: value for key, value in query.items() if value}:
             url += "?" + urlencode(asked)
-        content = None if body is None else dict(body)
-        timeout = (CONNECT_SECONDS, read_seconds)
+        content = None if body is None else json.dumps(dict(body))
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
         for may_renew in (True, False):
             headers = {"Accept": "application/json", "Content-Type": kind}
-            client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
-            response = client.call_api(method, url, headers, content, _request_timeout=timeout).response
+            for way in client.configuration.auth_settings().values():
+                headers[way["key"]] = way["value"]
+            response = client.rest_client.pool_manager.request(
+                method, url, body=content, headers=headers, timeout=timeout, preload_content=False
+            )
             if response.status != 401 or not may_renew or not renew(self._target):
                 break
             response.drain_conn()
@@ -203,12 +211,11 @@ class ClusterApi:
     def _told(self, method: str, path: str) -> Iterator[None]:
         """The client's errors as ours."""
         import urllib3.exceptions
-        from kubernetes.client.exceptions import ApiException
 
         try:
             yield
-        except ApiException as exc:  # of TLS: the client keeps no status for it
-            raise ConfigurationError(f"{method} {path}: {self.server}: {exc.reason}") from exc
+        except urllib3.exceptions.SSLError as exc:
+            raise ConfigurationError(f"{method} {path}: {self.server}: {exc}") from exc
         except urllib3.exceptions.HTTPError as exc:
             raise ClusterUnreachable(
                 f"{method} {path}: the API server at {self.server} does not answer: {_root(exc)}"

@@ -26,6 +26,7 @@ JOBS_ROLE = [
         "verbs": ["create", "get", "list", "watch", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
 ]
 TRIGGERS = """
 from airflow.models.trigger import Trigger
@@ -134,7 +135,7 @@ def test_the_form_has_the_fields_and_the_test_button_names_what_is_wrong(cases: 
     assert "object store: file://" in said
     for extra, complaint in (
         ({"buckets": "b"}, "'buckets', which is none of its fields"),
-        ({"backend": "mars"}, "'mars' is not one of"),
+        ({"backend": "mars"}, "backend='mars' of connection"),
         ({"backend": "gke", "google_cloud_conn_id": "nobody"}, "no connection 'nobody'"),
     ):
         well, said = tried(cases, connection("x", "kinetic", **extra))

@@ -38,7 +38,7 @@ def consuming_asset():
 def consuming_alias():
     @task
     def read(triggering_asset_events: Any = None) -> list[Any]:
-        ((event,),) = triggering_asset_events.values()
+        (event,) = triggering_asset_events[OUTPUTS]
         return [event.asset.uri, event.extra]
 
     read()
