@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider.identity import TaskIdentity
@@ -12,6 +13,7 @@ from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import find, observe
 from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.packing import Progress
 from kinetic_core.lifecycle.submission import Call, prepare, submit
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
@@ -26,17 +28,26 @@ class Started:
     reference: JobReference
     observation: JobObservation
     adopted: bool
+    shipped: int = 0
+    """Bytes of project, data and arguments of a new job, uploaded now or before."""
 
 
-def start_or_adopt(call: Call, options: RunOptions, identity: TaskIdentity) -> Started:
+def start_or_adopt(
+    call: Call,
+    options: RunOptions,
+    identity: TaskIdentity,
+    progress: Progress = _LOG.info,
+    environment: Mapping[str, str] | None = None,
+) -> Started:
     """The one job of this task instance.
 
     An active or succeeded job of this generation that does the same is adopted, whichever try began it.
     What else is still active, of another generation or of a call that has changed, is cancelled before
-    the new job starts: two never run at once. Raises as `prepare` and `submit` do.
+    the new job starts: two never run at once. `environment` is for a new job. Raises as `prepare` and
+    `submit` do.
     """
     settings = read_settings()
-    prepared = prepare(call, options, job_id=identity.job_id(), settings=settings, progress=_LOG.info)
+    prepared = prepare(call, options, job_id=identity.job_id(), settings=settings, progress=progress)
     backend, digest = prepared.backend, prepared.spec_digest
     for ancestor in identity.ancestors():
         _cancel_if_active(backend, ancestor.job_id(), "it belongs to a run that was cleared")
@@ -46,11 +57,11 @@ def start_or_adopt(call: Call, options: RunOptions, identity: TaskIdentity) -> S
             if adopted is not None:
                 return adopted
     try:
-        reference = submit(prepared)
+        reference = submit(prepared, environment)
     except JobConflict:
         other = prepare(call, options, job_id=identity.job_id(digest), settings=settings)
-        reference = submit(other)
-    return Started(reference, observe(reference), adopted=False)
+        reference = submit(other, environment)
+    return Started(reference, observe(reference), adopted=False, shipped=prepared.spec.shipped)
 
 
 def latest(options: RunOptions, identity: TaskIdentity) -> JobReference | None:

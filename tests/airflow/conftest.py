@@ -111,7 +111,14 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     project = home / "project"
     shutil.copytree(HERE / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (project / "pyproject.toml").write_text("[project]\nname = 'cases'\nversion = '0'\n")
-    airflow = DemoAirflow(home, project / "dags", extra={"XDG_CACHE_HOME": str(home / "cache"), **CLUSTER})
+    measured = {
+        "PYTHONPATH": str(HERE / "stand_ins"),
+        "KINETIC_TEST_METRICS": str(home / "metrics"),
+        "AIRFLOW__METRICS__STATSD_ON": "True",
+        "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",
+    }
+    settings = {"XDG_CACHE_HOME": str(home / "cache"), **measured, **CLUSTER}
+    airflow = DemoAirflow(home, project / "dags", extra=settings)
     try:
         airflow.start()
         running = Cases(airflow)
