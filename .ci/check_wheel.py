@@ -37,6 +37,8 @@ def main() -> None:
     runner = {f"kinetic_core/_runner/{file.name}" for file in (ROOT / "runner").glob("*.py")}
     expect(runner <= names, f"the wheel lacks {sorted(runner - names)}")
     shipped = {str(path.relative_to(ROOT)) for path in (ROOT / "kinetic_core").rglob("*.json")}
+    page = ROOT / "airflow_provider" / "page" / "static"
+    shipped |= {str(path.relative_to(ROOT)) for path in page.iterdir()}
     expect(shipped <= names, f"the wheel lacks {sorted(shipped - names)}")
     with tempfile.TemporaryDirectory(prefix="kinetic-wheel-") as folder:
         use(wheel, Path(folder))

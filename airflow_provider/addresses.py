@@ -43,4 +43,4 @@ def outputs(reference: JobReference) -> str:
     place = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}".rstrip("/")
     if place.startswith("gs://"):
         return f"{_CONSOLE}/storage/browser/{quote(place.removeprefix('gs://'))}"
-    return place if "://" in place else Path(place).as_uri()
+    return Path(place).as_uri() if Path(place).is_absolute() else place

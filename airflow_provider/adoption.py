@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider.identity import TaskIdentity
@@ -12,6 +13,7 @@ from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import find, observe
 from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.packing import Progress
 from kinetic_core.lifecycle.submission import Call, prepare, submit
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
@@ -26,17 +28,25 @@ class Started:
     reference: JobReference
     observation: JobObservation
     adopted: bool
+    shipped: int = 0
+    """Bytes of project, data and arguments of a new job, uploaded now or before."""
 
 
 def start_or_adopt(
-    call: Call, options: RunOptions, identity: TaskIdentity, build_patience: float | None = None
+    call: Call,
+    options: RunOptions,
+    identity: TaskIdentity,
+    progress: Progress = _LOG.info,
+    environment: Mapping[str, str] | None = None,
+    build_patience: float | None = None,
 ) -> Started:
     """The one job of this task instance.
 
     An active or succeeded job of this generation that does the same is adopted, whichever try began it.
     What else is still active, of another generation or of a call that has changed, is cancelled before
-    the new job starts: two never run at once. Raises as `prepare` and `submit` do; ImageBuilding if the
-    image takes longer than `build_patience` seconds, before anything is looked for or created.
+    the new job starts: two never run at once. `environment` is for a new job. Raises as `prepare` and
+    `submit` do; ImageBuilding if the image takes longer than `build_patience` seconds, before anything is
+    looked for or created.
     """
     settings = read_settings()
     prepared = prepare(
@@ -44,7 +54,7 @@ def start_or_adopt(
         options,
         job_id=identity.job_id(),
         settings=settings,
-        progress=_LOG.info,
+        progress=progress,
         build_patience=build_patience,
     )
     backend, digest = prepared.backend, prepared.spec_digest
@@ -56,11 +66,11 @@ def start_or_adopt(
             if adopted is not None:
                 return adopted
     try:
-        reference = submit(prepared)
+        reference = submit(prepared, environment)
     except JobConflict:
         other = prepare(call, options, job_id=identity.job_id(digest), settings=settings)
-        reference = submit(other)
-    return Started(reference, observe(reference), adopted=False)
+        reference = submit(other, environment)
+    return Started(reference, observe(reference), adopted=False, shipped=prepared.spec.shipped)
 
 
 def latest(options: RunOptions, identity: TaskIdentity) -> JobReference | None:

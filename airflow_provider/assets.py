@@ -8,17 +8,16 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from kinetic_core.lifecycle.collecting import collect
 from kinetic_core.lifecycle.outputs import find_outputs
 from kinetic_core.model.job import JobReference
 
 
-def publish(reference: JobReference, outlets: Iterable[Any], outlet_events: Any) -> None:
+def publish(reference: JobReference, digest: str, outlets: Iterable[Any], outlet_events: Any) -> None:
     """Complete the events that Airflow makes of a task's outlets when it succeeds.
 
     An Asset's event says which job made it and where its outputs are. An AssetAlias becomes an event of the
-    Asset whose URI is the output directory. The extra: `job`, `uri`, `files`, `bytes`, and `digest`, the
-    SHA-256 of the job's outcome. Raises StoreError if the outputs cannot be listed.
+    Asset whose URI is the output directory. The extra: `job`, `uri`, `files`, `bytes`, and `digest`, that
+    of the job's outcome. Raises StoreError if the outputs cannot be listed.
     """
     found = [each for each in outlets if isinstance(each, Asset | AssetAlias)]
     if not found:
@@ -31,7 +30,7 @@ def publish(reference: JobReference, outlets: Iterable[Any], outlet_events: Any)
         "uri": uri,
         "files": len(outputs),
         "bytes": sum(file.size for file in outputs),
-        "digest": collect(reference, allow_pickle=False).digest,
+        "digest": digest,
     }
     for outlet in found:
         if isinstance(outlet, AssetAlias):

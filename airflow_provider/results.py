@@ -15,21 +15,22 @@ from kinetic_core.errors import (
     JobMisconfigured,
     UnserializableResult,
 )
-from kinetic_core.lifecycle.collecting import collect, result_reference
+from kinetic_core.lifecycle.collecting import result_reference
 from kinetic_core.lifecycle.outcome import Outcome
 from kinetic_core.model.job import JobReference
 
 _NO_RETRY = (JobMisconfigured, JobCancelled, UnserializableResult)
 
 
-def value_for_xcom(reference: JobReference, *, multiple_outputs: bool, mapped_over: bool) -> Any:
+def value_for_xcom(
+    reference: JobReference, outcome: Outcome, *, multiple_outputs: bool, mapped_over: bool
+) -> Any:
     """What the task of a finished job returns: a plain value as it is, anything else as a reference.
 
     Nothing is unpickled. `mapped_over` says that a downstream task expands over it: then, and with
     `multiple_outputs`, a reference will not do. Raises the job's failure: the user's exception if it is
     one of Python's own, AirflowFailException if trying again cannot help, AirflowException otherwise.
     """
-    outcome = collect(reference, allow_pickle=False)
     if not outcome.succeeded:
         raise_failure(outcome)
     found, value = _plain_value(outcome)

@@ -139,9 +139,9 @@ class KineticOperator(BaseOperator):
 
     def _execute(self, context: Any, deadline: float | None = None) -> Any:
         """`deadline`, in Unix seconds, is that of an earlier leg."""
-        from airflow_provider.adoption import start_or_adopt
         from airflow_provider.arguments import call_of
         from airflow_provider.task_logs import LogTail
+        from airflow_provider.telling import tell_start, traced_start
         from airflow_provider.waiting import describe, wait_with_log
         from kinetic_core.errors import ImageBuilding, InvalidRequest
 
@@ -152,7 +152,7 @@ class KineticOperator(BaseOperator):
         try:
             options = run_options(self._options())
             call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
-            started = start_or_adopt(call, options, self._identity, patience)
+            started = traced_start(call, options, self._identity, self.log.info, patience)
         except InvalidRequest as error:
             raise AirflowFailException(str(error)) from error
         except ImageBuilding as building:
@@ -160,6 +160,7 @@ class KineticOperator(BaseOperator):
             self._defer_for_image(building.build, deadline)
         reference, observation = started.reference, started.observation
         self._reference = reference
+        tell_start(context, self._identity, started)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.accelerator, describe(reference, observation))
         tail = LogTail(reference)
@@ -289,19 +290,23 @@ class KineticOperator(BaseOperator):
     def _finish(self, context: Any, reference: Any, tail: Any, observation: Any) -> Any:
         from airflow_provider.assets import publish
         from airflow_provider.results import value_for_xcom
+        from airflow_provider.telling import tell_end
         from airflow_provider.waiting import describe
+        from kinetic_core.lifecycle.collecting import collect
         from kinetic_core.lifecycle.ending import drop_payloads
 
         self._show_rest(tail, observation.attempt)
         self.log.info("%s", describe(reference, observation))
+        outcome = collect(reference, allow_pickle=False)
+        tell_end(context, reference, observation, outcome)
         mapped_over = context["ti"].map_index in (None, -1) and any(
             True for _ in self.iter_mapped_dependants()
         )
         value = value_for_xcom(
-            reference, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
+            reference, outcome, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
         )
         if self.outlets:
-            publish(reference, self.outlets, context["outlet_events"])
+            publish(reference, outcome.digest, self.outlets, context["outlet_events"])
         drop_payloads([reference])
         return value
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.utils.net import get_hostname
 
+from airflow_provider import metrics
+from airflow_provider.board import StateBoard
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail
 from airflow_provider.triggers.connected import ConnectedTrigger
 from airflow_provider.waiting import StateLines
+from kinetic_core.counting import listen
 from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import watch
@@ -23,6 +28,8 @@ _LINES_A_LOOK = 50
 _LOOK_SECONDS = (1.0, 10.0)
 
 _budget = LineBudget(LINES_PER_SECOND)
+_stats = metrics.Stats(metrics.IN_TRIGGERS)
+_board = StateBoard(_stats, cache(get_hostname))
 _last_acts: set[asyncio.Future[None]] = set()
 """What cancelled triggers still do. Older Airflows cancel twice, and the loop alone would forget them."""
 
@@ -100,6 +107,7 @@ class KineticJobTrigger(ConnectedTrigger):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(news.put_nowait, observation)
 
+        listen(_count)
         subscription = await asyncio.to_thread(watch, reference, notice)
         self.log.info("no worker is held while %s runs; showing its lines from here on", reference.job_id)
         try:
@@ -108,6 +116,7 @@ class KineticJobTrigger(ConnectedTrigger):
             )
         finally:
             subscription.close()
+            _board.gone(self)
         await self._hold()
         return "ended" if ended else "timeout"
 
@@ -127,6 +136,7 @@ class KineticJobTrigger(ConnectedTrigger):
                 shown = await self._show_lines(tail)
                 pause = shortest if shown else min(pause * 1.5, longest)
                 continue
+            _board.seen(self, seen)
             if seen.is_terminal:
                 await self._show_lines(tail)
                 return True
@@ -171,3 +181,9 @@ class KineticJobTrigger(ConnectedTrigger):
             return True
         key = f"{instance.task_id}_{instance.map_index}" if mapped else instance.task_id
         return str(states.get(instance.run_id, {}).get(key)) == "deferred"
+
+
+def _count(event: str, kinds: Mapping[str, str]) -> None:
+    """What the core counts, as metrics."""
+    if event == "watch.relists":
+        _stats.count(metrics.RELISTS, kinds)

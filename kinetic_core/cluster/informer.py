@@ -17,6 +17,7 @@ from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi, Expired
 from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID, JOB_NAME, PART
+from kinetic_core.counting import count
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 
 SELECTOR = "app=kinetic"
@@ -129,6 +130,7 @@ class Informer:
                     pause = _RETRY_SECONDS[0]
                 except Expired:
                     self._versions[kind] = ""
+                    count("watch.relists", kind=kind)
                 except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                     if not self._is_wanted():
                         return

@@ -13,7 +13,7 @@ from kinetic_core.cluster.names import CONTAINER
 from kinetic_core.cluster.pods import attempt_of, host_of
 from kinetic_core.cluster.verdict import seconds
 from kinetic_core.errors import ObjectNotFound
-from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.lifecycle.backends import Backend, Found, backend_of
 from kinetic_core.lifecycle.observing import observe
 from kinetic_core.model.job import JobObservation, JobReference
 
@@ -93,14 +93,26 @@ def explain(reference: JobReference) -> Explanation:
         header, _ = wire.decode_frame(backend.store.read(wire.result_object(reference.job_id)))
     except ObjectNotFound:
         header = {}
+    return Explanation(reference.job_id, observation, known_phases(backend, reference, found, header))
+
+
+def known_phases(
+    backend: Backend, reference: JobReference, found: Found | None, outcome: Mapping[str, Any]
+) -> tuple[Phase, ...]:
+    """The phases of a job until now, from its objects and what the header of its outcome tells, {} for none.
+
+    Asks for the events of its pods; changes nothing.
+    """
+    told = outcome.get("host") or 0
     job, pods = found if found is not None else ({}, [])
-    told = header.get("host") or 0
     pods = [pod for pod in pods if host_of(pod) == told]
     events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
-    submitted = datetime.fromisoformat(reference.created_at).timestamp()
-    return Explanation(
-        reference.job_id, observation, tuple(phases(submitted, job, pods, events, header, time.time()))
-    )
+    return tuple(phases(submitted_at(reference), job, pods, events, outcome, time.time()))
+
+
+def submitted_at(reference: JobReference) -> float:
+    """When the job was made, in Unix seconds."""
+    return datetime.fromisoformat(reference.created_at).timestamp()
 
 
 def phases(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import runner_archive
@@ -25,9 +27,11 @@ _seen: dict[tuple[str, str], float] = {}
 __all__ = ["Call", "Prepared", "prepare", "submit"]
 
 
-def submit(prepared: Prepared) -> JobReference:
+def submit(prepared: Prepared, environment: Mapping[str, str] | None = None) -> JobReference:
     """Store the payload and create the job; the reference of the job that now exists.
 
+    `environment` is what a new job's process sees besides, and no part of the call: two submissions that
+    differ in it are the same.
     Submitting the same call under the same id again, from any process, at any time, leads to the same
     job. Raises JobConflict if the id belongs to a different call, StoreError or the backend's error if
     it cannot be created; then nothing of it is left.
@@ -43,11 +47,13 @@ def submit(prepared: Prepared) -> JobReference:
     try:
         payload = _stored_payload(store, prepared, made)
         reference = _stored_reference(backend, prepared, made)
+        around = backend.surroundings(reference.namespace)
+        around = replace(around, environment={**(environment or {}), **around.environment})
         delivery = Delivery(
             stored_runner(store),
             wire.digest(payload),
             secrets.token_hex(32),
-            backend.surroundings(reference.namespace),
+            around,
         )
         backend.create(job_manifest(prepared.spec, reference, delivery))
     except BaseException:

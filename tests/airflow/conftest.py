@@ -115,7 +115,13 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     project = home / "project"
     shutil.copytree(HERE / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (project / "pyproject.toml").write_text("[project]\nname = 'cases'\nversion = '0'\n")
-    extra = {"XDG_CACHE_HOME": str(home / "cache"), **SETTINGS, **CLUSTER}
+    measured = {
+        "PYTHONPATH": str(HERE / "stand_ins"),
+        "KINETIC_TEST_METRICS": str(home / "metrics"),
+        "AIRFLOW__METRICS__STATSD_ON": "True",
+        "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",
+    }
+    extra = {"XDG_CACHE_HOME": str(home / "cache"), **measured, **SETTINGS, **CLUSTER}
     airflow = DemoAirflow(home, project / "dags", extra=extra)
     try:
         airflow.start()

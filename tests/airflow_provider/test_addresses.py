@@ -31,3 +31,8 @@ def test_a_job_of_this_machine_has_no_page_but_a_directory() -> None:
     reference = JobReference.from_dict({**JOB, "output_dir": "/data/with space", "store_uri": "file:///s"})
     assert addresses.workload(reference) == addresses.logs(reference) == ""
     assert addresses.outputs(reference) == "file:///data/with%20space"
+
+
+def test_an_address_that_is_none_is_shown_as_it_is() -> None:
+    for text in ("javascript:alert(1)", "somewhere/else", "s3://b/k"):
+        assert addresses.outputs(JobReference.from_dict({**JOB, "output_dir": text})) == text

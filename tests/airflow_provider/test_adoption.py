@@ -111,3 +111,22 @@ def test_a_job_somebody_removed_is_no_job(tmp_path: Path, identity: TaskIdentity
     again = start_or_adopt(call_until_told(tmp_path), OPTIONS, identity)
     assert not again.adopted
     wait(again.reference)
+
+
+def trace_parent() -> str | None:
+    import os
+
+    return os.environ.get("TRACEPARENT")
+
+
+def test_a_new_job_sees_the_trace_it_belongs_to_and_is_the_same_call_in_another(
+    identity: TaskIdentity,
+) -> None:
+    from kinetic_core.lifecycle.collecting import collect
+
+    call = Call(trace_parent, (), {})
+    first = start_or_adopt(call, OPTIONS, identity, environment={"TRACEPARENT": "00-abc-def-01"})
+    wait(first.reference)
+    assert collect(first.reference).value_or_raise() == "00-abc-def-01"
+    second = start_or_adopt(call, OPTIONS, identity, environment={"TRACEPARENT": "00-xyz-def-01"})
+    assert (second.adopted, second.reference) == (True, first.reference)

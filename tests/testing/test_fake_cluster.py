@@ -13,6 +13,7 @@ from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import Informer
 from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.cluster.verdict import attempt_of, observe
+from kinetic_core.counting import listen
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 from kinetic_core.model.states import JobStatus
 from kinetic_core.testing import (
@@ -147,6 +148,17 @@ def test_a_forgotten_history_is_an_expired_watch(cluster: Make) -> None:
     fake.objects.forget()
     with pytest.raises(Expired):
         list(api.watch("Pod", "default", {}, version, 1))
+
+
+def test_an_informer_that_begins_anew_is_counted(cluster: Make) -> None:
+    fake, api = cluster(lambda _pod: succeeds())
+    told: list[tuple[str, str]] = []
+    listen(lambda event, kinds: told.append((event, kinds["kind"])))
+    fake.faults.answer(r"/pods\?.*watch=true", 410, body=b'{"message": "too old"}', times=2)
+    informer = Informer(api, "default")
+    informer.changes(None)
+    wait_for(lambda: told.count(("watch.relists", "Pod")) == 2)
+    informer.close()
 
 
 def test_the_informer_outlives_everything_at_once(cluster: Make) -> None:

@@ -1,0 +1,1 @@
+"""The page in Airflow's UI: what it asks, and what it shows."""

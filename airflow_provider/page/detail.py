@@ -1,0 +1,98 @@
+"""One job in detail: what the list has of it, the end of its log, its outputs and links.
+
+At most a handful of requests: the job with its pods and events if it may live, one listing of its log and the
+last pieces of it, one page of its outputs. Nothing is changed, nothing is settled, no value is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from airflow_provider import addresses
+from airflow_provider.page.places import Places
+from airflow_provider.page.rows import Instance, Live, row
+from airflow_provider.records import JobRecord
+from kinetic_core._runner import wire
+from kinetic_core.cluster.verdict import observe as verdict
+from kinetic_core.errors import KineticError, ObjectNotFound
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.explaining import known_phases
+from kinetic_core.lifecycle.logs import host_count
+from kinetic_core.model.job import JobReference
+
+TAIL_BYTES = 32 << 10
+TAIL_LINES = 200
+_MOST_OUTPUTS = 100
+_MOST_HOSTS = 4
+"""Hosts of a slice whose logs are shown; all of them are in the task's log."""
+
+
+def detail(instance: Instance, record: JobRecord, places: Places) -> dict[str, Any]:
+    """The row of a task instance with the job of `record`, and `log`, `links`, `outputs`, `troubles`."""
+    reference = record.reference
+    shown: dict[str, Any] = {
+        "links": _links(reference),
+        "namespace": reference.namespace,
+        "image": reference.image_uri,
+        "log": [],
+        "outputs": [],
+        "troubles": [],
+    }
+    live = None
+    try:
+        backend = places.of(reference)
+        if instance.may_live:
+            live = _live(backend, reference)
+        shown["log"] = tail(backend, reference, _attempt(record, live))
+        shown["outputs"] = _outputs(backend, reference)
+    except (KineticError, OSError) as error:
+        shown["troubles"] = [str(error)]
+    return row(instance, live, "its Job has gone" if live is None else "") | shown
+
+
+def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
+    """The last lines of an attempt that the runner has stored: it does so every few seconds."""
+    lines: list[str] = []
+    hosts = min(host_count(reference), _MOST_HOSTS)
+    for host in range(hosts):
+        prefix = wire.log_object(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
+        text = b""
+        for info in reversed(list(backend.store.list(prefix))):
+            try:
+                text = backend.store.read(info.name) + text
+            except ObjectNotFound:
+                break  # the job is being removed
+            if len(text) >= TAIL_BYTES:
+                break
+        found = text[-TAIL_BYTES:].decode(errors="replace").splitlines()[-TAIL_LINES // hosts :]
+        lines += (f"[host {host}] {line}" if hosts > 1 else line for line in found)
+    return lines
+
+
+def _live(backend: Backend, reference: JobReference) -> Live | None:
+    found = backend.get(reference.namespace, reference.job_id)
+    return None if found is None else Live(verdict(*found), known_phases(backend, reference, found, {}))
+
+
+def _attempt(record: JobRecord, live: Live | None) -> int:
+    if live is not None:
+        return live.observation.attempt
+    return record.end.attempt if record.end else 0
+
+
+def _links(reference: JobReference) -> list[dict[str, str]]:
+    """Pages of Google's console. What is no web address is shown as text, never as a link."""
+    places = {
+        "Job": addresses.workload(reference),
+        "Job logs": addresses.logs(reference),
+        "Outputs": addresses.outputs(reference),
+    }
+    return [{"name": name, "address": address} for name, address in places.items() if address]
+
+
+def _outputs(backend: Backend, reference: JobReference) -> list[dict[str, Any]]:
+    """The first files a job left in its own place; none of another place's."""
+    prefix = wire.outputs_prefix(reference.job_id) + "/"
+    listed = itertools.islice(backend.store.list(prefix), _MOST_OUTPUTS)
+    return [{"name": info.name.removeprefix(prefix), "size": info.size} for info in listed]

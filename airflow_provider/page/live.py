@@ -1,0 +1,98 @@
+"""What clusters say of the jobs of a run: two requests a namespace, however many jobs there are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider.page.places import Places
+from airflow_provider.page.remembered import Remembered
+from airflow_provider.page.rows import Instance, Live, row
+from kinetic_core.cluster.verdict import observe as verdict
+from kinetic_core.errors import KineticError
+from kinetic_core.lifecycle.backends import Backend, Found
+from kinetic_core.lifecycle.explaining import phases, submitted_at
+
+PATIENCE = 8.0
+"""Seconds a browser waits for a store or a cluster; then the page shows what else it knows."""
+_MOST_PLACES = 8
+"""Clusters' namespaces that are asked for one run."""
+
+Place = tuple[str, str]
+"""A backend's key and a namespace."""
+Listings = Remembered[Mapping[str, Found]]
+
+
+@dataclass
+class _Homes:
+    """Where the jobs of a run may live, and why some cannot be looked for."""
+
+    backends: dict[Place, Backend] = field(default_factory=dict)
+    of: dict[str, Place] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+
+
+async def live_rows(
+    instances: Sequence[Instance], places: Places, listings: Listings
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of task instances, and what could not be asked: sentences for people."""
+    homes = await asyncio.to_thread(_homes, instances, places)
+    asked = homes.backends.items()
+    answers = await asyncio.gather(*(_listed(place, backend, listings) for place, backend in asked))
+    known = dict(zip(homes.backends, answers, strict=True))
+    rows = await asyncio.to_thread(lambda: [_row(each, known, homes) for each in instances])
+    told = (answer for answer in answers if isinstance(answer, str))
+    return rows, list(dict.fromkeys([*told, *homes.troubles.values()]))
+
+
+def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
+    homes = _Homes()
+    for instance in instances:
+        if instance.record is None or not instance.may_live:
+            continue
+        reference = instance.record.reference
+        try:
+            backend = places.of(reference)
+        except KineticError as error:
+            homes.troubles[reference.job_id] = str(error)
+            continue
+        place = backend.key, reference.namespace
+        if place in homes.backends or len(homes.backends) < _MOST_PLACES:
+            homes.backends[place] = backend
+            homes.of[reference.job_id] = place
+    return homes
+
+
+async def _listed(place: Place, backend: Backend, listings: Listings) -> Mapping[str, Found] | str:
+    """The live jobs of a namespace, or why they are not known."""
+    namespace = place[1]
+    try:
+        return await listings.get(place, lambda: asyncio.to_thread(backend.all, namespace), PATIENCE)
+    except TimeoutError:
+        return f"no answer within {PATIENCE:g} s about namespace {namespace} of backend {backend.name}"
+    except (KineticError, OSError) as error:
+        return f"cannot see the jobs of namespace {namespace} of backend {backend.name}: {error}"
+
+
+def _row(
+    instance: Instance,
+    known: Mapping[Place, Mapping[str, Found] | str],
+    homes: _Homes,
+) -> dict[str, Any]:
+    if instance.record is None or not instance.may_live:
+        return row(instance, None)
+    reference = instance.record.reference
+    listing = known.get(homes.of.get(reference.job_id, ("", "")))
+    if listing is None or isinstance(listing, str):
+        return row(
+            instance, None, homes.troubles.get(reference.job_id) or listing or "its cluster was not asked"
+        )
+    found = listing.get(reference.job_id)
+    if found is None:
+        return row(instance, None, "its Job has gone; the task has not said yet how it ended")
+    job, pods = found
+    stretches = tuple(phases(submitted_at(reference), job, pods, (), {}, time.time()))
+    return row(instance, Live(verdict(job, pods), stretches))

@@ -1,0 +1,72 @@
+"""What the page asks, each question answered once for all browsers within a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider.page.detail import detail
+from airflow_provider.page.instances import instances
+from airflow_provider.page.live import PATIENCE, live_rows
+from airflow_provider.page.places import Places
+from airflow_provider.page.remembered import Remembered
+from airflow_provider.page.rows import Filters, Instance, page, row
+from airflow_provider.records import JobRecord
+from kinetic_core.lifecycle.backends import Found
+
+_RUNS = 8
+"""DAG runs that are kept: of five thousand tasks each, tens of megabytes."""
+_RUN_SECONDS = 2.0
+_CLUSTER_SECONDS = 3.0
+_JOB_SECONDS = 2.0
+
+Rows = tuple[list[dict[str, Any]], list[str]]
+
+
+class Questions:
+    """Answers for one API server, in its event loop; databases, stores and clusters are asked in threads."""
+
+    def __init__(self, places: Places | None = None) -> None:
+        self._places = places or Places()
+        self._instances: Remembered[list[Instance]] = Remembered(_RUN_SECONDS, _RUNS)
+        self._listings: Remembered[Mapping[str, Found]] = Remembered(_CLUSTER_SECONDS)
+        self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
+        self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
+
+    async def jobs(
+        self, dag_id: str, run_id: str, filters: Filters, offset: int, limit: int
+    ) -> Mapping[str, Any]:
+        """A page of a run's rows, and under `troubles` what could not be asked."""
+
+        async def ask() -> Rows:
+            found = await self._of_run(dag_id, run_id)
+            return await live_rows(found, self._places, self._listings)
+
+        rows, troubles = await self._rows.get((dag_id, run_id), ask, 3 * PATIENCE)
+        return await asyncio.to_thread(page, rows, filters, offset, limit) | {"troubles": troubles}
+
+    async def job(self, dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any] | None:
+        """One job in detail, None if no task instance of the run has it."""
+        found = await self._of_run(dag_id, run_id)
+        for instance in found:
+            record = instance.record
+            if record is not None and record.reference.job_id == job_id:
+                return await self._detail(instance, record)
+        return None
+
+    async def _detail(self, instance: Instance, record: JobRecord) -> Mapping[str, Any]:
+        job_id = record.reference.job_id
+        try:
+            return await self._details.get(
+                job_id, lambda: asyncio.to_thread(detail, instance, record, self._places), PATIENCE
+            )
+        except TimeoutError:
+            trouble = f"no answer about {job_id} within {PATIENCE:g} s"
+            return row(instance, None, trouble) | {"troubles": [trouble]}
+
+    async def _of_run(self, dag_id: str, run_id: str) -> list[Instance]:
+        key = dag_id, run_id
+        return await self._instances.get(
+            key, lambda: asyncio.to_thread(instances, dag_id, run_id), 3 * PATIENCE
+        )

@@ -1,0 +1,148 @@
+"""The rows of the page: one for each task instance, from what Airflow, its job and the cluster say."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider.records import JobRecord
+from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.lifecycle.logs import host_count
+from kinetic_core.model.job import JobObservation
+from kinetic_core.model.states import JobStatus
+
+TASK_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+"""States in which a task instance stays by itself."""
+NO_JOB = "NO_JOB"
+UNKNOWN = "UNKNOWN"
+"""States of a row besides a job's own: none was started, or nobody can say."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A task instance as Airflow's database has it. `label` is its rendered map index."""
+
+    task_id: str
+    map_index: int
+    label: str
+    state: str
+    try_number: int
+    record: JobRecord | None
+
+    @property
+    def may_live(self) -> bool:
+        """Whether a cluster may know more of its job than is recorded."""
+        return self.record is not None and self.record.end is None and self.state not in TASK_ENDED
+
+
+@dataclass(frozen=True)
+class Live:
+    """A job as the cluster shows it now."""
+
+    observation: JobObservation
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which rows are wanted: "" for any. `text` is looked for in ids, labels and functions."""
+
+    task_id: str = ""
+    map_index: int | None = None
+    status: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, Any]:
+    """One row, plain JSON. `trouble` says why nothing is known of a job that may live."""
+    record = instance.record
+    shown: dict[str, Any] = {
+        "task_id": instance.task_id,
+        "map_index": instance.map_index,
+        "label": instance.label,
+        "task_state": instance.state,
+        "try_number": instance.try_number,
+        "status": NO_JOB,
+        "reason": "",
+        "message": "",
+        "phases": [],
+    }
+    if record is None:
+        return shown
+    reference = record.reference
+    shown |= {
+        "job_id": reference.job_id,
+        "function": reference.func_name,
+        "accelerator": reference.accelerator,
+        "hosts": _hosts(record),
+        "backend": reference.backend,
+        "created_at": reference.created_at,
+    }
+    if record.end is not None:
+        end = record.end
+        return shown | {
+            "status": end.status.value,
+            "reason": "" if end.status is JobStatus.SUCCEEDED else end.failure_class or end.reason,
+            "message": end.message,
+            "attempts": end.attempt + 1,
+            "phases": _causes(end.phases),
+        }
+    if live is not None:
+        seen = live.observation
+        return shown | {
+            "status": seen.status.value,
+            "reason": "" if seen.status is JobStatus.RUNNING else seen.reason,
+            "message": seen.message,
+            "attempts": seen.attempt + 1,
+            "phases": _causes(live.phases),
+        }
+    ended = f"the task is {instance.state}; how its job ended was not recorded"
+    message = ended if instance.state in TASK_ENDED else trouble
+    return shown | {"status": UNKNOWN, "message": message}
+
+
+def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit: int) -> dict[str, Any]:
+    """The wanted rows from `offset` on, how many there are, and what can be filtered by."""
+    inside = [each for each in rows if _is_of_task(each, filters)]
+    wanted = [each for each in inside if _matches(each, filters)]
+    return {
+        "jobs": wanted[offset : offset + limit],
+        "total": len(wanted),
+        "statuses": Counter(each["status"] for each in inside),
+        "reasons": Counter(each["reason"] for each in inside if each["reason"]),
+        "running": any(each["task_state"] not in TASK_ENDED for each in inside),
+        "at": time.time(),
+    }
+
+
+def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:
+    index = filters.map_index
+    return filters.task_id in ("", row["task_id"]) and index in (None, row["map_index"])
+
+
+def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
+    if filters.status not in ("", row["status"]) or filters.reason not in ("", row["reason"]):
+        return False
+    names = ("task_id", "label", "job_id", "function", "accelerator")
+    texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
+    return any(filters.text.casefold() in text.casefold() for text in texts)
+
+
+def _causes(phases: Iterable[Phase]) -> list[dict[str, Any]]:
+    """The stretches of the timeline; neighbours of one name, as attempts have them, stay apart."""
+    return [
+        {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 1)}
+        for each in phases
+    ]
+
+
+def _hosts(record: JobRecord) -> int:
+    try:
+        return host_count(record.reference)
+    except InvalidRequest:
+        return 1  # an accelerator that a later version knows

@@ -1,0 +1,142 @@
+/** The page: asks for the jobs of a DAG run or of a task, shows them, asks again while something runs. */
+
+import { Api, subject } from "./api.mjs";
+import { Detail } from "./detail.mjs";
+import { element } from "./dom.mjs";
+import { stateWord, Table } from "./table.mjs";
+import { followTheme } from "./theme.mjs";
+import { legend } from "./timeline.mjs";
+
+const PAGE = 100;
+const RUNNING_PAUSE = 3000;
+const IDLE_PAUSE = 15000;
+const LONGEST_PAUSE = 60000;
+
+class Page {
+  constructor(find) {
+    this.find = find;
+    this.subject = subject(location.search);
+    this.api = new Api(this.subject);
+    this.offset = 0;
+    this.failures = 0;
+    this.timer = null;
+    this.asking = null;
+    this.table = new Table(find("#jobs"), (job) => this.#open(job));
+    this.detail = new Detail(find("#detail"), () => this.#focusOpened());
+    find("#legend").append(...legend());
+    this.#listen();
+  }
+
+  /** Ask now; whatever was asked before does not matter any more. */
+  async refresh() {
+    clearTimeout(this.timer);
+    this.asking?.abort();
+    const asking = (this.asking = new AbortController());
+    let pause;
+    try {
+      const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, asking.signal);
+      this.#show(answer);
+      if (this.detail.id) await this.#refreshDetail(asking.signal);
+      this.failures = 0;
+      pause = answer.running ? RUNNING_PAUSE : IDLE_PAUSE;
+    } catch (error) {
+      if (asking.signal.aborted) return;
+      this.failures += 1;
+      this.#tell([error.message || "The server cannot be reached."]);
+      pause = Math.min(RUNNING_PAUSE * 2 ** this.failures, LONGEST_PAUSE);
+    }
+    if (this.asking === asking) this.timer = setTimeout(() => this.#again(), pause);
+  }
+
+  #again() {
+    if (document.hidden) addEventListener("visibilitychange", () => this.refresh(), { once: true });
+    else this.refresh();
+  }
+
+  async #refreshDetail(signal) {
+    const id = this.detail.id;
+    const job = await this.api.job(id, signal);
+    if (this.detail.id === id) this.detail.show(job);
+  }
+
+  #filters() {
+    const told = Object.fromEntries(new FormData(this.find("#filters")));
+    return { ...told, task_id: this.subject.task, map_index: this.subject.map };
+  }
+
+  #show(answer) {
+    if (this.offset >= answer.total && this.offset > 0) {
+      this.offset = 0;
+      this.refresh();
+      return;
+    }
+    this.table.show(answer.jobs);
+    this.#tell(answer.troubles);
+    this.#summarise(answer);
+    this.#offer("status", answer.statuses, stateWord);
+    this.#offer("reason", answer.reasons, (reason) => reason);
+    const last = Math.min(this.offset + PAGE, answer.total);
+    this.find("#pager").hidden = answer.total <= PAGE;
+    this.find("#place").textContent = `${this.offset + 1} to ${last} of ${answer.total}`;
+    this.find("[name=back]").disabled = this.offset === 0;
+    this.find("[name=on]").disabled = last >= answer.total;
+  }
+
+  #summarise(answer) {
+    const parts = Object.entries(answer.statuses).map(([status, number]) => `${number} ${stateWord(status)}`);
+    this.find("#summary").textContent = parts.join(", ") || "No task here runs as a Kinetic job.";
+  }
+
+  /** The choices of a filter, and how many rows each leaves. */
+  #offer(name, numbers, word) {
+    const choice = this.find(`select[name=${name}]`);
+    const said = JSON.stringify(numbers);
+    if (choice.dataset.said === said) return; // a list that is open stays open
+    choice.dataset.said = said;
+    const value = choice.value;
+    const names = Object.keys(numbers).sort();
+    if (value && !names.includes(value)) names.push(value);
+    const options = names.map((each) => element("option", { value: each }, `${word(each)} (${numbers[each] ?? 0})`));
+    choice.replaceChildren(element("option", { value: "" }, "any"), ...options);
+    choice.value = value;
+  }
+
+  #tell(troubles) {
+    const home = this.find("#troubles");
+    home.hidden = troubles.length === 0;
+    home.replaceChildren(...troubles.map((trouble) => element("li", {}, trouble)));
+  }
+
+  #open(job) {
+    this.opened = job.job_id;
+    this.detail.open(job);
+    this.refresh();
+  }
+
+  #focusOpened() {
+    const row = [...this.table.rows.values()].find((each) => each.job.job_id === this.opened);
+    row?.button.focus();
+  }
+
+  #listen() {
+    const form = this.find("#filters");
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("input", () => this.#turn(0));
+    this.find("[name=back]").addEventListener("click", () => this.#turn(Math.max(this.offset - PAGE, 0)));
+    this.find("[name=on]").addEventListener("click", () => this.#turn(this.offset + PAGE));
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.detail.close();
+      if (event.key !== "/" || event.target.matches("input, select")) return;
+      event.preventDefault();
+      this.find("[name=text]").focus();
+    });
+  }
+
+  #turn(offset) {
+    this.offset = offset;
+    this.refresh();
+  }
+}
+
+followTheme();
+new Page((selector) => document.querySelector(selector)).refresh();

@@ -1,0 +1,96 @@
+/** The rows of the table: made once for a task instance, changed in place, so that focus stays where it is. */
+
+import { duration, element } from "./dom.mjs";
+import { timeline, total } from "./timeline.mjs";
+
+const WORDS = {
+  PENDING: "waiting",
+  RUNNING: "running",
+  SUCCEEDED: "succeeded",
+  FAILED: "failed",
+  NOT_FOUND: "not found",
+  NO_JOB: "no job yet",
+  UNKNOWN: "unknown",
+};
+
+/** A state as people say it. */
+export function stateWord(status) {
+  return WORDS[status] ?? status;
+}
+
+/** A task instance's name. */
+export function nameOf(job) {
+  const index = job.map_index < 0 ? "" : `[${job.map_index}]`;
+  return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}`;
+}
+
+/** A state as a coloured word. */
+export function badge(status) {
+  return element("span", { class: `state state-${status in WORDS ? status : "UNKNOWN"}` }, stateWord(status));
+}
+
+function cells(job, longest) {
+  const seconds = total(job.phases);
+  const why = job.reason || (job.status === "SUCCEEDED" || job.status === "RUNNING" ? "" : job.message);
+  return [
+    element("td", { title: job.message || null }, badge(job.status)),
+    element("td", { class: "why", title: job.message || null }, why),
+    element("td", { class: "spare" }, job.accelerator ?? ""),
+    element("td", { class: "number rare" }, String(job.hosts ?? "")),
+    element("td", { class: "number rare" }, String(job.attempts ?? "")),
+    element("td", { class: "bar" }, timeline(job.phases, longest)),
+    element("td", { class: "number" }, seconds ? duration(seconds) : ""),
+  ];
+}
+
+export class Table {
+  /** `open(job)` is called when somebody chooses a row that has a job. */
+  constructor(body, open) {
+    this.body = body;
+    this.open = open;
+    this.rows = new Map();
+    body.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  show(jobs) {
+    const longest = Math.max(...jobs.map((job) => total(job.phases)), 0);
+    const kept = new Map();
+    for (const job of jobs) {
+      const key = JSON.stringify([job.task_id, job.map_index]);
+      const row = this.rows.get(key) ?? this.#made();
+      const said = JSON.stringify([job, longest]);
+      if (row.said !== said) this.#change(row, job, longest);
+      row.said = said;
+      kept.set(key, row);
+    }
+    const wanted = [...kept.values()].map((row) => row.element);
+    for (const [key, row] of this.rows) if (!kept.has(key)) row.element.remove();
+    wanted.forEach((row, place) => {
+      if (this.body.children[place] !== row) this.body.insertBefore(row, this.body.children[place] ?? null);
+    });
+    this.rows = kept;
+  }
+
+  #made() {
+    const button = element("button", { type: "button", class: "open" });
+    const row = { element: element("tr", {}, element("th", { scope: "row" }, button)), button, job: null, said: "" };
+    row.element.addEventListener("click", () => row.job?.job_id && this.open(row.job));
+    return row;
+  }
+
+  #change(row, job, longest) {
+    row.job = job;
+    row.button.textContent = nameOf(job);
+    row.button.disabled = !job.job_id;
+    row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest));
+  }
+
+  #move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    const buttons = [...this.body.querySelectorAll("button.open:enabled")];
+    const next = buttons[buttons.indexOf(document.activeElement) + step];
+    if (next) next.focus();
+    event.preventDefault();
+  }
+}

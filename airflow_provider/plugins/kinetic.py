@@ -1,0 +1,59 @@
+"""The plugin: a page for a DAG run and for a task instance in Airflow's UI (3.1 and newer)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
+from airflow.plugins_manager import AirflowPlugin
+
+PREFIX = "/kinetic"
+"""Where the application is mounted, below the API server's base URL."""
+
+_Message = MutableMapping[str, Any]
+
+
+class LazyApp:
+    """The page's application, made when it is first asked: Airflow loads plugins in every process."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+
+    async def __call__(
+        self,
+        scope: _Message,
+        receive: Callable[[], Awaitable[_Message]],
+        send: Callable[[_Message], Awaitable[None]],
+    ) -> None:
+        if self._app is None:
+            from airflow_provider.page.app import create_app
+
+            self._app = create_app()
+        await self._app(scope, receive, send)
+
+
+def _view(destination: str, query: str) -> dict[str, str]:
+    base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
+    return {
+        "name": "Kinetic",
+        "href": f"{base}{PREFIX}/page/?{query}",
+        "destination": destination,
+        "url_route": f"kinetic-{destination.replace('_', '-')}",
+    }
+
+
+_APPS: list[Any] = [{"app": LazyApp(), "url_prefix": PREFIX, "name": "Kinetic"}]
+_VIEWS: list[Any] = [
+    _view("dag_run", "dag={DAG_ID}&run={RUN_ID}"),
+    _view("task_instance", "dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}"),
+]
+
+
+class KineticPlugin(AirflowPlugin):
+    """The page and its API."""
+
+    name = "kinetic"
+    fastapi_apps = _APPS
+    external_views = _VIEWS

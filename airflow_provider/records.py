@@ -1,0 +1,140 @@
+"""What a task instance tells of its job: an XCom that the page, a dashboard or a person reads.
+
+Whoever can write XComs could write anything there, so a reader checks that the job is the task's own: its
+id is a function of the task instance (see `identity`), which nobody can make another's job id fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, Self
+
+from airflow_provider.identity import TaskIdentity
+from kinetic_core.errors import ProtocolMismatch
+from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.states import JobStatus
+
+KEY = "kinetic_job"
+"""The XCom's key."""
+_JOB_ID = re.compile(r"job-[0-9a-f]{16}")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LONGEST = 1000
+_MOST_PHASES = 100
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended. `failure_class` is "" for one that succeeded; `attempt` counts from 0."""
+
+    status: JobStatus
+    reason: str
+    message: str
+    failure_class: str
+    attempt: int
+    phases: tuple[Phase, ...]
+
+    @classmethod
+    def of(cls, observation: JobObservation, phases: tuple[Phase, ...]) -> Self:
+        """From the final observation."""
+        failure = observation.failure
+        return cls(
+            status=observation.status,
+            reason=observation.reason,
+            message=observation.message,
+            failure_class="" if failure is None else str(failure.failure_class),
+            attempt=observation.attempt,
+            phases=phases,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, bounded."""
+        return asdict(self) | {
+            "status": self.status.value,
+            "message": self.message[:_LONGEST],
+            "phases": [asdict(each) for each in self.phases[-_MOST_PHASES:]],
+        }
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A task instance's job, and how it ended once it has.
+
+    `run_began`, `generation` and `try_number` are those of the identity the job's id was made from.
+    """
+
+    reference: JobReference
+    run_began: str
+    generation: int
+    try_number: int
+    end: JobEnd | None = None
+
+    @classmethod
+    def of(cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None) -> Self:
+        """The record of a try's job."""
+        return cls(reference, identity.run_began, identity.generation, identity.try_number, end)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON for XCom; no value and no secret is in it."""
+        return {
+            "reference": self.reference.to_dict(),
+            "run_began": self.run_began,
+            "generation": self.generation,
+            "try_number": self.try_number,
+            "end": None if self.end is None else self.end.to_dict(),
+        }
+
+    @classmethod
+    def from_value(cls, value: Any) -> Self | None:
+        """Rebuild from what an XCom holds; None for anything that is no record of this version."""
+        try:
+            reference = JobReference.from_dict(value["reference"])
+            end = value["end"]
+            record = cls(
+                reference=reference,
+                run_began=str(value["run_began"]),
+                generation=int(value["generation"]),
+                try_number=int(value["try_number"]),
+                end=None if end is None else _end(end),
+            )
+        except (TypeError, ValueError, KeyError, ProtocolMismatch):
+            return None
+        return record if _is_sound(reference) else None
+
+    def belongs_to(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
+        """Whether the job is one that this task instance can have started."""
+        identity = TaskIdentity(
+            dag_id, run_id, self.run_began, task_id, map_index, self.generation, self.try_number
+        )
+        digest, job_id = self.reference.spec_digest, self.reference.job_id
+        return any(job_id in (each.job_id(), each.job_id(digest)) for each in identity.siblings())
+
+
+def _end(told: Mapping[str, Any]) -> JobEnd:
+    return JobEnd(
+        status=JobStatus(told["status"]),
+        reason=str(told["reason"]),
+        message=str(told["message"]),
+        failure_class=str(told["failure_class"]),
+        attempt=int(told["attempt"]),
+        phases=tuple(
+            Phase(str(each["name"]), int(each["attempt"]), float(each["began"]), float(each["seconds"]))
+            for each in told["phases"]
+        ),
+    )
+
+
+def _is_sound(reference: JobReference) -> bool:
+    """Whether it can be used in the names of objects and in requests."""
+    texts = [getattr(reference, each.name) for each in fields(reference) if each.type == "str"]
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    try:
+        datetime.fromisoformat(reference.created_at)
+    except ValueError:
+        return False
+    named = _JOB_ID.fullmatch(reference.job_id), _NAMESPACE.fullmatch(reference.namespace)
+    return None not in named

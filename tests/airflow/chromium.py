@@ -1,0 +1,122 @@
+"""A headless Chromium that tests drive through its DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import websocket
+
+_SECONDS = 30.0
+_KEYS = {"ArrowDown": 40, "ArrowUp": 38, "Enter": 13, "Escape": 27, "/": 191}
+
+
+def program() -> str | None:
+    """The Chromium of this machine, None if it has none."""
+    return next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
+
+
+class Tab:
+    """One tab of a browser."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = websocket.create_connection(address, timeout=_SECONDS, suppress_origin=True)
+        self._number = 0
+        self.events: list[dict[str, Any]] = []
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """One command, and its answer."""
+        self._number += 1
+        self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        while True:
+            told = json.loads(self._socket.recv())
+            if told.get("id") != self._number:
+                self.events.append(told)
+                continue
+            if "error" in told:
+                raise RuntimeError(f"{method}: {told['error']['message']}")
+            found: dict[str, Any] = told["result"]
+            return found
+
+    def ask(self, expression: str) -> Any:
+        """The value of an expression in the page, awaited."""
+        told = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in told:
+            raise RuntimeError(f"{expression}: {told['exceptionDetails']}")
+        return told["result"].get("value")
+
+    def until(self, expression: str, seconds: float = 20.0) -> Any:
+        """The first true value of an expression."""
+        give_up = time.monotonic() + seconds
+        while not (value := self.ask(expression)):
+            if time.monotonic() > give_up:
+                raise AssertionError(f"never true within {seconds:g} s: {expression}\n{self.troubles()}")
+            time.sleep(0.05)
+        return value
+
+    def open(self, url: str) -> None:
+        """Go there."""
+        self.events.clear()
+        self.call("Page.navigate", url=url)
+
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        code = _KEYS[key]
+        text = {"Enter": "\r", "/": "/"}.get(key, "")
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, text=text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def colours(self, scheme: str) -> None:
+        """What the system prefers: "dark" or "light"."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def picture(self, path: Path) -> None:
+        """What is seen, as a PNG."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def troubles(self) -> list[str]:
+        """What the browser complained of."""
+        told = []
+        for event in self.events:
+            if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+                told.append(str(event["params"]["entry"]["text"]))
+            if event["method"] == "Runtime.exceptionThrown":
+                told.append(str(event["params"]["exceptionDetails"]))
+        return told
+
+
+@contextmanager
+def tab(home: Path) -> Iterator[Tab]:
+    """A tab of a new browser whose profile is in `home`."""
+    arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
+    arguments += [f"--user-data-dir={home}", "--window-size=1400,900", "--no-first-run", "about:blank"]
+    executable = program()
+    assert executable is not None
+    process = subprocess.Popen([executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        port = _port(home / "DevToolsActivePort", process)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=_SECONDS) as answer:
+            pages = [each for each in json.load(answer) if each["type"] == "page"]
+        yield Tab(pages[0]["webSocketDebuggerUrl"])
+    finally:
+        process.terminate()
+        process.wait(_SECONDS)
+
+
+def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
+    give_up = time.monotonic() + _SECONDS
+    while not (file.exists() and file.read_text().strip()):
+        if process.poll() is not None or time.monotonic() > give_up:
+            raise RuntimeError("Chromium did not start")
+        time.sleep(0.05)
+    return int(file.read_text().split()[0])

@@ -1,0 +1,116 @@
+"""Writes what a run of the page's DAGs would have left: states, records, and a job that is alive.
+
+Run with the settings of the Airflow under test: `python page_seed.py DAG_ID RUN_ID`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from dataclasses import replace
+
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import bindparam, select
+
+from airflow_provider.identity import TaskIdentity
+from airflow_provider.records import KEY, JobEnd, JobRecord
+from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call, prepare, submit
+from kinetic_core.model.job import JobReference
+from kinetic_core.model.states import JobStatus
+
+HTML = "<img src=x onerror='document.title=\"owned\"'>"
+ALIVE, FOREIGN, FORGED = 0, 2, 3
+"""Map indexes: a job that runs, one of another deployment, a record with another task's job."""
+SHAPES = ("tpu-v6e-8", "tpu-v5e-16", "gpu-l4-1")
+
+
+def work(text: str) -> None:
+    print(text)
+    print("epoch 1: loss 0.31", flush=True)
+    while True:
+        time.sleep(1)
+
+
+def started(identity: TaskIdentity) -> JobReference:
+    options = RunOptions.checked(accelerator="tpu-v6e-8", backend="local")
+    return submit(prepare(Call(work, (HTML,), {}), options, job_id=identity.job_id()))
+
+
+def end_of(index: int, chance: random.Random) -> JobEnd:
+    lengths = {
+        "queue": 2,
+        "scheduling": 9,
+        "scale-up": 45,
+        "image": 20,
+        "start": 4,
+        "function": 120,
+        "result": 1,
+    }
+    phases, at = [], 1767225600.0
+    for name, mean in lengths.items():
+        seconds = mean * chance.uniform(0.3, 1.7)
+        phases.append(Phase(name, 0, at, seconds))
+        at += seconds
+    if index % 9 == 4:
+        text = f"ValueError: {HTML} in row {index}"
+        return JobEnd(JobStatus.FAILED, "Failed", text, "user error", 1, tuple(phases))
+    if index % 50 == 7:
+        text = "killed at 31.8 GiB of 32 GiB"
+        return JobEnd(JobStatus.FAILED, "Failed", text, "out of memory", 0, tuple(phases))
+    return JobEnd(JobStatus.SUCCEEDED, "Completed", "the outcome is committed", "", 0, tuple(phases))
+
+
+def record_of(identity: TaskIdentity, template: JobReference, chance: random.Random) -> tuple[str, JobRecord]:
+    """A task instance's state and record."""
+    index = identity.map_index
+    job_id = identity.job_id()
+    own = replace(
+        template,
+        job_id=job_id,
+        k8s_name=f"kinetic-{job_id}",
+        accelerator=SHAPES[index % 3],
+        output_dir="javascript:alert(1)" if index == 5 else f"gs://models/sweep/{index}",
+    )
+    if index in (-1, ALIVE):
+        return "deferred", JobRecord.of(identity, template)
+    if index == FOREIGN:
+        return "deferred", JobRecord.of(identity, replace(own, store_uri="gs://another-deployment"))
+    if index == FORGED:
+        return "success", JobRecord.of(identity, template)
+    end = end_of(index, chance)
+    state = "success" if end.status is JobStatus.SUCCEEDED else "failed"
+    return state, JobRecord.of(identity, own, end)
+
+
+def main(dag_id: str, run_id: str) -> None:
+    chance = random.Random(7)
+    ti, of_run = TaskInstance.__table__, {"dag_id": dag_id, "run_id": run_id}
+    with create_session() as session:
+        run = session.scalars(select(DagRun.id).filter_by(**of_run)).one()
+        indexes = session.scalars(select(TaskInstance.map_index).filter_by(**of_run)).all()
+        of = TaskIdentity(dag_id, run_id, "began", "train", min(indexes), 0, 1)
+        alive = started(of)
+        states, records = [], []
+        for index in sorted(indexes):
+            if index <= 990:  # the others have not begun
+                state, told = record_of(replace(of, map_index=index), alive, chance)
+                states.append({"index": index, "new": state, "label": HTML if index == 1 else None})
+                place = {"dag_run_id": run, "task_id": "train", "map_index": index, **of_run}
+                records.append({**place, "key": KEY, "value": told.to_dict()})
+        mine = ti.update().where(
+            ti.c.dag_id == dag_id, ti.c.run_id == run_id, ti.c.map_index == bindparam("index")
+        )
+        changes = {"state": bindparam("new"), "try_number": 1, "rendered_map_index": bindparam("label")}
+        connection = session.connection()
+        connection.execute(mine.values(**changes), states)
+        connection.execute(XComModel.__table__.insert(), records)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

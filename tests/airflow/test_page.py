@@ -1,0 +1,267 @@
+"""The page in a real Airflow: who may see what, and what a browser shows of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import chromium
+import pytest
+
+pytestmark = pytest.mark.airflow
+HERE = Path(__file__).parent
+PASSWORDS = {"admin": "one", "guest": "two"}
+PICTURES = os.environ.get("KINETIC_TEST_PICTURES")
+"""A directory for screenshots, to be looked at."""
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass
+class Server:
+    """Airflow's API server with a run of each DAG."""
+
+    airflow: Any
+    runs: dict[str, str]
+    tokens: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return str(self.airflow.api.url)
+
+    def get(self, path: str, user: str | None) -> tuple[int, Any]:
+        """The status and the JSON of an answer."""
+        headers = {"Authorization": f"Bearer {self.tokens[user]}"} if user else {}
+        try:
+            with _OPENER.open(
+                urllib.request.Request(f"{self.url}{path}", headers=headers), timeout=60
+            ) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def jobs(self, dag_id: str, user: str | None, query: str = "") -> tuple[int, Any]:
+        return self.get(f"/kinetic/api/dags/{dag_id}/runs/{quote(self.runs[dag_id])}/jobs{query}", user)
+
+    def page(self, dag_id: str, more: str = "") -> str:
+        return f"{self.url}/kinetic/page/?dag={dag_id}&run={quote(self.runs[dag_id], safe='')}{more}"
+
+
+def _post(url: str, body: Any, token: str = "") -> Any:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
+    with _OPENER.open(request, timeout=150) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    from demo_airflow import DemoAirflow
+
+    home = tmp_path_factory.mktemp("page").resolve()
+    (home / "passwords.json").write_text(json.dumps(PASSWORDS))
+    settings = {
+        "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,guest:viewer",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "CORE__AUTH_MANAGER": "limited_auth.LimitedAuthManager",
+    }
+    extra = {f"AIRFLOW__{name}": value for name, value in settings.items()}
+    extra |= {"XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(HERE)}
+    airflow = DemoAirflow(home, HERE / "page_dags", extra=extra)
+    try:
+        for command in (["db", "migrate"], ["dags", "reserialize"]):
+            done = airflow.start_component(command[0], *command[1:])
+            assert done.wait(120) == 0, (airflow.logs / f"{command[0]}.log").read_text()[-2000:]
+            del airflow.processes[command[0]]
+        airflow.start_component("api-server")
+        airflow.until(lambda: "metadatabase" not in airflow.api.unhealthy(), 120, "the API server")
+        tokens = {
+            name: _post(f"{airflow.api.url}/auth/token", {"username": name, "password": password})[
+                "access_token"
+            ]
+            for name, password in PASSWORDS.items()
+        }
+        runs = {}
+        for dag_id in ("sweep", "secret"):
+            url = f"{airflow.api.url}/api/v2/dags/{dag_id}/dagRuns"
+            runs[dag_id] = _post(url, {"logical_date": None}, tokens["admin"])["dag_run_id"]
+            command = [sys.executable, str(HERE / "page_seed.py"), dag_id, runs[dag_id]]
+            subprocess.run(command, env=airflow.environment, check=True, cwd=HERE)
+        yield Server(airflow, runs, tokens)
+    finally:
+        airflow.stop()
+
+
+def test_who_may_see_what(server: Server) -> None:
+    assert server.jobs("sweep", None)[0] == 401
+    assert server.jobs("secret", "guest")[0] == 403
+    for dag_id, user in [("sweep", "guest"), ("sweep", "admin"), ("secret", "admin")]:
+        status, answer = server.jobs(dag_id, user)
+        assert (status, answer["total"] > 0) == (200, True)
+    job_id = server.jobs("secret", "admin")[1]["jobs"][0]["job_id"]
+    for user, expected in [(None, 401), ("guest", 403), ("admin", 200)]:
+        assert server.jobs("secret", user, f"/{job_id}")[0] == expected
+    assert server.jobs("sweep", "guest", f"/{job_id}")[0] == 404  # not by way of a DAG that may be seen
+
+
+def test_a_thousand_jobs_in_pages(server: Server) -> None:
+    began = time.monotonic()
+    _, first = server.jobs("sweep", "admin", "?limit=100")
+    assert time.monotonic() - began < 2
+    assert (len(first["jobs"]), first["total"], first["running"]) == (100, 1000, True)
+    assert sum(first["statuses"].values()) == 1000
+    alive, _, foreign, forged = first["jobs"][:4]
+    assert (alive["status"], alive["phases"][0]["seconds"] >= 0) == ("RUNNING", True)
+    assert (foreign["status"], "gs://another-deployment" in foreign["message"]) == ("UNKNOWN", True)
+    assert forged["status"] == "NO_JOB"
+    assert first["troubles"] == [foreign["message"]]
+    _, last = server.jobs("sweep", "admin", "?limit=100&offset=950")
+    assert [each["map_index"] for each in last["jobs"]] == list(range(950, 1000))
+    assert last["jobs"][-1]["status"] == "NO_JOB"
+    _, some = server.jobs("sweep", "admin", "?reason=out%20of%20memory&text=train")
+    assert {each["reason"] for each in some["jobs"]} == {"out of memory"}
+    _, one = server.jobs("sweep", "admin", "?task_id=train&map_index=0")
+    assert [each["map_index"] for each in one["jobs"]] == [0]
+    assert server.jobs("sweep", "admin", "?limit=100000")[0] == 422
+
+
+def test_airflow_offers_the_page(server: Server) -> None:
+    _, answer = server.get("/api/v2/plugins", "admin")
+    (plugin,) = (each for each in answer["plugins"] if each["name"] == "kinetic")
+    views = {view["destination"]: view["href"] for view in plugin["external_views"]}
+    assert views == {
+        "dag_run": "/kinetic/page/?dag={DAG_ID}&run={RUN_ID}",
+        "task_instance": "/kinetic/page/?dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}",
+    }
+    assert server.get("/api/v2/importErrors", "admin")[1]["total_entries"] == 0
+
+
+@pytest.fixture(scope="module")
+def tab(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Tab]:
+    if chromium.program() is None:
+        pytest.skip("no Chromium here (Debian: apt-get install chromium): the page was not looked at")
+    with chromium.tab(tmp_path_factory.mktemp("chromium")) as opened:
+        opened.call("Network.setCookie", name="_token", value=server.tokens["admin"], url=server.url)
+        yield opened
+
+
+def picture(tab: chromium.Tab, name: str) -> None:
+    if PICTURES:
+        tab.picture(Path(PICTURES, f"{name}.png"))
+
+
+ROWS = "document.querySelectorAll('#jobs tr').length"
+
+
+def test_the_first_rows_are_there_within_a_second(server: Server, tab: chromium.Tab) -> None:
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    tab.open(server.page("sweep"))  # the server has been asked before, as it is while a page is open
+    tab.until(f"{ROWS} === 100")
+    painted = tab.ask("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    answered = tab.ask(
+        "performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/'))[0].responseEnd"
+    )
+    assert max(painted, answered) < 1000
+    assert tab.troubles() == []
+    picture(tab, "airflow-page-light")
+
+
+def test_names_and_logs_are_text(server: Server, tab: chromium.Tab) -> None:
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    assert "<img src=x" in tab.ask("document.querySelectorAll('#jobs button')[1].textContent")
+    tab.ask("document.querySelector('#jobs button').click()")
+    tab.until("document.querySelector('#detail pre')?.textContent.includes('<img src=x')")
+    assert tab.ask("document.querySelectorAll('img, script:not([src])').length") == 0
+    tab.ask("document.querySelectorAll('#jobs button')[5].click()")
+    tab.until("document.querySelector('#detail')?.textContent.includes('javascript:alert(1)')")
+    assert tab.ask("document.querySelectorAll('a[href^=javascript]').length") == 0
+    assert tab.ask("document.title") == "Kinetic jobs"
+    inline = "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+    assert (
+        tab.ask(f"{inline} document.head.append(s); return window.ran; }})()") is None
+    )  # the policy forbids it
+
+
+def test_the_keyboard_does_it_all(server: Server, tab: chromium.Tab) -> None:
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    tab.press("/")
+    assert tab.ask("document.activeElement.name") == "text"
+    tab.ask("document.querySelector('#jobs button').focus()")
+    tab.press("ArrowDown")
+    tab.press("Enter")
+    tab.until("document.activeElement.id === 'detail' && !document.querySelector('#detail').hidden")
+    tab.until("document.querySelector('#detail h2').textContent.includes('train[1]')")
+    tab.until("!document.querySelector('#detail').textContent.includes('loading')")
+    picture(tab, "airflow-page-job")
+    tab.press("Escape")
+    assert tab.ask("document.querySelector('#detail').hidden") is True
+    assert tab.ask("document.activeElement.textContent.startsWith('train[1]')") is True
+
+
+def test_filters_and_pages(server: Server, tab: chromium.Tab) -> None:
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    tab.ask("document.querySelector('[name=on]').click()")
+    tab.until("document.querySelector('#jobs button').textContent.startsWith('train[100]')")
+    choose = "(() => { const s = document.querySelector('[name=reason]'); s.value = 'out of memory';"
+    tab.ask(f"{choose} s.dispatchEvent(new Event('input', {{bubbles: true}})); }})()")
+    tab.until(
+        "[...document.querySelectorAll('#jobs .why')].every((each) => each.textContent === 'out of memory')"
+    )
+    assert tab.ask("document.querySelector('#pager').hidden") is True
+
+
+def test_it_refreshes_while_something_runs(server: Server, tab: chromium.Tab) -> None:
+    tab.open(server.page("sweep", "&task=train&map=0"))
+    tab.until(f"{ROWS} === 1")
+    before = tab.ask("document.querySelector('#jobs').textContent")
+    tab.until(f"document.querySelector('#jobs').textContent !== {json.dumps(before)}")
+
+
+def test_dark_as_airflow_or_the_system_is(server: Server, tab: chromium.Tab) -> None:
+    back = "getComputedStyle(document.body).backgroundColor"
+    dark, light = "rgb(17, 17, 17)", "rgb(255, 255, 255)"
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    for choice, system, expected in [
+        ("null", "dark", dark),
+        ("'light'", "dark", light),
+        ("'dark'", "light", dark),
+    ]:
+        tab.ask(f"{choice} ? localStorage.setItem('theme', {choice}) : localStorage.removeItem('theme')")
+        tab.colours(system)
+        tab.open(server.page("sweep"))
+        tab.until(f"{ROWS} === 100")
+        assert tab.ask(back) == expected
+    picture(tab, "airflow-page-dark")
+    tab.ask("localStorage.removeItem('theme')")
+    tab.colours("light")
+
+
+def test_inside_airflows_own_pages(server: Server, tab: chromium.Tab) -> None:
+    run = quote(server.runs["sweep"], safe="")
+    inside = "document.querySelector('iframe')?.contentDocument?.querySelectorAll('#jobs tr').length"
+    tab.open(f"{server.url}/dags/sweep/runs/{run}/plugin/kinetic-dag-run")
+    tab.until(f"{inside} === 100", 60)
+    picture(tab, "airflow-page-in-airflow")
+    tab.open(f"{server.url}/dags/sweep/runs/{run}/tasks/train/mapped/0/plugin/kinetic-task-instance")
+    tab.until(f"{inside} === 1", 60)
+
+
+def test_who_is_signed_out_is_told(server: Server, tab: chromium.Tab) -> None:
+    tab.call("Network.clearBrowserCookies")
+    tab.open(server.page("sweep"))
+    tab.until("document.querySelector('#troubles')?.textContent.includes('Sign in to Airflow again')")

@@ -1,0 +1,65 @@
+"""What real tasks tell of their jobs: the page's records, and metrics from workers and triggerers alike."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+
+
+def jobs(cases: Any, dag_id: str) -> dict[str, dict[str, Any]]:
+    """The rows of a DAG's run, by task and map index."""
+    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=60) as answer:
+        told = json.loads(answer.read())
+    assert told["troubles"] == []
+    return {f"{each['task_id']}[{each['map_index']}]": each for each in told["jobs"]}
+
+
+def test_the_page_knows_every_job_of_a_run(cases: Any) -> None:
+    assert cases.end("shapes") == "success"
+    rows = jobs(cases, "shapes")
+    assert {"add[0]", "add[1]", "add[2]", "one[-1]", "total[-1]"} <= set(rows)
+    assert "pairs[-1]" not in rows  # no job of ours
+    assert {each["status"] for each in rows.values()} == {"SUCCEEDED"}
+    assert {each["attempts"] for each in rows.values()} == {1}
+    assert all("function" in [phase["name"] for phase in each["phases"]] for each in rows.values())
+
+
+def test_a_deferred_task_and_one_that_failed_tell_the_same_way(cases: Any) -> None:
+    assert cases.end("waiting") == "success"
+    assert {each["status"] for each in jobs(cases, "waiting").values()} == {"SUCCEEDED"}
+    assert cases.end("failing") == "failed"
+    rows = jobs(cases, "failing")
+    assert (rows["builtin[-1]"]["status"], rows["builtin[-1]"]["reason"]) == ("FAILED", "user error")
+    assert rows["builtin[-1]"]["try_number"] == 2
+    assert "no luck" in rows["builtin[-1]"]["message"]
+    assert rows["unpicklable[-1]"]["status"] == "NO_JOB"
+
+
+def test_metrics_come_from_tasks_and_from_the_triggerer(cases: Any) -> None:
+    for dag_id in ("waiting", "failing"):
+        cases.end(dag_id)
+    lines = Path(cases.airflow.home, "metrics").read_text().splitlines()
+    names = {re.split("[, ]", line)[0] for line in lines}
+    assert {
+        "airflow.kinetic.job.submitted",
+        "airflow.kinetic.job.shipped_bytes",
+        "airflow.kinetic.job.finished",
+        "airflow.kinetic.job.phase.duration",
+        "airflow.kinetic.jobs.running",
+    } <= names
+    running = [line for line in lines if ".jobs.running" in line]
+    assert running[-1].endswith(" 0")
+    ends = [line for line in lines if ".job.finished" in line]
+    assert any("dag_id=failing" in line and "failure_class=user_error" in line for line in ends)
+    functions = [line for line in lines if "phase=function" in line and "task_id=count" in line]
+    assert any(float(line.split()[-1]) > 4 for line in functions)

@@ -1,0 +1,122 @@
+"""What is measured is what is documented and what the dashboard shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from airflow_provider import metrics
+from airflow_provider.board import StateBoard
+from airflow_provider.metrics import METRICS, Stats
+from kinetic_core.counting import count, listen
+from kinetic_core.model.job import JobObservation
+from kinetic_core.model.states import JobStatus
+
+ROOT = Path(__file__).parents[2]
+
+
+class Client(ModuleType):
+    """Airflow's stats module, as far as it is used; it keeps what it gets."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.got: list[tuple[Any, ...]] = []
+
+    def incr(self, stat: str, count: int = 1, rate: float = 1, *, tags: dict[str, str]) -> None:
+        self.got.append((stat, count, tags))
+
+    def gauge(
+        self, stat: str, value: int, rate: float = 1, delta: bool = False, *, tags: dict[str, str]
+    ) -> None:
+        self.got.append((stat, value, tags))
+
+    def timing(self, stat: str, dt: Any, *, tags: dict[str, str]) -> None:
+        self.got.append((stat, dt.total_seconds(), tags))
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    sys.modules["a_stats_module"] = Client("a_stats_module")
+    yield sys.modules["a_stats_module"]  # type: ignore[misc]
+    del sys.modules["a_stats_module"]
+
+
+def test_the_page_about_metrics_lists_them_all() -> None:
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(\S+)` \| (\w+) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    told = [(name, kind, tuple(re.findall(r"`(\w+)`", tags)), meaning) for name, kind, tags, meaning in rows]
+    assert told == [(each.name, each.kind, each.tags, each.meaning) for each in METRICS]
+
+
+def test_the_dashboard_shows_them_all_and_nothing_else() -> None:
+    panels = json.loads((ROOT / "dashboards" / "kinetic.json").read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    used = {name for expr in asked for name in re.findall(r"airflow_(kinetic_[a-z_]+)", expr)}
+    known = {each.name.replace(".", "_"): each for each in METRICS}
+    bare = {re.sub(r"(_milliseconds)?_(sum|count|total)$", "", name) for name in used}
+    assert bare == set(known)
+    tags = {each for expr in asked for by in re.findall(r"by \(([\w, ]+)\)", expr) for each in by.split(", ")}
+    assert tags <= {tag for each in METRICS for tag in each.tags}
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda each: each.name)
+def test_names_are_as_airflow_wants_them(metric: metrics.Metric) -> None:
+    assert re.fullmatch(r"kinetic(\.[a-z_]+)+", metric.name)
+    assert len(f"airflow.{metric.name}") <= 63
+
+
+def test_each_kind_goes_its_way(client: Client) -> None:
+    stats = Stats("a_stats_module")
+    stats.count(metrics.SHIPPED, {"dag_id": "d"}, 1000)
+    stats.count(metrics.FENCED, {"dag_id": "d"}, 0)
+    stats.set(metrics.RUNNING, {"hostname": "h"}, 0)
+    stats.time(metrics.PHASE, {"phase": "image"}, 2.5)
+    assert client.got == [
+        ("kinetic.job.shipped_bytes", 1000, {"dag_id": "d"}),
+        ("kinetic.jobs.running", 0, {"hostname": "h"}),
+        ("kinetic.job.phase.duration", 2.5, {"phase": "image"}),
+    ]
+
+
+def test_the_gauges_follow_the_jobs(client: Client) -> None:
+    board = StateBoard(Stats("a_stats_module"), lambda: "h")
+
+    def waits(reason: str) -> JobObservation:
+        return JobObservation(JobStatus.PENDING, reason)
+
+    board.seen("a", waits("Unschedulable"))
+    board.seen("b", waits("Unschedulable"))
+    board.seen("b", waits("Unschedulable"))
+    board.seen("a", JobObservation(JobStatus.RUNNING, "Running"))
+    board.seen("a", JobObservation(JobStatus.SUCCEEDED))
+    board.gone("b")
+    board.gone("b")
+    told = [(name.rpartition(".")[2], value, tags.get("reason")) for name, value, tags in client.got]
+    assert told == [
+        ("waiting", 1, "Unschedulable"),
+        ("waiting", 2, "Unschedulable"),
+        ("waiting", 1, "Unschedulable"),
+        ("running", 1, None),
+        ("running", 0, None),
+        ("waiting", 0, "Unschedulable"),
+    ]
+    assert {tags["hostname"] for _, _, tags in client.got} == {"h"}
+
+
+def test_who_listens_is_told_once() -> None:
+    told: list[Any] = []
+
+    def listener(event: str, kinds: Any) -> None:
+        told.append((event, kinds))
+
+    listen(listener)
+    listen(listener)
+    count("tests.only", kind="Job")
+    assert told == [("tests.only", {"kind": "Job"})]

@@ -1,0 +1,79 @@
+"""What a task says of its job: it survives XCom, and nobody else's job passes for the task's own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider.records import JobEnd, JobRecord
+from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.model.job import JobObservation
+from kinetic_core.model.states import JobStatus
+from tests.airflow_provider.records_of_jobs import DAG, RUN, ended, identity, record, reference
+
+
+@pytest.mark.parametrize("end", [None, ended(), ended(JobStatus.FAILED, "user error")])
+def test_a_record_survives_json(end: JobEnd | None) -> None:
+    told = record(3, end)
+    assert JobRecord.from_value(json.loads(json.dumps(told.to_dict()))) == told
+
+
+def test_what_is_told_of_an_end_is_bounded() -> None:
+    seen = JobObservation(JobStatus.FAILED, "Failed", "x" * 100_000, attempt=2)
+    end = JobEnd.of(seen, tuple(Phase("queue", n, float(n), 1.0) for n in range(10_000)))
+    assert len(json.dumps(record(end=end).to_dict())) < 15_000
+
+
+def test_a_job_belongs_to_its_own_task_instance_only() -> None:
+    told = record(3)
+    assert told.belongs_to(DAG, RUN, "train", 3)
+    for other in [
+        ("other", RUN, "train", 3),
+        (DAG, "other", "train", 3),
+        (DAG, RUN, "x", 3),
+        (DAG, RUN, "train", 4),
+    ]:
+        assert not told.belongs_to(*other)
+
+
+def test_an_adopted_job_and_one_of_a_changed_call_belong_to_it_too() -> None:
+    first, third = identity(try_number=1), identity(try_number=3)
+    for job_id in (first.job_id(), third.job_id("d1")):
+        assert JobRecord.of(third, reference(job_id)).belongs_to(DAG, RUN, "train", -1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"job_id": "../../secret"},
+        {"job_id": "job-0123456789abcdef\n"},
+        {"namespace": "a/b"},
+        {"namespace": 5},
+        {"created_at": "yesterday"},
+        {"store_uri": None},
+        {"protocol": 99},
+        {"accelerator": ["x"]},
+    ],
+)
+def test_a_reference_that_cannot_be_used_makes_no_record(change: dict[str, Any]) -> None:
+    value = record().to_dict()
+    assert JobRecord.from_value(value) is not None
+    assert JobRecord.from_value(value | {"reference": value["reference"] | change}) is None
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [], {}, {"reference": {}}, {"reference": None}])
+def test_other_values_are_no_records(value: Any) -> None:
+    assert JobRecord.from_value(value) is None
+
+
+@pytest.mark.parametrize("change", [{"status": "FINE"}, {"phases": [{"name": "queue"}]}, {"attempt": "x"}])
+def test_an_end_that_makes_no_sense_makes_no_record(change: dict[str, Any]) -> None:
+    value = record(end=ended()).to_dict()
+    assert JobRecord.from_value(value | {"end": value["end"] | change}) is None
+
+
+def test_a_try_number_beyond_reason_costs_nothing() -> None:
+    assert not replace(record(), try_number=10**12, generation=1).belongs_to(DAG, RUN, "train", -1)
