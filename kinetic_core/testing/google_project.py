@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -45,10 +46,10 @@ class FakeProject:
         self._operations: dict[str, tuple[int, Json]] = {}
         self._failed: dict[str, Json] = {}
         self._now = 0
+        self._lock = threading.Lock()
 
     def ask(self, method: str, url: str, body: Any = None) -> Answer:
         """Status and JSON of an answer. Raises OSError where there is none."""
-        self._now += 1
         split = urlsplit(url)
         content = json.dumps(body).encode() if body is not None else b""
         fault = self.faults.take(
@@ -58,7 +59,10 @@ class FakeProject:
             return _error(fault.status, "scripted fault")
         if fault is not None and fault.act is Act.DROP:
             raise ConnectionResetError("scripted: dropped")
-        answer = self._answer(method, split.netloc, unquote(split.path), parse_qs(split.query), body or {})
+        with self._lock:
+            answer = self._answer(
+                method, split.netloc, unquote(split.path), parse_qs(split.query), body or {}
+            )
         if fault is not None and fault.act is Act.LOSE_REPLY:
             raise ConnectionResetError("scripted: the reply is lost")
         return answer
@@ -68,6 +72,7 @@ class FakeProject:
         self.objects.pop(bucket, None)
 
     def _answer(self, method: str, host: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
+        self._now += 1
         service = host.partition(".")[0]
         path = re.sub(r"^/(?:(?:storage|compute)/)?v1/", "", path)
         always = ("serviceusage", "cloudresourcemanager")
