@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import ClusterError, ConfigurationError, InvalidRequest
+from kinetic_core.errors import ClusterError, ConfigurationError, InvalidRequest, StoreError
 from kinetic_core.lifecycle.backends import named_cluster
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import (
@@ -30,6 +31,7 @@ from kinetic_core.provision.state import look
 from kinetic_core.provision.wanted import Wanted, WantedNamespace, check
 from kinetic_core.storage.gcs import GcsObjectStore
 
+_A_PAGE = 1000
 Choose = Callable[[Wanted, str], Sequence[Resource]]
 
 
@@ -58,7 +60,12 @@ def open_cloud(settings: Settings) -> Cloud:
 
     def empty(bucket: str) -> None:
         store = GcsObjectStore(bucket, project=settings.project, emulator=settings.storage_emulator_host)
-        store.delete_all("")
+        before: list[str] = []
+        while names := [info.name for info in islice(store.list(""), _A_PAGE)]:
+            if names == before:
+                raise StoreError(f"gs://{bucket}/{names[0]} cannot be deleted: look at your permissions")
+            store.delete_many(names)
+            before = names
 
     parent = f"projects/{settings.project}/locations/{settings.zone}"
     return Cloud(parent, lambda: ClusterApi(target, patience=0.0), empty)

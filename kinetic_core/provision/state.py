@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.errors import ClusterError, ConfigurationError
 from kinetic_core.model.accelerators import known_accelerators
 from kinetic_core.provision.cloud import Cloud
@@ -151,7 +152,7 @@ def _inside(cloud: Cloud) -> tuple[tuple[str, ...], tuple[str, ...]]:
         listed = cloud.cluster.list("Namespace", "", {"labelSelector": "kinetic=true"})
         names = tuple(str(item["metadata"]["name"]) for item in listed["items"])
         jobs = [
-            f"{name}/{job['metadata']['name']}"
+            f"{name}/{job['metadata']['labels'].get(JOB_ID, job['metadata']['name'])}"
             for name in names
             for job in cloud.cluster.list("Job", name, {"labelSelector": "app=kinetic"})["items"]
             if (job.get("status") or {}).get("active")

@@ -225,7 +225,8 @@ class FakeProject:
         policy = self.policies.setdefault(owner, {"version": 1, "etag": "0", "bindings": []})
         if new is not None:
             if new.get("etag") != policy["etag"]:
-                return _error(409, "There were concurrent policy changes.", "ABORTED")
+                status = 412 if owner.startswith("b/") else 409
+                return _error(status, "There were concurrent policy changes.", "ABORTED")
             policy = self.policies[owner] = {**new, "etag": str(next(self._numbers))}
         return 200, policy
 
