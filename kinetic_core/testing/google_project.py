@@ -158,10 +158,14 @@ class FakeProject:
             return 200, {"name": name, "operationType": "X", "status": status, **self._failed.get(name, {})}
         if method == "GET":
             return self._clusters(path)
-        if self._operations:
-            return _error(400, "Cluster is running incompatible operation 1.", "FAILED_PRECONDITION")
         if method == "POST" and path.endswith("/clusters"):
             return self._make_cluster(path, body["cluster"])
+        cluster = re.match(r".*/clusters/[^/:]+", path)
+        if any(
+            f"{work['path']}/".startswith(f"{cluster and cluster[0]}/")
+            for _, work in self._operations.values()
+        ):
+            return _error(400, "Cluster is running incompatible operation 1.", "FAILED_PRECONDITION")
         if method == "POST" and path.endswith("/nodePools"):
             return self._make_pool(path, body["nodePool"])
         path, _, _ = path.partition(":")

@@ -40,3 +40,9 @@ def worlds(_cluster: tuple[FakeCluster, Path]) -> Callable[[], World]:
 @pytest.fixture
 def world(worlds: Callable[[], World]) -> World:
     return worlds()
+
+
+@pytest.fixture(autouse=True)
+def _no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of these tests are answered in memory, by the services' own names."""
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
