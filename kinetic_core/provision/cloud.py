@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,12 +64,23 @@ class Cloud:
 
     @cached_property
     def cluster(self) -> ClusterApi:
-        """The cluster's own API."""
         return self.kubernetes()
+
+    def items(self, kind: str, namespace: str, selector: str) -> list[Json]:
+        """The objects of the cluster with these labels.
+
+        Raises CloudError, ConfigurationError where there is no cluster.
+        """
+
+        def listed() -> list[Json]:
+            with _told():
+                return list(self.cluster.list(kind, namespace, {"labelSelector": selector})["items"])
+
+        return self.service("container").patiently(listed)
 
     def _kubernetes(self, request: Request) -> Json | None:
         kind, namespace, name = request.path.split("/")
-        try:
+        with _told():
             if request.method == "POST":
                 return self.cluster.create(kind, namespace, request.body or {})
             if request.method == "PATCH":
@@ -77,9 +89,6 @@ class Cloud:
                 self.cluster.delete(kind, namespace, name)
                 return None
             return self.cluster.get(kind, namespace, name)
-        except ClusterError as exc:
-            failure = CloudUnreachable if exc.is_passing else CloudError
-            raise failure(str(exc), exc.status or 0) from exc
 
     def _wait(self, service: str, answer: Json) -> None:
         """Until a long operation is done; an answer that is none of one is complete already."""
@@ -98,6 +107,16 @@ class Cloud:
             answer = self.service(service).get(path) or {"done": True}
         if failure := answer.get("error"):
             raise _failed(failure)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The cluster's errors as the cloud's."""
+    try:
+        yield
+    except ClusterError as exc:
+        failure = CloudUnreachable if exc.is_passing else CloudError
+        raise failure(str(exc), exc.status or 0) from exc
 
 
 def _failed(failure: dict[str, Any]) -> CloudError:

@@ -67,6 +67,8 @@ class Found:
     missing_permissions: tuple[str, ...] = ()
     missing_machines: Mapping[str, str] = field(default_factory=dict)
     """Machine type to the zone that has none."""
+    small_quotas: tuple[str, ...] = ()
+    """Quotas that are too small for one machine of a pool, in words."""
 
 
 def resources(wanted: Wanted, number: str) -> tuple[Resource, ...]:
@@ -147,6 +149,10 @@ def problems(steps: Sequence[Step], found: Found, wanted: Wanted) -> None:
         f"{zone} has no machines {machine}: choose another --zone; gcloud compute machine-types list "
         f"--filter=name={machine} lists the zones that have them"
         for machine, zone in found.missing_machines.items()
+    ]
+    told += [
+        f"{quota}: ask for more at https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
+        for quota in found.small_quotas
     ]
     if told:
         raise ConfigurationError("nothing has been changed: " + "; ".join(told))

@@ -8,7 +8,7 @@ from itertools import islice
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import ClusterError, ConfigurationError, InvalidRequest, StoreError
+from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreError
 from kinetic_core.lifecycle.backends import named_cluster
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import (
@@ -26,8 +26,8 @@ from kinetic_core.provision.plan import (
 )
 from kinetic_core.provision.pools import Pool
 from kinetic_core.provision.reading import project_number, read
-from kinetic_core.provision.resources import Json, Resource
-from kinetic_core.provision.state import look
+from kinetic_core.provision.resources import Resource
+from kinetic_core.provision.state import look, made_namespaces
 from kinetic_core.provision.wanted import Wanted, WantedNamespace, check
 from kinetic_core.storage.gcs import GcsObjectStore
 
@@ -42,6 +42,8 @@ class Prepared:
     wanted: Wanted
     found: Found
     steps: tuple[Step, ...]
+    silent: bool = False
+    """Whether the cluster does not answer, so that nobody knows what is in it."""
 
     @property
     def remains(self) -> list[str]:
@@ -51,6 +53,8 @@ class Prepared:
             for step in self.steps
             if step.action is Action.LEAVE
         ]
+        if self.silent:
+            left.append("disks and addresses of jobs, if there are any: the cluster does not answer")
         return [*left, f"the APIs enabled in {self.wanted.project}"]
 
 
@@ -110,17 +114,19 @@ def prepare_down(cloud: Cloud, wanted: Wanted) -> Prepared:
 
     Raises ConfigurationError where the cluster is somewhere else.
     """
-    return _prepare_removal(cloud, with_namespaces(cloud, wanted), lambda one, _: down_resources(one))
+    names, silent = _namespaces(cloud)
+    wanted = replace(wanted, namespaces=tuple(map(WantedNamespace, names)))
+    return replace(_prepare_removal(cloud, wanted, lambda one, _: down_resources(one)), silent=silent)
 
 
-def with_namespaces(cloud: Cloud, wanted: Wanted) -> Wanted:
-    """With the namespaces that were made here, as far as the cluster says so; none where it is not there."""
+def _namespaces(cloud: Cloud) -> tuple[tuple[str, ...], bool]:
+    """The namespaces that were made here, and whether the cluster does not say."""
     try:
-        listed: Json = cloud.cluster.list("Namespace", "", {"labelSelector": "kinetic=true"})
-    except (ClusterError, ConfigurationError):  # no cluster, or one that does not answer: nothing to look at
-        return replace(wanted, namespaces=())
-    names = [item["metadata"]["name"] for item in listed["items"]]
-    return replace(wanted, namespaces=tuple(map(WantedNamespace, names)))
+        return made_namespaces(cloud), False
+    except ConfigurationError:  # there is no cluster
+        return (), False
+    except CloudError:  # it goes all the same, and with it what nobody can look at
+        return (), True
 
 
 def _prepare(cloud: Cloud, wanted: Wanted, choose: Choose) -> Prepared:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kinetic_core.errors import CloudError, ConfigurationError
+from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.plan import Found
@@ -66,6 +67,7 @@ def read(
         looked = list(pool.map(lambda each: _look(cloud, each, here, answers_kubernetes), resources))
         missing = pool.submit(_missing_permissions, cloud, wanted.project) if creating else None
         machines = pool.submit(_missing_machines, cloud, wanted, resources) if creating else None
+        quotas = pool.submit(_small_quotas, cloud, wanted, resources) if creating else None
     return Found(
         number,
         dict(zip(map(str, resources), looked, strict=True)),
@@ -73,6 +75,7 @@ def read(
         tuple((here or {}).get("nodePools") or ()),
         missing.result() if missing else (),
         machines.result() if machines else {},
+        quotas.result() if quotas else (),
     )
 
 
@@ -108,6 +111,32 @@ def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource
         for zone in pool.zones or (() if wanted.regional else (wanted.location,))
     }
     return {machine: zone for machine, zone in sorted(places) if _lacks(cloud, wanted.project, zone, machine)}
+
+
+def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> tuple[str, ...]:
+    """GPU quotas of the region, as far as Compute Engine lists them; TPUs are not among these.
+
+    Their names: "GPU quota" in Compute Engine's documentation.
+    """
+    gpus = [each.pool.accelerator for each in resources if isinstance(each, NodePool)]
+    needs = {_metric(gpu): gpu.chips_per_host for gpu in gpus if gpu.kind == "gpu"}
+    if not needs:
+        return ()
+    try:
+        region = cloud.service("compute").send("GET", f"projects/{wanted.project}/regions/{wanted.region}")
+    except CloudError:
+        return ()
+    limits = {quota["metric"]: quota["limit"] for quota in region.get("quotas", ())}
+    return tuple(
+        f"quota {metric} in {wanted.region} is {limits[metric]:g}, and one machine has {count}"
+        for metric, count in needs.items()
+        if limits.get(metric, count) < count
+    )
+
+
+def _metric(gpu: Accelerator) -> str:
+    name = str(gpu.label).upper().replace("-", "_").replace("_TESLA", "")
+    return f"{'PREEMPTIBLE_' if gpu.spot else ''}{name}_GPUS"
 
 
 def _lacks(cloud: Cloud, project: str, zone: str, machine: str) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kinetic_core.cluster.informer import SELECTOR
 from kinetic_core.cluster.names import JOB_ID
-from kinetic_core.errors import ClusterError, ConfigurationError
+from kinetic_core.errors import CloudError, ConfigurationError
 from kinetic_core.model.accelerators import known_accelerators
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.pools import pool_is_mine
@@ -149,17 +150,21 @@ def _terms(config: Mapping[str, Any]) -> str:
 def _inside(cloud: Cloud) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The namespaces made here and the jobs that run in them; none where the cluster does not say."""
     try:
-        listed = cloud.cluster.list("Namespace", "", {"labelSelector": "kinetic=true"})
-        names = tuple(str(item["metadata"]["name"]) for item in listed["items"])
+        names = made_namespaces(cloud)
         jobs = [
             f"{name}/{job['metadata']['labels'].get(JOB_ID, job['metadata']['name'])}"
             for name in names
-            for job in cloud.cluster.list("Job", name, {"labelSelector": "app=kinetic"})["items"]
+            for job in cloud.items("Job", name, SELECTOR)
             if (job.get("status") or {}).get("active")
         ]
-    except (ClusterError, ConfigurationError):
+    except (CloudError, ConfigurationError):
         return (), ()
     return names, tuple(jobs)
+
+
+def made_namespaces(cloud: Cloud) -> tuple[str, ...]:
+    """The namespaces made here. Raises CloudError, ConfigurationError where there is no cluster."""
+    return tuple(str(item["metadata"]["name"]) for item in cloud.items("Namespace", "", "kinetic=true"))
 
 
 def _outputs(cloud: Cloud, wanted: Wanted, namespace: str) -> int:

@@ -34,6 +34,8 @@ class FakeProject:
         self.enabled: set[str] = set()
         self.refused: set[str] = set()
         """Permissions that the caller lacks."""
+        self.quotas: dict[str, float] = {}
+        """Limits of Compute Engine's quotas in every region, by metric."""
         self.resources: dict[str, Json] = {}
         """By path: clusters, pools, accounts, repositories, and buckets as `b/NAME`."""
         self.policies: dict[str, Json] = {}
@@ -104,6 +106,8 @@ class FakeProject:
 
     def _compute(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         del method, query, body
+        if "/regions/" in path:
+            return 200, {"quotas": [{"metric": name, "limit": limit} for name, limit in self.quotas.items()]}
         machine = path.rpartition("/")[2]
         return (
             (200, {"name": machine})

@@ -134,6 +134,8 @@ def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Cont
     assert pools == {"default-pool": 3, "gpu-t4-1": 3}
     wrong = kinetic("pool", "add", "-a", "gpu-l4", "--zone", "us-east1-b", "--yes")
     assert (wrong.code, "give --zone us-central1-a" in wrong.err) == (2, True)
+    refused = kinetic("up", "--project", "forbidden", "--yes")
+    assert (refused.code, "project forbidden may not be used" in refused.err) == (2, True)
     for verb in ("add", "remove"):
         done = kinetic("namespace", verb, f"{place['NAMESPACE']}-two", "--yes")
         assert done.code == 0, done.err

@@ -69,3 +69,25 @@ def test_another_run_is_waited_for(world: World) -> None:
     actions = {str(step.resource): step.action for step in world.up().steps}
     assert actions["cluster training"] == "wait"
     assert world.mutations().count("POST /v1/projects/my-project/locations/us-central1-a/clusters") == 1
+
+
+def test_ctrl_c_says_that_the_same_command_continues(world: World) -> None:
+    cloud = world.cloud
+    prepared = prepare_up(cloud, WANTED)
+    cloud.sleep = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        apply(cloud, prepared.steps, prepared.found, world.said.append)
+    assert "interrupted at: change APIs my-project" in world.said[-1]
+    assert {step.acts for step in prepare_up(world.cloud, WANTED).steps} == {True, False}
+
+
+def interrupted(_seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_cluster_that_does_not_answer_can_be_removed(world: World) -> None:
+    world.up()
+    world.cluster.faults.answer("/api/v1/namespaces", 503, times=None)
+    prepared = world.down()
+    assert "disks and addresses of jobs" in " ".join(prepared.remains)
+    assert world.project.resources == {}

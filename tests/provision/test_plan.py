@@ -146,11 +146,13 @@ def test_what_others_made_is_neither_changed_nor_removed(world: World) -> None:
 def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
     world.project.enabled |= {"compute.googleapis.com"}
     world.project.machines = {"g2-standard-4"}
+    world.project.quotas = {"NVIDIA_L4_GPUS": 0.0}
     world.project.refused = {"container.clusters.create"}
     with pytest.raises(ConfigurationError) as refused:
         world.up()
     assert "you lack container.clusters.create in my-project: gcloud projects" in str(refused.value)
     assert "us-central1-a has no machines ct5lp-hightpu-4t" in str(refused.value)
+    assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine has 1: ask for" in str(refused.value)
     assert world.mutations() == []
     with pytest.raises(ConfigurationError, match="project other-project may not be used"):
         world.up(replace(WANTED, project="other-project"))
