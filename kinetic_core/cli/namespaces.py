@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from kinetic_core.cli.plans import answer, carry_out, cloud_of, named_project
+from kinetic_core.cli.plans import answer, carry_out, named_project
 from kinetic_core.cli.provisioning import Members, Plan, Yes
 from kinetic_core.cli.root import namespace_app
 from kinetic_core.cli.session import Session, verb
-from kinetic_core.provision.prepare import prepare_namespace_removal, prepare_namespaces
+from kinetic_core.provision.prepare import open_cloud, prepare_namespace_removal, prepare_namespaces
 from kinetic_core.provision.wanted import Wanted, WantedNamespace
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the namespace")]
@@ -26,7 +26,7 @@ def add(session: Session, name: Name, member: Members = None, plan: Plan = False
     settings = named_project()
     spaces = (WantedNamespace(name, tuple(member or ())),)
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=spaces)
-    cloud = cloud_of(settings)
+    cloud = open_cloud(settings)
     prepared = prepare_namespaces(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
     if session.output.as_json:
@@ -40,7 +40,7 @@ def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -
     """Remove what was made of a namespace, with the jobs in it. What they stored stays until it is old."""
     settings = named_project()
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=(WantedNamespace(name),))
-    cloud = cloud_of(settings)
+    cloud = open_cloud(settings)
     prepared = prepare_namespace_removal(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
     if session.output.as_json:

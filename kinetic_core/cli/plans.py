@@ -14,7 +14,7 @@ from kinetic_core.errors import InvalidRequest
 from kinetic_core.provision.applying import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
-from kinetic_core.provision.prepare import Prepared, open_cloud
+from kinetic_core.provision.prepare import Prepared
 
 
 def named_project() -> Settings:
@@ -23,11 +23,6 @@ def named_project() -> Settings:
     if not settings.project:
         raise InvalidRequest("which project? --project, KINETIC_PROJECT or a profile says it")
     return settings
-
-
-def cloud_of(settings: Settings) -> Cloud:
-    """The way to the cluster of the settings."""
-    return open_cloud(settings)
 
 
 def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: bool, yes: bool) -> bool:

@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
-from kinetic_core.cli.plans import answer, carry_out, cloud_of, named_project
+from kinetic_core.cli.plans import answer, carry_out, named_project
 from kinetic_core.cli.provisioning import POOL_COLUMNS, Plan, Yes
 from kinetic_core.cli.root import pool_app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.provision.prepare import Prepared, prepare_pool_removal, prepare_pool_sizes, prepare_pools
+from kinetic_core.provision.prepare import (
+    Prepared,
+    open_cloud,
+    prepare_pool_removal,
+    prepare_pool_sizes,
+    prepare_pools,
+)
 from kinetic_core.provision.state import look
 from kinetic_core.provision.wanted import Wanted, WantedPool, wanted_pool
 
@@ -64,7 +70,7 @@ def add(
     )
     settings = named_project()
     wanted = _with_pools(settings, *_slices(pool, slices))
-    _finish(session, "pool.add", settings, prepare_pools(cloud_of(settings), wanted), plan=plan, yes=yes)
+    _finish(session, "pool.add", settings, prepare_pools(open_cloud(settings), wanted), plan=plan, yes=yes)
 
 
 @verb(pool_app, "update", examples=["kinetic pool update tpu-v5e-4-spot --max-nodes 20"])
@@ -80,7 +86,7 @@ def update(
     if min_nodes is None and max_nodes is None:
         raise InvalidRequest("what is to change? --min-nodes, --max-nodes")
     settings = named_project()
-    cloud = cloud_of(settings)
+    cloud = open_cloud(settings)
     prepared = prepare_pool_sizes(cloud, _with_pools(settings), name, min_nodes, max_nodes)
     _finish(session, "pool.update", settings, prepared, plan=plan, yes=yes)
 
@@ -89,7 +95,7 @@ def update(
 def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -> None:
     """Remove a pool; jobs that run on it are interrupted."""
     settings = named_project()
-    cloud = cloud_of(settings)
+    cloud = open_cloud(settings)
     prepared = prepare_pool_removal(cloud, _with_pools(settings), name)
     _finish(session, "pool.remove", settings, prepared, plan=plan, yes=yes)
 
@@ -98,7 +104,7 @@ def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -
 def list_pools(session: Session) -> None:
     """List the cluster's pools, whoever made them."""
     settings = named_project()
-    state = look(cloud_of(settings), _with_pools(settings))
+    state = look(open_cloud(settings), _with_pools(settings))
     if session.output.as_json:
         session.output.json("pool.list", {"pools": state.fields()["pools"]})
         return
@@ -122,6 +128,6 @@ def _slices(pool: WantedPool, count: int) -> list[WantedPool]:
 def _finish(
     session: Session, schema: str, settings: Settings, prepared: Prepared, *, plan: bool, yes: bool
 ) -> None:
-    done = carry_out(session, cloud_of(settings), prepared, only_plan=plan, yes=yes)
+    done = carry_out(session, open_cloud(settings), prepared, only_plan=plan, yes=yes)
     if session.output.as_json:
         session.output.json(schema, answer(prepared, done=done))

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kinetic_core.cli.plans import answer, carry_out, cloud_of, named_project
+from kinetic_core.cli.plans import answer, carry_out, named_project
 from kinetic_core.cli.provisioned_profiles import forget_profiles, keep_profile
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.provision.prepare import prepare_down, prepare_up
+from kinetic_core.provision.prepare import open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.reading import clusters
 from kinetic_core.provision.resources import Json
 from kinetic_core.provision.state import look
@@ -96,7 +96,7 @@ def _up(
     yes: bool,
     schema: str = "up",
 ) -> None:
-    cloud = cloud_of(settings)
+    cloud = open_cloud(settings)
     prepared = prepare_up(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
     profile = keep_profile(settings, profile_name or wanted.cluster) if done else None
@@ -131,7 +131,7 @@ def down(
 ) -> None:
     """Remove a cluster and all that was made for it, with its jobs and what they stored."""
     settings = named_project()
-    cloud = cloud_of(settings)
+    cloud = open_cloud(settings)
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=())
     prepared = prepare_down(cloud, wanted)
     state = look(cloud, prepared.wanted)
@@ -162,7 +162,7 @@ def _ask_for_the_name(session: Session, cluster: str) -> None:
 def status(session: Session) -> None:
     """Show a cluster, its pools and its namespaces, as the cloud has them."""
     settings = named_project()
-    state = look(cloud_of(settings), Wanted(settings.project, settings.zone, settings.cluster))
+    state = look(open_cloud(settings), Wanted(settings.project, settings.zone, settings.cluster))
     if session.output.as_json:
         session.output.json("status", state.fields())
         return
@@ -203,7 +203,7 @@ def _to_join(settings: Settings) -> Json | None:
     named = {key for key in ("zone", "cluster") if settings.origin(key) != "default"}
     found = [
         each
-        for each in clusters(cloud_of(settings), settings.project)
+        for each in clusters(open_cloud(settings), settings.project)
         if ("cluster" in named or (each.get("resourceLabels") or {}).get("kinetic"))
         and ("cluster" not in named or each["name"] == settings.cluster)
         and ("zone" not in named or each.get("location") == settings.zone)
