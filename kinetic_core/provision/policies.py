@@ -43,11 +43,17 @@ class Grant:
             if _same(binding, self)
         )
 
+    def is_left_in(self, policy: Found) -> bool:
+        """Whether it is there, or anybody's with its prefix."""
+        same = [binding for binding in policy.get("bindings", ()) if _same(binding, self)]
+        return any(self.prefix or self.member in binding.get("members", ()) for binding in same)
+
 
 @dataclass(frozen=True)
 class Policy(Resource):
     """Grants in one policy. Those of others in it are kept, and its etag makes a change to another version of
-    it fail, to be made again. With `absent`, the grants are to be taken away.
+    it fail, to be made again. With `absent`, the grants are to be taken away, and with one that has a prefix
+    everybody's on that prefix.
     """
 
     kind = "grants on"
@@ -67,7 +73,8 @@ class Policy(Resource):
         return self.getting
 
     def differences(self, found: Found) -> tuple[str, ...]:
-        wrong = [grant for grant in self.grants if grant.is_in(found) == self.absent]
+        there = Grant.is_left_in if self.absent else Grant.is_in
+        wrong = [grant for grant in self.grants if there(grant, found) == self.absent]
         word = "no " if self.absent else ""
         return tuple(f"{word}{grant.role} for {_short(grant.member)}" for grant in wrong)
 
@@ -156,8 +163,9 @@ def _changed(policy: Found, grants: tuple[Grant, ...], absent: bool) -> Json:
     for grant in grants:
         same = next((binding for binding in bindings if _same(binding, grant)), None)
         if absent:
-            if same is not None and grant.member in same["members"]:
-                same["members"].remove(grant.member)
+            if same is not None:
+                kept = [] if grant.prefix else [one for one in same["members"] if one != grant.member]
+                same["members"] = kept
         elif same is None:
             condition = grant.condition()
             extra = {"condition": condition} if condition else {}
@@ -175,4 +183,6 @@ def _same(binding: Found, grant: Grant) -> bool:
 
 
 def _short(member: str) -> str:
+    if member.startswith("serviceAccount:"):
+        return member.removeprefix("serviceAccount:").partition("@")[0]
     return member.rpartition("/subject/")[2]

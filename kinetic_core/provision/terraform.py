@@ -50,7 +50,7 @@ def document(wanted: Wanted) -> Json:
             "google_storage_bucket": {use: _bucket(wanted, use) for use in ("jobs", "builds")},
             **_grants(wanted),
             "google_container_cluster": {"cluster": _cluster(wanted)},
-            **({"google_container_node_pool": _pools(wanted)} if wanted.pools else {}),
+            **({} if wanted.autopilot else {"google_container_node_pool": _pools(wanted)}),
         },
     }
 
@@ -161,22 +161,28 @@ def _cluster(wanted: Wanted) -> Json:
             "enable_autopilot": True,
             "cluster_autoscaling": {"auto_provisioning_defaults": defaults},
         }
-    (pool,) = body["nodePools"]
     return cluster | {
+        "initial_node_count": 1,
+        "remove_default_node_pool": True,  # pools that are written inside a cluster exclude all others
         "workload_identity_config": {"workload_pool": body["workloadIdentityConfig"]["workloadPool"]},
         "addons_config": {"gcs_fuse_csi_driver_config": {"enabled": True}},
         "cluster_autoscaling": {"enabled": False, "autoscaling_profile": "OPTIMIZE_UTILIZATION"},
-        "node_pool": {
-            "name": pool["name"],
-            "initial_node_count": pool["initialNodeCount"],
-            "autoscaling": _autoscaling(pool["autoscaling"]),
-            "node_config": {"machine_type": pool["config"]["machineType"], **_node_config(wanted)},
-        },
     }
 
 
 def _pools(wanted: Wanted) -> Json:
-    return {pool.name.replace("-", "_"): _pool(wanted, pool) for pool in wanted.pools}
+    (system,) = Cluster(wanted).body()["nodePools"]
+    first: Json = {
+        "name": system["name"],
+        "cluster": "${google_container_cluster.cluster.id}",
+        "initial_node_count": system["initialNodeCount"],
+        "autoscaling": _autoscaling(system["autoscaling"]),
+        "management": {"auto_repair": True, "auto_upgrade": True},
+        "node_config": {"machine_type": system["config"]["machineType"], **_node_config(wanted)},
+    }
+    return {"default_pool": first} | {
+        pool.name.replace("-", "_"): _pool(wanted, pool) for pool in wanted.pools
+    }
 
 
 def _pool(wanted: Wanted, pool: WantedPool) -> Json:

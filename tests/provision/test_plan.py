@@ -178,6 +178,17 @@ def test_pods_reach_their_own_prefix_only() -> None:
     assert all("builds" not in str(each) for each in policy.grants)
 
 
+def test_with_a_namespace_go_all_grants_on_its_prefix() -> None:
+    (made,) = jobs_policy(WANTED, "42").changes({"bindings": [], "etag": "1"})
+    other = replace(WANTED, namespaces=(WantedNamespace("vision"),))
+    (both,) = jobs_policy(other, "42").changes(made.body or {})
+    (less,) = jobs_policy(replace(WANTED, namespaces=(WantedNamespace("ml"),)), "42", absent=True).changes(
+        both.body or {}
+    )
+    (left,) = (less.body or {})["bindings"]
+    assert left["members"] == [principal("my-project", "42", "vision")]
+
+
 def test_a_condition_makes_another_binding() -> None:
     here, there = (Grant("r", "user:a@b.c", "bucket", prefix) for prefix in ("one/", "two/"))
     policy = Policy("x", Request("storage", "GET", "b"), Request("storage", "PUT", "b"), (there,))
