@@ -48,7 +48,7 @@ class Pool(Resource):
 
     def fixed(self, found: Found) -> tuple[str, ...]:
         slice_of_several = (found.get("placementPolicy") or {}).get("type") == "COMPACT"
-        return ("number of machines, as it is one slice,",) if slice_of_several else ()
+        return ("number of machines (it is one slice)",) if slice_of_several else ()
 
     def differences(self, found: Found) -> tuple[str, ...]:
         return lacking({"autoscaling": self._scaling(found)}, found)
