@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import signal
@@ -26,6 +27,7 @@ from kinetic_core.testing.google_project import FakeProject
 from tests.conftest import Done, Kinetic, wait_for
 
 Control = Callable[..., None]
+KINETIC = str(Path(sys.executable).with_name("kinetic"))
 
 
 @pytest.fixture
@@ -106,9 +108,7 @@ def check_ageing(bucket: str, namespace: str, emulator: str) -> None:
 
 def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Control) -> None:
     project, cluster = place["PROJECT"], place["CLUSTER"]
-    killed = subprocess.Popen(
-        [str(Path(sys.executable).with_name("kinetic")), "up", "--yes"], stderr=subprocess.PIPE, text=True
-    )
+    killed = subprocess.Popen([KINETIC, "up", "--yes"], stderr=subprocess.PIPE, text=True)
     assert killed.stderr is not None
     for line in killed.stderr:
         if "create cluster" in line:
@@ -139,6 +139,24 @@ def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Cont
         assert well(kinetic("namespace", verb, f"{place['NAMESPACE']}-two", "--yes", "--json"))["done"]
     assert well(kinetic("init", "--profile-name", "joined", "--json"))["profile"] == "joined"
     assert kinetic("profile", "show", "joined", "--json").json["settings"]["cluster"] == cluster
+    assert "nobody can be asked here" in kinetic("down").err
+    assert "that is another name" in typed("no\n", "down").stderr
+    assert well(kinetic("status", "--json"))["status"] == "RUNNING"
+    agreed = typed(f"{cluster}\ny\n", "down")
+    assert agreed.returncode == 0, agreed.stderr
+    assert well(kinetic("profile", "list", "--json"))["profiles"] == []
+    assert well(kinetic("status", "--json"))["status"] == ""
+
+
+def typed(answers: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command at a terminal, at which somebody answers what it asks."""
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, answers.encode())
+        return subprocess.run([KINETIC, *words], stdin=terminal, capture_output=True, text=True, check=False)
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
 
 
 def script(project: str) -> Iterator[tuple[str, str, str, Any]]:
