@@ -69,6 +69,10 @@ class Cluster(Resource):
         return (Request("container", "DELETE", self.wanted.path),)
 
     @property
+    def permissions(self) -> tuple[str, ...]:
+        return ("container.clusters.create", "container.clusters.update", "iam.serviceAccounts.actAs")
+
+    @property
     def cost(self) -> str:
         return _FEE
 

@@ -139,11 +139,11 @@ _NOT_MINE = "not made by kinetic"
 def problems(steps: Sequence[Step], found: Found, wanted: Wanted) -> None:
     """Raise ConfigurationError, with every reason there is, for a plan that cannot be carried out."""
     told = [*_elsewhere(found, wanted), *_unusable(steps, found)]
-    if found.missing_permissions:
-        names = ", ".join(found.missing_permissions)
+    needed = {name for step in steps if step.acts for name in step.resource.permissions}
+    if missing := ", ".join(name for name in found.missing_permissions if name in needed):
         told.append(
-            f"you lack {names} in {wanted.project}: gcloud projects add-iam-policy-binding {wanted.project} "
-            "--member=user:YOU --role=roles/owner, or roles that have them"
+            f"you lack {missing} in {wanted.project}: gcloud projects add-iam-policy-binding "
+            f"{wanted.project} --member=user:YOU --role=roles/owner, or roles that have them"
         )
     told += [
         f"{zone} has no machines {machine}: choose another --zone; gcloud compute machine-types list "

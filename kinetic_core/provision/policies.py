@@ -62,7 +62,12 @@ class Policy(Resource):
     getting: Request
     setting: Request
     grants: tuple[Grant, ...]
+    permission: str
     absent: bool = False
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        return (self.permission,)
 
     @property
     def name(self) -> str:
@@ -102,6 +107,7 @@ def project_policy(wanted: Wanted, *, absent: bool = False) -> Policy:
         Request("cloudresourcemanager", "POST", f"{path}:getIamPolicy", version),
         Request("cloudresourcemanager", "POST", f"{path}:setIamPolicy"),
         grants,
+        "resourcemanager.projects.setIamPolicy",
         absent,
     )
 
@@ -120,6 +126,7 @@ def registry_policy(wanted: Wanted) -> Policy:
         ),
         Request("artifactregistry", "POST", f"{repository.path}:setIamPolicy"),
         grants,
+        "artifactregistry.repositories.setIamPolicy",
     )
 
 
@@ -152,6 +159,7 @@ def _bucket_policy(bucket: str, grants: tuple[Grant, ...], absent: bool = False)
         Request("storage", "GET", f"b/{bucket}/iam?optionsRequestedPolicyVersion=3"),
         Request("storage", "PUT", f"b/{bucket}/iam"),
         grants,
+        "storage.buckets.setIamPolicy",
         absent,
     )
 

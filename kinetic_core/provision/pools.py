@@ -66,6 +66,10 @@ class Pool(Resource):
         del found
         return (Request("container", "DELETE", self.path),)
 
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        return ("container.clusters.update", "iam.serviceAccounts.actAs")
+
     def _scaling(self, found: Found) -> Json:
         least, most = _names(self.wanted.regional)
         asked = {least: self.min_nodes, most: self.max_nodes}
@@ -124,6 +128,10 @@ class NodePool(Resource):
     @property
     def _by_name(self) -> Pool:
         return Pool(self.wanted, self.pool.name, self.pool.min_nodes, self.pool.max_nodes)
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        return self._by_name.permissions
 
     @property
     def cost(self) -> str:

@@ -40,6 +40,10 @@ class Services(Resource):
         return self.project
 
     @property
+    def permissions(self) -> tuple[str, ...]:
+        return ("serviceusage.services.enable",)
+
+    @property
     def reading(self) -> Request:
         path = f"projects/{self.project}/services?filter=state:ENABLED&pageSize=200"
         return Request("serviceusage", "GET", path)
@@ -68,6 +72,10 @@ class Account(Resource):
     @property
     def name(self) -> str:
         return self.wanted.account(self.use)
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        return ("iam.serviceAccounts.create",)
 
     @property
     def reading(self) -> Request:
@@ -107,6 +115,10 @@ class Registry(Resource):
         return repository_of(self.wanted).address
 
     @property
+    def permissions(self) -> tuple[str, ...]:
+        return ("artifactregistry.repositories.create",)
+
+    @property
     def reading(self) -> Request:
         return Request("artifactregistry", "GET", repository_of(self.wanted).path)
 
@@ -134,6 +146,10 @@ class Bucket(Resource):
     @property
     def name(self) -> str:
         return self.wanted.jobs_bucket if self.use == "jobs" else self.wanted.builds_bucket
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        return ("storage.buckets.create", "storage.buckets.update")
 
     @property
     def reading(self) -> Request:

@@ -15,20 +15,6 @@ from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.wanted import Wanted
 
 _READERS = 8
-PERMISSIONS = (
-    "artifactregistry.repositories.create",
-    "artifactregistry.repositories.setIamPolicy",
-    "container.clusters.create",
-    "container.clusters.update",
-    "container.roles.create",
-    "iam.serviceAccounts.actAs",
-    "iam.serviceAccounts.create",
-    "resourcemanager.projects.setIamPolicy",
-    "serviceusage.services.enable",
-    "storage.buckets.create",
-    "storage.buckets.setIamPolicy",
-)
-"""What the steps of `up` need, by the REST reference of each method."""
 
 
 def project_number(cloud: Cloud, project: str) -> str:
@@ -65,7 +51,7 @@ def read(
     answers_kubernetes = here is not None and here.get("status") in ("RUNNING", "RECONCILING")
     with ThreadPoolExecutor(_READERS) as pool:
         looked = list(pool.map(lambda each: _look(cloud, each, here, answers_kubernetes), resources))
-        missing = pool.submit(_missing_permissions, cloud, wanted.project) if creating else None
+        missing = pool.submit(_missing_permissions, cloud, wanted.project, resources) if creating else None
         machines = pool.submit(_missing_machines, cloud, wanted, resources) if creating else None
         quotas = pool.submit(_small_quotas, cloud, wanted, resources) if creating else None
     return Found(
@@ -84,22 +70,24 @@ def _look(cloud: Cloud, resource: Resource, cluster: Json | None, answers: bool)
     if isinstance(resource, Cluster):
         return cluster
     if isinstance(resource, NodePool | Pool):
-        pools: Iterable[Json] = (cluster or {}).get("nodePools") or ()
+        if cluster is None or cluster.get("status") == "ERROR":  # such a cluster goes with all of them
+            return None
+        pools: Iterable[Json] = cluster.get("nodePools") or ()
         return next((pool for pool in pools if pool["name"] == resource.name), None)
     if resource.reading.service == "kubernetes" and not answers:
         return None
     return cloud.read(resource.reading)
 
 
-def _missing_permissions(cloud: Cloud, project: str) -> tuple[str, ...]:
+def _missing_permissions(cloud: Cloud, project: str, resources: Sequence[Resource]) -> tuple[str, ...]:
     """None where it cannot be asked, as in a project that has no API enabled."""
-    asked = {"permissions": list(PERMISSIONS)}
+    needed = sorted({name for resource in resources for name in resource.permissions})
     path = f"projects/{project}:testIamPermissions"
-    answer = cloud.read(Request("cloudresourcemanager", "POST", path, asked))
+    answer = cloud.read(Request("cloudresourcemanager", "POST", path, {"permissions": needed}))
     if answer is None:
         return ()
     held = set(answer.get("permissions", ()))
-    return tuple(name for name in PERMISSIONS if name not in held)
+    return tuple(name for name in needed if name not in held)
 
 
 def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> Mapping[str, str]:

@@ -88,6 +88,11 @@ class Resource:
         return ()
 
     @property
+    def permissions(self) -> tuple[str, ...]:
+        """What making or changing it takes in the project, by the REST reference of the methods."""
+        return ()
+
+    @property
     def cost(self) -> str:
         """What it costs while it is there, as far as it is known; "" for next to nothing."""
         return ""

@@ -18,6 +18,7 @@ from kinetic_core.provision.wanted import Wanted
 
 _COUNTED = 1000
 """Objects are counted up to this."""
+_ENDS = ("min", "max")
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,6 @@ def pool_of(found: Mapping[str, Any]) -> Pool:
         str(found.get("status", "")),
         pool_is_mine(found),
     )
-
-
-_ENDS = ("min", "max")
 
 
 def _is(cluster: Json, wanted: Wanted) -> bool:

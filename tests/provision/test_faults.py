@@ -127,3 +127,20 @@ def test_an_operation_that_fails_is_told_and_its_pool_made_again(world: World) -
     actions = {str(step.resource): step.action for step in world.up().steps}
     assert actions["pool tpu-v5p-8"] == "replace"
     assert {step.action for step in world.up().steps} == {"keep"}
+
+
+def test_a_cluster_that_failed_is_made_again_with_all_its_pools(world: World) -> None:
+    world.project.fails["training"] = "no addresses left"
+    with pytest.raises(ProvisioningError, match="create cluster training: no addresses left"):
+        world.up()
+    world.project.fails.clear()
+    actions = {str(step.resource): step.action for step in world.up().steps}
+    assert (actions["cluster training"], actions["pool gpu-l4-1"]) == ("replace", "create")
+    assert {step.action for step in world.up().steps} == {"keep"}
+
+
+def test_who_may_only_add_pools_can(world: World) -> None:
+    world.up(SMALL)
+    world.project.refused = {"resourcemanager.projects.setIamPolicy", "storage.buckets.create"}
+    world.pool_add()
+    assert {step.action for step in world.up().steps} == {"keep"}

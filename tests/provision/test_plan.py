@@ -153,6 +153,7 @@ def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
     assert "you lack container.clusters.create in my-project: gcloud projects" in str(refused.value)
     assert "us-central1-a has no machines ct5lp-hightpu-4t" in str(refused.value)
     assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine has 1: ask for" in str(refused.value)
+    assert "setIamPolicy" not in str(refused.value)
     assert world.mutations() == []
     with pytest.raises(ConfigurationError, match="project other-project may not be used"):
         world.up(replace(WANTED, project="other-project"))
@@ -191,7 +192,7 @@ def test_with_a_namespace_go_all_grants_on_its_prefix() -> None:
 
 def test_a_condition_makes_another_binding() -> None:
     here, there = (Grant("r", "user:a@b.c", "bucket", prefix) for prefix in ("one/", "two/"))
-    policy = Policy("x", Request("storage", "GET", "b"), Request("storage", "PUT", "b"), (there,))
+    policy = Policy("x", Request("storage", "GET", "b"), Request("storage", "PUT", "b"), (there,), "p")
     found = {"bindings": [{"role": "r", "members": ["user:a@b.c"], "condition": here.condition()}]}
     (change,) = policy.changes(found)
     assert len((change.body or {})["bindings"]) == 2
