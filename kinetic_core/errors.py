@@ -16,6 +16,9 @@
     │   └── StoreFull                       free space, then call again
     ├── ClusterError (RuntimeError)         the Kubernetes API refused a request; `.status` is HTTP's
     │   └── ClusterUnreachable              it gave no answer; trying again may help
+    ├── CloudError (RuntimeError)           a Google Cloud API refused a request; `.status` is HTTP's
+    │   └── CloudUnreachable                it gave no usable answer; the request may have been done
+    ├── ProvisioningError (RuntimeError)    some of what was to be made or removed is not; run it again
     ├── ImageError (RuntimeError)           the image was not built, or its services gave no answer
     ├── JobConflict                         the job id is taken by a different job
     ├── JobNotFound (LookupError)           neither the store nor the backend knows the id
@@ -122,6 +125,25 @@ class ClusterUnreachable(ClusterError):
     @property
     def is_passing(self) -> bool:
         return True
+
+
+class CloudError(KineticError, RuntimeError):
+    """A Google Cloud API refused a request, or an operation of it failed."""
+
+    def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP's; 0 if there was no answer."""
+        self.reason = reason
+        """Google's word for it, such as `SERVICE_DISABLED` or `FAILED_PRECONDITION`; may be ""."""
+
+
+class CloudUnreachable(CloudError):
+    """No usable answer: busy, broken or lost. What was asked may have been done all the same."""
+
+
+class ProvisioningError(KineticError, RuntimeError):
+    """Some steps of a plan are not done. The message says which, and why the first one is not."""
 
 
 class ImageError(KineticError, RuntimeError):

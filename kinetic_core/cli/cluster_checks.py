@@ -89,7 +89,8 @@ def _namespace(api: ClusterApi, namespace: str) -> Finding:
     return Finding(
         "fail",
         f"{namespace} does not exist",
-        f"kubectl create namespace {namespace}, or set KINETIC_NAMESPACE",
+        f"kinetic namespace add {namespace} if `kinetic up` made the cluster, else kubectl create namespace "
+        f"{namespace}; or set KINETIC_NAMESPACE",
     )
 
 

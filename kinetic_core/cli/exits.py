@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from kinetic_core.errors import (
     BackendUnavailable,
+    CloudError,
     ClusterError,
     ConfigurationError,
     InvalidRequest,
@@ -14,6 +15,7 @@ from kinetic_core.errors import (
     JobNotFound,
     KineticError,
     ProtocolMismatch,
+    ProvisioningError,
     StoreError,
     UnverifiedResult,
     WaitTimeout,
@@ -43,7 +45,7 @@ _MEANINGS = {
     Exit.OK: "done",
     Exit.JOB_FAILED: "a job, or one of a batch, ended without a value",
     Exit.USER_ERROR: "the command, a setting, a file or an id is wrong; nothing was created",
-    Exit.CLOUD_ERROR: "the object store or the cluster refused or did not answer",
+    Exit.CLOUD_ERROR: "the object store, the cluster or Google Cloud refused or did not answer",
     Exit.TIMEOUT: "`--timeout` passed; the job goes on",
     Exit.FINDINGS: "`doctor` found something that keeps jobs from running",
     Exit.INTERNAL: "a mistake of this program; the traceback is on stderr",
@@ -56,6 +58,8 @@ _ORDER: tuple[tuple[type[KineticError], Exit], ...] = (
     (WaitTimeout, Exit.TIMEOUT),
     (StoreError, Exit.CLOUD_ERROR),
     (ClusterError, Exit.CLOUD_ERROR),
+    (CloudError, Exit.CLOUD_ERROR),
+    (ProvisioningError, Exit.CLOUD_ERROR),
     (InvalidRequest, Exit.USER_ERROR),
     (BackendUnavailable, Exit.USER_ERROR),
     (ConfigurationError, Exit.USER_ERROR),

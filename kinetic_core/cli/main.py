@@ -22,6 +22,12 @@ _MODULES = {
     "profile": ("profiles",),
     "config": ("config",),
     "reap": ("reaping",),
+    "up": ("provisioning",),
+    "down": ("provisioning",),
+    "status": ("provisioning",),
+    "init": ("provisioning",),
+    "pool": ("pools",),
+    "namespace": ("namespaces",),
 }
 """Where the verbs of each first word are."""
 

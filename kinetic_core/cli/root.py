@@ -20,7 +20,11 @@ app = _group("Run Python functions on cloud TPUs and GPUs, and look after the jo
 jobs_app = _group("Look at jobs, collect them, end them.")
 batch_app = _group("Look at batches: many inputs, one function.")
 profile_app = _group("Settings by name, kept in ~/.kinetic/profiles.json.")
+pool_app = _group("Node pools of a cluster that kinetic up made.")
+namespace_app = _group("Places for jobs in such a cluster.")
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(pool_app, name="pool")
+app.add_typer(namespace_app, name="namespace")
 app.add_typer(batch_app, name="batch")
 app.add_typer(profile_app, name="profile")
 

@@ -50,7 +50,32 @@ _CHECK = {
     "fix": 'what to do about it, "" if nothing',
     "seconds": "how long it took",
 }
-SHAPES = {"job": JOB, "profile": _PROFILE, "batch": _BATCH, "check": _CHECK}
+_STEP = {
+    "action": "`create`, `change`, `replace`, `wait`, `keep`, `delete` or `leave`",
+    "kind": "kind of resource",
+    "name": "its name",
+    "details": "list of texts: what is changed, or why",
+    "cost": 'what it costs while it is there, "" where nothing or not known',
+}
+_POOL = {
+    "name": "name of the pool",
+    "accelerator": 'as `accelerator=` takes it, "" for plain machines',
+    "machine_type": "type of its machines",
+    "topology": 'of a TPU slice, else ""',
+    "min_nodes": "machines that are always there",
+    "max_nodes": "machines there may be; 0 if it does not scale",
+    "terms": "`on demand`, `spot`, `flex-start` or `reserved NAME`",
+    "status": "GKE's word for its state",
+    "made_here": "whether `kinetic` made it",
+}
+_PLAN = {
+    "project": "project",
+    "zone": "zone or region",
+    "cluster": "name of the cluster",
+    "done": "whether the steps have been done",
+    "steps": "list of step",
+}
+SHAPES = {"step": _STEP, "pool": _POOL, "job": JOB, "profile": _PROFILE, "batch": _BATCH, "check": _CHECK}
 """Objects that fields below are lists of."""
 
 SCHEMAS: dict[str, dict[str, str]] = {
@@ -122,6 +147,32 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "file": "the profiles file",
         "settings": "list of `name`, `value`, `origin`: a variable, `profile NAME` or `default`",
     },
+    "up": {**_PLAN, "profile": "name of the profile that was kept, null for none"},
+    "up.export": {"files": "list of paths that were written"},
+    "down": {
+        **_PLAN,
+        "lost": "list of texts: running jobs, pools, outputs",
+        "remains": "list of texts: what is left in the project",
+        "profiles_removed": "list of names",
+    },
+    "init": {**_PLAN, "profile": "name of the profile that was kept, null for none"},
+    "status": {
+        "path": "`projects/P/locations/L/clusters/C`",
+        "status": 'GKE\'s word for its state, "" if there is no such cluster',
+        "version": "version of its control plane",
+        "endpoint": "address of its API server",
+        "made_here": "whether `kinetic` made it",
+        "pools": "list of pool",
+        "namespaces": "list of names of namespaces that `kinetic` made",
+        "running_jobs": "list of `namespace/name`",
+        "outputs": "object: namespace to number of objects, counted up to 1,000; null without a cluster",
+    },
+    "pool.add": _PLAN,
+    "pool.update": _PLAN,
+    "pool.remove": _PLAN,
+    "pool.list": {"pools": "list of pool"},
+    "namespace.add": _PLAN,
+    "namespace.remove": _PLAN,
     "reap": {
         "orphans": "list of `job_id`, `why`",
         "removed": "whether they were ended and removed; false is a dry run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -64,7 +65,7 @@ class Repository:
             )
 
 
-def region_of(zone: str) -> str:
-    """`us-central1-a` is in `us-central1`; what is no zone is taken for `us-central1`."""
-    region = zone.rpartition("-")[0]
-    return region if "-" in region else "us-central1"
+def region_of(location: str) -> str:
+    """`us-central1-a` is in `us-central1`, which is its own; what is neither is taken for `us-central1`."""
+    found = re.fullmatch(r"([a-z]+-[a-z]+\d+)(-[a-z])?", location)
+    return found[1] if found else "us-central1"

@@ -125,7 +125,7 @@ def _gke(location: str, settings: Settings) -> Backend:
             "KINETIC_PROJECT to the project that has one called {project}-kn-{cluster}-jobs. backend='local' "
             "needs neither"
         )
-    location = location or f"{settings.project}-kn-{settings.cluster}-jobs"
+    location = location or f"{settings.project}-kn-{settings.cluster}-jobs/{settings.namespace}"
     return GkeBackend(cluster_target(settings), location, settings, named_cluster(settings))
 
 

@@ -1,0 +1,51 @@
+"""`kinetic namespace`: places for jobs, each with its own account, role and part of the bucket."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kinetic_core.cli.plans import answer, carry_out, named_project
+from kinetic_core.cli.provisioning import Members, Plan, Yes
+from kinetic_core.cli.root import namespace_app
+from kinetic_core.cli.session import Session, verb
+from kinetic_core.provision.prepare import open_cloud, prepare_namespace_removal, prepare_namespaces
+from kinetic_core.provision.wanted import Wanted, WantedNamespace
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the namespace")]
+
+
+@verb(
+    namespace_app,
+    "add",
+    examples=["kinetic namespace add ml", "kinetic namespace add ml --member user:ada@example.org"],
+)
+def add(session: Session, name: Name, member: Members = None, plan: Plan = False, yes: Yes = False) -> None:
+    """Make a namespace ready for jobs: an account, a role, a prefix of the bucket for pods and members."""
+    settings = named_project()
+    spaces = (WantedNamespace(name, tuple(member or ())),)
+    wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=spaces)
+    cloud = open_cloud(settings)
+    prepared = prepare_namespaces(cloud, wanted)
+    done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
+    if session.output.as_json:
+        session.output.json("namespace.add", answer(prepared, done=done))
+    elif done:
+        session.output.line(f"jobs run there with --namespace {name} or KINETIC_NAMESPACE={name}")
+
+
+@verb(namespace_app, "remove", examples=["kinetic namespace remove ml --plan", "kinetic namespace remove ml"])
+def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -> None:
+    """Remove what was made of a namespace, with the jobs in it. What they stored stays until it is old."""
+    settings = named_project()
+    wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=(WantedNamespace(name),))
+    cloud = open_cloud(settings)
+    prepared = prepare_namespace_removal(cloud, wanted)
+    done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
+    if session.output.as_json:
+        session.output.json("namespace.remove", answer(prepared, done=done))
+    elif done:
+        session.output.line(
+            f"remains: gs://{wanted.jobs_bucket}/{name}/, of which jobs and outputs go by age"
+        )

@@ -1,0 +1,87 @@
+"""Plans at the terminal: shown, agreed to, carried out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from kinetic_core.cli.output import printable
+from kinetic_core.cli.session import Session
+from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.errors import InvalidRequest
+from kinetic_core.provision.applying import apply
+from kinetic_core.provision.cloud import Cloud
+from kinetic_core.provision.plan import Action, Step
+from kinetic_core.provision.prepare import Prepared
+
+
+def named_project() -> Settings:
+    """The settings, which must name a project. Raises InvalidRequest."""
+    settings = read_settings()
+    if not settings.project:
+        raise InvalidRequest("which project? --project, KINETIC_PROJECT or a profile says it")
+    return settings
+
+
+def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: bool, yes: bool) -> bool:
+    """Show a plan, and do it if it is agreed to; whether it was done (or there was nothing to do).
+
+    Raises InvalidRequest where nobody can be asked, ProvisioningError for steps that fail.
+    """
+    show(session, prepared.steps)
+    todo = [step for step in prepared.steps if step.acts]
+    if only_plan:
+        return False
+    if not todo:
+        session.output.line("nothing to do")
+        return True
+    if not yes and not agreed(session, f"{len(todo)} steps in {prepared.wanted.path}: go on?"):
+        return False
+    apply(cloud, prepared.steps, prepared.found, say)
+    return True
+
+
+def agreed(session: Session, question: str) -> bool:
+    """Whether a person says yes. Raises InvalidRequest where there is none to ask."""
+    if session.output.as_json or not sys.stdin.isatty():
+        raise InvalidRequest("nobody can be asked here: --plan only shows the steps, --yes does them")
+    return bool(typer.confirm(question))
+
+
+def say(line: str) -> None:
+    """Progress, which is no answer."""
+    typer.echo(printable(line), err=True)
+
+
+def show(session: Session, steps: tuple[Step, ...]) -> None:
+    """The steps, for people; what is kept is counted."""
+    shown = [step for step in steps if step.action is not Action.KEEP]
+    rows = [(step.action.value, step.resource.kind, step.resource.name, _about(step)) for step in shown]
+    if rows:
+        session.output.table(("ACTION", "KIND", "NAME", "DETAILS"), rows)
+    if kept := len(steps) - len(shown):
+        session.output.line(f"kept as they are: {kept}")
+
+
+def answer(prepared: Prepared, *, done: bool) -> dict[str, Any]:
+    """The fields that every verb with a plan prints as JSON."""
+    wanted = prepared.wanted
+    steps = [
+        {
+            "action": step.action.value,
+            "kind": step.resource.kind,
+            "name": step.resource.name,
+            "details": list(step.details),
+            "cost": step.resource.cost,
+        }
+        for step in prepared.steps
+    ]
+    place = {"project": wanted.project, "zone": wanted.location, "cluster": wanted.cluster}
+    return {**place, "done": done, "steps": steps}
+
+
+def _about(step: Step) -> str:
+    cost = [step.resource.cost] if step.action is Action.CREATE and step.resource.cost else []
+    return ", ".join([*step.details, *cost])

@@ -1,0 +1,101 @@
+"""What a namespace of jobs has in the cluster: the namespace, the jobs' account, the role of who submits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinetic_core.provision.policies import ACCOUNT
+from kinetic_core.provision.resources import Found, Json, Request, Resource, lacking
+from kinetic_core.provision.wanted import WantedNamespace
+
+USER = "kinetic-user"
+_LABELS = {"kinetic": "true"}
+RULES: list[Json] = [
+    {
+        "apiGroups": ["batch"],
+        "resources": ["jobs"],
+        "verbs": ["create", "get", "list", "watch", "patch", "delete", "deletecollection"],
+    },
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "create"]},
+]
+"""What submitting and looking after jobs takes. docs/guides/clusters.md shows the same; a test compares."""
+_RBAC = "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True)
+class KubernetesObject(Resource):
+    """One object in the cluster."""
+
+    kind = "Kubernetes"
+    kind_name: str
+    namespace: str
+    object_name: str
+    content: Json
+
+    @property
+    def name(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind_name} {place}{self.object_name}"
+
+    @property
+    def reading(self) -> Request:
+        return Request("kubernetes", "GET", self._path)
+
+    def busy(self, found: Found) -> bool:
+        return bool(found["metadata"].get("deletionTimestamp"))
+
+    def mine(self, found: Found) -> bool:
+        return (found["metadata"].get("labels") or {}).get("kinetic") == "true"
+
+    def differences(self, found: Found) -> tuple[str, ...]:
+        return lacking(self._changeable(found), found)
+
+    def creation(self) -> tuple[Request, ...]:
+        body = {**self.content, "metadata": {"name": self.object_name, "labels": _LABELS}}
+        return (Request("kubernetes", "POST", f"{self.kind_name}/{self.namespace}/", body),)
+
+    def changes(self, found: Found) -> tuple[Request, ...]:
+        if not self.differences(found):
+            return ()
+        return (Request("kubernetes", "PATCH", self._path, self._changeable(found)),)
+
+    def removal(self, found: Found) -> tuple[Request, ...]:
+        del found
+        return (Request("kubernetes", "DELETE", self._path),)
+
+    @property
+    def _path(self) -> str:
+        return f"{self.kind_name}/{self.namespace}/{self.object_name}"
+
+    def _changeable(self, found: Found) -> Json:
+        """Rules are replaced; subjects are added to those that were given before."""
+        fields = {key: value for key, value in self.content.items() if key != "roleRef"}
+        if "subjects" in fields:
+            there = list(found.get("subjects") or ())
+            fields["subjects"] = [*there, *(each for each in fields["subjects"] if each not in there)]
+        return fields
+
+
+def namespace_objects(namespace: WantedNamespace) -> tuple[KubernetesObject, ...]:
+    """In the order in which they are made."""
+    objects = [
+        KubernetesObject("Namespace", "", namespace.name, {}),
+        KubernetesObject("ServiceAccount", namespace.name, ACCOUNT, {}),
+        KubernetesObject("Role", namespace.name, USER, {"rules": RULES}),
+    ]
+    if namespace.members:
+        objects.append(KubernetesObject("RoleBinding", namespace.name, USER, binding(namespace.members)))
+    return tuple(objects)
+
+
+def binding(members: tuple[str, ...]) -> Json:
+    """A RoleBinding's content, for members as IAM writes them. GKE knows people by their address."""
+    subjects = [
+        {"apiGroup": _RBAC, "kind": "Group" if kind == "group" else "User", "name": address}
+        for kind, _, address in (member.partition(":") for member in members)
+    ]
+    return {"subjects": subjects, "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": USER}}

@@ -1,0 +1,136 @@
+"""What there is: every resource read once, at the same time; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from kinetic_core.errors import CloudError, ConfigurationError
+from kinetic_core.model.accelerators import Accelerator
+from kinetic_core.provision.cloud import Cloud
+from kinetic_core.provision.cluster import Cluster
+from kinetic_core.provision.plan import Found
+from kinetic_core.provision.pools import NodePool, Pool
+from kinetic_core.provision.resources import Json, Request, Resource
+from kinetic_core.provision.wanted import Wanted
+
+_READERS = 8
+
+
+def project_number(cloud: Cloud, project: str) -> str:
+    """The project's number. Raises ConfigurationError if it is not there, or not for us."""
+    try:
+        found = cloud.read(Request("cloudresourcemanager", "GET", f"projects/{project}"))
+    except CloudError as exc:
+        if exc.status not in (401, 403):
+            raise
+        raise ConfigurationError(
+            f"project {project} may not be used: {exc}. Look at --project, and at `gcloud auth list`"
+        ) from exc
+    if found is None:
+        raise ConfigurationError(
+            f"project {project} cannot be read. If it exists: gcloud services enable "
+            f"cloudresourcemanager.googleapis.com --project={project}. Else: gcloud projects create {project}"
+        )
+    return str(found["projectNumber"])
+
+
+def clusters(cloud: Cloud, project: str) -> list[Json]:
+    """Every cluster of a project."""
+    found = cloud.read(Request("container", "GET", f"projects/{project}/locations/-/clusters")) or {}
+    return list(found.get("clusters", ()))
+
+
+def read(
+    cloud: Cloud, resources: Sequence[Resource], wanted: Wanted, number: str, *, creating: bool
+) -> Found:
+    """What there is of these resources. With `creating`, also what could keep them from being made."""
+    every = clusters(cloud, wanted.project)
+    mine = [each for each in every if each["name"] == wanted.cluster]
+    here = next((each for each in mine if each.get("location") == wanted.location), None)
+    answers_kubernetes = here is not None and here.get("status") in ("RUNNING", "RECONCILING")
+    with ThreadPoolExecutor(_READERS) as pool:
+        looked = list(pool.map(lambda each: _look(cloud, each, here, answers_kubernetes), resources))
+        missing = pool.submit(_missing_permissions, cloud, wanted.project, resources) if creating else None
+        machines = pool.submit(_missing_machines, cloud, wanted, resources) if creating else None
+        quotas = pool.submit(_small_quotas, cloud, wanted, resources) if creating else None
+    return Found(
+        number,
+        dict(zip(map(str, resources), looked, strict=True)),
+        tuple(str(each.get("location")) for each in mine),
+        tuple((here or {}).get("nodePools") or ()),
+        missing.result() if missing else (),
+        machines.result() if machines else {},
+        quotas.result() if quotas else (),
+    )
+
+
+def _look(cloud: Cloud, resource: Resource, cluster: Json | None, answers: bool) -> Json | None:
+    """One resource; the list of clusters has told what there is to tell of this one and of its pools."""
+    if isinstance(resource, Cluster):
+        return cluster
+    if isinstance(resource, NodePool | Pool):
+        if cluster is None or cluster.get("status") == "ERROR":  # such a cluster goes with all of them
+            return None
+        pools: Iterable[Json] = cluster.get("nodePools") or ()
+        return next((pool for pool in pools if pool["name"] == resource.name), None)
+    if resource.reading.service == "kubernetes" and not answers:
+        return None
+    return cloud.read(resource.reading)
+
+
+def _missing_permissions(cloud: Cloud, project: str, resources: Sequence[Resource]) -> tuple[str, ...]:
+    """None where it cannot be asked, as in a project that has no API enabled."""
+    needed = sorted({name for resource in resources for name in resource.permissions})
+    path = f"projects/{project}:testIamPermissions"
+    answer = cloud.read(Request("cloudresourcemanager", "POST", path, {"permissions": needed}))
+    if answer is None:
+        return ()
+    held = set(answer.get("permissions", ()))
+    return tuple(name for name in needed if name not in held)
+
+
+def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> Mapping[str, str]:
+    """The machine types that their zone does not have, as far as Compute Engine can be asked already."""
+    pools = [each.pool for each in resources if isinstance(each, NodePool)]
+    places = {
+        (str(pool.accelerator.machine_type), zone)
+        for pool in pools
+        for zone in pool.zones or (() if wanted.regional else (wanted.location,))
+    }
+    return {machine: zone for machine, zone in sorted(places) if _lacks(cloud, wanted.project, zone, machine)}
+
+
+def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> tuple[str, ...]:
+    """GPU quotas of the region, as far as Compute Engine lists them; TPUs are not among these.
+
+    Their names: "GPU quota" in Compute Engine's documentation.
+    """
+    gpus = [each.pool.accelerator for each in resources if isinstance(each, NodePool)]
+    needs = {_metric(gpu): gpu.chips_per_host for gpu in gpus if gpu.kind == "gpu"}
+    if not needs:
+        return ()
+    try:
+        region = cloud.service("compute").send("GET", f"projects/{wanted.project}/regions/{wanted.region}")
+    except CloudError:
+        return ()
+    limits = {quota["metric"]: quota["limit"] for quota in region.get("quotas", ())}
+    return tuple(
+        f"quota {metric} in {wanted.region} is {limits[metric]:g}, and one machine has {count}"
+        for metric, count in needs.items()
+        if limits.get(metric, count) < count
+    )
+
+
+def _metric(gpu: Accelerator) -> str:
+    name = str(gpu.label).upper().replace("-", "_").replace("_TESLA", "")
+    return f"{'PREEMPTIBLE_' if gpu.spot else ''}{name}_GPUS"
+
+
+def _lacks(cloud: Cloud, project: str, zone: str, machine: str) -> bool:
+    compute = cloud.service("compute")
+    try:
+        compute.send("GET", f"projects/{project}/zones/{zone}/machineTypes/{machine}")
+    except CloudError as exc:
+        return exc.status == 404
+    return False

@@ -1,0 +1,219 @@
+"""Provisioning against the stand-in for Google's APIs, in a project of the test's own, and a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.credentials import ask_google
+from kinetic_core.cluster.google_api import GoogleService
+from kinetic_core.errors import CloudError
+from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.testing.google_project import FakeProject
+from tests.conftest import Done, Kinetic, wait_for
+
+Control = Callable[..., None]
+KINETIC = str(Path(sys.executable).with_name("kinetic"))
+
+
+@pytest.fixture
+def place(google: Control, monkeypatch: pytest.MonkeyPatch, kinetic: Kinetic) -> Iterator[dict[str, str]]:
+    """An empty project, and names for a cluster and a namespace in it; nothing of it stays."""
+    mark = secrets.token_hex(3)
+    names = {"PROJECT": f"prov-{mark}", "CLUSTER": f"c-{mark}", "NAMESPACE": f"prov-{mark}"}
+    names["ZONE"] = "us-central1-a"
+    monkeypatch.delenv("KINETIC_BUCKET")
+    for name, value in names.items():
+        monkeypatch.setenv(f"KINETIC_{name}", value)
+    # The stand-in has no Compute Engine: nothing answers there, so machine types are not looked at.
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/")
+    yield names
+    kinetic("down", "--yes")
+
+
+def well(done: Done) -> dict[str, Any]:
+    assert done.code == 0, done.out + done.err
+    return done.json
+
+
+@kinetic_core.run(accelerator="tpu-v6e-8", container_image="python:3.11")
+def never_ends() -> None:
+    time.sleep(3600)
+
+
+def test_up_a_job_on_its_pool_and_down(
+    place: dict[str, str], kinetic: Kinetic, api: ClusterApi, emulator: str
+) -> None:
+    project, cluster, namespace = place["PROJECT"], place["CLUSTER"], place["NAMESPACE"]
+    planned = well(kinetic("up", "-a", "tpu-v6e-8", "--plan", "--json"))
+    assert not planned["done"]
+    assert api.get("Namespace", "", namespace) is None
+    made = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
+    assert made["profile"] == cluster
+    started = time.monotonic()
+    again = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
+    assert time.monotonic() - started < 3
+    assert {step["action"] for step in again["steps"]} == {"keep"}
+    (pool,) = [pool for pool in well(kinetic("pool", "list", "--json"))["pools"] if pool["accelerator"]]
+    assert (pool["name"], pool["accelerator"]) == ("tpu-v6e-8", "tpu-v6e-8")
+    check_ageing(f"{project}-kn-{cluster}-jobs", namespace, emulator)
+    job = never_ends.run_async()
+    wait_for(lambda: node_of(api, namespace).startswith(f"gke-{cluster}-tpu-v6e-8"))
+    down = well(kinetic("down", "--yes", "--json", "--remove-profiles"))
+    assert f"running jobs end: {namespace}/{job.job_id}" in "\n".join(down["lost"])
+    assert down["profiles_removed"] == [cluster]
+    assert well(kinetic("status", "--json"))["status"] == ""
+    assert api.get("Namespace", "", namespace) is None
+    nodes = api.list("Node", "", {"labelSelector": "type=kwok"})["items"]
+    assert [node for node in nodes if node["metadata"]["name"].startswith(f"gke-{cluster}-")] == []
+    with urllib.request.urlopen(f"{emulator}/storage/v1/b?project={project}&prefix={project}") as answer:
+        assert json.load(answer).get("items", []) == []
+    left = [step for step in well(kinetic("up", "--plan", "--json"))["steps"] if step["action"] == "keep"]
+    assert {step["kind"] for step in left} <= {"APIs", "grants on"}  # the stand-in keeps a registry's policy
+
+
+def node_of(api: ClusterApi, namespace: str) -> str:
+    """Where the pod is, "" as long as it is nowhere."""
+    pods = api.list("Pod", namespace)["items"]
+    return str(pods[0]["spec"].get("nodeName", "")) if pods else ""
+
+
+def check_ageing(bucket: str, namespace: str, emulator: str) -> None:
+    """Two months later, what belongs to one job has gone, and content that jobs share has not."""
+    store = GcsObjectStore(bucket, emulator=emulator)
+    for name in ("jobs/job-1/result", "outputs/job-1/x", "packs/1.zip", "data/1/x", "trees/1.json"):
+        store.create(f"{namespace}/{name}", b"x")
+    later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 60 * 86400))
+    body = json.dumps({"now": later, "bucket": bucket}).encode()
+    with urllib.request.urlopen(f"{emulator}/emulator/lifecycle", body) as answer:
+        assert json.load(answer)["skippedRules"] == []
+    left = sorted(info.name.removeprefix(f"{namespace}/") for info in store.list(""))
+    assert left == ["data/1/x", "packs/1.zip", "trees/1.json"]
+    store.create(f"{namespace}/outputs/job-2/x", b"x")
+
+
+def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Control) -> None:
+    project, cluster = place["PROJECT"], place["CLUSTER"]
+    killed = subprocess.Popen([KINETIC, "up", "--yes"], stderr=subprocess.PIPE, text=True)
+    assert killed.stderr is not None
+    for line in killed.stderr:
+        if "create cluster" in line:
+            break
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    killed.stderr.close()
+    clusters = f"projects/{project}/locations/us-central1-a/clusters"
+    google("faults", match=f"OPERATION CREATE_NODE_POOL .*{project}.*/gpu-l4-1$", status=429, message="no L4")
+    failed = kinetic("up", "-a", "gpu-l4", "-a", "gpu-t4", "--yes", "--json")
+    assert failed.code == 3
+    assert "no L4" in failed.json["message"]
+    assert "Not done: create pool gpu-l4-1; create pool gpu-t4-1;" in failed.json["message"]
+    google("faults", match=f"POST .*{clusters}/{cluster}/nodePools$", drop=True, times=2)
+    made = well(kinetic("up", "-a", "gpu-l4", "-a", "gpu-t4", "--yes", "--json"))
+    actions = {step["name"]: step["action"] for step in made["steps"]}
+    assert (actions["gpu-l4-1"], actions["gpu-t4-1"], actions[cluster]) == ("replace", "create", "keep")
+    assert well(kinetic("pool", "add", "-a", "gpu-t4", "--yes", "--json"))["steps"][0]["action"] == "keep"
+    assert well(kinetic("pool", "update", "gpu-t4-1", "--max-nodes", "3", "--yes", "--json"))["done"]
+    assert well(kinetic("pool", "remove", "gpu-l4-1", "--yes", "--json"))["done"]
+    pools = {pool["name"]: pool["max_nodes"] for pool in well(kinetic("pool", "list", "--json"))["pools"]}
+    assert pools == {"default-pool": 3, "gpu-t4-1": 3}
+    wrong = kinetic("pool", "add", "-a", "gpu-l4", "--zone", "us-east1-b", "--yes")
+    assert (wrong.code, "give --zone us-central1-a" in wrong.err) == (2, True)
+    refused = kinetic("up", "--project", "forbidden", "--yes")
+    assert (refused.code, "project forbidden may not be used" in refused.err) == (2, True)
+    for verb in ("add", "remove"):
+        assert well(kinetic("namespace", verb, f"{place['NAMESPACE']}-two", "--yes", "--json"))["done"]
+    assert well(kinetic("init", "--profile-name", "joined", "--json"))["profile"] == "joined"
+    assert kinetic("profile", "show", "joined", "--json").json["settings"]["cluster"] == cluster
+    assert "nobody can be asked here" in kinetic("down").err
+    assert "that is another name" in typed("no\n", "down").stderr
+    assert well(kinetic("status", "--json"))["status"] == "RUNNING"
+    agreed = typed(f"{cluster}\ny\n", "down")
+    assert agreed.returncode == 0, agreed.stderr
+    assert well(kinetic("profile", "list", "--json"))["profiles"] == []
+    assert well(kinetic("status", "--json"))["status"] == ""
+
+
+def typed(answers: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command at a terminal, at which somebody answers what it asks."""
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, answers.encode())
+        return subprocess.run([KINETIC, *words], stdin=terminal, capture_output=True, text=True, check=False)
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
+def script(project: str) -> Iterator[tuple[str, str, str, Any]]:
+    """Service and request, one after another, of what provisioning meets."""
+    top, zone, bucket = f"projects/{project}", "locations/us-central1-a", f"b/{project}-b"
+    account = f"{top}/serviceAccounts/some-account@{project}.iam.gserviceaccount.com"
+    apis = [f"{name}.googleapis.com" for name in ("container", "artifactregistry", "storage", "iam")]
+    images, stale = f"{top}/locations/us/repositories", "c3RhbGU="
+    yield "container", "GET", f"{top}/locations/-/clusters", None
+    yield "artifactregistry", "GET", f"{images}/r", None
+    yield "serviceusage", "POST", f"{top}/services:batchEnable", {"serviceIds": apis}
+    yield "container", "GET", f"{top}/locations/-/clusters", None
+    yield "iam", "GET", account, None
+    for _ in range(2):
+        body = {"accountId": "some-account", "serviceAccount": {}}
+        yield "iam", "POST", f"{top}/serviceAccounts", body
+        yield "artifactregistry", "POST", f"{images}?repositoryId=r", {"format": "DOCKER"}
+        uniform = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
+        yield "storage", "POST", f"b?project={project}", {"name": f"{project}-b", **uniform}
+    yield "cloudresourcemanager", "POST", f"{top}:setIamPolicy", {"policy": {"etag": stale}}
+    yield "storage", "PUT", f"{bucket}/iam", {"etag": stale, "bindings": []}
+    yield "storage", "GET", f"b/{project}-absent/iam", None
+    cluster = {"name": "c", "initialNodeCount": 1}
+    yield "container", "POST", f"{top}/{zone}/clusters", {"cluster": cluster}
+    yield "container", "POST", f"{top}/{zone}/clusters/c/nodePools", {"nodePool": {"name": "p"}}
+    yield "container", "DELETE", f"{top}/{zone}/clusters/absent", None
+    for _ in range(2):
+        yield "artifactregistry", "DELETE", f"{images}/r", None
+        yield "iam", "DELETE", account, None
+        yield "storage", "DELETE", bucket, None
+
+
+def test_the_project_in_memory_answers_as_the_stand_in_does(place: dict[str, str]) -> None:
+    project = place["PROJECT"]
+    fake = FakeProject(project)
+    for service, method, path, body in script(project):
+        base = f"https://{service}.googleapis.com"
+
+        def ask(method: str, url: str, body: Any, base: str = base) -> tuple[int, Any]:
+            return fake.ask(method, re.sub("^https?://[^/]+", base, url), body)
+
+        told = [answered(GoogleService(service, each), method, path, body) for each in (ask_google, ask)]
+        assert told[0] == told[1], f"{service} {method} {path}"
+    wait_for(lambda: idle(project))
+    GoogleService("container").send("DELETE", f"projects/{project}/locations/us-central1-a/clusters/c")
+
+
+def idle(project: str) -> bool:
+    path = f"projects/{project}/locations/us-central1-a/clusters/c"
+    return (GoogleService("container").get(path) or {}).get("status") == "RUNNING"
+
+
+def answered(service: GoogleService, method: str, path: str, body: Any) -> tuple[int, str]:
+    """Status, and the reason as far as it is looked at."""
+    try:
+        service.send(method, path, body)
+    except CloudError as exc:
+        reason = exc.reason if exc.reason in ("SERVICE_DISABLED", "FAILED_PRECONDITION") else ""
+        return exc.status, reason
+    return 200, ""

@@ -1,0 +1,48 @@
+"""A new project and a new cluster for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.cluster.connecting import connection
+from kinetic_core.testing.fake_cluster import FakeCluster
+from kinetic_core.testing.faults import Faults
+from kinetic_core.testing.google_project import FakeProject
+from tests.provision.worlds import World
+
+
+@pytest.fixture(scope="session")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeCluster, Path]]:
+    with FakeCluster() as cluster:
+        yield cluster, cluster.write_kubeconfig(tmp_path_factory.mktemp("cluster") / "kubeconfig")
+    connection.cache_clear()
+
+
+@pytest.fixture
+def worlds(_cluster: tuple[FakeCluster, Path]) -> Callable[[], World]:
+    """New worlds, of which only the newest has a cluster."""
+
+    def make() -> World:
+        cluster, kubeconfig = _cluster
+        cluster.faults = Faults()
+        for kind in ("RoleBinding", "Role", "ServiceAccount", "Namespace"):
+            for item in cluster.objects.list(kind, "")[1]:
+                facts = item["metadata"]
+                cluster.objects.remove(kind, facts.get("namespace", ""), facts["name"], None)
+        return World(FakeProject(), cluster, kubeconfig)
+
+    return make
+
+
+@pytest.fixture
+def world(worlds: Callable[[], World]) -> World:
+    return worlds()
+
+
+@pytest.fixture(autouse=True)
+def _no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of these tests are answered in memory, by the services' own names."""
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)

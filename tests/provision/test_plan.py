@@ -1,0 +1,224 @@
+"""The plan is a function of what is wanted and what was found; what is wrong is said before a change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kinetic_core.errors import ConfigurationError, InvalidRequest
+from kinetic_core.provision.cluster import Cluster
+from kinetic_core.provision.namespaces import RULES, USER
+from kinetic_core.provision.plan import Action, Found, plan, resources
+from kinetic_core.provision.policies import Grant, Policy, jobs_policy, principal
+from kinetic_core.provision.pools import NodePool
+from kinetic_core.provision.project import Bucket
+from kinetic_core.provision.resources import Json, Request, lacking
+from kinetic_core.provision.wanted import Wanted, WantedNamespace, check, wanted_pool
+from tests.provision.worlds import WANTED, World
+
+REGIONAL = replace(WANTED, location="europe-west4", pools=())
+
+
+def pool_body(accelerator: str, wanted: Wanted = WANTED, **options: Any) -> Json:
+    return NodePool(wanted, wanted_pool(accelerator, **options)).body()
+
+
+def test_the_plan_for_nothing_makes_everything_behind_what_it_needs() -> None:
+    steps = plan(resources(WANTED, "1"), Found("1"))
+    assert {step.action for step in steps} == {Action.CREATE}
+    order = [str(step.resource) for step in steps]
+    assert order.index("service account kn-training-nodes") < order.index("cluster training")
+    assert order.index("cluster training") < order.index("pool gpu-l4-1")
+    assert order.index("cluster training") < order.index("grants on bucket my-project-kn-training-jobs")
+    assert order[-1] == "Kubernetes RoleBinding ml/kinetic-user"
+    assert len(set(order)) == len(order)
+
+
+def test_a_plan_is_the_same_for_the_same() -> None:
+    assert plan(resources(WANTED, "1"), Found("1")) == plan(resources(WANTED, "1"), Found("1"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"project": "Nope"}, "no project id"),
+        ({"location": "mars"}, "neither a zone"),
+        ({"cluster": "a-name-of-21-letters-"}, "at most 20"),
+        ({"cluster": "twenty-one-letters-xx"}, "since the service account"),
+        ({"project": "a-project-with-thirty-letters-", "cluster": "x"}, "no project id"),
+        ({"project": "a-project-with-thirty-letters0", "cluster": "a-cluster-of-20-lett"}, ""),
+        ({"channel": "FAST"}, "not one of RAPID"),
+        ({"autopilot": True}, "--zone us-central1"),
+        ({"autopilot": True, "location": "us-central1"}, "leave --accelerator out"),
+        ({"namespaces": (WantedNamespace("My_Space"),)}, "--namespace 'My_Space'"),
+        ({"namespaces": (WantedNamespace("ml", ("ada",)),)}, "--member 'ada'"),
+        ({"pools": (wanted_pool("gpu-l4", spot=True, reservation="r"),)}, "exclude each other"),
+        ({"pools": (wanted_pool("gpu-l4", flex_start=True, max_run_hours=200),)}, "168 hours"),
+        ({"pools": (wanted_pool("gpu-l4", min_nodes=5, max_nodes=2),)}, "--min-nodes 5 and --max-nodes 2"),
+        ({"pools": (wanted_pool("gpu-l4", name="x" * 41),)}, "at most 40"),
+        ({"location": "us-central1", "pools": (wanted_pool("tpu-v5e-4"),)}, "name it with --node-zone"),
+        ({"pools": (wanted_pool("gpu-l4", zones=("europe-west4-a",)),)}, "a zone of us-central1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_asked(wrong: Json, said: str) -> None:
+    wanted = replace(WANTED, **wrong)
+    if not said:
+        check(wanted)
+        return
+    with pytest.raises(InvalidRequest, match=said):
+        check(wanted)
+
+
+def test_a_pool_of_several_hosts_is_one_slice() -> None:
+    body = pool_body("tpu-v5p-8")
+    assert body["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "2x2x2"}
+    assert (body["autoscaling"]["minNodeCount"], body["autoscaling"]["maxNodeCount"]) == (0, 2)
+    assert "initialNodeCount" not in body
+    with pytest.raises(InvalidRequest, match="all or none"):
+        wanted_pool("tpu-v5p-8", max_nodes=8)
+
+
+def test_the_terms_of_a_pool() -> None:
+    spot = pool_body("gpu-l4", spot=True)
+    assert spot["name"] == "gpu-l4-1-spot"
+    assert spot["config"]["spot"] is True
+    (gpu,) = spot["config"]["accelerators"]
+    assert gpu["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "DEFAULT"}
+    reserved = pool_body("tpu-v6e-8", reservation="mine", max_run_hours=24)["config"]
+    assert reserved["reservationAffinity"]["values"] == ["mine"]
+    assert reserved["maxRunDuration"] == "86400s"
+    flex = pool_body("gpu-h100-8", flex_start=True)
+    assert flex["config"]["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+    assert flex["management"]["autoRepair"] is False
+    regional = pool_body("gpu-l4", REGIONAL, zones=("europe-west4-a",))
+    assert regional["autoscaling"]["totalMaxNodeCount"] == 10
+    assert regional["locations"] == ["europe-west4-a"]
+
+
+def test_autopilot_and_private_clusters() -> None:
+    body = Cluster(replace(REGIONAL, autopilot=True, private=True, channel="RAPID")).body()
+    assert body["autopilot"] == {"enabled": True}
+    assert "nodePools" not in body
+    assert body["privateClusterConfig"] == {"enablePrivateNodes": True}
+    assert body["releaseChannel"] == {"channel": "RAPID"}
+
+
+def test_a_cluster_is_changed_as_far_as_it_can_be(world: World) -> None:
+    world.up()
+    cluster = world.project.resources[WANTED.path]
+    cluster["addonsConfig"] = {}
+    steps = {str(step.resource): step for step in world.up(replace(WANTED, channel="RAPID")).steps}
+    assert steps["cluster training"].details == (
+        "addonsConfig.gcsFuseCsiDriverConfig.enabled",
+        "releaseChannel.channel",
+    )
+    assert cluster["releaseChannel"] == {"channel": "RAPID"}
+    with pytest.raises(ConfigurationError, match="enablePrivateNodes, which cannot be changed"):
+        world.up(replace(WANTED, private=True))
+
+
+def test_another_zone_is_refused(world: World) -> None:
+    world.up()
+    before = world.mutations()
+    with pytest.raises(
+        ConfigurationError, match=r"is in us-central1-a, not in us-east1-b: give --zone us-cen"
+    ):
+        world.up(replace(WANTED, location="us-east1-b"))
+    with pytest.raises(ConfigurationError, match="is in us-central1-a"):
+        world.down(replace(WANTED, location="us-east1-b"))
+    assert world.mutations() == before
+
+
+def test_what_others_made_is_neither_changed_nor_removed(world: World) -> None:
+    world.up()
+    world.project.resources[WANTED.path]["resourceLabels"] = {}
+    with pytest.raises(ConfigurationError, match="cluster training exists and was not made by kinetic"):
+        world.up()
+    steps = {str(step.resource): step.action for step in world.down().steps}
+    assert steps["cluster training"] is Action.LEAVE
+    assert WANTED.path in world.project.resources
+
+
+def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
+    world.project.enabled |= {"compute.googleapis.com"}
+    world.project.machines = {"g2-standard-4"}
+    world.project.quotas = {"NVIDIA_L4_GPUS": 0.0}
+    world.project.refused = {"container.clusters.create"}
+    with pytest.raises(ConfigurationError) as refused:
+        world.up()
+    assert "you lack container.clusters.create in my-project: gcloud projects" in str(refused.value)
+    assert "us-central1-a has no machines ct5lp-hightpu-4t" in str(refused.value)
+    assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine has 1: ask for" in str(refused.value)
+    assert "setIamPolicy" not in str(refused.value)
+    assert world.mutations() == []
+    with pytest.raises(ConfigurationError, match="project other-project may not be used"):
+        world.up(replace(WANTED, project="other-project"))
+
+
+def test_grants_of_others_stay_and_stale_etags_are_read_again(world: World) -> None:
+    theirs = {"role": "roles/viewer", "members": ["user:bob@example.org"]}
+    world.project.policies["projects/my-project"] = {"version": 1, "etag": "7", "bindings": [theirs]}
+    world.up()
+    assert theirs in world.project.policies["projects/my-project"]["bindings"]
+    world.down()
+    assert world.project.policies["projects/my-project"]["bindings"] == [theirs]
+
+
+def test_pods_reach_their_own_prefix_only() -> None:
+    policy = jobs_policy(WANTED, "42")
+    (change,) = policy.changes({"bindings": [], "etag": "1"})
+    (binding,) = (change.body or {})["bindings"]
+    assert binding["members"] == [principal("my-project", "42", "ml"), "user:ada@example.org"]
+    objects = "projects/_/buckets/my-project-kn-training-jobs/objects/ml/"
+    assert f"resource.name.startsWith('{objects}')" in binding["condition"]["expression"]
+    assert (change.body or {})["version"] == 3
+    assert all("builds" not in str(each) for each in policy.grants)
+
+
+def test_with_a_namespace_go_all_grants_on_its_prefix() -> None:
+    (made,) = jobs_policy(WANTED, "42").changes({"bindings": [], "etag": "1"})
+    other = replace(WANTED, namespaces=(WantedNamespace("vision"),))
+    (both,) = jobs_policy(other, "42").changes(made.body or {})
+    (less,) = jobs_policy(replace(WANTED, namespaces=(WantedNamespace("ml"),)), "42", absent=True).changes(
+        both.body or {}
+    )
+    (left,) = (less.body or {})["bindings"]
+    assert left["members"] == [principal("my-project", "42", "vision")]
+
+
+def test_a_condition_makes_another_binding() -> None:
+    here, there = (Grant("r", "user:a@b.c", "bucket", prefix) for prefix in ("one/", "two/"))
+    policy = Policy("x", Request("storage", "GET", "b"), Request("storage", "PUT", "b"), (there,), "p")
+    found = {"bindings": [{"role": "r", "members": ["user:a@b.c"], "condition": here.condition()}]}
+    (change,) = policy.changes(found)
+    assert len((change.body or {})["bindings"]) == 2
+
+
+def test_a_bucket_keeps_content_and_other_peoples_rules() -> None:
+    bucket = Bucket(WANTED, "jobs")
+    theirs = {"action": {"type": "SetStorageClass"}, "condition": {"age": 7}}
+    (creation,) = bucket.creation()
+    (ours,) = (creation.body or {})["lifecycle"]["rule"]
+    assert ours["condition"]["matchesPrefix"] == ["ml/batches/", "ml/index/", "ml/jobs/", "ml/outputs/"]
+    found = {"lifecycle": {"rule": [theirs, ours]}}
+    assert bucket.changes(found) == ()
+    more = Bucket(replace(WANTED, namespaces=(WantedNamespace("vision"),)), "jobs")
+    (change,) = more.changes(found)
+    rules = (change.body or {})["lifecycle"]["rule"]
+    assert theirs in rules
+    assert len(rules[-1]["condition"]["matchesPrefix"]) == 8
+
+
+def test_the_guide_shows_the_role_that_is_made() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "clusters.md").read_text()
+    shown = yaml.safe_load(guide.partition("```yaml\n")[2].partition("```")[0])
+    assert (shown["metadata"]["name"], shown["rules"]) == (USER, RULES)
+
+
+def test_numbers_as_texts_and_what_google_leaves_out_are_no_difference() -> None:
+    assert lacking({"n": 3, "off": False, "in": {"least": 0}}, {"n": "3", "in": {}}) == ()
+    assert lacking({"in": {"most": 2}}, {"in": {"most": 3}}) == ("in.most",)

@@ -1,0 +1,131 @@
+"""A project and a cluster in memory, what is wanted of them, and a clock that does not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
+from kinetic_core.provision.applying import apply
+from kinetic_core.provision.cloud import Cloud
+from kinetic_core.provision.prepare import (
+    Prepared,
+    prepare_down,
+    prepare_namespaces,
+    prepare_pools,
+    prepare_up,
+)
+from kinetic_core.provision.resources import Request
+from kinetic_core.provision.wanted import Wanted, WantedNamespace, wanted_pool
+from kinetic_core.testing.fake_cluster import FakeCluster
+from kinetic_core.testing.google_project import FakeProject
+
+WANTED = Wanted(
+    "my-project",
+    "us-central1-a",
+    "training",
+    pools=(wanted_pool("tpu-v5e-4", spot=True), wanted_pool("tpu-v5p-8"), wanted_pool("gpu-l4")),
+    namespaces=(WantedNamespace("ml", ("user:ada@example.org",)),),
+)
+READS = ("GET ", ":getIamPolicy", ":testIamPermissions")
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Killed(BaseException):
+    """The end of a process: nobody catches it."""
+
+
+class MortalCloud(Cloud):
+    """The way to the cloud of a process that ends at its change number `dies_at`: before it is sent, or with
+    `after` when it has been and nobody has waited for it.
+    """
+
+    dies_at: int | None = None
+    after = False
+
+    def do(self, request: Request) -> None:
+        if self.dies_at == 0:
+            if self.after and request.service in ("kubernetes", "objects"):
+                super().do(request)
+            elif self.after:
+                self.service(request.service).send(request.method, request.path, request.body)
+            raise Killed
+        if self.dies_at is not None:
+            self.dies_at -= 1
+        super().do(request)
+
+
+@dataclass
+class World:
+    """The cloud, and processes that use it; `said` is what they told. `dies` says when the next ones end."""
+
+    project: FakeProject
+    cluster: FakeCluster
+    kubeconfig: Path
+    clock: Clock = field(default_factory=Clock)
+    said: list[str] = field(default_factory=list)
+    dies: tuple[int, bool] | None = None
+
+    @property
+    def cloud(self) -> Cloud:
+        """A new process's way to it."""
+        cloud = MortalCloud(
+            WANTED.parent,
+            lambda: ClusterApi(Target(str(self.kubeconfig)), patience=0.0),
+            self.project.empty,
+            self.project.ask,
+            self.clock.sleep,
+            self.clock,
+        )
+        if self.dies is not None:
+            cloud.dies_at, cloud.after = self.dies
+        return cloud
+
+    def up(self, wanted: Wanted = WANTED) -> Prepared:
+        return self.do(prepare_up, wanted)
+
+    def pool_add(self, wanted: Wanted = WANTED) -> Prepared:
+        return self.do(prepare_pools, wanted)
+
+    def namespace_add(self, wanted: Wanted = WANTED) -> Prepared:
+        return self.do(prepare_namespaces, wanted)
+
+    def down(self, wanted: Wanted = WANTED) -> Prepared:
+        return self.do(prepare_down, wanted)
+
+    def do(self, prepare: Callable[[Cloud, Wanted], Prepared], wanted: Wanted) -> Prepared:
+        """A verb, as a process of its own."""
+        cloud = self.cloud
+        prepared = prepare(cloud, wanted)
+        apply(cloud, prepared.steps, prepared.found, self.said.append)
+        return prepared
+
+    def mutations(self) -> list[str]:
+        """The requests so far that change something, of both servers."""
+        every = [*self.project.faults.requests, *self.cluster.faults.requests]
+        return [each.line for each in every if not any(word in each.line for word in READS)]
+
+    def state(self) -> object:
+        """Everything that is there, without numbers of versions."""
+        kinds = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
+        objects = {
+            (kind, item["metadata"].get("namespace", ""), item["metadata"]["name"])
+            for kind in kinds
+            for item in self.cluster.objects.list(kind, "")[1]
+        }
+        policies = {owner: policy["bindings"] for owner, policy in self.project.policies.items()}
+        return self.project.resources, policies, self.project.enabled, objects
