@@ -16,7 +16,7 @@ RULES: list[Json] = [
         "resources": ["jobs"],
         "verbs": ["create", "get", "list", "watch", "patch", "delete", "deletecollection"],
     },
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},

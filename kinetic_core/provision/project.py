@@ -22,9 +22,9 @@ APIS = tuple(
     )
 )
 RETENTION_DAYS = 30
-_AGEING = ("jobs/", "index/", "batches/", "outputs/")
+_AGEING = ("jobs/", "index/", "batches/")
 """What goes by age. Packs, trees, data and their markers, and runners are content that is shared by name:
-an old one may be what today's job reads, so that no rule may touch it."""
+an old one may be what today's job reads, so that no rule may touch it. Outputs are the user's own."""
 _AGEING_BUILDS = ("log-", "source/")
 
 

@@ -203,14 +203,14 @@ def test_a_bucket_keeps_content_and_other_peoples_rules() -> None:
     theirs = {"action": {"type": "SetStorageClass"}, "condition": {"age": 7}}
     (creation,) = bucket.creation()
     (ours,) = (creation.body or {})["lifecycle"]["rule"]
-    assert ours["condition"]["matchesPrefix"] == ["ml/batches/", "ml/index/", "ml/jobs/", "ml/outputs/"]
+    assert ours["condition"]["matchesPrefix"] == ["ml/batches/", "ml/index/", "ml/jobs/"]
     found = {"lifecycle": {"rule": [theirs, ours]}}
     assert bucket.changes(found) == ()
     more = Bucket(replace(WANTED, namespaces=(WantedNamespace("vision"),)), "jobs")
     (change,) = more.changes(found)
     rules = (change.body or {})["lifecycle"]["rule"]
     assert theirs in rules
-    assert len(rules[-1]["condition"]["matchesPrefix"]) == 8
+    assert len(rules[-1]["condition"]["matchesPrefix"]) == 6
 
 
 def test_the_guide_shows_the_role_that_is_made() -> None:
