@@ -57,13 +57,9 @@ class Step:
 class Found:
     """What the cloud says. `resources` are by `str()` of them, None for what is not there."""
 
-    number: str
-    """The project's."""
     resources: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     locations: tuple[str, ...] = ()
     """Where there is a cluster of this name."""
-    pools: tuple[Mapping[str, Any], ...] = ()
-    """All node pools of the cluster, as the GKE API has them."""
     missing_permissions: tuple[str, ...] = ()
     missing_machines: Mapping[str, str] = field(default_factory=dict)
     """Machine type to the zone that has none."""

@@ -133,7 +133,7 @@ def _prepare(cloud: Cloud, wanted: Wanted, choose: Choose) -> Prepared:
     check(wanted)
     number = project_number(cloud, wanted.project)
     every = choose(wanted, number)
-    found = read(cloud, every, wanted, number, creating=True)
+    found = read(cloud, every, wanted, creating=True)
     steps = plan(every, found)
     problems(steps, found, wanted)
     return Prepared(wanted, found, steps)
@@ -143,7 +143,7 @@ def _prepare_removal(cloud: Cloud, wanted: Wanted, choose: Choose) -> Prepared:
     check(wanted)
     number = project_number(cloud, wanted.project)
     every = choose(wanted, number)
-    found = read(cloud, every, wanted, number, creating=False)
+    found = read(cloud, every, wanted, creating=False)
     problems((), found, wanted)
     return Prepared(wanted, found, plan_removal(every, found))
 

@@ -41,9 +41,7 @@ def clusters(cloud: Cloud, project: str) -> list[Json]:
     return list(found.get("clusters", ()))
 
 
-def read(
-    cloud: Cloud, resources: Sequence[Resource], wanted: Wanted, number: str, *, creating: bool
-) -> Found:
+def read(cloud: Cloud, resources: Sequence[Resource], wanted: Wanted, *, creating: bool) -> Found:
     """What there is of these resources. With `creating`, also what could keep them from being made."""
     every = clusters(cloud, wanted.project)
     mine = [each for each in every if each["name"] == wanted.cluster]
@@ -55,10 +53,8 @@ def read(
         machines = pool.submit(_missing_machines, cloud, wanted, resources) if creating else None
         quotas = pool.submit(_small_quotas, cloud, wanted, resources) if creating else None
     return Found(
-        number,
         dict(zip(map(str, resources), looked, strict=True)),
         tuple(str(each.get("location")) for each in mine),
-        tuple((here or {}).get("nodePools") or ()),
         missing.result() if missing else (),
         machines.result() if machines else {},
         quotas.result() if quotas else (),

@@ -22,7 +22,7 @@ _ENDS = ("min", "max")
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolState:
     """A node pool. `accelerator` is "" for a pool of plain machines."""
 
     name: str
@@ -52,7 +52,7 @@ class State:
     version: str = ""
     endpoint: str = ""
     made_here: bool = False
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[PoolState, ...] = ()
     namespaces: tuple[str, ...] = ()
     """Those made here."""
     running_jobs: tuple[str, ...] = ()
@@ -101,14 +101,14 @@ def look(cloud: Cloud, wanted: Wanted) -> State:
     )
 
 
-def pool_of(found: Mapping[str, Any]) -> Pool:
+def pool_of(found: Mapping[str, Any]) -> PoolState:
     """A NodePool of the GKE API."""
     config, scaling = found.get("config") or {}, found.get("autoscaling") or {}
     topology = str((found.get("placementPolicy") or {}).get("tpuTopology") or "")
     least, most = (
         scaling.get(f"{end}NodeCount", scaling.get(f"total{end.title()}NodeCount", 0)) for end in _ENDS
     )
-    return Pool(
+    return PoolState(
         str(found["name"]),
         _accelerator(config, topology),
         str(config.get("machineType", "")),

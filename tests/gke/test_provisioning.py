@@ -64,9 +64,7 @@ def test_up_a_job_on_its_pool_and_down(
     assert api.get("Namespace", "", namespace) is None
     made = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
     assert made["profile"] == cluster
-    started = time.monotonic()
     again = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
-    assert time.monotonic() - started < 3
     assert {step["action"] for step in again["steps"]} == {"keep"}
     (pool,) = [pool for pool in well(kinetic("pool", "list", "--json"))["pools"] if pool["accelerator"]]
     assert (pool["name"], pool["accelerator"]) == ("tpu-v6e-8", "tpu-v6e-8")

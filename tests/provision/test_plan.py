@@ -28,7 +28,7 @@ def pool_body(accelerator: str, wanted: Wanted = WANTED, **options: Any) -> Json
 
 
 def test_the_plan_for_nothing_makes_everything_behind_what_it_needs() -> None:
-    steps = plan(resources(WANTED, "1"), Found("1"))
+    steps = plan(resources(WANTED, "1"), Found())
     assert {step.action for step in steps} == {Action.CREATE}
     order = [str(step.resource) for step in steps]
     assert order.index("service account kn-training-nodes") < order.index("cluster training")
@@ -39,7 +39,7 @@ def test_the_plan_for_nothing_makes_everything_behind_what_it_needs() -> None:
 
 
 def test_a_plan_is_the_same_for_the_same() -> None:
-    assert plan(resources(WANTED, "1"), Found("1")) == plan(resources(WANTED, "1"), Found("1"))
+    assert plan(resources(WANTED, "1"), Found()) == plan(resources(WANTED, "1"), Found())
 
 
 @pytest.mark.parametrize(
