@@ -51,16 +51,19 @@ def connection(target: Target) -> ApiClient:
     """The client for a cluster, shared by all threads. Raises ConfigurationError."""
     from kubernetes import client
 
-    configuration = blank_configuration()
+    configuration, certificate = blank_configuration(), ""
     if target.project and not target.kubeconfig:
-        _from_gke(configuration, target)
+        certificate = _from_gke(configuration, target)
     elif target.account is not None:
         configuration = copy.deepcopy(target.account.held)
     else:
         _from_files(configuration, target)
     configuration.retries = False
     configuration.connection_pool_maxsize = _CONNECTIONS
-    return client.ApiClient(configuration)
+    api = client.ApiClient(configuration)
+    if certificate:  # version 36 of the client takes a file only
+        api.rest_client.pool_manager.connection_pool_kw["ca_cert_data"] = certificate
+    return api
 
 
 def gke_cluster(target: Target) -> dict[str, Any]:
@@ -117,10 +120,10 @@ def _from_files(configuration: Configuration, target: Target) -> None:
         ) from exc
 
 
-def _from_gke(configuration: Any, target: Target) -> None:
+def _from_gke(configuration: Any, target: Target) -> str:
+    """Fill in address and token; the certificate to trust."""
     found = gke_cluster(target)
     configuration.host = f"https://{found['endpoint']}"
-    configuration.ca_cert_data = base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
     configuration.api_key_prefix["BearerToken"] = "Bearer"
 
     def set_token(refreshed: Any) -> None:
@@ -128,3 +131,4 @@ def _from_gke(configuration: Any, target: Target) -> None:
 
     configuration.refresh_api_key_hook = set_token
     set_token(configuration)
+    return base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
