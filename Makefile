@@ -2,11 +2,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons airflow-test cluster-test lint types imports build check-python clean
+.PHONY: help demo test test-pythons airflow-test cluster-test docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
 AIRFLOW_VENV := .venv-airflow
+DOCS_VENV := .venv-docs
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
 
@@ -27,6 +28,11 @@ $(VENV)/.ready: pyproject.toml setup.cfg .ci/locks/test.txt | $(VENV)/bin/uv
 $(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt | $(VENV)/bin/uv
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(AIRFLOW_VENV)
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
+	@touch $@
+
+$(DOCS_VENV)/.ready: .ci/locks/docs.txt | $(VENV)/bin/uv
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(DOCS_VENV)
+	@$(UV_INSTALL) --python $(DOCS_VENV)/bin/python -r .ci/locks/docs.txt
 	@touch $@
 
 demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here (KEEP=1 leaves it running)
@@ -50,6 +56,10 @@ airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a re
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
 	@$(VENV)/bin/python -m pytest -q -m cluster
 
+docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@$(DOCS_VENV)/bin/python .ci/check_site.py site
+
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
@@ -65,4 +75,4 @@ build: $(VENV)/.ready ## wheel and sdist into dist/, the wheel tried in a clean 
 	@$(VENV)/bin/python .ci/check_wheel.py
 
 clean: ## remove environments and build products
-	@rm -rf .venv* dist build .demo *.egg-info
+	@rm -rf .venv* dist build site .demo *.egg-info
