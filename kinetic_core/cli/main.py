@@ -22,6 +22,7 @@ _MODULES = {
     "profile": ("profiles",),
     "config": ("config",),
     "reap": ("reaping",),
+    "cost": ("costs",),
 }
 """Where the verbs of each first word are."""
 

@@ -50,7 +50,16 @@ _CHECK = {
     "fix": 'what to do about it, "" if nothing',
     "seconds": "how long it took",
 }
-SHAPES = {"job": JOB, "profile": _PROFILE, "batch": _BATCH, "check": _CHECK}
+_COST = {
+    "job_id": "id of the job",
+    "accelerator": "hardware asked for",
+    "units": "chips of the whole slice, or cores of a job without chips; null if `problem`",
+    "seconds": "object: `waiting`, `pulling`, `installing`, `running`, `idle` to seconds; null if `problem`",
+    "unit_seconds": "object: the same but `waiting`, times `units`: what was held; null if `problem`",
+    "amount": "what it costs by now, null without a price for its hardware",
+    "problem": 'why little is known of it, "" normally',
+}
+SHAPES = {"job": JOB, "profile": _PROFILE, "batch": _BATCH, "check": _CHECK, "cost": _COST}
 """Objects that fields below are lists of."""
 
 SCHEMAS: dict[str, dict[str, str]] = {
@@ -121,6 +130,13 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "profile": "the profile in use, null for none",
         "file": "the profiles file",
         "settings": "list of `name`, `value`, `origin`: a variable, `profile NAME` or `default`",
+    },
+    "cost": {
+        "jobs": "list of cost",
+        "unit_seconds": "object: their sum, by use",
+        "amount": "sum of the known amounts, null if there is none",
+        "currency": "as the price table says, null without one",
+        "without_price": "list of ids of jobs whose amount is not known; empty without a price table",
     },
     "reap": {
         "orphans": "list of `job_id`, `why`",
