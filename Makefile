@@ -2,12 +2,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons airflow-test cluster-test docs lint types imports build check-python clean
+.PHONY: help demo test test-pythons airflow-test cluster-test examples docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
 AIRFLOW_VENV := .venv-airflow
 DOCS_VENV := .venv-docs
+EXAMPLES_VENV := .venv-examples
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
 
@@ -35,6 +36,11 @@ $(DOCS_VENV)/.ready: .ci/locks/docs.txt | $(VENV)/bin/uv
 	@$(UV_INSTALL) --python $(DOCS_VENV)/bin/python -r .ci/locks/docs.txt
 	@touch $@
 
+$(EXAMPLES_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/test.txt .ci/locks/examples.txt | $(VENV)/bin/uv
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(EXAMPLES_VENV)
+	@$(UV_INSTALL) --python $(EXAMPLES_VENV)/bin/python -r .ci/locks/test.txt -r .ci/locks/examples.txt --editable .
+	@touch $@
+
 demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here (KEEP=1 leaves it running)
 	@exec $(AIRFLOW_VENV)/bin/python example_dags/run_demo.py
 
@@ -55,6 +61,9 @@ airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a re
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
 	@$(VENV)/bin/python -m pytest -q -m cluster
+
+examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine
+	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples
 
 docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
