@@ -2,11 +2,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons airflow-test cluster-test lint types imports build check-python clean
+.PHONY: help demo test test-pythons airflow-test cluster-test examples docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
 AIRFLOW_VENV := .venv-airflow
+DOCS_VENV := .venv-docs
+EXAMPLES_VENV := .venv-examples
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
 
@@ -28,6 +30,16 @@ $(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(AIRFLOW_VENV)
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python --no-deps -r .ci/locks/airflow-google.txt
+	@touch $@
+
+$(DOCS_VENV)/.ready: .ci/locks/docs.txt | $(VENV)/bin/uv
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(DOCS_VENV)
+	@$(UV_INSTALL) --python $(DOCS_VENV)/bin/python -r .ci/locks/docs.txt
+	@touch $@
+
+$(EXAMPLES_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/test.txt .ci/locks/examples.txt | $(VENV)/bin/uv
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(EXAMPLES_VENV)
+	@$(UV_INSTALL) --python $(EXAMPLES_VENV)/bin/python -r .ci/locks/test.txt -r .ci/locks/examples.txt --editable .
 	@touch $@
 
 demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here (KEEP=1 leaves it running)
@@ -52,6 +64,13 @@ cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (
 	@$(VENV)/bin/python -m pytest -q -m "cluster and not disruptive" -n 3 --dist loadgroup
 	@$(VENV)/bin/python -m pytest -q -m "cluster and disruptive"
 
+examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine
+	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples
+
+docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@$(DOCS_VENV)/bin/python .ci/check_site.py site
+
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
@@ -67,4 +86,4 @@ build: $(VENV)/.ready ## wheel and sdist into dist/, the wheel tried in a clean 
 	@$(VENV)/bin/python .ci/check_wheel.py
 
 clean: ## remove environments and build products
-	@rm -rf .venv* dist build .demo *.egg-info
+	@rm -rf .venv* dist build site .demo *.egg-info

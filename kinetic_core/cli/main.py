@@ -28,6 +28,7 @@ _MODULES = {
     "init": ("provisioning",),
     "pool": ("pools",),
     "namespace": ("namespaces",),
+    "cost": ("costs",),
 }
 """Where the verbs of each first word are."""
 

@@ -1,4 +1,4 @@
-"""The reference pages of the command, made of its own help: `python -m kinetic_core.cli.reference FOLDER`."""
+"""Reference pages, made of what the code says: `python -m kinetic_core.cli.reference FOLDER`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer.main
 from kinetic_core.cli.exits import Exit
 from kinetic_core.cli.main import build
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES
+from kinetic_core.model.accelerator_table import Family, families
 
 _WIDTH = 88
 _MADE = "<!-- Made by `python -m kinetic_core.cli.reference docs/reference`; a test compares. -->\n"
@@ -25,11 +26,21 @@ is the verb's name, a slash and a version: `jobs.list/1`. Under the same version
 or changes its type; new ones may come. Where the verb fails the object is an `error/1`, and the exit code
 the same as without `--json`; wrong options are told on stderr alone.
 """
+_ABOUT_ACCELERATORS = """\
+What `accelerator=` takes, besides `cpu` and `cpu:8` (cores). `:spot` behind a name is `spot=True`. A name
+without a size is the family's default; TPUs may also be named by their topology, `tpu-v5e-2x4`. Chips are of
+the whole slice; one of several hosts runs the function on [each of them](../guides/multi-host.md).
+`kinetic accelerators` prints the same.
+"""
 
 
 def pages() -> dict[str, str]:
     """File name to content."""
-    return {"cli.md": _commands_page(), "cli-json.md": _json_page()}
+    return {
+        "cli.md": _commands_page(),
+        "cli-json.md": _json_page(),
+        "accelerators.md": _accelerators_page(),
+    }
 
 
 def _commands_page() -> str:
@@ -81,6 +92,31 @@ def _json_page() -> str:
 def _table(fields: Mapping[str, str]) -> str:
     rows = (f"| `{name}` | {meaning} |" for name, meaning in fields.items())
     return "\n".join(["| field | meaning |", "|---|---|", *rows])
+
+
+def _accelerators_page() -> str:
+    return "\n".join(
+        [
+            "# Accelerators",
+            _MADE,
+            _ABOUT_ACCELERATORS,
+            *(_family(one) for one in families() if not one.retired),
+        ]
+    )
+
+
+def _family(family: Family) -> str:
+    also = f"Also: {', '.join(f'`{name}`' for name in family.aliases)}. " if family.aliases else ""
+    sources = ", ".join(f"[{number}]({url})" for number, url in enumerate(family.sources, start=1))
+    about = f"Default: `{family.default}`. {also}{family.note}".rstrip()
+    lines = [f"## {family.title}\n", f"{about} Sources: {sources}.\n"]
+    lines += ["| name | chips | hosts | topology | machine | note |", "|---|---|---|---|---|---|"]
+    for row in family.rows:
+        one = row.accelerator
+        note = row.note.removesuffix(family.note).rstrip()
+        cells = (f"`{one}`", one.chips, one.hosts, one.topology or "", one.machine_type, note)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -75,7 +75,24 @@ _PLAN = {
     "done": "whether the steps have been done",
     "steps": "list of step",
 }
-SHAPES = {"step": _STEP, "pool": _POOL, "job": JOB, "profile": _PROFILE, "batch": _BATCH, "check": _CHECK}
+_COST = {
+    "job_id": "id of the job",
+    "accelerator": "hardware asked for",
+    "units": "chips of the whole slice, or cores of a job without chips; null if `problem`",
+    "seconds": "object: `waiting`, `pulling`, `installing`, `running`, `idle` to seconds; null if `problem`",
+    "unit_seconds": "object: the same but `waiting`, times `units`: what was held; null if `problem`",
+    "amount": "what it costs by now, null without a price for its hardware",
+    "problem": 'why little is known of it, "" normally',
+}
+SHAPES = {
+    "step": _STEP,
+    "pool": _POOL,
+    "job": JOB,
+    "profile": _PROFILE,
+    "batch": _BATCH,
+    "check": _CHECK,
+    "cost": _COST,
+}
 """Objects that fields below are lists of."""
 
 SCHEMAS: dict[str, dict[str, str]] = {
@@ -173,6 +190,13 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "pool.list": {"pools": "list of pool"},
     "namespace.add": _PLAN,
     "namespace.remove": _PLAN,
+    "cost": {
+        "jobs": "list of cost",
+        "unit_seconds": "object: their sum, by use",
+        "amount": "sum of the known amounts, null if there is none",
+        "currency": "as the price table says, null without one",
+        "without_price": "list of ids of jobs whose amount is not known; empty without a price table",
+    },
     "reap": {
         "orphans": "list of `job_id`, `why`",
         "removed": "whether they were ended and removed; false is a dry run",

@@ -25,8 +25,10 @@ class RemoteCallable(Generic[P, R]):
     """A decorated function. Calling it runs it as a job and returns the job's value.
 
     Pickled, it is the undecorated function, so that what contains it can be unpickled in a job, where
-    calling it runs the body in place.
+    calling it runs the body in place. `__wrapped__` is the undecorated function, for a test to call.
     """
+
+    __wrapped__: Callable[P, R]
 
     def __init__(self, function: Callable[P, R], options: RunOptions) -> None:
         self._function = function

@@ -1,0 +1,134 @@
+"""`kinetic cost`: what jobs have used of their hardware, and what that comes to at the user's own prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kinetic_core.cli.root import app
+from kinetic_core.cli.session import Session, verb
+from kinetic_core.errors import InvalidRequest, KineticError
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.costing import Prices, Usage
+    from kinetic_core.lifecycle.handle import JobHandle
+
+_AT_ONCE = 16
+"""Jobs that are looked at side by side; each costs some requests."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A job, what it used if that is known, and what it cost if there is a price for it."""
+
+    job_id: str
+    accelerator: str
+    usage: Usage | None = None
+    amount: float | None = None
+    problem: str = ""
+
+
+@verb(
+    app,
+    "cost",
+    examples=[
+        "kinetic cost job-0123456789abcdef",
+        "kinetic cost --batch grp-0123456789abcdef --prices prices.toml",
+    ],
+)
+def cost(
+    session: Session,
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="ids of jobs")] = None,
+    batch: Annotated[str | None, typer.Option(help="all jobs of this batch")] = None,
+    prices: Annotated[Path | None, typer.Option(help="your price table, a TOML file")] = None,
+) -> None:
+    """Say what jobs have used of their hardware by now, and on what; with a price table, what it costs.
+
+    WAITING holds no hardware. From PULLING on it does.
+    """
+    from kinetic_core.lifecycle.costing import read_prices
+
+    table = read_prices(prices) if prices is not None else None
+    handles = _handles(session, job_ids or [], batch)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        entries = list(pool.map(lambda handle: _look(handle, table), handles))
+    total = _total(entries, table)
+    if session.output.as_json:
+        session.output.json("cost", {"jobs": [_fields(entry) for entry in entries], **total})
+        return
+    _show(session, entries, total)
+
+
+def _handles(session: Session, job_ids: Sequence[str], batch: str | None) -> list[JobHandle]:
+    from kinetic_core.batch.fan_out import attach_batch
+    from kinetic_core.cli.jobs import attached
+
+    if not job_ids and batch is None:
+        raise InvalidRequest("name jobs, or a batch with --batch")
+    found = [attached(session, job_id) for job_id in job_ids]
+    if batch is not None:
+        found += [job for job in attach_batch(batch, backend=session.backend).jobs if job]
+    return found
+
+
+def _look(handle: JobHandle, prices: Prices | None) -> _Entry:
+    from kinetic_core.lifecycle.costing import usage_of
+
+    try:
+        usage = usage_of(handle)
+    except KineticError as exc:
+        return _Entry(handle.job_id, handle.accelerator, problem=str(exc))
+    return _Entry(handle.job_id, handle.accelerator, usage, prices.cost(usage) if prices else None)
+
+
+def _total(entries: Sequence[_Entry], prices: Prices | None) -> dict[str, Any]:
+    from kinetic_core.lifecycle.costing import USES
+
+    known = [entry.usage for entry in entries if entry.usage is not None]
+    amounts = [entry.amount for entry in entries if entry.amount is not None]
+    return {
+        "unit_seconds": {use: sum(each.unit_seconds[use] for each in known) for use in USES[1:]},
+        "amount": sum(amounts) if amounts else None,
+        "currency": prices.currency if prices else None,
+        "without_price": [entry.job_id for entry in entries if prices and entry.amount is None],
+    }
+
+
+def _fields(entry: _Entry) -> dict[str, Any]:
+    usage = entry.usage
+    return {
+        "job_id": entry.job_id,
+        "accelerator": entry.accelerator,
+        "units": usage.units if usage else None,
+        "seconds": dict(usage.seconds) if usage else None,
+        "unit_seconds": usage.unit_seconds if usage else None,
+        "amount": entry.amount,
+        "problem": entry.problem,
+    }
+
+
+def _show(session: Session, entries: Sequence[_Entry], total: dict[str, Any]) -> None:
+    from kinetic_core.lifecycle.costing import USES
+
+    currency = total["currency"]
+    money = (currency,) if currency else ()
+    rows = []
+    for entry in entries:
+        spent = [f"{entry.usage.seconds[use]:.1f}" for use in USES] if entry.usage else ["?"] * len(USES)
+        amount = ("?" if entry.amount is None else f"{entry.amount:.4f}",) if currency else ()
+        rows.append((entry.job_id, entry.accelerator, *spent, *amount))
+    columns = ("JOB", "ACCELERATOR", *(use.upper() for use in USES), *money)
+    session.output.table(columns, rows, ("IDLE", "INSTALLING", "PULLING", "ACCELERATOR"))
+    held = sum(total["unit_seconds"].values())
+    told = f", {total['amount']:.4f} {currency}" if total["amount"] is not None else ""
+    session.output.line(f"{held:.1f} chip-seconds (of cores, where a job has no chips){told}")
+    if total["without_price"]:
+        session.output.line(f"no price is known for {len(total['without_price'])} of {len(entries)} jobs")
+    for entry in entries:
+        if entry.problem:
+            session.output.line(f"{entry.job_id}: {entry.problem}")

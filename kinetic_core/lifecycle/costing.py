@@ -1,0 +1,122 @@
+"""What jobs have used: seconds of their hardware by what they went on, and money where prices are given.
+
+No price is known here. A price table is the user's own TOML file; see `read_prices`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinetic_core.errors import ConfigurationError, InvalidAccelerator
+from kinetic_core.lifecycle.explaining import Phase, explain
+from kinetic_core.model.accelerators import Accelerator, parse_accelerator
+from kinetic_core.model.job import JobReference
+
+USES = ("waiting", "pulling", "installing", "running", "idle")
+_USE_OF = {
+    "queue": "waiting",
+    "scheduling": "waiting",
+    "scale-up": "waiting",
+    "replacement": "waiting",
+    "image": "pulling",
+    "container": "pulling",
+    "start": "installing",
+    "function": "running",
+    "hosts": "idle",
+    "result": "idle",
+}
+"""What each phase of a job counts as. Only while it waits does the job hold no hardware."""
+_TABLES = ("on_demand", "spot")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one job has used by now. `units` are chips of the whole slice, or cores where it asks for none."""
+
+    job_id: str
+    accelerator: Accelerator
+    units: int
+    seconds: Mapping[str, float]
+    """By use, in the order of `USES`; a use that took no time is 0."""
+
+    @property
+    def unit_seconds(self) -> dict[str, float]:
+        """Seconds of one chip, or core, by use. Waiting holds none."""
+        return {use: self.units * self.seconds[use] for use in USES[1:]}
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A price table: of one chip, or core, for an hour, by kind and family of accelerators."""
+
+    currency: str
+    on_demand: Mapping[tuple[str, str], float]
+    spot: Mapping[tuple[str, str], float]
+
+    def cost(self, usage: Usage) -> float | None:
+        """What the job has cost by now, None if the table has no price for its hardware."""
+        one = usage.accelerator
+        hourly = (self.spot if one.spot else self.on_demand).get((one.kind, one.family))
+        return None if hourly is None else hourly * sum(usage.unit_seconds.values()) / 3600
+
+
+def usage_of(reference: JobReference) -> Usage:
+    """What a job has used, from what Kubernetes still has of it and what its runner recorded."""
+    accelerator = parse_accelerator(reference.accelerator)
+    return Usage(
+        reference.job_id,
+        accelerator,
+        accelerator.chips or accelerator.cpu_count or 1,
+        seconds_by_use(explain(reference).phases),
+    )
+
+
+def seconds_by_use(phases: Iterable[Phase]) -> dict[str, float]:
+    """The seconds of a job's phases, by use."""
+    found = dict.fromkeys(USES, 0.0)
+    for phase in phases:
+        found[_USE_OF[phase.name]] += phase.seconds
+    return found
+
+
+def read_prices(file: Path) -> Prices:
+    """A price table from TOML: `currency`, and `[on_demand]` and `[spot]` of accelerator to price.
+
+    A price is of one chip for an hour (of one core, for `cpu`). Accelerators are named as `accelerator=` has
+    them, without a size: `tpu-v5e`, `gpu-l4`. Raises ConfigurationError, naming file and key.
+    """
+    try:
+        told = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ConfigurationError(f"the price table {file} cannot be read: {exc}") from exc
+    if unknown := sorted(set(told) - {"currency", *_TABLES}):
+        raise ConfigurationError(
+            f"the price table {file}: {unknown[0]!r} is unknown; it has currency, [on_demand] and [spot]"
+        )
+    currency = told.get("currency")
+    if not isinstance(currency, str) or not currency:
+        raise ConfigurationError(f'the price table {file}: currency must be a text, such as "EUR"')
+    on_demand, spot = (_table(file, name, told.get(name, {})) for name in _TABLES)
+    return Prices(currency, on_demand, spot)
+
+
+def _table(file: Path, table: str, told: Any) -> dict[tuple[str, str], float]:
+    if not isinstance(told, dict):
+        raise ConfigurationError(f"the price table {file}: {table} must be a table, [{table}]")
+    found: dict[tuple[str, str], float] = {}
+    for name, price in told.items():
+        where = f"the price table {file}: [{table}] {name}"
+        try:
+            one = parse_accelerator(name)
+        except InvalidAccelerator as exc:
+            raise ConfigurationError(f"{where}: {exc}") from exc
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
+            raise ConfigurationError(f"{where} = {price!r} must be a number: a chip's price for an hour")
+        if (one.kind, one.family) in found:
+            raise ConfigurationError(f"{where} has a price already, under another name")
+        found[one.kind, one.family] = float(price)
+    return found

@@ -1,0 +1,84 @@
+"""`kinetic cost`, on real jobs of the local backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cli.schemas import SCHEMAS
+from tests.conftest import Kinetic
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+
+
+@kinetic_core.run(accelerator="tpu-v5e-4:spot")
+def work(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    table = tmp_path_factory.mktemp("prices") / "prices.toml"
+    table.write_text('currency = "EUR"\n[spot]\ntpu-v5e = 3600\n')
+    return table
+
+
+def test_a_job_of_four_chips(kinetic: Kinetic, prices: Path) -> None:
+    handle = work.run_async(0.5)
+    handle.result(cleanup=False)
+    told = kinetic("cost", handle.job_id, "--prices", str(prices), "--json").json
+    assert set(told) == {"schema", *SCHEMAS["cost"]}
+    (job,) = told["jobs"]
+    assert (job["units"], job["problem"], told["without_price"]) == (4, "", [])
+    assert 0.5 <= job["seconds"]["running"] < 60
+    held = sum(told["unit_seconds"].values())
+    assert told["amount"] == pytest.approx(held)  # at 3600 an hour, a chip-second is 1
+    assert held == pytest.approx(4 * sum(job["seconds"][use] for use in told["unit_seconds"]))
+    lines = kinetic("cost", handle.job_id, "--prices", str(prices)).out.splitlines()
+    assert lines[0].split() == [
+        "JOB",
+        "ACCELERATOR",
+        "WAITING",
+        "PULLING",
+        "INSTALLING",
+        "RUNNING",
+        "IDLE",
+        "EUR",
+    ]
+    assert lines[-1].endswith(" EUR")
+
+
+def test_a_batch_without_prices(kinetic: Kinetic) -> None:
+    batch = work.run_async_map([0.0, 0.0])
+    batch.results()
+    told = kinetic("cost", "--batch", batch.group_id, "--json").json
+    assert [job["job_id"] for job in told["jobs"]] == [f"{batch.group_id}-{index}" for index in range(2)]
+    assert (told["amount"], told["currency"], told["without_price"]) == (None, None, [])
+    assert "EUR" not in kinetic("cost", "--batch", batch.group_id).out
+
+
+def test_hardware_without_a_price_is_told(kinetic: Kinetic, prices: Path) -> None:
+    handle = kinetic_core.run(accelerator="cpu")(work.__wrapped__).run_async(0.0)
+    handle.result()
+    done = kinetic("cost", handle.job_id, "--prices", str(prices))
+    assert done.code == 0
+    assert "no price is known for 1 of 1 jobs" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name jobs, or a batch"),
+        (["job-0000000000000000"], "no job job-0000000000000000"),
+        (["job-0000000000000000", "--prices", "absent.toml"], "absent.toml cannot be read"),
+        (["--batch", "grp-0000000000000000"], "no batch grp-0000000000000000"),
+    ],
+)
+def test_what_cannot_be_is_exit_code_2(words: list[str], said: str, kinetic: Kinetic) -> None:
+    done = kinetic("cost", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err

@@ -1,0 +1,75 @@
+"""Every block of Python on the pages is right: those for this machine are run, the others type-checked.
+
+Those that define DAGs are executed too, by `tests/airflow/test_documents.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents.pages import ROOT, Block, blocks
+
+BLOCKS = blocks("python")
+OURS = [block for block in BLOCKS if "kinetic_core" in block.text and "airflow" not in block.text]
+FOR_THIS_MACHINE = [
+    block for block in OURS if 'backend="local"' in block.text or "kinetic_core.testing" in block.text
+]
+FOR_A_CLUSTER = [block for block in OURS if block not in FOR_THIS_MACHINE]
+NOT_RUN = [block for block in BLOCKS if block not in FOR_THIS_MACHINE]
+MYPY = """\
+[mypy]
+check_untyped_defs = True
+ignore_missing_imports = True
+follow_imports = silent
+
+[mypy-google.*,kubernetes.*,numpy.*]
+follow_imports = skip
+"""
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("block", FOR_THIS_MACHINE, ids=lambda block: block.name)
+def test_a_block_for_this_machine_runs(block: Block, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "script.py").write_text(block.text)
+    done = run("script.py", folder=project)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_definitions_of_a_block_for_a_cluster_are_accepted(tmp_path: Path) -> None:
+    names = write(FOR_A_CLUSTER, tmp_path)
+    done = run("-c", "\n".join(f"import {name}" for name in names), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_run_passes_mypy(tmp_path: Path) -> None:
+    (tmp_path / "mypy.ini").write_text(MYPY)
+    names = write(NOT_RUN, tmp_path)
+    cache = f"--cache-dir={ROOT / '.mypy_cache' / 'documents'}"
+    done = run(
+        "-m", "mypy", "--config-file=mypy.ini", cache, *(f"{name}.py" for name in names), folder=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def write(chosen: list[Block], folder: Path) -> list[str]:
+    """Each block as a module of its own; their names."""
+    for block in chosen:
+        (folder / f"{block.name}.py").write_text(block.text)
+    return [block.name for block in chosen]

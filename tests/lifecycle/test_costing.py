@@ -1,0 +1,88 @@
+"""What a job used is what its phases say, and money only what the user's own table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.errors import ConfigurationError
+from kinetic_core.lifecycle import explaining
+from kinetic_core.lifecycle.costing import USES, Usage, read_prices, seconds_by_use
+from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.model.accelerators import parse_accelerator
+
+TABLE = """
+currency = "EUR"
+[on_demand]
+v5litepod = 2
+cpu = 0.5
+[spot]
+tpu-v5e = 0.8
+"""
+
+
+def usage(accelerator: str, units: int, **seconds: float) -> Usage:
+    return Usage("job", parse_accelerator(accelerator), units, dict.fromkeys(USES, 0.0) | seconds)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "prices.toml"
+    path.write_text(TABLE)
+    return path
+
+
+def test_every_phase_that_explain_knows_counts_as_something() -> None:
+    spent = seconds_by_use(Phase(name, 0, 0.0, 1.0) for name in explaining._ADVICE)
+    assert sum(spent.values()) == len(explaining._ADVICE)
+    assert tuple(spent) == USES
+
+
+def test_attempts_add_up_and_waiting_between_them_holds_nothing() -> None:
+    lived = [("queue", 5), ("image", 3), ("function", 10), ("replacement", 4), ("start", 2), ("function", 20)]
+    spent = seconds_by_use(Phase(name, 0, 0.0, seconds) for name, seconds in lived)
+    assert spent == {"waiting": 9, "pulling": 3, "installing": 2, "running": 30, "idle": 0}
+    job = Usage("job", parse_accelerator("tpu-v5e-8"), 8, spent)
+    assert job.unit_seconds == {"pulling": 24, "installing": 16, "running": 240, "idle": 0}
+
+
+def test_money_is_of_chips_and_hours_held(table: Path) -> None:
+    prices = read_prices(table)
+    assert prices.currency == "EUR"
+    assert prices.cost(usage("tpu-v5e-8", 8, waiting=9999, running=1800)) == 8
+    assert prices.cost(usage("tpu-v5e-8:spot", 8, running=1800)) == pytest.approx(3.2)
+    assert prices.cost(usage("cpu:4", 4, pulling=1800, idle=1800)) == 2
+
+
+def test_what_has_no_price_costs_nobody_knows_what(table: Path) -> None:
+    prices = read_prices(table)
+    assert prices.cost(usage("gpu-l4", 1, running=60)) is None
+    assert prices.cost(usage("tpu-v5p-8:spot", 8, running=60)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("currency = ", "cannot be read"),
+        ("[on_demand]\ncpu = 1", "currency must be a text"),
+        ('currency = "EUR"\n[hourly]\ncpu = 1', "'hourly' is unknown"),
+        ('currency = "EUR"\non_demand = 1', "must be a table"),
+        ('currency = "EUR"\n[spot]\ntpu-v99 = 1', r"\[spot\] tpu-v99: .*tpu-v99"),
+        ('currency = "EUR"\n[spot]\ncpu = -1', r"\[spot\] cpu = -1 must be a number"),
+        ('currency = "EUR"\n[spot]\ncpu = nan', "must be a number"),
+        ('currency = "EUR"\n[spot]\ncpu = true', "must be a number"),
+        ('currency = "EUR"\n[spot]\ngpu-l4 = 1\nl4 = 2', "l4 has a price already"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_file_and_key(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        read_prices(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"absent.toml cannot be read"):
+        read_prices(tmp_path / "absent.toml")
