@@ -18,6 +18,10 @@ PATIENCE = 2.0
 """Seconds a worker stays with a new job before it defers: a shorter job needs no second leg."""
 
 
+class _KilledWhileStarting(BaseException):  # so that nobody on the way takes it for an error of theirs
+    """Airflow has killed the task while its worker was starting the job."""
+
+
 class KineticOperator(BaseOperator):
     """Runs `python_callable(*op_args, **op_kwargs)` as a job and returns its value.
 
@@ -125,20 +129,12 @@ class KineticOperator(BaseOperator):
 
     def execute(self, context: Any) -> Any:
         """Start the job, or find the one an earlier leg or try started; wait for it or defer."""
-        from airflow_provider.adoption import start_or_adopt
-        from airflow_provider.arguments import call_of
         from airflow_provider.task_logs import LogTail
         from airflow_provider.waiting import describe, wait_with_log
-        from kinetic_core.errors import InvalidRequest
 
         self._identity = TaskIdentity.of(context)
         began = time.time()
-        try:
-            options = run_options(self._options())
-            call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
-            started = start_or_adopt(call, options, self._identity)
-        except InvalidRequest as error:
-            raise AirflowFailException(str(error)) from error
+        started = self._start(context)
         reference, observation = started.reference, started.observation
         self._reference = reference
         verb = "adopted" if started.adopted else "started"
@@ -154,12 +150,20 @@ class KineticOperator(BaseOperator):
             observation = ended
         return self._finish(context, reference, tail, observation)
 
-    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
-        """The second leg: the trigger says that the job has ended, or that its time is up."""
+    def execute_complete(self, context: Any, event: Mapping[str, Any], try_number: int | None = None) -> Any:
+        """The second leg: the trigger says that the job has ended, or that its time is up.
+
+        A task that is cleared in its second leg is resumed by Airflow with the event of the try before,
+        `try_number`. To clear means to run again, so the event is put aside.
+        """
         from airflow_provider.task_logs import Cursor, LogTail
         from kinetic_core.lifecycle.observing import observe
         from kinetic_core.model.job import JobReference
 
+        if try_number not in (None, context["ti"].try_number):
+            self.log.info("this is another try than the one that deferred: beginning anew")
+            return self.execute(context)
+        self._identity = TaskIdentity.of(context)
         reference = JobReference.from_dict(event["reference"])
         self._reference = reference
         observation = observe(reference)
@@ -191,9 +195,15 @@ class KineticOperator(BaseOperator):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def on_kill(self) -> None:
-        """The task was killed while a worker has it: the job goes too."""
+        """The task was killed while a worker has it: the job goes too.
+
+        Airflow calls this from a signal's handler and lets the worker go on for seconds. One that is about
+        to create a job is stopped there, or it would create what nobody looks for.
+        """
         from kinetic_core.lifecycle.ending import cancel
 
+        if self._is_starting:
+            raise _KilledWhileStarting
         reference = self._job()
         if reference is not None and not self._cancelled:
             self.log.info("cancelling %s", reference.job_id)
@@ -208,12 +218,34 @@ class KineticOperator(BaseOperator):
     _identity: TaskIdentity | None = None
     _reference: Any = None
     _cancelled: bool = False
+    _is_starting: bool = False
 
     def _check(self) -> None:
         check_options(self._options())
 
     def _options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in OPTION_NAMES}
+
+    def _start(self, context: Any) -> Any:
+        """The job of this leg, and how it is."""
+        from airflow_provider.adoption import start_or_adopt
+        from airflow_provider.arguments import call_of
+        from kinetic_core.errors import InvalidRequest
+
+        assert self._identity is not None  # noqa: S101  set by `execute`
+        try:
+            self._is_starting = True
+            options = run_options(self._options())
+            call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
+            return start_or_adopt(call, options, self._identity)
+        except InvalidRequest as error:
+            raise AirflowFailException(str(error)) from error
+        except _KilledWhileStarting as killed:
+            self._is_starting = False
+            self.on_kill()
+            raise AirflowFailException("the task was killed while its job was being started") from killed
+        finally:
+            self._is_starting = False
 
     def _job(self) -> Any:
         """The reference of the job, also when it was created but not yet reported to this process."""
@@ -229,7 +261,9 @@ class KineticOperator(BaseOperator):
         trigger = KineticJobTrigger(
             reference=reference.to_dict(), cursor=cursor, deferred_at=time.time(), deadline=deadline
         )
-        self.defer(trigger=trigger, method_name="execute_complete")
+        assert self._identity is not None  # noqa: S101  both legs begin with it
+        kwargs = {"try_number": self._identity.try_number}
+        self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
     def _finish(self, context: Any, reference: Any, tail: Any, observation: Any) -> Any:
         from airflow_provider.results import value_for_xcom
