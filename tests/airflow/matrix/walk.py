@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from http import HTTPStatus
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from matrix.stage import PATIENCE, Stage, write_dags
 from matrix.verdict import QUIET_SECONDS, Evidence, broken, sentence
 
 AT_ONCE = 6
+_REPEATS = 10
 SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "4",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
@@ -32,15 +35,21 @@ SETTINGS = {
 
 
 class OneWriter(AirflowApi):
-    """Changes one thing at a time: with SQLite, several at once wait for each other until they give up."""
+    """Changes one thing at a time, and again if the database was locked: with SQLite, several writers at once
+    wait for each other until they give up."""
 
     _writing = threading.Lock()
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        if method == "GET":
-            return super().call(method, path, body)
-        with self._writing:
-            return super().call(method, path, body)
+        for _ in range(_REPEATS):
+            try:
+                with self._writing if method != "GET" else nullcontext():
+                    return super().call(method, path, body)
+            except HTTPError as error:
+                if error.code != HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise
+                time.sleep(1)
+        return super().call(method, path, body)
 
 
 _TROUBLE = (AirflowTrouble, HTTPError, URLError, LookupError)
@@ -92,7 +101,7 @@ def walk_quietly(airflow: DemoAirflow, cell: Cell) -> Evidence:
         settle(stage)
         return evidence(stage)
     except _TROUBLE as error:
-        return evidence(stage, f"{type(error).__name__}: {error}")
+        return evidence(stage, _shortly(error))
     finally:
         stage.release()
 
@@ -110,11 +119,16 @@ def walk_loudly(airflow: DemoAirflow, cells: Sequence[Cell]) -> list[Evidence]:
         return list(pool.map(_settled, stages, troubles))
 
 
+def _shortly(error: Exception) -> str:
+    """What went wrong, without the place of logs that will be gone."""
+    return f"{type(error).__name__}: {error}".partition("; logs:")[0]
+
+
 def _started(stage: Stage) -> str:
     try:
         stage.start()
     except _TROUBLE as error:
-        return f"{type(error).__name__}: {error}"
+        return _shortly(error)
     return ""
 
 
@@ -123,7 +137,7 @@ def _settled(stage: Stage, trouble: str) -> Evidence:
         if not trouble:
             settle(stage)
     except _TROUBLE as error:
-        trouble = f"{type(error).__name__}: {error}"
+        trouble = _shortly(error)
     finally:
         stage.release()
     return evidence(stage, trouble)
