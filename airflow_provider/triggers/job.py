@@ -20,9 +20,8 @@ from kinetic_core.model.states import JobStatus
 
 HOLD_SECONDS = 10.0
 """An event sooner than this after the deferral makes Airflow's scheduler fail the task (airflow#71580)."""
-LOOKUP_SECONDS = 10.0
 _LOOKUPS, _LOOKUP_PAUSE_SECONDS = 40, 5.0
-"""How often a killed trigger asks for its task's state, if Airflow is too busy to say."""
+"""How often a killed trigger asks for its task's state, if Airflow fails to say."""
 LINES_PER_SECOND = 200.0
 """For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
 _LINES_A_LOOK = 50
@@ -175,7 +174,11 @@ class KineticJobTrigger(BaseTrigger):
         return bool(lines)
 
     async def _is_deferred(self) -> bool | None:
-        """Whether the task instance still waits for this trigger; None if Airflow does not say."""
+        """Whether the task instance still waits for this trigger; None if Airflow does not say.
+
+        The question is never given up half-way: Airflow 3.1 would take its late answer for that of the next
+        question, whoever asks it, and its triggerer ends.
+        """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
         from asgiref.sync import sync_to_async
 
@@ -185,14 +188,11 @@ class KineticJobTrigger(BaseTrigger):
         mapped = instance.map_index is not None and instance.map_index >= 0
         ask = sync_to_async(RuntimeTaskInstance.get_task_states)
         try:
-            states = await asyncio.wait_for(
-                ask(
-                    dag_id=instance.dag_id,
-                    task_ids=[instance.task_id],
-                    run_ids=[instance.run_id],
-                    map_index=instance.map_index if mapped else None,
-                ),
-                LOOKUP_SECONDS,
+            states = await ask(
+                dag_id=instance.dag_id,
+                task_ids=[instance.task_id],
+                run_ids=[instance.run_id],
+                map_index=instance.map_index if mapped else None,
             )
         except Exception as error:  # noqa: BLE001  whatever it is, it must not kill a healthy job
             self.log.warning("cannot see the task's state, so its job is left alone for now: %r", error)
