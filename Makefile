@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons airflow-test cluster-test examples docs lint types imports build check-python clean
+.PHONY: help demo test test-pythons airflow-test matrix cluster-test examples docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -59,6 +59,10 @@ test-pythons: $(VENV)/.ready ## the default suite on every supported Python that
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
 	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow
+
+matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes docs/explanation/airflow-actions.md
+	@PYTHONPATH=tests/airflow:example_dags $(AIRFLOW_VENV)/bin/python -m matrix \
+	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
 	@$(VENV)/bin/python -m pytest -q -m "cluster and not disruptive" -n 3 --dist loadgroup

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.net import get_hostname
@@ -20,16 +21,22 @@ from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.model.job import JobObservation, JobReference
+from kinetic_core.model.states import JobStatus
 
-LOOKUP_SECONDS = 10.0
+_LOOKUPS, _LOOKUP_PAUSE_SECONDS = 40, 5.0
+"""How often a killed trigger asks for its task's state, if Airflow fails to say."""
 LINES_PER_SECOND = 200.0
 """For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
 _LINES_A_LOOK = 50
 _LOOK_SECONDS = (1.0, 10.0)
+_FOLLOWED = 100
+"""Running jobs whose lines a triggerer shows meanwhile: each takes a thread and a connection to its node."""
+_UNFOLLOWED_SECONDS = 60.0
 
 _budget = LineBudget(LINES_PER_SECOND)
 _stats = metrics.Stats(metrics.IN_TRIGGERS)
 _board = StateBoard(_stats, cache(get_hostname))
+_followed: WeakSet[KineticJobTrigger] = WeakSet()
 _last_acts: set[asyncio.Future[None]] = set()
 """What cancelled triggers still do. Older Airflows cancel twice, and the loop alone would forget them."""
 
@@ -65,10 +72,7 @@ class KineticJobTrigger(ConnectedTrigger):
             status = await self._watch()
         except asyncio.CancelledError:
             if not hasattr(BaseTrigger, "on_kill"):  # an older Airflow: being cancelled is all we learn
-                last = asyncio.ensure_future(self.on_kill())
-                _last_acts.add(last)
-                last.add_done_callback(_last_acts.discard)
-                await asyncio.shield(last)
+                await self.on_kill()
             raise
         self._fired = True
         yield TriggerEvent(  # type: ignore[no-untyped-call]
@@ -84,9 +88,23 @@ class KineticJobTrigger(ConnectedTrigger):
         """A person marked the task or cleared it: cancel the job.
 
         Airflow also calls this when it merely moves the trigger to another triggerer, so the task's own
-        state decides; as long as that is unknown, nothing is cancelled.
+        state decides. As long as that is unknown nothing is cancelled, and it is asked for again: longer
+        than Airflow waits for this, if need be.
         """
-        if self._fired or await self._is_deferred():
+        last = asyncio.ensure_future(self._cancel_unless_deferred())
+        _last_acts.add(last)
+        last.add_done_callback(_last_acts.discard)
+        await asyncio.shield(last)
+
+    async def _cancel_unless_deferred(self) -> None:
+        if self._fired:
+            return
+        for _ in range(_LOOKUPS):
+            is_deferred = await self._is_deferred()
+            if is_deferred is not None:
+                break
+            await asyncio.sleep(_LOOKUP_PAUSE_SECONDS)
+        if is_deferred is not False:
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
@@ -117,6 +135,7 @@ class KineticJobTrigger(ConnectedTrigger):
         finally:
             subscription.close()
             _board.gone(self)
+            _followed.discard(self)
         await self._hold()
         return "ended" if ended else "timeout"
 
@@ -125,7 +144,7 @@ class KineticJobTrigger(ConnectedTrigger):
     ) -> bool:
         """True when the job has ended, False at the deadline. Meanwhile why it waits, and what it prints."""
         shortest, longest = _LOOK_SECONDS
-        pause = shortest
+        pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
         while True:
             remaining = self.remaining
             if remaining <= 0:
@@ -133,18 +152,24 @@ class KineticJobTrigger(ConnectedTrigger):
             try:
                 seen = await asyncio.wait_for(news.get(), min(pause, remaining))
             except TimeoutError:
-                shown = await self._show_lines(tail)
+                shown = pause < remaining and await self._show_lines(tail)
                 pause = shortest if shown else min(pause * 1.5, longest)
+                pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
             _board.seen(self, seen)
             if seen.is_terminal:
                 await self._show_lines(tail)
                 return True
+            pause = shortest if seen.status is JobStatus.RUNNING else float("inf")
             if line := states.line(seen):
                 self.log.info("%s", line)
 
     async def _show_lines(self, tail: LogTail) -> bool:
         """Show what the job has printed meanwhile. A log that cannot be read now is shown later."""
+        if len(_followed) < _FOLLOWED:
+            _followed.add(self)
+        if self not in _followed:
+            return False
         try:
             lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget.left()))
         except (KineticError, OSError) as error:
@@ -156,8 +181,12 @@ class KineticJobTrigger(ConnectedTrigger):
         self.cursor = tail.cursor.to_list()
         return bool(lines)
 
-    async def _is_deferred(self) -> bool:
-        """Whether the task instance still waits for this trigger; True if Airflow does not say."""
+    async def _is_deferred(self) -> bool | None:
+        """Whether the task instance still waits for this trigger; None if Airflow does not say.
+
+        The question is never given up half-way: Airflow 3.1 would take its late answer for that of the next
+        question, whoever asks it, and its triggerer ends.
+        """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
         from asgiref.sync import sync_to_async
 
@@ -167,18 +196,15 @@ class KineticJobTrigger(ConnectedTrigger):
         mapped = instance.map_index is not None and instance.map_index >= 0
         ask = sync_to_async(RuntimeTaskInstance.get_task_states)
         try:
-            states = await asyncio.wait_for(
-                ask(
-                    dag_id=instance.dag_id,
-                    task_ids=[instance.task_id],
-                    run_ids=[instance.run_id],
-                    map_index=instance.map_index if mapped else None,
-                ),
-                LOOKUP_SECONDS,
+            states = await ask(
+                dag_id=instance.dag_id,
+                task_ids=[instance.task_id],
+                run_ids=[instance.run_id],
+                map_index=instance.map_index if mapped else None,
             )
         except Exception as error:  # noqa: BLE001  whatever it is, it must not kill a healthy job
-            self.log.warning("cannot see the task's state, so its job is left alone: %s", error)
-            return True
+            self.log.warning("cannot see the task's state, so its job is left alone for now: %r", error)
+            return None
         key = f"{instance.task_id}_{instance.map_index}" if mapped else instance.task_id
         return str(states.get(instance.run_id, {}).get(key)) == "deferred"
 

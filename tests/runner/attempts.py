@@ -123,9 +123,9 @@ class KillingStore(runner_store.DirectoryStore):
         super().__init__(uri, root)
         self._left = at
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, state: str = "") -> bool:
         self._step()
-        created = super().create(name, content)
+        created = super().create(name, content, state)
         self._step()
         return created
 

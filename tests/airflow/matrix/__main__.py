@@ -1,0 +1,40 @@
+"""Walk the whole table with this interpreter's Airflow, and write the page.
+
+    python -m matrix RESULTS [PAGE]    RESULTS: a folder, a file for every version of Airflow that was walked
+
+`MATRIX_DATABASE` may name an empty database of PostgreSQL for Airflow: SQLite gives up on a busy machine.
+Cells are chosen with `MATRIX=clear,edit-running` (actions or DAG ids), and the others kept as they were.
+Exits with 1 if a promise is broken.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from matrix.cells import all_cells
+from matrix.page import load, page, save
+from matrix.verdict import broken
+from matrix.walk import walk
+
+
+def main(results: Path, document: Path | None) -> int:
+    """The exit code."""
+    chosen = set(filter(None, os.environ.get("MATRIX", "").split(",")))
+    cells = [cell for cell in all_cells() if not chosen or {cell.action.name, cell.dag_id} & chosen]
+    results.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="matrix-") as home:
+        version, found = walk(Path(home).resolve(), cells)
+    save(results / f"airflow-{version}.json", version, found)
+    if document is not None:
+        runs = dict(map(load, sorted(results.glob("airflow-*.json"), reverse=True)))
+        document.write_text(page(runs))
+    bad = [seen for seen in found if broken(seen)]
+    print(f"Airflow {version}: {len(found)} cells, {len(bad)} with a broken promise")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))

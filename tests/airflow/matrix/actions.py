@@ -1,0 +1,115 @@
+"""What a person or a clock does to one task: through Airflow's public API, or by waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from urllib.error import HTTPError
+
+from matrix.stage import Stage
+
+
+def clear(stage: Stage) -> None:
+    body = {"dry_run": False, "dag_run_id": stage.run_id, "task_ids": ["work"], "only_failed": False}
+    stage.api.call("POST", f"/dags/{stage.dag_id}/clearTaskInstances", body)
+
+
+def mark_success(stage: Stage) -> None:
+    stage.api.call("PATCH", f"{stage.run_path}/taskInstances/work", {"new_state": "success"})
+
+
+def mark_failed(stage: Stage) -> None:
+    stage.api.call("PATCH", f"{stage.run_path}/taskInstances/work", {"new_state": "failed"})
+
+
+def fail_run(stage: Stage) -> None:
+    stage.api.call("PATCH", stage.run_path, {"state": "failed"})
+
+
+def delete_run(stage: Stage) -> None:
+    """Airflow refuses to delete a run that goes on; so it is failed and deleted at once."""
+    try:
+        stage.api.call("DELETE", stage.run_path)
+    except HTTPError as error:
+        stage.note = f"deleting a run that goes on is refused (HTTP {error.code})"
+    fail_run(stage)
+    stage.api.call("DELETE", stage.run_path)
+
+
+def pause(stage: Stage) -> None:
+    """Paused until the job has ended, or the task with it."""
+    stage.api.call("PATCH", f"/dags/{stage.dag_id}", {"is_paused": True})
+    stage.release()
+    stage.put("go")
+    stage.until(lambda: stage.state() in ("scheduled", "success"), "scheduled but not started")
+    stage.note = f"while paused: {stage.state()}"
+    stage.api.call("PATCH", f"/dags/{stage.dag_id}", {"is_paused": False})
+
+
+def start_backfill(stage: Stage) -> None:
+    """Instead of a run of its own."""
+    stage.until(lambda: stage.api.find(f"/dags/{stage.dag_id}"), "to be parsed")
+    day = "2024-01-01T00:00:00Z"
+    body = {"dag_id": stage.dag_id, "from_date": day, "to_date": day}
+    backfill = stage.api.call("POST", "/backfills", body)
+    stage.put("backfill", str(backfill["id"]))
+    runs = stage.until(
+        lambda: stage.api.call("GET", f"/dags/{stage.dag_id}/dagRuns")["dag_runs"], "its backfilled run"
+    )
+    stage.run_id = runs[0]["dag_run_id"]
+
+
+def cancel_backfill(stage: Stage) -> None:
+    stage.api.call("PUT", f"/backfills/{(stage.folder / 'backfill').read_text()}/cancel")
+
+
+def fail_leg(stage: Stage) -> None:
+    """The worker raises where it stands; its next try stands in nobody's way."""
+    stage.put("raise")
+    stage.release()
+    stage.until(lambda: stage.has("raised"), "the leg to fail")
+
+
+def fail_job(stage: Stage) -> None:
+    stage.put("fail")
+    stage.put("go")
+    stage.until(lambda: stage.journal("end"), "the first execution to fail")
+    stage.drop("go")
+
+
+def edit(stage: Stage) -> None:
+    """The function says something else from now on."""
+    (path,) = (stage.airflow.home / "dags" / stage.dag_id).glob("cells_*.py")
+    path.write_text(path.read_text().replace('f"execution {number}"', 'f"edited {number}"'))
+
+
+def kill_worker(stage: Stage) -> None:
+    os.kill(int((stage.folder / "reached").read_text()), signal.SIGKILL)
+
+
+def wait_for_the_clock(stage: Stage) -> None:
+    """What has been set in the DAG ends it; a stopped worker stays so."""
+    stage.until(lambda: stage.state() in stage.cell.action.states, "its time to be up")
+    stage.acted = time.time()
+
+
+DO: dict[str, Callable[[Stage], object]] = {
+    "clear": clear,
+    "clear_held": clear,
+    "mark_success": mark_success,
+    "mark_failed": mark_failed,
+    "mark_failed_held": mark_failed,
+    "fail_run": fail_run,
+    "delete_run": delete_run,
+    "task_timeout": wait_for_the_clock,
+    "run_timeout": wait_for_the_clock,
+    "pause": pause,
+    "backfill": cancel_backfill,
+    "retry": fail_leg,
+    "retry_job": fail_job,
+    "edit": edit,
+    "worker_killed": kill_worker,
+}
+"""What happens to one task only, by the action's name."""

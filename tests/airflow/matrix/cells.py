@@ -1,0 +1,138 @@
+"""The table: which actions there are, which phases, and what must come of each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Phase(StrEnum):
+    """How far a task's job has come."""
+
+    SUBMITTING = "submitting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished, not collected"
+
+
+STEPS = {
+    "before the payload is stored": ("os.link", r"/payload\.pkl$"),
+    "before the handle is stored": ("os.link", r"/handle\.json$"),
+    "before the job is created": ("os.link", r"/cluster/.*\.json$"),
+    "before the job is started": ("open", r"/agent\.log$"),
+    "while it waits for the job": ("open", r"-0\.log$"),
+    "before the outcome is read": ("open", r"/jobs/[^/]+/result$"),
+    "after the outcome is read": ("os.remove", r"/payload\.pkl$"),
+}
+"""Where a worker can be stopped: the event of Python's audit table by which it is known to be there, and
+the path of that event."""
+
+CREATING, COLLECTING, COLLECTED = (list(STEPS)[place] for place in (2, 5, 6))
+
+
+class Then(StrEnum):
+    """What must come of it."""
+
+    KILLED = "nothing of the job lives, and nobody starts another"
+    AGAIN = "the function runs again, after the earlier execution has ended"
+    GOES_ON = "the one execution goes on and its result arrives"
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that happens to a task, what must come of it, and the DAG it needs.
+
+    `states`: in which of Airflow's states the task may end. `disturbs`: it hits a component of Airflow and
+    thereby every task, so that only one such action is under way at a time.
+    """
+
+    name: str
+    title: str
+    then: Then
+    states: tuple[str, ...] = ("success",)
+    phases: tuple[str, ...] = tuple(Phase)
+    disturbs: bool = False
+    dag: dict[str, Any] = field(default_factory=dict)
+
+
+_HELD = {"deferrable": False}
+ACTIONS = (
+    Action("clear", "clear", Then.AGAIN),
+    Action("clear_held", "clear, a worker waiting (`deferrable=False`)", Then.AGAIN, dag=_HELD),
+    Action("mark_success", "mark success", Then.KILLED),
+    Action("mark_failed", "mark failed", Then.KILLED, ("failed",)),
+    Action("mark_failed_held", "mark failed, a worker waiting", Then.KILLED, ("failed",), dag=_HELD),
+    Action("fail_run", "fail the run", Then.KILLED, ("failed",)),
+    Action("delete_run", "fail the run and delete it", Then.KILLED, ("gone",)),
+    Action("task_timeout", "`execution_timeout`", Then.KILLED, ("failed",), dag={"execution_timeout": 20}),
+    Action("run_timeout", "`dagrun_timeout`", Then.KILLED, ("skipped", "failed"), dag={"dagrun_timeout": 90}),
+    Action("pause", "pause the DAG, later unpause it", Then.GOES_ON),
+    Action("backfill", "backfill, cancelled meanwhile", Then.GOES_ON, dag={"schedule": "0 0 1 1 *"}),
+    Action(
+        "retry", "the worker's leg raises, `retries=1`", Then.GOES_ON, phases=("submitting", Phase.FINISHED)
+    ),
+    Action("retry_job", "the function raises, `retries=1`", Then.AGAIN, phases=("running",)),
+    Action("edit", "the DAG's file is edited", Then.GOES_ON),
+    Action("worker_killed", "kill -9 of the worker", Then.GOES_ON, phases=tuple(STEPS)),
+    Action("triggerer_stopped", "SIGTERM to the triggerer, another is started", Then.GOES_ON, disturbs=True),
+    Action("triggerer_killed", "kill -9 of the triggerer, another is started", Then.GOES_ON, disturbs=True),
+    Action(
+        "triggerer_stalled",
+        "the triggerer stalls, a second takes over, the first wakes up",
+        Then.GOES_ON,
+        disturbs=True,
+    ),
+    Action("scheduler_stopped", "SIGTERM to the scheduler, another is started", Then.GOES_ON, disturbs=True),
+    Action("scheduler_killed", "kill -9 of the scheduler, another is started", Then.GOES_ON, disturbs=True),
+    Action("api_restarted", "Airflow's API server is restarted", Then.GOES_ON, disturbs=True),
+    Action(
+        "unseen",
+        "mark failed while no triggerer is alive",
+        Then.KILLED,
+        ("failed",),
+        disturbs=True,
+        phases=("queued", "running"),
+    ),
+)
+BY_NAME = {action.name: action for action in ACTIONS}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One action in one phase; for the worker's end, the step it is at."""
+
+    action: Action
+    phase: str
+
+    @property
+    def dag_id(self) -> str:
+        return f"{self.action.name}-{''.join(c if c.isalnum() else '_' for c in self.phase)}"
+
+    @property
+    def ends_unwatched(self) -> bool:
+        """Its job ends while no triggerer is there, rather than before a worker that is stopped."""
+        return self.action.name.startswith("triggerer") and self.phase == Phase.FINISHED
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the DAG's file needs to know."""
+        return {
+            "retries": int("retry" in self.action.name or self.action.then is Then.GOES_ON),
+            **self.action.dag,
+        }
+
+
+def all_cells() -> Iterator[Cell]:
+    """The whole table."""
+    for action in ACTIONS:
+        for phase in action.phases:
+            yield Cell(action, str(phase))
+
+
+def one_of_each() -> Iterator[Cell]:
+    """One cell of every action: while its job runs, where that is a phase of it."""
+    for action in ACTIONS:
+        wanted = "while it waits for the job" if action.name == "worker_killed" else "running"
+        yield Cell(action, wanted if wanted in action.phases else str(action.phases[0]))

@@ -1,0 +1,132 @@
+"""What happens to a component of Airflow, and thereby to every task that is under way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from demo_processes import free_ports, start
+
+from matrix.actions import mark_failed
+from matrix.stage import Stage
+
+_SECONDS = 120.0
+_NOTICES = 8.0
+"""Seconds within which a triggerer that wakes up has noticed what it lost."""
+Disturbance = Callable[[Any, Sequence[Stage]], None]
+
+
+def end(airflow: Any, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+    """End a component by a signal. One that does not follow within half a minute is killed."""
+    process = airflow.processes.pop(name)
+    process.send_signal(number)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def begin(airflow: Any, name: str) -> None:
+    """Start it, and wait until Airflow calls itself healthy."""
+    airflow.start_component(name)
+    airflow.until(lambda: not airflow.api.unhealthy(), _SECONDS, f"Airflow to be healthy with another {name}")
+
+
+def triggerer(number: signal.Signals) -> Disturbance:
+    """End the triggerer, let jobs end meanwhile, start another."""
+
+    def restart(airflow: Any, stages: Sequence[Stage]) -> None:
+        end(airflow, "triggerer", number)
+        _finish_unwatched(stages)
+        begin(airflow, "triggerer")
+
+    return restart
+
+
+def scheduler(number: signal.Signals) -> Disturbance:
+    """End the scheduler and with it LocalExecutor, whose workers may be in the middle of something."""
+
+    def restart(airflow: Any, stages: Sequence[Stage]) -> None:
+        airflow.processes["scheduler"].send_signal(number)
+        for stage in stages:
+            stage.drop("stop")  # it waits for its workers
+        end(airflow, "scheduler", number)
+        begin(airflow, "scheduler")
+
+    return restart
+
+
+def api_server(airflow: Any, stages: Sequence[Stage]) -> None:
+    """Restart it; workers are released while it is away."""
+    end(airflow, "api-server")
+    for stage in stages:
+        stage.drop("stop")
+    begin(airflow, "api-server")
+
+
+def stall(airflow: Any, stages: Sequence[Stage]) -> None:
+    """The triggerer stands still until a second one has its triggers; then it wakes up and finds out."""
+    first = airflow.processes["triggerer"].pid
+    waiting = [stage for stage in stages if stage.state() == "deferred"]
+    before = {stage.dag_id: _triggerer_of(stage) for stage in waiting}
+    os.killpg(first, signal.SIGSTOP)
+    try:
+        _start_second(airflow)
+        for stage in waiting:
+            stage.until(
+                lambda stage=stage: _triggerer_of(stage) not in (None, before[stage.dag_id]),
+                "another triggerer",
+            )
+        _finish_unwatched(stages)
+    finally:
+        os.killpg(first, signal.SIGCONT)
+    woken = time.monotonic()
+    airflow.until(lambda: time.monotonic() - woken > _NOTICES, _SECONDS, "the first triggerer to notice")
+    end(airflow, "triggerer")
+    airflow.processes["triggerer"] = airflow.processes.pop("triggerer-2")
+
+
+def unseen(airflow: Any, stages: Sequence[Stage]) -> None:
+    """Tasks are marked failed while nobody is there to see it."""
+    end(airflow, "triggerer")
+    for stage in stages:
+        mark_failed(stage)
+    begin(airflow, "triggerer")
+
+
+DISTURB: dict[str, Disturbance] = {
+    "triggerer_stopped": triggerer(signal.SIGTERM),
+    "triggerer_killed": triggerer(signal.SIGKILL),
+    "triggerer_stalled": stall,
+    "scheduler_stopped": scheduler(signal.SIGTERM),
+    "scheduler_killed": scheduler(signal.SIGKILL),
+    "api_restarted": api_server,
+    "unseen": unseen,
+}
+"""What happens to all tasks that are under way, by the action's name."""
+
+
+def _start_second(airflow: Any) -> None:
+    port = {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_ports(1)[0])}
+    command = list(airflow.processes["triggerer"].args)
+    second = start(airflow.home, "triggerer-2", command, {**airflow.environment, **port})
+    airflow.processes["triggerer-2"] = second
+
+
+def _triggerer_of(stage: Stage) -> int | None:
+    instance = stage.instance
+    trigger = instance["trigger"] if instance else None
+    return trigger["triggerer_id"] if trigger else None
+
+
+def _finish_unwatched(stages: Sequence[Stage]) -> None:
+    """Jobs end while their triggerer is away, where that is the cell's phase."""
+    for stage in stages:
+        if stage.cell.ends_unwatched:
+            stage.put("go")
+            stage.until(lambda stage=stage: stage.jobs() == ["SUCCEEDED"], "its job to end")

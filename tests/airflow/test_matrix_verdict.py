@@ -1,0 +1,81 @@
+"""What the matrix calls a broken promise, and that its page says what its results say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matrix.cells import ACTIONS, Phase, all_cells, one_of_each
+from matrix.page import load, page
+from matrix.verdict import Evidence, broken, sentence
+
+DOCUMENTS = Path(__file__).parents[2] / "docs" / "explanation"
+KILLED = Evidence(
+    action="mark_failed",
+    phase=Phase.RUNNING,
+    state="failed",
+    tries=1,
+    executions=(10.0,),
+    overlaps=0,
+    acted=20.0,
+    quiet=3.0,
+    value=None,
+    outcomes=("FAILED",),
+)
+CLEARED = replace(
+    KILLED, action="clear", state="success", executions=(10.0, 25.0), value="execution 2", tries=2
+)
+MOVED = replace(
+    KILLED, action="triggerer_killed", state="success", value="execution 1", outcomes=("SUCCEEDED",)
+)
+
+
+@pytest.mark.parametrize("seen", [KILLED, CLEARED, MOVED])
+def test_what_went_as_promised(seen: Evidence) -> None:
+    assert broken(seen) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (replace(KILLED, overlaps=1), "beside another"),
+        (replace(KILLED, quiet=None), "lived on"),
+        (replace(KILLED, quiet=61.0), "lived on"),
+        (replace(KILLED, state="success"), "ended as success"),
+        (replace(KILLED, executions=(10.0, 25.0)), "ran again"),
+        (replace(KILLED, phase=Phase.FINISHED), "outcome was lost"),
+        (replace(CLEARED, executions=(10.0,), value="execution 1"), "did not run again"),
+        (replace(CLEARED, value="execution 1"), "not 'execution 2'"),
+        (replace(MOVED, executions=(10.0, 25.0), value="execution 2"), "ran 2 times"),
+        (replace(MOVED, value=None), "the result is None"),
+        (replace(MOVED, trouble="AirflowTrouble: waited"), "waited"),
+    ],
+)
+def test_what_breaks_a_promise(seen: Evidence, says: str) -> None:
+    assert says in "; ".join(broken(seen))
+
+
+def test_what_happened_in_words() -> None:
+    assert sentence(KILLED) == "failed; one execution; job cancelled"
+    assert sentence(CLEARED) == "success; 2 executions, one after the other; try 2"
+
+
+def test_every_action_has_a_cell_in_every_short_run() -> None:
+    assert [cell.action for cell in one_of_each()] == list(ACTIONS)
+    assert len({cell.dag_id for cell in all_cells()}) == sum(len(action.phases) for action in ACTIONS)
+
+
+def test_the_page_is_what_was_seen() -> None:
+    results = sorted(DOCUMENTS.glob("airflow-actions/airflow-*.json"), reverse=True)
+    runs = dict(map(load, results))
+    assert runs
+    assert (DOCUMENTS / "airflow-actions.md").read_text() == page(runs)
+    known = {(cell.action.name, cell.phase) for cell in all_cells()}
+    for cells in runs.values():
+        assert {(seen.action, seen.phase) for seen in cells} <= known
+
+
+def test_evidence_survives_a_file() -> None:
+    assert Evidence.from_dict(json.loads(json.dumps(CLEARED.to_dict()))) == CLEARED
