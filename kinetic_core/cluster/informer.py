@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,12 @@ class Informer:
         self._running: set[str] = set()
         self._versions: dict[str, str] = {}
         self._asked = 0.0
+        self._wakers: set[Callable[[], None]] = set()
+
+    def tell(self, wake: Callable[[], None]) -> None:
+        """Call this, from one of the informer's threads, after every change; at once, and of no harm."""
+        with self._lock:
+            self._wakers.add(wake)
 
     def changes(self, since: int | None) -> tuple[int, set[str] | None]:
         """A number for now, and the ids of jobs that changed after another one; None for "any may have".
@@ -210,6 +216,8 @@ class Informer:
             self._known.pop(job_id, None)
         self._sequence += 1
         self._changes.append((self._sequence, job_id))
+        for wake in self._wakers:
+            wake()
 
 
 def _job_id(kind: str, item: Object) -> str | None:

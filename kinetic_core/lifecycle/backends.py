@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,6 +94,11 @@ class Backend(Protocol):
 
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished Jobs: their objects, working directories and container logs."""
+
+    def pace(self, namespace: str, wake: Callable[[], None]) -> float:
+        """How many seconds may lie between two looks for changes. Where they are announced, `wake` is
+        called at each of them, from any thread, and the looks are for everything else.
+        """
 
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         """A token for now and the ids of jobs that changed since another one; None for "any may have"."""

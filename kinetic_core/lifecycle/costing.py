@@ -25,6 +25,8 @@ _USE_OF = {
     "image": "pulling",
     "container": "pulling",
     "start": "installing",
+    "dependencies": "installing",
+    "data": "installing",
     "function": "running",
     "hosts": "idle",
     "result": "idle",

@@ -23,7 +23,6 @@ from kinetic_core.lifecycle.settling import look
 from kinetic_core.model.job import JobObservation, JobReference, PartObservation
 from kinetic_core.model.states import JobStatus
 
-_POLL_SECONDS = 0.04
 _RETRY_SECONDS = 2.0
 _UNSEEN_SECONDS = 5.0
 """How often the store is asked for the outcome of a job that Kubernetes cannot see."""
@@ -110,12 +109,12 @@ class JobHub:
 
     def _run(self) -> None:
         token: object | None = None
-        pause = 0.0
+        pace, pause = self.backend.pace(self.namespace, self._wake.set), 0.0
         while self._has_work(pause):
             try:
                 token, changed = self.backend.changes(self.namespace, token)
                 self._serve(changed)
-                pause = _POLL_SECONDS
+                pause = pace
             except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                 _LOG.warning("cannot look at the jobs of %s, trying again: %r", self.backend.key, exc)
                 token, pause = None, _RETRY_SECONDS
