@@ -183,6 +183,7 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
         "jobs.explain": ["jobs", "explain", done.job_id],
         "jobs.outputs": ["jobs", "outputs", done.job_id],
         "jobs.watch": ["jobs", "watch", done.job_id],
+        "cost": ["cost", done.job_id],
         "jobs.cancel": ["jobs", "cancel", done.job_id],
         "jobs.cleanup": ["jobs", "cleanup", done.job_id],
         "batch.list": ["batch", "list"],
