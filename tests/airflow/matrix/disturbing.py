@@ -49,9 +49,14 @@ def triggerer(number: signal.Signals) -> Disturbance:
 
 
 def scheduler(number: signal.Signals) -> Disturbance:
-    """End the scheduler and with it LocalExecutor, whose workers may be in the middle of something."""
+    """End the scheduler and with it LocalExecutor, whose workers may be in the middle of something.
+
+    Workers that outlived a killed scheduler would keep its connection to PostgreSQL open, and its locks.
+    """
 
     def restart(airflow: Any, stages: Sequence[Stage]) -> None:
+        if number == signal.SIGKILL:  # as a container ends: its workers go too
+            os.killpg(airflow.processes["scheduler"].pid, number)
         airflow.processes["scheduler"].send_signal(number)
         for stage in stages:
             stage.drop("stop")  # it waits for its workers
