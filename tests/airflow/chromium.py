@@ -48,6 +48,10 @@ class Tab:
             found: dict[str, Any] = told["result"]
             return found
 
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
     def ask(self, expression: str) -> Any:
         """The value of an expression in the page, awaited."""
         told = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
@@ -107,7 +111,11 @@ def tab(home: Path) -> Iterator[Tab]:
         port = _port(home / "DevToolsActivePort", process)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=_SECONDS) as answer:
             pages = [each for each in json.load(answer) if each["type"] == "page"]
-        yield Tab(pages[0]["webSocketDebuggerUrl"])
+        opened = Tab(pages[0]["webSocketDebuggerUrl"])
+        try:
+            yield opened
+        finally:
+            opened.close()
     finally:
         process.terminate()
         process.wait(_SECONDS)
