@@ -75,7 +75,7 @@ def run(
     volumes: absolute mount path to `Data` that should be there when the function starts.
     spot: use spot capacity.
     output_dir: what the job finds as `KINETIC_OUTPUT_DIR`; default: a place of its own per job.
-    debug: wait for a debugger.
+    debug: for a later version; True is refused.
     memory: limit per host, such as `"16Gi"` or bytes; None for no limit.
     timeout: seconds from submission after which the job is ended; None for no limit.
     retries: extra attempts after the function failed.
