@@ -21,11 +21,14 @@ def test_a_task_is_deferred_while_its_image_is_built(cases: Any) -> None:
         pytest.skip("no cluster, or no stand-in for Google's APIs: eval the testcluster's env")
     with own_images() as images:
         key = json.loads(Path(KEY_FILE).read_text())
+        config = Path(os.environ["KUBECONFIG"]).read_text()
         places = {"project": "test-project", "zone": ZONE, "cluster": images.cluster}
+        places |= {"google_cloud_conn_id": "google_builds", "kubernetes_conn_id": "kube_builds"}
         places["bucket"] = cases.airflow.environment["KINETIC_BUCKET"]
         for conn_id, conn_type, extra in (
             ("google_builds", "google_cloud_platform", {"keyfile_dict": json.dumps(key)}),
-            ("kinetic_builds", "kinetic", {"google_cloud_conn_id": "google_builds", **places}),
+            ("kube_builds", "kubernetes", {"kube_config": config}),
+            ("kinetic_builds", "kinetic", places),
         ):
             body = {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(extra)}
             cases.api.call("POST", "/connections", body)

@@ -16,7 +16,7 @@ from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.ending import index_object
 from tests.conftest import Kinetic
 
-pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.xdist_group("google")]
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.xdist_group("shared")]
 
 
 @kinetic_core.run(accelerator="cpu")
@@ -120,5 +120,5 @@ def test_reap_removes_jobs_of_which_the_store_knows_nothing(
     assert api.get("Job", namespace, handle.k8s_name) is not None
     assert kinetic("reap", "--apply").code == 0
     assert api.get("Job", namespace, handle.k8s_name) is None
-    assert kinetic("reap").out == "no orphans\n"
+    assert kinetic("reap").out == "nothing to remove\n"
     kept.cancel()

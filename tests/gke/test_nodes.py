@@ -251,6 +251,7 @@ def end_as_evicted(api: ClusterApi, namespace: str, pod: dict[str, Any], told: s
     api._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
 
 
+@pytest.mark.xdist_group("shared")
 def test_an_accelerator_that_no_pool_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in GOOGLE.items():
         monkeypatch.setenv(name, value)

@@ -75,7 +75,7 @@ def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         greet("nobody")
 
 
-@pytest.mark.xdist_group("tpu")
+@pytest.mark.xdist_group("shared")
 def test_the_documented_role_is_enough(
     api: ClusterApi, namespace: str, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def test_a_job_in_a_queue_says_so() -> None:
     handle.cleanup()
 
 
-@pytest.mark.xdist_group("tpu")
+@pytest.mark.xdist_group("shared")
 def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
     holder = kinetic_core.run(accelerator="tpu-v5e-4")(sleep.__wrapped__).run_async(8)
     running(holder)
