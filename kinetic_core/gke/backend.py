@@ -200,6 +200,10 @@ class GkeBackend:
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         return _informer(self._target, namespace).changes(since if isinstance(since, int) else None)
 
+    def close(self, namespace: str) -> None:
+        """Let the watch of a namespace end, whose API server is about to go; whoever asks starts another."""
+        _informer(self._target, namespace).close()
+
     def log(self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0) -> bytes | None:
         """Followed on the node while the container runs; afterwards what its runner kept in the store."""
         found = self.get(namespace, job_id)

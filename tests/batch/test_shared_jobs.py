@@ -18,7 +18,7 @@ from kinetic_core.batch.part_watching import PartWatch
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.shared_jobs import can_share, submit_batch
 from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.names import HOST_INDEX
+from kinetic_core.cluster.names import HOST_INDEX, JOB_ID
 from kinetic_core.cluster.parts import variable
 from kinetic_core.cluster.pods import attempt_of
 from kinetic_core.cluster.verdict import observe
@@ -89,6 +89,14 @@ class Place:
     def jobs(self) -> list[dict[str, Any]]:
         return self.fake.objects.list("Job", "default")[1]
 
+    def close(self) -> None:
+        """Let nobody watch any more what is about to go."""
+        for part in {job["metadata"]["labels"][JOB_ID] for job in self.jobs()}:
+            self.backend.remove("default", part)
+        wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
+        self.backend.close("default")
+        self.fake.close()
+
     def tell(self, pod: dict[str, Any], state: str = "succeeded") -> None:
         """What a pod's runner stores, in the least form."""
         spec = {"spec": {"template": pod}}
@@ -113,7 +121,7 @@ def place(tmp_path: Path) -> Iterator[Any]:
 
     yield make
     for each in opened:
-        each.fake.close()
+        each.close()
 
 
 def test_everything_is_stored_once(place: Any) -> None:
