@@ -66,8 +66,8 @@ matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes 
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and not disruptive" -n 3 --dist loadgroup
-	@$(VENV)/bin/python -m pytest -q -m "cluster and disruptive"
+	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 3
+	@$(VENV)/bin/python -m pytest -q -m "cluster and alone"
 
 examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine
 	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples

@@ -16,7 +16,7 @@ from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.ending import index_object
 from tests.conftest import Kinetic
 
-pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.xdist_group("shared")]
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
 
 
 @kinetic_core.run(accelerator="cpu")

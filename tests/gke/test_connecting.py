@@ -24,7 +24,7 @@ CLUSTER = Target(
     gke_api=GOOGLE.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", ""),
 )
 
-pytestmark = pytest.mark.xdist_group("shared")
+pytestmark = pytest.mark.alone
 
 
 def test_a_project_and_a_cluster_are_enough(google: Any) -> None:

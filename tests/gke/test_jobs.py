@@ -146,7 +146,7 @@ def test_a_map_runs_as_one_batch() -> None:
     assert batch.results() == ["hello a", "hello b", "hello c"]
 
 
-@pytest.mark.xdist_group("shared")
+@pytest.mark.alone
 def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
     handle = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("tpu")
     assert handle.result(stream_logs=False, cleanup=False) == "hello tpu"

@@ -73,7 +73,7 @@ def silent_node(api: ClusterApi) -> Iterator[str]:
     cluster_tool("start", "node-4")
 
 
-@pytest.mark.disruptive
+@pytest.mark.alone
 def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterApi, silent_node: str) -> None:
     function = kinetic_core.run(
         accelerator="cpu", node_selector={"kubernetes.io/hostname": silent_node}, tolerations=ANY_TAINT
@@ -94,7 +94,7 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
     handle.cleanup()
 
 
-@pytest.mark.disruptive
+@pytest.mark.alone
 def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     api: ClusterApi, silent_node: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     handle.cleanup()
 
 
-@pytest.mark.disruptive
+@pytest.mark.alone
 def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +251,7 @@ def end_as_evicted(api: ClusterApi, namespace: str, pod: dict[str, Any], told: s
     api._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
 
 
-@pytest.mark.xdist_group("shared")
+@pytest.mark.alone
 def test_an_accelerator_that_no_pool_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in GOOGLE.items():
         monkeypatch.setenv(name, value)

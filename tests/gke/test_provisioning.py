@@ -26,7 +26,7 @@ from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.google_project import FakeProject
 from tests.conftest import Done, Kinetic, wait_for
 
-pytestmark = pytest.mark.xdist_group("shared")
+pytestmark = pytest.mark.alone
 
 Control = Callable[..., None]
 KINETIC = str(Path(sys.executable).with_name("kinetic"))

@@ -29,7 +29,7 @@ def greet_from_two(name: str) -> str:
     return f"hello {name}"
 
 
-@pytest.mark.disruptive  # its faults are everybody's
+@pytest.mark.alone  # its faults are everybody's
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Google's client
 @pytest.mark.parametrize(
     "rule",
@@ -75,7 +75,7 @@ def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         greet("nobody")
 
 
-@pytest.mark.xdist_group("shared")
+@pytest.mark.alone
 def test_the_documented_role_is_enough(
     api: ClusterApi, namespace: str, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from kinetic_core.cluster.names import HOST_INDEX
 from tests.conftest import wait_for
 from tests.gke.jobs import pods
 
-pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.xdist_group("shared")]
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
 on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
 
 

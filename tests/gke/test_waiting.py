@@ -93,7 +93,7 @@ def test_a_job_in_a_queue_says_so() -> None:
     handle.cleanup()
 
 
-@pytest.mark.xdist_group("shared")
+@pytest.mark.alone
 def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
     holder = kinetic_core.run(accelerator="tpu-v5e-4")(sleep.__wrapped__).run_async(8)
     running(holder)
@@ -104,7 +104,7 @@ def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
     holder.result(stream_logs=False)
 
 
-@pytest.mark.disruptive
+@pytest.mark.alone
 @pytest.mark.parametrize("part", ["kube-apiserver", "etcd"])
 def test_the_control_plane_may_go_away_while_a_job_runs(api: ClusterApi, part: str) -> None:
     handle = sleep.run_async(6)
