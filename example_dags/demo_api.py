@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -22,9 +23,19 @@ class AirflowApi:
         self._token = ""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """One request, for instance `call("GET", "/dags")`. Raises urllib's HTTPError."""
+        """One request, for instance `call("GET", "/dags")`. Raises urllib's HTTPError.
+
+        A question that finds the SQLite of Airflow locked is asked again, three times.
+        """
         if not self._token:
             self._token = self._request("GET", f"{self.url}/auth/token", None)["access_token"]
+        for pause in (0.5, 1.0, 2.0) if method == "GET" else ():
+            try:
+                return self._request(method, f"{self.url}/api/v2{path}", body)
+            except urllib.error.HTTPError as error:
+                if error.code != 500:
+                    raise
+            time.sleep(pause)
         return self._request(method, f"{self.url}/api/v2{path}", body)
 
     def find(self, path: str) -> Any:

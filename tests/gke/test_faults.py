@@ -87,7 +87,7 @@ def work(seconds: float = 0.0) -> str:
 
 def check(api: ClusterApi, handle: kinetic_core.JobHandle) -> None:
     """It ended well, was one job, ran once, and every line of its log is kept once."""
-    assert handle.result(stream_logs=False, cleanup=False, timeout=120) == "done"
+    assert handle.result(stream_logs=False, cleanup=False, timeout=240) == "done"
     found = api.list("Job", handle.namespace, {"labelSelector": f"{JOB_ID}={handle.job_id}"})
     assert len(found["items"]) == 1
     store = backend_of(handle).store
