@@ -135,6 +135,7 @@ def test_a_lease_ends_the_doubt_about_a_silent_node(
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
         handle = function.run_async(18)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+        running(handle)  # a node that has not said so yet is not known to be silent about it
         wait_for(lambda: backend_of(handle).store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
         (first,) = pods(api, handle)
         api.patch("Node", "", "node-3", pair)
