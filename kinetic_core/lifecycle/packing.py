@@ -80,13 +80,13 @@ def pack(
     Raises ImageBuilding if building takes longer than `build_patience` seconds.
     """
     settings = options.settings(settings or read_settings())
-    if backend is None:
-        name = backend_name(options.backend, options.accelerator.hosts, settings)
-        backend = open_backend(name, settings)
+    name = backend_name(options.backend, options.accelerator.hosts, settings)
+    backend = backend or open_backend(name, settings)
     progress("packing")
     function = function.__func__ if isinstance(function, staticmethod) else function
     spec, notices = _checked_spec(function, options, settings, backend)
-    project = locate_project(source_file(function), package_root=settings.package_root)
+    source = source_file(function)
+    project = locate_project(source, package_root=settings.package_root)
     modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
     substitutes = Substitutes()
     in_function = Recorder(substitutes)
@@ -96,14 +96,7 @@ def pack(
     substitutes.note(options.volumes.values())
     substitutes.check(settings.project)
     image = find_image(
-        options,
-        settings,
-        backend,
-        project,
-        source_file(function),
-        progress,
-        dry=dry,
-        patience=build_patience,
+        options, settings, backend, project, source, progress, dry=dry, patience=build_patience
     )
     progress("uploading")
     tree = _stored_project(project, substitutes.paths(), backend, settings, progress)

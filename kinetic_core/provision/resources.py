@@ -6,6 +6,7 @@ make, change or remove it. Sending them is `applying`'s.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -30,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Resource:
+class Resource(ABC):
     """One resource that is wanted. `None` for what was found means that there is none."""
 
     kind: ClassVar[str] = ""
@@ -39,14 +40,14 @@ class Resource:
     """Whether a change is made to what was found a moment before, as with a policy and its etag."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name for people; unique among those of its kind."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reading(self) -> Request:
         """How it is read; changes nothing, whatever its method."""
-        raise NotImplementedError
 
     def busy(self, found: Found) -> bool:
         """Whether it is being made, changed or removed right now."""
@@ -73,9 +74,9 @@ class Resource:
         del found
         return False
 
+    @abstractmethod
     def creation(self) -> tuple[Request, ...]:
         """The request that makes it."""
-        raise NotImplementedError
 
     def changes(self, found: Found) -> tuple[Request, ...]:
         """The requests that make `differences` go away."""
