@@ -65,6 +65,17 @@ def is_silent(pod: Object) -> bool:
     return told.get("Ready") == "False" and told.get("ContainersReady") == "True"
 
 
+def is_unanswered(pod: Object) -> bool:
+    """Whether its node was told to end it, for a taint, and has said neither that it has nor that it began.
+
+    Nodes that stop reporting are tainted; the reason is that of
+    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+    """
+    told = conditions(pod).get("DisruptionTarget") or {}
+    deleted = "deletionTimestamp" in pod["metadata"] and told.get("reason") == "DeletionByTaintManager"
+    return deleted and not container_state(pod).keys() & {"running", "terminated"}
+
+
 def why_waiting(pod: Object) -> tuple[str, str]:
     """Reason and sentence of a pod whose container does not run."""
     waiting = container_state(pod).get("waiting") or {}

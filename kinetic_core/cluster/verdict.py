@@ -16,6 +16,7 @@ from kinetic_core.cluster.pods import (
     container_state,
     evicted_for_own_use,
     is_silent,
+    is_unanswered,
     out_of_memory,
     terminated,
     why_waiting,
@@ -87,6 +88,8 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     if last is None:
         reason, message = _why_no_pod(job)
         return replace(seen, reason=reason, message=message)
+    if is_unanswered(last):
+        return replace(seen, reason=NODE_SILENT, message=_silence_of(last))
     reason, message = why_waiting(last)
     return replace(seen, reason=reason, message=message, failure=cannot_start(last))
 
@@ -110,12 +113,15 @@ def _why_no_pod(job: Object) -> tuple[str, str]:
 def _how_running(pod: Object) -> tuple[str, str]:
     if not is_silent(pod):
         return "Running", "the runner has started"
+    return NODE_SILENT, _silence_of(pod)
+
+
+def _silence_of(pod: Object) -> str:
     node = (pod.get("spec") or {}).get("nodeName")
-    text = (
+    return (
         f"node {node} has stopped reporting. The job may go on there unseen, so nothing replaces it until "
         "the node reports again, or is known to be dead; its outcome counts whenever it is stored"
     )
-    return NODE_SILENT, text
 
 
 def _own_use_exceeded(job: Object, pods: Sequence[Object]) -> Failure | None:

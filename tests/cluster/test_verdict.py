@@ -184,6 +184,26 @@ def test_a_silent_node_is_told_from_a_pod_that_is_not_ready(told: list[Any], sil
     assert (seen.reason == NODE_SILENT) is silent
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "silent"),
+    [
+        ({"waiting": {"reason": "ContainerCreating"}}, "DeletionByTaintManager", True),
+        ({}, "DeletionByTaintManager", True),
+        ({"waiting": {"reason": "ContainerCreating"}}, "EvictionByEvictionAPI", False),
+        ({"terminated": {"exitCode": 143}}, "DeletionByTaintManager", False),
+    ],
+)
+def test_a_node_that_falls_silent_before_it_reported_the_pod(
+    state: dict[str, Any], reason: str, silent: bool
+) -> None:
+    told = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    silent_pod = pod(state, conditions=[told])
+    silent_pod["metadata"]["deletionTimestamp"] = AT
+    seen = observe(job(), [silent_pod])
+    assert seen.status is JobStatus.PENDING
+    assert (seen.reason == NODE_SILENT) is silent
+
+
 LOW = "The node was low on resource: {}. Threshold quantity: 1Gi, available: 1Mi. "
 OWN = "Container kinetic-worker was using 9Gi, request is 1Gi, has larger consumption of {}. "
 
