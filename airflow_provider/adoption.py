@@ -39,14 +39,15 @@ def start_or_adopt(
     progress: Progress = _LOG.info,
     environment: Mapping[str, str] | None = None,
     build_patience: float | None = None,
+    origin: str = "",
 ) -> Started:
     """The one job of this task instance.
 
     An active or succeeded job of this generation that does the same is adopted, whichever try began it.
     What else is still active, of another generation or of a call that has changed, is cancelled before
-    the new job starts: two never run at once. `environment` is for a new job. Raises as `prepare` and
-    `submit` do; ImageBuilding if the image takes longer than `build_patience` seconds, before anything is
-    looked for or created.
+    the new job starts: two never run at once. `environment` and `origin` are for a new job. Raises as
+    `prepare` and `submit` do; ImageBuilding if the image takes longer than `build_patience` seconds, before
+    anything is looked for or created.
     """
     settings = read_settings()
     prepared = prepare(
@@ -66,10 +67,10 @@ def start_or_adopt(
             if adopted is not None:
                 return adopted
     try:
-        reference = submit(prepared, environment)
+        reference = submit(prepared, environment, origin)
     except JobConflict:
         other = prepare(call, options, job_id=identity.job_id(digest), settings=settings)
-        reference = submit(other, environment)
+        reference = submit(other, environment, origin)
     return Started(reference, observe(reference), adopted=False, shipped=prepared.spec.shipped)
 
 

@@ -10,6 +10,7 @@ from airflow_provider import metrics
 from airflow_provider.adoption import Started, start_or_adopt
 from airflow_provider.identity import TaskIdentity
 from airflow_provider.metrics import IN_TASKS, Stats
+from airflow_provider.origin import Origin, deployment
 from airflow_provider.records import KEY, JobEnd, JobRecord
 from airflow_provider.tracing import span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
@@ -31,8 +32,10 @@ def traced_start(
     call: Call, options: RunOptions, identity: TaskIdentity, say: Progress, build_patience: float | None
 ) -> Started:
     """`start_or_adopt`, its steps as spans; a new job's process gets the trace it belongs to."""
+    name = deployment(make=True)
+    origin = Origin.of(identity, name).to_text() if name else ""
     with span("submit"), steps(say) as progress:
-        return start_or_adopt(call, options, identity, progress, trace_environment(), build_patience)
+        return start_or_adopt(call, options, identity, progress, trace_environment(), build_patience, origin)
 
 
 def tell_start(context: Any, identity: TaskIdentity, started: Started) -> None:

@@ -13,11 +13,14 @@ from airflow.utils.net import get_hostname
 
 from airflow_provider import metrics
 from airflow_provider.board import StateBoard
+from airflow_provider.origin import deployment
+from airflow_provider.reconciling import reconciled
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail
 from airflow_provider.triggers.connected import ConnectedTrigger
 from airflow_provider.waiting import StateLines
 from kinetic_core.counting import listen
 from kinetic_core.errors import KineticError
+from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.model.job import JobObservation, JobReference
@@ -126,12 +129,14 @@ class KineticJobTrigger(ConnectedTrigger):
                 loop.call_soon_threadsafe(news.put_nowait, observation)
 
         listen(_count)
+        backend = await asyncio.to_thread(backend_of, reference)
         subscription = await asyncio.to_thread(watch, reference, notice)
         self.log.info("no worker is held while %s runs; showing its lines from here on", reference.job_id)
         try:
-            ended = await self._show_until_over(
-                news, StateLines(reference), LogTail(reference, Cursor.from_list(self.cursor))
-            )
+            async with reconciled(backend, reference.namespace, _states, _deployment):
+                ended = await self._show_until_over(
+                    news, StateLines(reference), LogTail(reference, Cursor.from_list(self.cursor))
+                )
         finally:
             subscription.close()
             _board.gone(self)
@@ -187,26 +192,37 @@ class KineticJobTrigger(ConnectedTrigger):
         The question is never given up half-way: Airflow 3.1 would take its late answer for that of the next
         question, whoever asks it, and its triggerer ends.
         """
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
-
         instance = self.task_instance
         if instance is None:
             return True
         mapped = instance.map_index is not None and instance.map_index >= 0
-        ask = sync_to_async(RuntimeTaskInstance.get_task_states)
+        index = instance.map_index if mapped else None
         try:
-            states = await ask(
-                dag_id=instance.dag_id,
-                task_ids=[instance.task_id],
-                run_ids=[instance.run_id],
-                map_index=instance.map_index if mapped else None,
-            )
+            states = await _states(instance.dag_id, instance.run_id, [instance.task_id], index)
         except Exception as error:  # noqa: BLE001  whatever it is, it must not kill a healthy job
             self.log.warning("cannot see the task's state, so its job is left alone for now: %r", error)
             return None
         key = f"{instance.task_id}_{instance.map_index}" if mapped else instance.task_id
-        return str(states.get(instance.run_id, {}).get(key)) == "deferred"
+        return str(states.get(key)) == "deferred"
+
+
+async def _states(
+    dag_id: str, run_id: str, task_ids: list[str], map_index: int | None = None
+) -> Mapping[str, object]:
+    """The states of task instances of a DAG run, as Airflow names them; without those that are gone."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from asgiref.sync import sync_to_async
+
+    ask = sync_to_async(RuntimeTaskInstance.get_task_states)
+    states = await ask(dag_id=dag_id, task_ids=task_ids, run_ids=[run_id], map_index=map_index)
+    found: Mapping[str, object] = states.get(run_id, {})
+    return found
+
+
+async def _deployment() -> str:
+    from asgiref.sync import sync_to_async
+
+    return await sync_to_async(deployment)()
 
 
 def _count(event: str, kinds: Mapping[str, str]) -> None:

@@ -111,6 +111,17 @@ class Informer:
             pods = list(known.pods.values())
             return with_refusal(known.job, pods, known.refusal), pods
 
+    def jobs(self) -> dict[str, tuple[Object, list[Object]]] | None:
+        """All jobs that are one Job each, and their pods; None if they are not known at this moment."""
+        with self._lock:
+            if not self._is_synced:
+                return None
+            return {
+                job_id: (each.job, list(each.pods.values()))
+                for job_id, each in self._known.items()
+                if each.job is not None and PART not in each.job["metadata"]["labels"]
+            }
+
     @property
     def _is_synced(self) -> bool:
         return self._synced == set(KINDS)

@@ -20,6 +20,7 @@ from kinetic_core.cluster.names import (
     GROUP_ID,
     IGNORED_COUNT,
     JOB_ID,
+    ORIGIN,
     QUEUE,
     SLICE,
     SPEC_DIGEST,
@@ -52,12 +53,16 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a container needs to know to run one job. `outcome_key` is 64 hex digits."""
+    """What a container needs to know to run one job. `outcome_key` is 64 hex digits.
+
+    `origin` is for those who look at the Job, "" if there is nothing to say.
+    """
 
     runner_sha256: str
     payload_sha256: str
     outcome_key: str
     surroundings: Surroundings = Surroundings()
+    origin: str = ""
 
 
 def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
             "name": reference.k8s_name,
             "namespace": reference.namespace,
             "labels": labels,
-            "annotations": annotations,
+            "annotations": {**annotations, **({ORIGIN: delivery.origin} if delivery.origin else {})},
         },
         "spec": job,
     }

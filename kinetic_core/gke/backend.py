@@ -125,8 +125,10 @@ class GkeBackend:
         selectors = [f"involvedObject.kind=Pod,involvedObject.name={pod}" for pod in pods]
         return [event for selector in selectors for event in self._events(namespace, selector)]
 
-    def all(self, namespace: str) -> dict[str, tuple[Object, list[Object]]]:
-        """Two requests."""
+    def all(self, namespace: str, *, fresh: bool = True) -> dict[str, tuple[Object, list[Object]]]:
+        """Two requests, or none."""
+        if not fresh and (watched := _informer(self._target, namespace).jobs()) is not None:
+            return watched
         jobs = self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]
         live = {"labelSelector": SINGLE, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         pods: dict[str, list[Object]] = {}

@@ -80,8 +80,11 @@ class Backend(Protocol):
     def events(self, namespace: str, pods: Sequence[str]) -> Sequence[Mapping[str, Any]]:
         """Kubernetes' events of these pods, by name; none where they are not kept or may not be seen."""
 
-    def all(self, namespace: str) -> Mapping[str, Found]:
-        """Every Job of ours there is, by job id, with the Pods that have not ended."""
+    def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Found]:
+        """Every Job of ours there is, by job id, with the Pods that have not ended.
+
+        Unless it must be `fresh`, as this process's own watch knows them, if there is one.
+        """
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: stop everything the job runs, return when it is dead. Idempotent."""

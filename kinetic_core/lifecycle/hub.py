@@ -78,6 +78,11 @@ class JobHub:
         self._wake.set()
         return subscription
 
+    def watched(self) -> set[str]:
+        """The ids of the jobs that somebody in this process observes."""
+        with self._lock:
+            return set(self._subscriptions)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep the thread alive inside. At the end of an interpreter no new one can be started."""

@@ -27,11 +27,13 @@ _seen: dict[tuple[str, str], float] = {}
 __all__ = ["Call", "Prepared", "prepare", "submit"]
 
 
-def submit(prepared: Prepared, environment: Mapping[str, str] | None = None) -> JobReference:
+def submit(
+    prepared: Prepared, environment: Mapping[str, str] | None = None, origin: str = ""
+) -> JobReference:
     """Store the payload and create the job; the reference of the job that now exists.
 
-    `environment` is what a new job's process sees besides, and no part of the call: two submissions that
-    differ in it are the same.
+    `environment` is what a new job's process sees besides, and `origin` an annotation of the Job. They are
+    no part of the call: two submissions that differ in them are the same.
     Submitting the same call under the same id again, from any process, at any time, leads to the same
     job. Raises JobConflict if the id belongs to a different call, StoreError or the backend's error if
     it cannot be created; then nothing of it is left.
@@ -54,6 +56,7 @@ def submit(prepared: Prepared, environment: Mapping[str, str] | None = None) -> 
             wire.digest(payload),
             secrets.token_hex(32),
             around,
+            origin,
         )
         backend.create(job_manifest(prepared.spec, reference, delivery))
     except BaseException:

@@ -131,8 +131,13 @@ class LocalBackend:
     def events(self, *_: object) -> tuple[()]:
         return ()
 
-    def all(self, namespace: str) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """A job whose record is damaged is left out with a warning."""
+    def all(
+        self,
+        namespace: str,
+        *,
+        fresh: bool = True,  # noqa: ARG002  nothing is watched here
+    ) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Always fresh. A job whose record is damaged is left out with a warning."""
         found = {}
         for record in sorted(Path(self._layout.cluster(namespace)).glob("*.json")):
             try:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
 import pytest
+
+from kinetic_core import JobStatus
+from kinetic_core.lifecycle.observing import find, observe
+from kinetic_core.local.backend import LocalBackend
 
 pytestmark = pytest.mark.airflow
 
@@ -27,6 +32,11 @@ def ends(cases: Any, dag_id: str, jobs: list[str]) -> None:
     """Wait until the task's jobs have these states."""
     what = f"'s jobs to be {jobs}"
     cases.reach(dag_id, "long_job", lambda _: cases.jobs(dag_id, "long_job") == jobs, what)
+
+
+def job_ids(cases: Any, dag_id: str) -> set[str]:
+    """The jobs that the task's log names."""
+    return set(re.findall(r"job-[0-9a-f]{16}", cases.log(dag_id, "long_job")))
 
 
 def mark_failed(cases: Any, instance: dict[str, Any]) -> None:
@@ -90,3 +100,26 @@ def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:
     cases.airflow.start_component("triggerer")
     assert cases.end("moved") == "success"
     assert cases.jobs("moved", "long_job") == ["SUCCEEDED"]
+
+
+def test_the_job_of_a_run_that_was_deleted_while_no_triggerer_lived_is_found_and_cancelled(
+    cases: Any,
+) -> None:
+    """By the triggerer that comes back: it watches another job of the place."""
+    instance = begun(cases, "forgotten", "deferred")
+    (job_id,) = job_ids(cases, "forgotten")
+    begun(cases, "remaining", "deferred")
+    triggerer = cases.airflow.processes["triggerer"]
+    triggerer.terminate()
+    triggerer.wait(30)
+    mark_failed(cases, instance)
+    run = f"/dags/forgotten/dagRuns/{instance['dag_run_id']}"
+    cases.airflow.until(lambda: cases.api.call("GET", run)["state"] == "failed", 30, "forgotten to fail")
+    cases.api.call("DELETE", run)
+    backend = LocalBackend(cases.airflow.home / "kinetic")
+    reference = find(backend, job_id)
+    assert reference is not None
+    assert observe(reference).status is JobStatus.RUNNING
+    cases.airflow.start_component("triggerer")
+    cases.airflow.until(lambda: observe(reference).is_terminal, 60, f"{job_id} to be cancelled")
+    assert cases.end("remaining") == "success"

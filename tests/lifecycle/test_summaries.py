@@ -26,7 +26,7 @@ class Place:
         self.store = MemoryObjectStore("gs://b")
         self.jobs: dict[str, Any] = {}
 
-    def all(self, namespace: str) -> Mapping[str, Any]:
+    def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Any]:
         return self.jobs if namespace == "n" else {}
 
 

@@ -206,6 +206,16 @@ def moved():
     long_job(25, "moved")
 
 
+@dag(schedule=None, catchup=False)
+def forgotten():
+    long_job(300, "forgotten")
+
+
+@dag(schedule=None, catchup=False)
+def remaining():
+    long_job(80, "remaining")
+
+
 for each in (
     shapes,
     classic,
@@ -219,5 +229,7 @@ for each in (
     late,
     adopted,
     moved,
+    forgotten,
+    remaining,
 ):
     each()

@@ -6,6 +6,9 @@ import time
 
 from airflow.sdk import dag, task
 
+CANARIES = [f"CANARY_{number}" for number in range(50)]
+"""Environment variables, and the keys of the Secret `canaries` that they are of."""
+
 
 @task.kinetic(accelerator="cpu")
 def where() -> str:
@@ -14,6 +17,14 @@ def where() -> str:
     print("it runs", flush=True)
     time.sleep(6)
     return os.uname().nodename
+
+
+@task.kinetic(accelerator="cpu", secrets={name: f"canaries/{name}" for name in CANARIES})
+def digest() -> str:
+    import hashlib
+    import os
+
+    return hashlib.sha256("".join(os.environ[name] for name in CANARIES).encode()).hexdigest()
 
 
 @dag(schedule=None, catchup=False)
@@ -25,6 +36,7 @@ def connected_here():
 def connected_cluster():
     where.override(task_id="kube", conn_id="{{ 'kinetic_kube' }}")()
     where.override(task_id="google", conn_id="kinetic_google")()
+    digest.override(conn_id="kinetic_kube")()
 
 
 connected_here()

@@ -31,7 +31,7 @@ class Cluster:
         self.asked: list[str] = []
         self.trouble: Exception | None = None
 
-    def all(self, namespace: str) -> Mapping[str, Any]:
+    def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Any]:
         self.asked.append(namespace)
         if self.trouble is not None:
             raise self.trouble
