@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.jobs import Origins, attached, of_origin, summaries_of
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.errors import InvalidRequest, KineticError
@@ -39,12 +40,14 @@ class _Entry:
     examples=[
         "kinetic cost job-0123456789abcdef",
         "kinetic cost --batch grp-0123456789abcdef --prices prices.toml",
+        "kinetic cost --origin dag_id=train --origin run_id=manual__2026-11-21T18:00:00+00:00",
     ],
 )
 def cost(
     session: Session,
     job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="ids of jobs")] = None,
     batch: Annotated[str | None, typer.Option(help="all jobs of this batch")] = None,
+    origin: Origins = None,
     prices: Annotated[Path | None, typer.Option(help="your price table, a TOML file")] = None,
 ) -> None:
     """Say what jobs have used of their hardware by now, and on what; with a price table, what it costs.
@@ -54,7 +57,7 @@ def cost(
     from kinetic_core.lifecycle.costing import read_prices
 
     table = read_prices(prices) if prices is not None else None
-    handles = _handles(session, job_ids or [], batch)
+    handles = _handles(session, job_ids or [], batch, origin or [])
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         entries = list(pool.map(lambda handle: _look(handle, table), handles))
     total = _total(entries, table)
@@ -64,13 +67,15 @@ def cost(
     _show(session, entries, total)
 
 
-def _handles(session: Session, job_ids: Sequence[str], batch: str | None) -> list[JobHandle]:
+def _handles(
+    session: Session, job_ids: Sequence[str], batch: str | None, origins: Sequence[str]
+) -> list[JobHandle]:
     from kinetic_core.batch.fan_out import attach_batch
-    from kinetic_core.cli.jobs import attached
 
-    if not job_ids and batch is None:
-        raise InvalidRequest("name jobs, or a batch with --batch")
-    found = [attached(session, job_id) for job_id in job_ids]
+    if not job_ids and batch is None and not origins:
+        raise InvalidRequest("name jobs, a batch with --batch, or a DAG run with --origin")
+    asked = [job.job_id for job in of_origin(summaries_of(session), origins)] if origins else []
+    found = [attached(session, job_id) for job_id in dict.fromkeys([*job_ids, *asked])]
     if batch is not None:
         found += [job for job in attach_batch(batch, backend=session.backend).jobs if job]
     return found

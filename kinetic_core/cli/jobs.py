@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,10 @@ def job_ids() -> list[str]:
 _ID = "job-0123456789abcdef"
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="id of the job", autocompletion=job_ids)]
 JobIds = Annotated[list[str], typer.Argument(metavar="JOB...", help="ids of jobs", autocompletion=job_ids)]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option("--origin", metavar="KEY=VALUE", help="jobs of this origin: dag_id=…, run_id=…, task_id=…"),
+]
 Timeout = Annotated[float | None, typer.Option(help="seconds to wait at most; the job goes on")]
 
 
@@ -38,6 +43,14 @@ def attached(session: Session, job_id: str) -> JobHandle:
     from kinetic_core.lifecycle.discovery import attach
 
     return attach(job_id, backend=session.backend)
+
+
+def of_origin(jobs: Iterable[JobSummary], origins: Sequence[str]) -> list[JobSummary]:
+    """Those that were asked for by the one whom all of `KEY=VALUE` describe. Raises InvalidRequest."""
+    if bad := [each for each in origins if "=" not in each]:
+        raise InvalidRequest(f"--origin {bad[0]}: write KEY=VALUE, such as dag_id=train")
+    wanted = dict(each.split("=", 1) for each in origins)
+    return [job for job in jobs if wanted.items() <= job.origin.items()]
 
 
 def summaries_of(session: Session | None, limit: int | None = None) -> list[JobSummary]:
@@ -59,14 +72,19 @@ def summary_fields(job: JobSummary) -> dict[str, Any]:
 @verb(
     jobs_app,
     "list",
-    examples=["kinetic jobs list", "kinetic jobs list --limit 20 --json | jq '.jobs[].job_id'"],
+    examples=[
+        "kinetic jobs list",
+        "kinetic jobs list --origin dag_id=train",
+        "kinetic jobs list --limit 20 --json | jq '.jobs[].job_id'",
+    ],
 )
 def list_jobs(
     session: Session,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
+    origin: Origins = None,
 ) -> None:
     """List the jobs of a namespace, finished ones too, newest first."""
-    found = summaries_of(session, limit)
+    found = of_origin(summaries_of(session, None if origin else limit), origin or ())[:limit]
     if session.output.as_json:
         session.output.json("jobs.list", {"jobs": [summary_fields(job) for job in found]})
         return

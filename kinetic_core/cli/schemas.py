@@ -16,6 +16,7 @@ JOB = {
     "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED` or `NOT_FOUND`",
     "reason": 'one word on why it waits, "" if it does not',
     "problem": 'why little is known of it, "" normally',
+    "origin": "object: who asked for it; `dag_id`, `run_id`, `task_id`, `map_index`, `deployment` for a task",
 }
 """A job in a list."""
 STATUS = {

@@ -32,8 +32,9 @@ def submit(
 ) -> JobReference:
     """Store the payload and create the job; the reference of the job that now exists.
 
-    `environment` is what a new job's process sees besides, and `origin` an annotation of the Job. They are
-    no part of the call: two submissions that differ in them are the same.
+    `environment` is what a new job's process sees besides; `origin`, a JSON object of texts, says who asks
+    for the job, for lists and on the Job. They are no part of the call: two submissions that differ in them
+    are the same.
     Submitting the same call under the same id again, from any process, at any time, leads to the same
     job. Raises JobConflict if the id belongs to a different call, StoreError or the backend's error if
     it cannot be created; then nothing of it is left.
@@ -48,7 +49,7 @@ def submit(
     made: list[str] = []
     try:
         payload = _stored_payload(store, prepared, made)
-        reference = _stored_reference(backend, prepared, made)
+        reference = _stored_reference(backend, prepared, made, origin)
         around = backend.surroundings(reference.namespace)
         around = replace(around, environment={**(environment or {}), **around.environment})
         delivery = Delivery(
@@ -89,7 +90,7 @@ def _stored_payload(store: ObjectStore, prepared: Prepared, made: list[str]) -> 
     return prepared.payload
 
 
-def _stored_reference(backend: Backend, prepared: Prepared, made: list[str]) -> JobReference:
+def _stored_reference(backend: Backend, prepared: Prepared, made: list[str], origin: str) -> JobReference:
     reference = prepared.reference
     handle = wire.handle_object(reference.job_id)
     try:
@@ -103,7 +104,7 @@ def _stored_reference(backend: Backend, prepared: Prepared, made: list[str]) -> 
     made.append(handle)
     entry = index_object(reference)
     try:
-        backend.store.create(entry, b"", index_metadata(reference))
+        backend.store.create(entry, b"", index_metadata(reference, origin))
         made.append(entry)
     except ObjectExists:
         return reference  # left by a submitter that died right after it

@@ -7,8 +7,9 @@ jobs ended is in the metadata of their outcomes, likewise; what still lives the 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.verdict import observe as verdict
@@ -20,6 +21,7 @@ from kinetic_core.model.states import JobStatus
 from kinetic_core.storage.protocol import ObjectStore
 
 _CLUSTER = "cluster"
+_ORIGIN = "origin"
 _FACTS = ("func_name", "accelerator", "namespace", "created_at", "group_id")
 """Fields of a reference, and of a summary."""
 _LONGEST = 200
@@ -39,12 +41,15 @@ class JobSummary:
     status: JobStatus = JobStatus.NOT_FOUND
     reason: str = ""
     problem: str = ""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """Who asked for it: of Airflow's tasks `dag_id`, `run_id`, `task_id`, `map_index` and `deployment`."""
 
 
-def index_metadata(reference: JobReference) -> dict[str, str]:
+def index_metadata(reference: JobReference, origin: str = "") -> dict[str, str]:
     """What an index entry says of its job."""
     facts = {name: str(getattr(reference, name) or "")[:_LONGEST] for name in _FACTS}
-    return {**facts, _CLUSTER: "/".join(reference.cluster or ())}
+    told = {_ORIGIN: origin} if origin else {}
+    return {**facts, _CLUSTER: "/".join(reference.cluster or ()), **told}
 
 
 def summaries(backend: Backend, namespace: str | None = None, limit: int | None = None) -> list[JobSummary]:
@@ -96,7 +101,17 @@ def _summary(job_id: str, backend: Backend, facts: Mapping[str, str]) -> JobSumm
         namespace=facts.get("namespace", ""),
         created_at=facts.get("created_at", ""),
         group_id=facts.get("group_id", ""),
+        origin=_origin(facts.get(_ORIGIN, "")),
     )
+
+
+def _origin(text: str) -> dict[str, str]:
+    """Nothing, if it is not what `submit` was given: whoever may write there could write anything."""
+    try:
+        told = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
 
 
 def _ended(store: ObjectStore) -> dict[str, str]:

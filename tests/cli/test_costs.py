@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
+from airflow_provider.adoption import start_or_adopt
+from airflow_provider.identity import TaskIdentity
+from airflow_provider.origin import Origin
 from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call
 from tests.conftest import Kinetic
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -72,7 +77,7 @@ def test_hardware_without_a_price_is_told(kinetic: Kinetic, prices: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name jobs, or a batch"),
+        ([], "name jobs, a batch with --batch, or"),
         (["job-0000000000000000"], "no job job-0000000000000000"),
         (["job-0000000000000000", "--prices", "absent.toml"], "absent.toml cannot be read"),
         (["--batch", "grp-0000000000000000"], "no batch grp-0000000000000000"),
@@ -82,3 +87,21 @@ def test_what_cannot_be_is_exit_code_2(words: list[str], said: str, kinetic: Kin
     done = kinetic("cost", *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
+    def started(run_id: str) -> str:
+        identity = TaskIdentity("train", run_id, "", "fit", -1, 0, 1)
+        origin = Origin.of(identity, "ours").to_text()
+        call, options = Call(work.__wrapped__, (0.0,), {}), RunOptions.checked(accelerator="cpu")
+        return start_or_adopt(call, options, identity, origin=origin).reference.job_id
+
+    mine, _ = started("mine"), started("other")
+    origin = ("--origin", "dag_id=train", "--origin", "run_id=mine")
+    assert [job["job_id"] for job in kinetic("cost", *origin, "--json").json["jobs"]] == [mine]
+    (listed,) = kinetic("jobs", "list", *origin, "--json").json["jobs"]
+    assert (listed["job_id"], listed["origin"]["task_id"]) == (mine, "fit")
+    assert kinetic("jobs", "list", "--origin", "dag_id=nobody").out == "no jobs\n"
+    refused = kinetic("cost", "--origin", "train")
+    assert refused.code == 2
+    assert "write KEY=VALUE" in refused.err
