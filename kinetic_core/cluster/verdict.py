@@ -82,11 +82,8 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     if (terminated(last) or {}).get("exitCode") == 0:
         message = "the function has returned; Kubernetes has still to say so of the job"
         return replace(seen, status=JobStatus.RUNNING, reason="Finishing", message=message)
-    for kind in (WAITING_FOR_SLOT, FAILED_CREATE):
-        if last is None and kind in told:
-            return replace(seen, reason=kind, message=told[kind].get("message") or "")
     if last is None:
-        reason, message = _why_no_pod(job)
+        reason, message = _why_no_pod(job, told)
         return replace(seen, reason=reason, message=message)
     if is_unanswered(last):
         return replace(seen, reason=NODE_SILENT, message=_silence_of(last))
@@ -103,7 +100,10 @@ def seconds(timestamp: str | None) -> float | None:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
-def _why_no_pod(job: Object) -> tuple[str, str]:
+def _why_no_pod(job: Object, told: Mapping[str, Object]) -> tuple[str, str]:
+    for kind in (WAITING_FOR_SLOT, FAILED_CREATE):
+        if kind in told:
+            return kind, told[kind].get("message") or ""
     queue = (job["metadata"].get("labels") or {}).get(QUEUE)
     if queue is not None and (job.get("spec") or {}).get("suspend"):
         return "Queued", f"the job waits in the queue {queue!r} to be admitted"
