@@ -70,6 +70,8 @@ class Settings:
     """`KINETIC_OUTPUT_DIR`: where outputs go when the call does not say."""
     hub_endpoint: str = ""
     """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
+    prices: str = ""
+    """`KINETIC_PRICES`: a price table for costs in money, see `lifecycle.costing.read_prices`."""
     profile: str | None = None
     """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
     google_account: Account | None = None
@@ -114,6 +116,7 @@ _VARIABLES = {
     "payload_warn_bytes": "KINETIC_PAYLOAD_SIZE_WARN_MB",
     "output_dir": "KINETIC_OUTPUT_DIR",
     "hub_endpoint": "HF_ENDPOINT",
+    "prices": "KINETIC_PRICES",
 }
 
 
@@ -226,8 +229,8 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
         raise ConfigurationError(f"{said} is not one of {', '.join(BACKENDS)}")
     values["local_store"] = _directory(values.get("local_store", Settings.local_store))
     values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
-    if "kubeconfig" in values:
-        values["kubeconfig"] = os.path.expanduser(values["kubeconfig"])  # noqa: PTH111  kept as it was written
+    for setting in values.keys() & {"kubeconfig", "prices"}:
+        values[setting] = os.path.expanduser(values[setting])  # noqa: PTH111  kept as it was written
     if "default_excludes" in values:
         values["default_excludes"] = values["default_excludes"] != "1"
     for setting in ("project_warn_bytes", "payload_warn_bytes"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider.page.detail import detail
@@ -11,9 +11,12 @@ from airflow_provider.page.instances import instances
 from airflow_provider.page.live import PATIENCE, live_rows
 from airflow_provider.page.places import Places
 from airflow_provider.page.remembered import Remembered
-from airflow_provider.page.rows import Filters, Instance, page, row
+from airflow_provider.page.rows import Filters, Instance, costed, page, row
 from airflow_provider.records import JobRecord
+from kinetic_core.configuration import read_settings
+from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.backends import Found
+from kinetic_core.lifecycle.costing import Prices, known_prices
 
 _RUNS = 8
 """DAG runs that are kept: of five thousand tasks each, tens of megabytes."""
@@ -21,14 +24,23 @@ _RUN_SECONDS = 2.0
 _CLUSTER_SECONDS = 3.0
 _JOB_SECONDS = 2.0
 
-Rows = tuple[list[dict[str, Any]], list[str]]
+Rows = tuple[list[dict[str, Any]], dict[str, Any]]
+"""All rows of a run, and what else its answers say."""
+
+
+def prices_by_settings() -> Prices | None:
+    """The price table that this process's environment names. Raises ConfigurationError."""
+    return known_prices(read_settings())
 
 
 class Questions:
     """Answers for one API server, in its event loop; databases, stores and clusters are asked in threads."""
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(
+        self, places: Places | None = None, prices: Callable[[], Prices | None] = prices_by_settings
+    ) -> None:
         self._places = places or Places()
+        self._prices = prices
         self._instances: Remembered[list[Instance]] = Remembered(_RUN_SECONDS, _RUNS)
         self._listings: Remembered[Mapping[str, Found]] = Remembered(_CLUSTER_SECONDS)
         self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
@@ -37,14 +49,24 @@ class Questions:
     async def jobs(
         self, dag_id: str, run_id: str, filters: Filters, offset: int, limit: int
     ) -> Mapping[str, Any]:
-        """A page of a run's rows, and under `troubles` what could not be asked."""
+        """A page of a run's rows, the `currency` of costs, and under `troubles` what could not be asked."""
 
         async def ask() -> Rows:
             found = await self._of_run(dag_id, run_id)
-            return await live_rows(found, self._places, self._listings)
+            rows, troubles = await live_rows(found, self._places, self._listings)
+            prices, trouble = await asyncio.to_thread(self._known_prices)
+            told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
+            return [costed(each, prices) for each in rows], told
 
-        rows, troubles = await self._rows.get((dag_id, run_id), ask, 3 * PATIENCE)
-        return await asyncio.to_thread(page, rows, filters, offset, limit) | {"troubles": troubles}
+        rows, told = await self._rows.get((dag_id, run_id), ask, 3 * PATIENCE)
+        return await asyncio.to_thread(page, rows, filters, offset, limit) | told
+
+    def _known_prices(self) -> tuple[Prices | None, list[str]]:
+        """The server's price table, or why there is none."""
+        try:
+            return self._prices(), []
+        except KineticError as error:
+            return None, [str(error)]
 
     async def job(self, dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any] | None:
         """One job in detail, None if no task instance of the run has it."""
@@ -59,11 +81,19 @@ class Questions:
         job_id = record.reference.job_id
         try:
             return await self._details.get(
-                job_id, lambda: asyncio.to_thread(detail, instance, record, self._places), PATIENCE
+                job_id, lambda: asyncio.to_thread(self._detailed, instance, record), PATIENCE
             )
         except TimeoutError:
             trouble = f"no answer about {job_id} within {PATIENCE:g} s"
             return row(instance, None, trouble) | {"troubles": [trouble]}
+
+    def _detailed(self, instance: Instance, record: JobRecord) -> dict[str, Any]:
+        prices, troubles = self._known_prices()
+        shown = costed(detail(instance, record, self._places), prices)
+        return shown | {
+            "troubles": [*shown["troubles"], *troubles],
+            "currency": prices.currency if prices else None,
+        }
 
     async def _of_run(self, dag_id: str, run_id: str) -> list[Instance]:
         key = dag_id, run_id

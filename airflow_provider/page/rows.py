@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider.records import JobRecord
-from kinetic_core.errors import InvalidRequest
+from kinetic_core.errors import InvalidAccelerator, InvalidRequest
+from kinetic_core.lifecycle.costing import Prices, usage_in
 from kinetic_core.lifecycle.explaining import Phase
 from kinetic_core.lifecycle.logs import host_count
 from kinetic_core.model.job import JobObservation
@@ -116,8 +117,29 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
         "statuses": Counter(each["status"] for each in inside),
         "reasons": Counter(each["reason"] for each in inside if each["reason"]),
         "running": any(each["task_state"] not in TASK_ENDED for each in inside),
+        "chip_seconds": round(sum(each.get("chip_seconds", 0.0) for each in wanted), 1),
+        "cost": _sum(each.get("cost") for each in wanted),
         "at": time.time(),
     }
+
+
+def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
+    """The row with what its job has used by now: `chip_seconds`, and `cost` where there is a price for it.
+
+    Of a job without chips they are seconds of its cores. Phases that are not known count nothing.
+    """
+    phases = ((each["name"], each["seconds"]) for each in row["phases"])
+    try:
+        usage = usage_in(row.get("job_id", ""), row.get("accelerator", ""), phases)
+    except InvalidAccelerator:  # none, or one that a later version knows
+        return {**row, "chip_seconds": 0.0, "cost": None}
+    held = round(sum(usage.unit_seconds.values()), 1)
+    return {**row, "chip_seconds": held, "cost": prices.cost(usage) if prices else None}
+
+
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
 
 
 def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:

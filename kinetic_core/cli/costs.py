@@ -48,15 +48,18 @@ def cost(
     job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="ids of jobs")] = None,
     batch: Annotated[str | None, typer.Option(help="all jobs of this batch")] = None,
     origin: Origins = None,
-    prices: Annotated[Path | None, typer.Option(help="your price table, a TOML file")] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="your price table, a TOML file; else that of $KINETIC_PRICES")
+    ] = None,
 ) -> None:
     """Say what jobs have used of their hardware by now, and on what; with a price table, what it costs.
 
     WAITING holds no hardware. From PULLING on it does.
     """
-    from kinetic_core.lifecycle.costing import read_prices
+    from kinetic_core.configuration import read_settings
+    from kinetic_core.lifecycle.costing import known_prices, read_prices
 
-    table = read_prices(prices) if prices is not None else None
+    table = read_prices(prices) if prices is not None else known_prices(read_settings())
     handles = _handles(session, job_ids or [], batch, origin or [])
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         entries = list(pool.map(lambda handle: _look(handle, table), handles))

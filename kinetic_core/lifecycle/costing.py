@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinetic_core.configuration import Settings
 from kinetic_core.errors import ConfigurationError, InvalidAccelerator
-from kinetic_core.lifecycle.explaining import Phase, explain
+from kinetic_core.lifecycle.explaining import explain
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
 from kinetic_core.model.job import JobReference
 
@@ -68,21 +69,26 @@ class Prices:
 
 def usage_of(reference: JobReference) -> Usage:
     """What a job has used, from what Kubernetes still has of it and what its runner recorded."""
-    accelerator = parse_accelerator(reference.accelerator)
-    return Usage(
-        reference.job_id,
-        accelerator,
-        accelerator.chips or accelerator.cpu_count or 1,
-        seconds_by_use(explain(reference).phases),
-    )
+    told = ((phase.name, phase.seconds) for phase in explain(reference).phases)
+    return usage_in(reference.job_id, reference.accelerator, told)
 
 
-def seconds_by_use(phases: Iterable[Phase]) -> dict[str, float]:
-    """The seconds of a job's phases, by use."""
-    found = dict.fromkeys(USES, 0.0)
-    for phase in phases:
-        found[_USE_OF[phase.name]] += phase.seconds
-    return found
+def usage_in(job_id: str, accelerator: str, phases: Iterable[tuple[str, float]]) -> Usage:
+    """What a job has used, from the names and seconds of its phases; a name that is not known is left out.
+
+    Raises InvalidAccelerator.
+    """
+    one = parse_accelerator(accelerator)
+    seconds = dict.fromkeys(USES, 0.0)
+    for name, lasted in phases:
+        if use := _USE_OF.get(name):
+            seconds[use] += lasted
+    return Usage(job_id, one, one.chips or one.cpu_count or 1, seconds)
+
+
+def known_prices(settings: Settings) -> Prices | None:
+    """The price table that the settings name, None if they name none. Raises ConfigurationError."""
+    return read_prices(Path(settings.prices)) if settings.prices else None
 
 
 def read_prices(file: Path) -> Prices:

@@ -1,6 +1,6 @@
 /** The job that is open: why it is as it is, where its time went, its last lines, what it left. */
 
-import { address, duration, element, size } from "./dom.mjs";
+import { address, duration, element, size, usage } from "./dom.mjs";
 import { badge, nameOf } from "./table.mjs";
 import { stretches, timeline, total } from "./timeline.mjs";
 
@@ -11,6 +11,7 @@ function facts(job) {
     Accelerator: job.accelerator,
     Hosts: job.hosts,
     Attempts: job.attempts,
+    Used: usage(job),
     "Task state": `${job.task_state}, try ${job.try_number}`,
     Image: job.image,
     Place: [job.backend, job.namespace].filter(Boolean).join(" / "),

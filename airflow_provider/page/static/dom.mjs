@@ -26,6 +26,13 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** What hardware was used, and what it cost where there is a price for it. */
+export function usage(told) {
+  if (!told.chip_seconds) return "";
+  const held = `${told.chip_seconds.toLocaleString("en", { maximumFractionDigits: 0 })} chip-seconds`;
+  return told.cost === null || told.cost === undefined ? held : `${held}, ${told.cost.toFixed(2)} ${told.currency ?? ""}`;
+}
+
 /** Bytes as people say them. */
 export function size(bytes) {
   const units = ["B", "kB", "MB", "GB", "TB"];

@@ -2,7 +2,7 @@
 
 import { Api, subject } from "./api.mjs";
 import { Detail } from "./detail.mjs";
-import { element } from "./dom.mjs";
+import { element, usage } from "./dom.mjs";
 import { stateWord, Table } from "./table.mjs";
 import { followTheme } from "./theme.mjs";
 import { legend } from "./timeline.mjs";
@@ -84,7 +84,9 @@ class Page {
 
   #summarise(answer) {
     const parts = Object.entries(answer.statuses).map(([status, number]) => `${number} ${stateWord(status)}`);
-    this.find("#summary").textContent = parts.join(", ") || "No task here runs as a Kinetic job.";
+    const used = usage(answer);
+    const told = parts.join(", ") + (used ? ` (${used})` : "");
+    this.find("#summary").textContent = told || "No task here runs as a Kinetic job.";
   }
 
   /** The choices of a filter, and how many rows each leaves. */

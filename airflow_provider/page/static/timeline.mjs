@@ -10,6 +10,8 @@ const CAUSES = [
   "container",
   "hosts",
   "start",
+  "dependencies",
+  "data",
   "function",
   "result",
   "replacement",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from airflow_provider.page.rows import Filters, Instance, Live, page, row
+from airflow_provider.page.rows import Filters, Instance, Live, costed, page, row
+from kinetic_core.lifecycle.costing import Prices
 from kinetic_core.lifecycle.explaining import Phase
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
@@ -80,3 +81,19 @@ def test_pages_of_five_thousand_jobs() -> None:
     assert time.process_time() - began < 1.0
     assert [each["map_index"] for each in third["jobs"]] == list(range(200, 300))
     assert (third["total"], third["running"]) == (5000, False)
+
+
+def test_what_a_job_has_used_and_what_that_costs() -> None:
+    live = Live(WAITING, (Phase("queue", 0, 0.0, 100.0), Phase("function", 0, 100.0, 10.0)))
+    prices = Prices("EUR", {("tpu", "v6e"): 3600.0}, {})
+    assert costed(row(instance(), live), None)["chip_seconds"] == 80.0  # eight chips; waiting holds none
+    shown = [costed(row(each, live), prices) for each in (instance(), instance(1, accelerator="tpu-v99-8"))]
+    assert [(each["chip_seconds"], each["cost"]) for each in shown] == [(80.0, 80.0), (0.0, None)]
+    told = page(shown, Filters(), 0, 10)
+    assert (told["chip_seconds"], told["cost"]) == (80.0, 80.0)
+    assert page(shown, Filters(map_index=1), 0, 10)["cost"] is None
+
+
+def test_a_task_without_a_job_has_used_nothing() -> None:
+    shown = costed(row(Instance("train", 0, "", "queued", 0, None), None), None)
+    assert (shown["chip_seconds"], shown["cost"]) == (0.0, None)
