@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from airflow_provider.remote_logs import RemoteLog
 from kinetic_core.lifecycle.backends import Backend, backend_of
 from kinetic_core.lifecycle.logs import host_count, read_attempt
 from kinetic_core.model.job import JobReference
@@ -64,9 +65,19 @@ class LogTail:
     """
 
     def __init__(
-        self, reference: JobReference, cursor: Cursor | None = None, backend: Backend | None = None
+        self,
+        reference: JobReference,
+        cursor: Cursor | None = None,
+        backend: Backend | None = None,
+        remote: RemoteLog | None = None,
+        *,
+        silent: bool = False,
     ) -> None:
-        """`backend`: instead of the one the reference names."""
+        """`backend`: instead of the one the reference names. `remote`: where the job's pods may have written.
+
+        `silent`: they do, so nothing is shown here before the end.
+        """
+        self._remote, self._silent = remote, silent
         self._reference = reference
         self._backend: Backend = backend or backend_of(reference)
         self._hosts = host_count(reference)
@@ -74,6 +85,8 @@ class LogTail:
 
     def live(self, limit: int) -> list[str]:
         """The next complete lines, `limit` at most, while the job runs."""
+        if self._silent:
+            return []
         attempt, offset = self.cursor.attempt, self.cursor.offset
         chunk = self._container_log(attempt, offset)
         if not chunk and self._container_log(attempt + 1, 0):
@@ -87,15 +100,18 @@ class LogTail:
     def rest(self, last_attempt: int, limit: int = FINAL_LINES) -> list[str]:
         """All that is left once the job has ended, unfinished lines too; the last `limit` lines of it."""
         lines: list[str] = []
+        shown = self._remote.shown(self._reference) if self._remote is not None else {}
         for attempt in range(self.cursor.attempt, last_attempt + 1):
             start = self.cursor.offset if attempt == self.cursor.attempt else 0
+            start = max(start, shown.get((attempt, 0), 0))
             text = read_attempt(self._backend, self._reference, attempt)
             lines += (self._shown(line) for line in text[start:].splitlines())
             self.cursor = Cursor(attempt, len(text))
         for host in range(1, self._hosts):
             for attempt in range(last_attempt + 1):
                 text = read_attempt(self._backend, self._reference, attempt, host)
-                lines += (self._shown(line, host) for line in text.splitlines())
+                start = shown.get((attempt, host), 0)
+                lines += (self._shown(line, host) for line in text[start:].splitlines())
         if len(lines) <= limit:
             return lines
         left_out = f"... {len(lines) - limit} lines left out here; all of them are in the job's own log ..."

@@ -12,6 +12,7 @@ from airflow_provider.identity import TaskIdentity
 from airflow_provider.metrics import IN_TASKS, Stats
 from airflow_provider.origin import Origin, deployment
 from airflow_provider.records import KEY, JobEnd, JobRecord
+from airflow_provider.remote_logs import VARIABLE, RemoteLog
 from airflow_provider.tracing import span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
 from kinetic_core.cluster.pods import terminated
@@ -29,13 +30,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def traced_start(
-    call: Call, options: RunOptions, identity: TaskIdentity, say: Progress, build_patience: float | None
+    call: Call,
+    options: RunOptions,
+    identity: TaskIdentity,
+    say: Progress,
+    build_patience: float | None,
+    remote: RemoteLog | None,
 ) -> Started:
-    """`start_or_adopt`, its steps as spans; a new job's process gets the trace it belongs to."""
+    """`start_or_adopt`, its steps as spans. A new job is told its trace, its task and the log of that."""
     name = deployment(make=True)
     origin = Origin.of(identity, name).to_text() if name else ""
+    log = {VARIABLE: remote.uri} if remote is not None else {}
     with span("submit"), steps(say) as progress:
-        return start_or_adopt(call, options, identity, progress, trace_environment(), build_patience, origin)
+        environment = {**trace_environment(), **log}
+        return start_or_adopt(call, options, identity, progress, environment, build_patience, origin)
 
 
 def tell_start(context: Any, identity: TaskIdentity, started: Started) -> None:

@@ -43,6 +43,7 @@ class Job:
     index: int | None = None
     fail_fast: bool = False
     timeout: float | None = None
+    task_log: str | None = None
 
     @property
     def attempt(self) -> int:
@@ -96,6 +97,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             index=index,
             fail_fast=environ.get("KINETIC_FAIL_FAST") == "true",
             timeout=float(environ["KINETIC_TIMEOUT"]) if "KINETIC_TIMEOUT" in environ else None,
+            task_log=environ.pop("KINETIC_TASK_LOG", None),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

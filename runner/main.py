@@ -27,6 +27,7 @@ from .watch import Company, Ending, Signals, watch_child
 
 if TYPE_CHECKING:
     from .lease import Lease
+    from .task_log import TaskLog
 
 _NOT_STARTED = Ending(None, None, False)
 """Where no user code was run, or none that counts."""
@@ -111,6 +112,15 @@ def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
     return Lease(job, opener(job.store_uri))
 
 
+def _task_log(job: Job) -> TaskLog | None:
+    """The log of the Airflow task that the job is for, if pods write there."""
+    if job.task_log is None:
+        return None
+    from .task_log import TaskLog
+
+    return TaskLog(job)
+
+
 def _run_input(job: Job, store: Store, run: Callable[..., tuple[Outcome, Ending]]) -> tuple[Outcome, Ending]:
     """Run one input of a batch, whose Job cannot say of it alone that it was cancelled, or took too long."""
     from .batch import was_cancelled
@@ -140,7 +150,7 @@ def _run(
     if child == 0:
         _become_child(job, store, signals, reading, writing)
     os.close(writing)
-    tee = LogTee(job, store, reading)
+    tee = LogTee(job, store, reading, _task_log(job))
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
     gauge = MemoryGauge()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from . import wire
 from .job import Job
 from .store import Store
+
+if TYPE_CHECKING:
+    from .task_log import TaskLog
 
 _CHUNK = 256 << 10
 _SECONDS = 5.0
@@ -19,7 +23,7 @@ _TAIL_LINES = 20
 class LogTee:
     """Reads a pipe, writes what comes to stdout and keeps it in the store, so that it outlives the pod."""
 
-    def __init__(self, job: Job, store: Store, pipe: int) -> None:
+    def __init__(self, job: Job, store: Store, pipe: int, also: TaskLog | None = None) -> None:
         os.set_blocking(pipe, False)
         self.pipe = pipe
         self._job = job
@@ -29,6 +33,7 @@ class LogTee:
         self._sequence = 0
         self._unsure = 0
         self._last = time.monotonic()
+        self._also = also
 
     def say(self, line: str) -> None:
         """A line of the runner's own."""
@@ -60,6 +65,8 @@ class LogTee:
         os.close(self.pipe)
         while self._pending and self._flush():
             pass
+        if self._also is not None:
+            self._also.close()
 
     def _take(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -68,6 +75,8 @@ class LogTee:
                 view = view[os.write(1, view) :]
         except OSError:
             pass  # nobody reads the container's output; the store still gets it
+        if self._also is not None:
+            self._also.add(chunk)
         self._pending += chunk
         self._tail = (self._tail + chunk)[-_TAIL:]
         if len(self._pending) >= _CHUNK:

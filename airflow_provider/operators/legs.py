@@ -72,6 +72,7 @@ class JobTask(BaseOperator):
 
     def execute_complete(self, context: Any, event: Mapping[str, Any], try_number: int | None = None) -> Any:
         """The last leg: the trigger says that the job has ended, or that its time is up."""
+        from airflow_provider.remote_logs import remote_log
         from airflow_provider.task_logs import Cursor, LogTail
         from kinetic_core.lifecycle.observing import observe
         from kinetic_core.model.job import JobReference
@@ -82,14 +83,14 @@ class JobTask(BaseOperator):
         reference = JobReference.from_dict(event["reference"])
         self._reference = reference
         observation = observe(reference)
-        tail = LogTail(reference, Cursor.from_list(event["cursor"]))
+        tail = LogTail(reference, Cursor.from_list(event["cursor"]), remote=remote_log(context))
         if observation.is_terminal:
             return self._finish(context, reference, tail, observation)
         if event["status"] == "timeout":
             self.on_kill()
             self._show_rest(tail, observation.attempt)
             raise AirflowTaskTimeout(f"{reference.job_id} was cancelled: execution_timeout has passed")
-        return self._defer(reference, event["cursor"], event["deadline"])
+        return self._defer(reference, event["cursor"], event["deadline"], silent=event.get("silent", False))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         """Airflow's entry to every leg but the first. If the trigger broke, the job is not left to itself."""
@@ -121,6 +122,7 @@ class JobTask(BaseOperator):
 
     def _execute(self, context: Any, deadline: float | None) -> Any:
         """`deadline` is in Unix seconds, None for never."""
+        from airflow_provider.remote_logs import remote_log
         from airflow_provider.task_logs import LogTail
         from airflow_provider.telling import tell_start
         from airflow_provider.waiting import describe, wait_with_log
@@ -128,8 +130,9 @@ class JobTask(BaseOperator):
 
         self._identity = TaskIdentity.of(context)
         patience = PATIENCE if self.deferrable else None
+        remote = remote_log(context)
         try:
-            started = self._start(context, patience)
+            started = self._start(context, patience, remote)
         except ImageBuilding as building:
             self.log.info("%s", building)
             self._defer_for_image(building.build, deadline)
@@ -138,15 +141,16 @@ class JobTask(BaseOperator):
         tell_start(context, self._identity, started)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.accelerator, describe(reference, observation))
-        tail = LogTail(reference)
+        silent = remote is not None and reference.backend != "local" and not started.adopted
+        tail = LogTail(reference, remote=remote, silent=silent)
         if not observation.is_terminal:
             ended = wait_with_log(reference, tail, self.log.info, observation, patience)
             if ended is None:
-                self._defer(reference, tail.cursor.to_list(), deadline)
+                self._defer(reference, tail.cursor.to_list(), deadline, silent=silent)
             observation = ended
         return self._finish(context, reference, tail, observation)
 
-    def _start(self, context: Any, build_patience: float | None) -> Any:
+    def _start(self, context: Any, build_patience: float | None, remote: Any) -> Any:
         """The job of this leg, and how it is."""
         from airflow_provider.arguments import call_of
         from airflow_provider.telling import traced_start
@@ -157,7 +161,7 @@ class JobTask(BaseOperator):
             self._is_starting = True
             options = run_options(self._options())
             call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
-            return traced_start(call, options, self._identity, self.log.info, build_patience)
+            return traced_start(call, options, self._identity, self.log.info, build_patience, remote)
         except InvalidRequest as error:
             raise AirflowFailException(str(error)) from error
         except _KilledWhileStarting as killed:
@@ -188,6 +192,7 @@ class JobTask(BaseOperator):
 
     def _after_broken_trigger(self, context: Any) -> tuple[Any, Any, Any] | None:
         """What `_finish` takes of a job that has ended all the same; any other is cancelled."""
+        from airflow_provider.remote_logs import remote_log
         from airflow_provider.task_logs import LogTail
         from kinetic_core.lifecycle.observing import observe
 
@@ -198,12 +203,12 @@ class JobTask(BaseOperator):
         observation = observe(reference)
         if observation.is_terminal:
             self.log.warning("the trigger failed, but %s has ended", reference.job_id)
-            return reference, LogTail(reference), observation
+            return reference, LogTail(reference, remote=remote_log(context)), observation
         self.log.error("cancelling %s: its trigger failed", reference.job_id)
         self.on_kill()
         return None
 
-    def _defer(self, reference: Any, cursor: list[int], deadline: float | None) -> NoReturn:
+    def _defer(self, reference: Any, cursor: list[int], deadline: float | None, *, silent: bool) -> NoReturn:
         from airflow_provider.triggers.job import KineticJobTrigger
 
         trigger = KineticJobTrigger(
@@ -212,6 +217,7 @@ class JobTask(BaseOperator):
             deferred_at=time.time(),
             deadline=deadline,
             conn_id=self.conn_id,
+            silent=silent,
         )
         self._defer_to(trigger, "execute_complete")
 

@@ -48,8 +48,9 @@ class KineticJobTrigger(ConnectedTrigger):
     """Fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
 
     `cursor` says how much of the job's log is in the task's log already; the event carries it on. `conn_id`
-    names the task's connection, which is read here again: a trigger's row holds no secret. May run twice at
-    once and be moved between triggerers: it changes nothing but the log.
+    names the task's connection, which is read here again: a trigger's row holds no secret. `silent`: the
+    job's pods write to the task's log themselves. May run twice at once and be moved between triggerers: it
+    changes nothing but the log.
     """
 
     def __init__(
@@ -59,15 +60,17 @@ class KineticJobTrigger(ConnectedTrigger):
         deferred_at: float,
         deadline: float | None = None,
         conn_id: str | None = None,
+        silent: bool = False,
     ) -> None:
         super().__init__(deferred_at, deadline, conn_id)
         self.reference = reference
         self.cursor = cursor
+        self.silent = silent
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What another triggerer needs to go on."""
-        return self._named(reference=self.reference, cursor=self.cursor)
+        return self._named(reference=self.reference, cursor=self.cursor, silent=self.silent)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Show the job's lines until it ends, then yield one event."""
@@ -84,6 +87,7 @@ class KineticJobTrigger(ConnectedTrigger):
                 "reference": self.reference,
                 "cursor": self.cursor,
                 "deadline": self.deadline,
+                "silent": self.silent,
             }
         )
 
@@ -131,7 +135,8 @@ class KineticJobTrigger(ConnectedTrigger):
         listen(_count)
         backend = await asyncio.to_thread(backend_of, reference)
         subscription = await asyncio.to_thread(watch, reference, notice)
-        self.log.info("no worker is held while %s runs; showing its lines from here on", reference.job_id)
+        whose = "its pods write their lines here" if self.silent else "showing its lines from here on"
+        self.log.info("no worker is held while %s runs; %s", reference.job_id, whose)
         try:
             async with reconciled(backend, reference.namespace, _states, _deployment):
                 ended = await self._show_until_over(
@@ -171,6 +176,8 @@ class KineticJobTrigger(ConnectedTrigger):
 
     async def _show_lines(self, tail: LogTail) -> bool:
         """Show what the job has printed meanwhile. A log that cannot be read now is shown later."""
+        if self.silent:
+            return False
         if len(_followed) < _FOLLOWED:
             _followed.add(self)
         if self not in _followed:

@@ -35,10 +35,10 @@ def test_live_lines_are_whole_and_the_rest_follows_at_the_end(tmp_path: Path) ->
     handle = talk.run_async(str(tmp_path), 5)
     wait_for((tmp_path / "said").exists)
     tail = LogTail(handle)
-    seen = tail.live(3)
+    seen: list[str] = []
+    wait_for(lambda: seen.extend(tail.live(3)) or seen)
     later = LogTail(handle, Cursor.from_list(tail.cursor.to_list()))
-    while lines := later.live(3):
-        seen += lines
+    wait_for(lambda: seen.extend(later.live(3)) or any(line.startswith("xxx") for line in seen))
     assert seen[-6:-1] == [f"line {number}" for number in range(5)]
     assert seen[-1] == "x" * MAX_LINE + "... (5000 characters)"
     (tmp_path / "go").touch()
@@ -95,3 +95,25 @@ def test_the_budget_is_shared_and_refills() -> None:
     assert budget.left() == 50
     now = 100.0
     assert budget.left() == 200
+
+
+class Written:
+    """A task's log into which a job's pods have written some bytes."""
+
+    def __init__(self, shown: dict[tuple[int, int], int]) -> None:
+        self._shown = shown
+
+    def shown(self, _reference: object) -> dict[tuple[int, int], int]:
+        return self._shown
+
+
+def test_what_the_pod_has_written_to_the_tasks_log_is_not_shown_again(tmp_path: Path) -> None:
+    handle = talk.run_async(str(tmp_path), 3)
+    wait_for((tmp_path / "said").exists)
+    written = Written({(0, 0): len("line 0\nline 1\n")})
+    tail = LogTail(handle, remote=written, silent=True)  # type: ignore[arg-type]
+    assert tail.live(100) == []
+    (tmp_path / "go").touch()
+    wait(handle)
+    assert [line[:6] for line in tail.rest(0)] == ["line 2", "xxxxxx", "unfini"]
+    handle.result()

@@ -1,0 +1,104 @@
+"""What is printed reaches the log of the job's task in pieces that say which bytes they hold."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kinetic_core._runner.job import Job, take_job
+from kinetic_core._runner.store import StoreUnavailable
+from kinetic_core._runner.task_log import TaskLog
+
+
+@pytest.fixture
+def job() -> Job:
+    names = ("STORE", "JOB_ID", "PAYLOAD_SHA256", "OUTCOME_KEY", "WORK_DIR")
+    environment = {f"KINETIC_{name}": "00" for name in names}
+    return take_job({**environment, "KINETIC_TASK_LOG": "gs://logs/dag/attempt=1.log.kinetic"})
+
+
+class Bucket:
+    """Keeps what is created; refuses it while `refuses`."""
+
+    uri = "gs://logs/dag"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.refuses = False
+        self.attempts = 0
+        self.asked = threading.Event()
+
+    def create(self, name: str, content: bytes, _state: str = "") -> bool:
+        self.attempts += 1
+        self.asked.set()
+        if self.refuses:
+            raise StoreUnavailable(13, "may not create objects")
+        self.objects[name] = content
+        return True
+
+    def events(self) -> Iterator[str]:
+        for name in sorted(self.objects):
+            yield from (json.loads(line)["event"] for line in self.objects[name].splitlines())
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the log is only ever created, never {name}")
+
+
+def test_every_line_once_and_where_it_was(job: Job) -> None:
+    bucket = Bucket()
+    log = TaskLog(job, bucket)  # type: ignore[arg-type]
+    for chunk in (b"one\ntw", "o \u00e9\nlong ".encode(), b"x" * 5000, b"\nlast"):
+        log.add(chunk)
+    log.close()
+    assert list(bucket.events()) == ["one", "two \u00e9", "long " + "x" * 3995, "last"]
+    assert list(bucket.objects) == ["attempt=1.log.kinetic.00.0-0-000000000000-000000005021.log"]
+    line = json.loads(next(iter(bucket.objects.values())).splitlines()[0])
+    assert (line["level"], line["logger"]) == ("info", "kinetic.job")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_much_is_written_before_the_end_and_pieces_meet(job: Job) -> None:
+    bucket = Bucket()
+    log = TaskLog(job, bucket)  # type: ignore[arg-type]
+    for _ in range(2):
+        bucket.asked.clear()
+        log.add((b"y" * 999 + b"\n") * 1100)
+        assert bucket.asked.wait(10)
+    log.add(b"the end\n")
+    log.close()
+    spans = [name.removesuffix(".log").split("-")[-2:] for name in sorted(bucket.objects)]
+    assert len(spans) >= 2
+    assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
+    assert int(spans[-1][1]) == 2 * 1_100_000 + 8
+    assert sum(1 for _ in bucket.events()) == 2201
+
+
+def test_a_bucket_that_refuses_is_told_of_once_and_left_alone(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = Bucket()
+    bucket.refuses = True
+    log = TaskLog(job, bucket)  # type: ignore[arg-type]
+    log.add((b"y" * 999 + b"\n") * 1100)
+    assert bucket.asked.wait(10)
+    log.add(b"more\n")
+    log.close()
+    why = "[Errno 13] may not create objects"
+    assert capsys.readouterr().err == (
+        f"kinetic: the task's log gets the rest when the job has ended: {why}\n"
+    )
+    assert bucket.attempts == 1
+
+
+def test_hosts_of_a_slice_say_who_they_are(job: Job) -> None:
+    bucket = Bucket()
+    log = TaskLog(replace(job, host=1, hosts=2), bucket)  # type: ignore[arg-type]
+    log.add(b"here\n")
+    log.close()
+    assert list(bucket.events()) == ["[host 1] here"]
+    assert ".0-1-" in next(iter(bucket.objects))
