@@ -109,7 +109,7 @@ def test_the_job_of_a_run_that_was_deleted_while_no_triggerer_lived_is_found_and
     instance = begun(cases, "forgotten", "deferred")
     (job_id,) = job_ids(cases, "forgotten")
     begun(cases, "remaining", "deferred")
-    triggerer = cases.airflow.processes["triggerer"]
+    triggerer = cases.airflow.processes.pop("triggerer")
     triggerer.terminate()
     triggerer.wait(30)
     mark_failed(cases, instance)

@@ -122,6 +122,25 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
 
 
 @pytest.mark.alone
+def test_the_job_of_a_node_that_was_dead_for_a_minute_starts_again_at_no_cost(
+    api: ClusterApi, silent_node: str
+) -> None:
+    function = kinetic_core.run(
+        accelerator="cpu", node_selector={"kubernetes.io/hostname": silent_node}, tolerations=ANY_TAINT
+    )(count)
+    handle = function.run_async(12)
+    running(handle)
+    (first,) = pods(api, handle)
+    cluster_tool("lose", silent_node)
+    wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
+    cluster_tool("start", silent_node)
+    again = handle.result(timeout=150, stream_logs=False, cleanup=False)
+    assert again not in (None, first["metadata"]["uid"])
+    assert handle.observe().attempt == 1
+    handle.cleanup()
+
+
+@pytest.mark.alone
 def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
