@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from . import wire
 from .child import OUTCOME_FILE, run_child
 from .evidence import death, facts
+from .exhaustion import NEAR, exhausted, remember
 from .gang import Gang
 from .job import BadEnvironment, Job, take_job
 from .memory import MemoryGauge
@@ -54,6 +55,8 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
             return run_together(job, store, opener(job.store_uri), runs, signals, started)
         if job.ignored_count > job.infrastructure_retries:
             return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
+        if job.ignored_count and (end := exhausted(job, store)) is not None:
+            return _publish(job, store, end, _NOT_STARTED, started)
         os.makedirs(job.work_dir, exist_ok=True)
         run = partial(_run, job, store, signals, lease=_lease(job, opener))
         outcome, ending = run() if job.group_id is None else _run_input(job, store, run)
@@ -153,7 +156,7 @@ def _run(
     tee = LogTee(job, store, reading, _task_log(job))
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
-    gauge = MemoryGauge()
+    gauge = MemoryGauge(alarm=partial(remember, job), near=NEAR)
     if others is not None:
         others.watch(signals)
     if lease is not None:

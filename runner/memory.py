@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 
+Alarm = Callable[[int, int], None]
 NOTE_FILE = "/dev/termination-log"
 """Kubernetes' default `terminationMessagePath`: its content is in the status of the ended container."""
 _WORTH_NOTING = 1.02
@@ -19,7 +21,9 @@ _SECONDS = 0.2
 class MemoryGauge:
     """Samples of what this container uses. `limit` and `peak` are bytes; None where they cannot be told."""
 
-    def __init__(self, note_file: str = NOTE_FILE) -> None:
+    def __init__(self, note_file: str = NOTE_FILE, alarm: Alarm | None = None, near: float = 1.0) -> None:
+        """`alarm` is called once, with limit and peak, when the peak has come to `near` of the limit."""
+        self._alarm, self._near = alarm, near
         self._version, self._folder = _cgroup()
         self.limit = self._number("memory.max", "memory.limit_in_bytes")
         self.peak = 0
@@ -36,6 +40,9 @@ class MemoryGauge:
         if used is None:
             return
         self.peak = max(self.peak, used - self._counter("memory.stat", "memory.stat", self._reclaimable()))
+        if self._alarm and self.limit and self.peak >= self._near * self.limit:
+            self._alarm(self.limit, self.peak)
+            self._alarm = None
         if self._note_file and self.peak > self._noted * _WORTH_NOTING:
             self._noted = self.peak
             with open(self._note_file, "w") as stream:

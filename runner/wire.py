@@ -200,6 +200,11 @@ def lease_object(job_id: str, attempt: int) -> str:
     return f"{_attempt(job_id, attempt, 0)}/lease.json"
 
 
+def memory_object(job_id: str, attempt: int) -> str:
+    """That an attempt has nearly used up its memory: see the runner's exhaustion.py."""
+    return f"{_attempt(job_id, attempt, 0)}/memory.json"
+
+
 def attempt_outcome_object(job_id: str, attempt: int, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/outcome"
 

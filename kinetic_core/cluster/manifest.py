@@ -39,6 +39,8 @@ _SPACE = 1 << 30
 
 WORK_DIR = "/kinetic"
 """A volume of the pod's own: workspace, data, home."""
+_UNKNOWN_EXIT, _KILLED_EXIT = 255, 137
+"""What containerd says of a container whose end it has not seen; what SIGKILL of everything looks like."""
 _USER = 1000
 """The user and group of user code: any image works with it, since home and workspace are volumes."""
 
@@ -81,7 +83,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "backoffLimitPerIndex": spec.retries,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _failure_rules()},
+        "podFailurePolicy": {"rules": _failure_rules(hosts)},
         "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
         "template": {
             "metadata": {"labels": labels, "annotations": {**annotations, **pod_annotations(spec)}},
@@ -106,19 +108,27 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     }
 
 
-def _failure_rules() -> list[dict[str, Any]]:
-    """Whose budget a pod's end spends; what no rule matches counts against the index's retries."""
+def _failure_rules(hosts: int) -> list[dict[str, Any]]:
+    """Whose budget a pod's end spends; what no rule matches counts against the index's retries.
+
+    A container of a machine that died and came back has ended with 255 or 137, depending on what of the
+    machine went on. One that was killed for its memory has, too: see the runner's exhaustion.py. The hosts
+    of a slice judge by themselves.
+    """
+    ignored = [wire.EXIT_UNPUBLISHED, wire.EXIT_REGROUP, wire.EXIT_INTERRUPTED, _UNKNOWN_EXIT]
+    if hosts == 1:
+        ignored.append(_KILLED_EXIT)
 
     def exits(action: str, codes: list[int]) -> dict[str, Any]:
         return {
             "action": action,
-            "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes},
+            "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)},
         }
 
     return [
         exits("FailIndex", [wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED]),
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        exits("Ignore", [wire.EXIT_UNPUBLISHED, wire.EXIT_REGROUP, wire.EXIT_INTERRUPTED]),
+        exits("Ignore", ignored),
     ]
 
 

@@ -30,8 +30,12 @@ _NEARLY_FULL = 0.9
 
 def attempt_of(pod: Object) -> int:
     """How many attempts of its index ended before this pod's."""
-    annotations = pod["metadata"].get("annotations") or {}
-    return sum(int(annotations.get(name) or 0) for name in (FAILED_COUNT, IGNORED_COUNT))
+    return failed_count(pod) + int((pod["metadata"].get("annotations") or {}).get(IGNORED_COUNT) or 0)
+
+
+def failed_count(pod: Object) -> int:
+    """How many of these spent the user's retries, as the Job controller counts."""
+    return int((pod["metadata"].get("annotations") or {}).get(FAILED_COUNT) or 0)
 
 
 def host_of(pod: Object) -> int:

@@ -15,6 +15,7 @@ from kinetic_core.cluster.pods import (
     conditions,
     container_state,
     evicted_for_own_use,
+    failed_count,
     is_silent,
     is_unanswered,
     out_of_memory,
@@ -125,10 +126,22 @@ def _silence_of(pod: Object) -> str:
 
 
 def _own_use_exceeded(job: Object, pods: Sequence[Object]) -> Failure | None:
-    """Kubernetes repeats at no cost what it evicts from a full node, even one that the pod filled."""
-    failures = evicted_for_own_use(pods)
+    """Kubernetes repeats at no cost what it evicts from a full node, even one that the pod filled, and a
+    container that was killed as a whole, even for its memory.
+    """
+    failures = [*evicted_for_own_use(pods), *_killed_for_memory(pods)]
     retries = (job.get("spec") or {}).get("backoffLimitPerIndex") or 0
-    return failures[-1] if len(failures) > retries else None
+    spent = max((failed_count(pod) for pod in pods), default=0)
+    return failures[-1] if failures and len(failures) + spent > retries else None
+
+
+def _killed_for_memory(pods: Sequence[Object]) -> list[Failure]:
+    ends = ((terminated(pod) or {}, out_of_memory(pod)) for pod in pods)
+    return [
+        Failure(FailureClass.OUT_OF_MEMORY, text, exit_code=end.get("exitCode"), signal=9)
+        for end, text in ends
+        if text
+    ]
 
 
 def _failure(condition: Object, pods: Sequence[Object]) -> Failure:

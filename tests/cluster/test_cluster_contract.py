@@ -19,6 +19,7 @@ from kinetic_core.cluster.informer import Informer
 from kinetic_core.cluster.manifest import Delivery, Surroundings, job_manifest
 from kinetic_core.cluster.names import CANCELLED, FAILED_COUNT, HOST_INDEX, IGNORED_COUNT, PART
 from kinetic_core.cluster.parts import Part, part_job
+from kinetic_core.cluster.pods import terminated
 from kinetic_core.cluster.verdict import attempt_of, observe
 from kinetic_core.errors import ClusterError
 from kinetic_core.model.accelerators import parse_accelerator
@@ -261,11 +262,11 @@ def test_a_pod_that_is_taken_away_is_replaced_when_it_has_ended(world: Make, evi
 def test_memory_that_runs_out_is_told(world: Make) -> None:
     here = world(GREEDY)
     name = here.create(memory=64 << 20)
-    assert "Failed" in here.ended(name)
-    (pod,) = here.pods(name)
-    told = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    ends: list[dict[str, Any]] = []
+    wait_for(lambda: ends.extend(pod for pod in here.pods(name) if terminated(pod)) or ends, PATIENCE)
+    told = terminated(ends[0]) or {}
     assert (told["reason"], told["exitCode"]) == ("OOMKilled", 137)
-    failure = observe(here.job(name), [pod]).failure
+    failure = observe(here.job(name), ends[:1]).failure  # a job that goes on, and must not
     assert failure is not None
     assert failure.failure_class == "out of memory"
 

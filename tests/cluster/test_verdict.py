@@ -257,3 +257,26 @@ def test_a_function_that_has_returned_is_not_waiting_again() -> None:
     seen = observe(job(), [pod(ended(0, "Completed"))])
     assert (seen.status, seen.reason) == (JobStatus.RUNNING, "Finishing")
     assert observe(job(), [pod(ended(1))]).reason == "Restarting"
+
+
+KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "startedAt": AT, "finishedAt": AT}}
+
+
+@pytest.mark.parametrize(
+    ("retries", "pods", "gives_up"),
+    [
+        (0, [pod(KILLED)], True),
+        (1, [pod(KILLED)], False),
+        (1, [pod(KILLED), pod(KILLED, ignored=1)], True),
+        (1, [pod(ended(1)), pod(KILLED, failed=1)], True),
+        (0, [pod(ended(137))], False),  # perhaps its machine died and came back
+    ],
+)
+def test_a_container_killed_for_its_memory_spends_a_retry_although_kubernetes_repeats_it(
+    retries: int, pods: list[dict[str, Any]], gives_up: bool
+) -> None:
+    seen = observe({**job(), "spec": {"backoffLimitPerIndex": retries}}, pods)
+    assert not seen.is_terminal
+    assert (seen.failure is not None) is gives_up
+    if seen.failure is not None:
+        assert seen.failure.failure_class is FailureClass.OUT_OF_MEMORY
