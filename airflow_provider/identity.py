@@ -58,6 +58,10 @@ class TaskIdentity:
         for number in range(self.try_number, max(self.try_number - _REMEMBERED_TRIES, 0), -1):
             yield replace(self, try_number=number)
 
+    def owns(self, job_id: str, spec_digest: str) -> bool:
+        """Whether the job is one that this generation of the task instance can have started."""
+        return any(job_id in (each.job_id(), each.job_id(spec_digest)) for each in self.siblings())
+
     def ancestors(self) -> Iterator[TaskIdentity]:
         """The tries of earlier generations, newest first: whose jobs must not go on.
 

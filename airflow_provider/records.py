@@ -109,8 +109,7 @@ class JobRecord:
         identity = TaskIdentity(
             dag_id, run_id, self.run_began, task_id, map_index, self.generation, self.try_number
         )
-        digest, job_id = self.reference.spec_digest, self.reference.job_id
-        return any(job_id in (each.job_id(), each.job_id(digest)) for each in identity.siblings())
+        return identity.owns(self.reference.job_id, self.reference.spec_digest)
 
 
 def _end(told: Mapping[str, Any]) -> JobEnd:

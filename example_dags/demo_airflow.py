@@ -26,6 +26,10 @@ class AirflowTrouble(RuntimeError):
     """Airflow did not start, died, or took too long; the message names the log to read."""
 
 
+class ComponentEnded(AirflowTrouble):
+    """A component that was started is no longer there."""
+
+
 @dataclass
 class DemoAirflow:
     """One Airflow in `home`, which must be an absolute path nobody else uses.
@@ -85,7 +89,7 @@ class DemoAirflow:
         while not (answer := ask()):
             for name, process in self.processes.items():
                 if process.poll() is not None:
-                    raise AirflowTrouble(f"airflow {name} ended; see {self.logs / name}.log")
+                    raise ComponentEnded(f"airflow {name} ended; see {self.logs / name}.log")
             if time.monotonic() > deadline:
                 raise AirflowTrouble(f"waited {timeout:g} s for {what}; logs: {self.logs}")
             time.sleep(0.25)

@@ -27,7 +27,8 @@ class JobTask(BaseOperator):
     """Starts or adopts the job of a task, defers until it has ended, and makes its outcome the task's.
 
     A task that is cleared in a later leg is resumed by Airflow with the event of the try before. To clear
-    means to run again, so every leg is told the try that deferred, and puts another one's event aside.
+    means to run again, so every leg is told the try that deferred, and puts another one's event aside. With
+    SQLite, which uses the ids of deleted triggers again, it may even get the event of another task.
     """
 
     python_callable: Callable[..., Any]
@@ -81,6 +82,9 @@ class JobTask(BaseOperator):
             return self._begin_anew(context)
         self._identity = TaskIdentity.of(context)
         reference = JobReference.from_dict(event["reference"])
+        if not self._identity.owns(reference.job_id, reference.spec_digest):
+            self.log.warning("Airflow gave this task the event of another one's trigger")
+            return self._begin_anew(context)
         self._reference = reference
         observation = observe(reference)
         tail = LogTail(reference, Cursor.from_list(event["cursor"]), remote=remote_log(context))
@@ -117,7 +121,7 @@ class JobTask(BaseOperator):
                 self._cancelled = True
 
     def _begin_anew(self, context: Any) -> Any:
-        self.log.info("this is another try than the one that deferred: beginning anew")
+        self.log.info("what this leg was told is not of this try: beginning anew")
         return self.execute(context)
 
     def _execute(self, context: Any, deadline: float | None) -> Any:

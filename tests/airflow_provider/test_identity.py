@@ -56,3 +56,12 @@ def test_ancestors_are_earlier_generations_of_earlier_tries() -> None:
     assert (2, 1) in before
     assert all(generation < 4 and number < 3 for generation, number in before)
     assert list(ONE.ancestors()) == []
+
+
+def test_a_task_owns_the_jobs_of_its_tries_and_no_others() -> None:
+    mine = TaskIdentity("dag", "run", "began", "task", -1, 2, 3)
+    earlier, other = replace(mine, try_number=1), replace(mine, task_id="other")
+    assert mine.owns(mine.job_id(), "d")
+    assert mine.owns(earlier.job_id("d"), "d")
+    assert not mine.owns(other.job_id(), "d")
+    assert not mine.owns(replace(mine, generation=1).job_id(), "d")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
-from demo_airflow import AirflowTrouble, DemoAirflow
+from demo_airflow import AirflowTrouble, Answer, ComponentEnded, DemoAirflow
 from demo_api import AirflowApi
 
 from matrix.actions import DO, start_backfill
@@ -52,6 +52,32 @@ class OneWriter(AirflowApi):
         return super().call(method, path, body)
 
 
+class SupervisedAirflow(DemoAirflow):
+    """Starts again what died by itself, as whatever runs Airflow in earnest does.
+
+    Airflow 3.3 with SQLite, which locks no rows, loses its scheduler to a DAG run that is deleted while it is
+    being scheduled.
+    """
+
+    _reviving = threading.Lock()
+
+    def until(self, ask: Callable[[], Answer], timeout: float, what: str) -> Answer:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return super().until(ask, deadline - time.monotonic(), what)
+            except ComponentEnded:
+                if time.monotonic() > deadline:
+                    raise
+                self._revive()
+
+    def _revive(self) -> None:
+        with self._reviving:
+            for name, process in list(self.processes.items()):
+                if process.poll() is not None:
+                    self.start_component(name)
+
+
 _TROUBLE = (AirflowTrouble, HTTPError, URLError, LookupError)
 """What a cell may fail of without the others failing with it."""
 
@@ -69,7 +95,7 @@ def walk(
     if database := os.environ.get("MATRIX_DATABASE"):
         settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = database
         settings["AIRFLOW__CORE__PARALLELISM"] = str(AT_ONCE)
-    airflow = DemoAirflow(home, write_dags(home, table), extra=settings)
+    airflow = SupervisedAirflow(home, write_dags(home, table), extra=settings)
     airflow.api = OneWriter(airflow.api.url)
     try:
         airflow.start(say)
