@@ -8,8 +8,7 @@ import pytest
 
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.lifecycle import explaining
-from kinetic_core.lifecycle.costing import USES, Usage, read_prices, seconds_by_use
-from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.lifecycle.costing import USES, Usage, read_prices, usage_in
 from kinetic_core.model.accelerators import parse_accelerator
 
 TABLE = """
@@ -34,16 +33,15 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_every_phase_that_explain_knows_counts_as_something() -> None:
-    spent = seconds_by_use(Phase(name, 0, 0.0, 1.0) for name in explaining._ADVICE)
+    spent = usage_in("job", "cpu", ((name, 1.0) for name in explaining._ADVICE)).seconds
     assert sum(spent.values()) == len(explaining._ADVICE)
     assert tuple(spent) == USES
 
 
 def test_attempts_add_up_and_waiting_between_them_holds_nothing() -> None:
     lived = [("queue", 5), ("image", 3), ("function", 10), ("replacement", 4), ("start", 2), ("function", 20)]
-    spent = seconds_by_use(Phase(name, 0, 0.0, seconds) for name, seconds in lived)
-    assert spent == {"waiting": 9, "pulling": 3, "installing": 2, "running": 30, "idle": 0}
-    job = Usage("job", parse_accelerator("tpu-v5e-8"), 8, spent)
+    job = usage_in("job", "tpu-v5e-8", lived)
+    assert job.seconds == {"waiting": 9, "pulling": 3, "installing": 2, "running": 30, "idle": 0}
     assert job.unit_seconds == {"pulling": 24, "installing": 16, "running": 240, "idle": 0}
 
 

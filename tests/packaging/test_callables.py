@@ -54,7 +54,7 @@ HERE = Path(__file__)
         (Slotted().method, "method"),
         (numbers, "numbers"),
     ],
-    ids=str,
+    ids=["function", "lambda", "partial", "callable", "method", "decorated"],
 )
 def test_name_and_source(function: Any, name: str) -> None:
     check_callable(function)
