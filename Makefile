@@ -49,14 +49,16 @@ test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
 	@$(VENV)/bin/python -m pytest -q
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
-	@for version in 3.11 3.12 3.13; do \
+	@tried=; for version in 3.11 3.12 3.13; do \
 	  [ "$$version" != "$$($(VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ] || continue; \
 	  PATH="$$PATH$$(printf ':%s' $$HOME/.pyenv/versions/*/bin)" \
 	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
 	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
 	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
-	  echo "Python $$version" && .venv-$$version/bin/python -m pytest -q || exit 1; \
-	done
+	  { (.venv-$$version/bin/python -m pytest -q > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
+	done; failed=; for each in $$tried; do \
+	  wait $${each#*:} || failed=1; echo "Python $${each%:*}"; cat .venv-$${each%:*}/tests.log; \
+	done; [ -z "$$failed" ]
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
 	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow
@@ -66,7 +68,7 @@ matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes 
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 3
+	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4
 	@$(VENV)/bin/python -m pytest -q -m "cluster and alone"
 
 examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine
