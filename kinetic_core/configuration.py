@@ -70,6 +70,12 @@ class Settings:
     """`KINETIC_OUTPUT_DIR`: where outputs go when the call does not say."""
     hub_endpoint: str = ""
     """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
+    debug_port: int = 5678
+    """`KINETIC_DEBUG_PORT`: the local port at which a call with `debug=True` offers its debugger."""
+    debug_wait: float = 600.0
+    """`KINETIC_DEBUG_WAIT_TIMEOUT`: seconds for which a job with `debug=True` waits for a debugger."""
+    debug_without_tty: bool = False
+    """`KINETIC_NO_TTY_DEBUG=1`: such a call needs no terminal."""
     profile: str | None = None
     """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
     google_account: Account | None = None
@@ -114,6 +120,9 @@ _VARIABLES = {
     "payload_warn_bytes": "KINETIC_PAYLOAD_SIZE_WARN_MB",
     "output_dir": "KINETIC_OUTPUT_DIR",
     "hub_endpoint": "HF_ENDPOINT",
+    "debug_port": "KINETIC_DEBUG_PORT",
+    "debug_wait": "KINETIC_DEBUG_WAIT_TIMEOUT",
+    "debug_without_tty": "KINETIC_NO_TTY_DEBUG",
 }
 
 
@@ -230,6 +239,12 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
         values["kubeconfig"] = os.path.expanduser(values["kubeconfig"])  # noqa: PTH111  kept as it was written
     if "default_excludes" in values:
         values["default_excludes"] = values["default_excludes"] != "1"
+    if "debug_without_tty" in values:
+        values["debug_without_tty"] = values["debug_without_tty"] == "1"
+    if "debug_port" in values:
+        values["debug_port"] = int(_number(origins["debug_port"], values["debug_port"], "a port", 65535))
+    if "debug_wait" in values:
+        values["debug_wait"] = _number(origins["debug_wait"], values["debug_wait"], "seconds", 7 * 86400)
     for setting in ("project_warn_bytes", "payload_warn_bytes"):
         if setting in values:
             values[setting] = _megabytes(origins[setting], values[setting])
@@ -238,6 +253,16 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
 
 def _directory(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  resolve() would follow the user's links
+
+
+def _number(name: str, text: str, what: str, most: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        raise ConfigurationError(f"{name}={text!r} is not a number of {what}, 0 to {most}")
+    return value
 
 
 def _megabytes(name: str, text: str) -> int:
