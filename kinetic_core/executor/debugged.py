@@ -34,6 +34,7 @@ def debug_door(
     from kinetic_core.lifecycle.backends import backend_name, open_backend
     from kinetic_core.lifecycle.debugging import HasEnded, attach
     from kinetic_core.lifecycle.forwarding import listening
+    from kinetic_core.lifecycle.handle import LISTENING_SECONDS, SCHEDULING_SECONDS
     from kinetic_core.packaging.callables import source_file
     from kinetic_core.packaging.project import locate_project
 
@@ -51,7 +52,7 @@ def debug_door(
 
         def door(handle: JobHandle) -> AbstractContextManager[object]:
             try:
-                return attach(handle, listener, str(root), on_status=on_status)
+                return attach(handle, listener, str(root), SCHEDULING_SECONDS, LISTENING_SECONDS, on_status)
             except HasEnded:
                 return nullcontext()  # its result says how
 

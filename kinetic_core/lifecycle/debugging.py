@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.pods import attempt_of, container_state, host_of
-from kinetic_core.errors import InvalidRequest, ObjectNotFound, WaitTimeout
+from kinetic_core.errors import InvalidRequest, ObjectNotFound, StoreError, WaitTimeout
 from kinetic_core.lifecycle.backends import Backend, backend_of
 from kinetic_core.lifecycle.forwarding import Forward
 from kinetic_core.lifecycle.observing import watch
@@ -26,10 +26,6 @@ from kinetic_core.model.states import JobStatus
 if TYPE_CHECKING:
     from kinetic_core.lifecycle.hub import Subscription
 
-SCHEDULING_SECONDS = 1800.0
-"""Capacity may have to be made first."""
-LISTENING_SECONDS = 600.0
-"""Project, packages and data may have to be fetched first."""
 _PAUSE = 0.3
 _TERMINATED = "terminated here"
 
@@ -105,9 +101,9 @@ class DebugSession:
 def attach(
     reference: JobReference,
     listener: socket.socket,
-    working_dir: str | None = None,
-    scheduling_timeout: float = SCHEDULING_SECONDS,
-    listening_timeout: float = LISTENING_SECONDS,
+    working_dir: str | None,
+    scheduling_timeout: float,
+    listening_timeout: float,
     on_status: Callable[[JobStatus], None] = lambda _status: None,
 ) -> DebugSession:
     """Let a port that listens here lead to the job's debugger, once there is one; say how to connect to it.
@@ -208,17 +204,21 @@ def _next(
 
 def _found(backend: Backend, reference: JobReference) -> Debugger | None:
     found = backend.get(reference.namespace, reference.job_id)
-    pods = (
-        [pod for pod in found[1] if host_of(pod) == 0 and "running" in container_state(pod)] if found else []
-    )
+    pods = [
+        pod for pod in (found[1] if found else ()) if host_of(pod) == 0 and "running" in container_state(pod)
+    ]
     if not pods:
         return None
     pod = max(pods, key=attempt_of)["metadata"]
     try:
         told = json.loads(backend.store.read(wire.debugger_object(reference.job_id, pod["uid"])))
+        return Debugger(pod["name"], int(told["port"]), str(told["workspace"]))
     except ObjectNotFound:
         return None
-    return Debugger(pod["name"], int(told["port"]), str(told["workspace"]))
+    except (ValueError, KeyError, TypeError) as exc:
+        raise StoreError(
+            f"what {reference.job_id} says of its debugger is unreadable, and not its runner's: {exc!r}"
+        ) from exc
 
 
 def _told(seen: JobObservation) -> str:

@@ -121,8 +121,10 @@ class Forward:
                 other.send(data)
             if data is not None:
                 return
-        except (KineticError, OSError) as exc:
-            _LOG.debug("a connection through port %d broke: %s", self.port, exc)
+        except KineticError as exc:
+            _LOG.warning("a connection through port %d broke: %s", self.port, exc)
+        except OSError as exc:
+            _LOG.debug("a connection through port %d broke here: %s", self.port, exc)
         for each in (one, other):
             selector.unregister(each.fileno())
             del self._peers[each]

@@ -21,7 +21,7 @@ from kinetic_core.configuration import read_settings
 from kinetic_core.errors import InvalidRequest, WaitTimeout
 from kinetic_core.local import slots
 from kinetic_core.local.layout import Layout
-from tests.conftest import wait_for
+from tests.conftest import Kinetic, wait_for
 from tests.debugger import Debugger
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -163,6 +163,42 @@ def test_a_job_whose_debugger_does_not_listen_is_told_from_one_that_waits() -> N
         assert handle.status() is JobStatus.RUNNING
     finally:
         handle.cancel()
+
+
+def test_a_job_that_its_deadline_ends_says_that_debugging_counts() -> None:
+    late = kinetic_core.run(accelerator="cpu", timeout=1)(idle.function).run_async()
+    with pytest.raises(InvalidRequest, match=r"has ended: .*timeout= counts the time spent in a debugger"):
+        as_debugged(late).debug_attach(0)
+
+
+def test_the_command_opens_a_job_until_it_ends(kinetic: Kinetic) -> None:
+    handle, port = total.run_async([1, 1]), free_port()
+
+    def press_f5() -> None:
+        with _connected(port) as debugger:
+            debugger.attach({"localRoot": "/", "remoteRoot": "/"}, {})
+            debugger.event("terminated")
+
+    with ThreadPoolExecutor() as pool:
+        pressed = pool.submit(press_f5)
+        done = kinetic("jobs", "debug", handle.job_id, "--port", str(port), "--json")
+        pressed.result(30)
+    assert (done.code, done.json["ended"]) == (0, f"{handle.job_id} has ended: the function returned")
+
+
+def _connected(port: int) -> Debugger:
+    """As soon as the port is there: before it leads anywhere, a connection waits."""
+    found: list[Debugger] = []
+
+    def connects() -> bool:
+        try:
+            found.append(Debugger(port))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    wait_for(connects)
+    return found[0]
 
 
 @pytest.mark.parametrize(
