@@ -242,9 +242,9 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
     if "debug_without_tty" in values:
         values["debug_without_tty"] = values["debug_without_tty"] == "1"
     if "debug_port" in values:
-        values["debug_port"] = int(_number(origins["debug_port"], values["debug_port"], "a port", 65535))
+        values["debug_port"] = _number(int, origins["debug_port"], values["debug_port"], 65535)
     if "debug_wait" in values:
-        values["debug_wait"] = _number(origins["debug_wait"], values["debug_wait"], "seconds", 7 * 86400)
+        values["debug_wait"] = _number(float, origins["debug_wait"], values["debug_wait"], 7 * 86400)
     for setting in ("project_warn_bytes", "payload_warn_bytes"):
         if setting in values:
             values[setting] = _megabytes(origins[setting], values[setting])
@@ -255,13 +255,14 @@ def _directory(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  resolve() would follow the user's links
 
 
-def _number(name: str, text: str, what: str, most: int) -> float:
+def _number(kind: type[int] | type[float], name: str, text: str, most: int) -> float:
     try:
-        value = float(text)
+        value = kind(text)
     except ValueError:
-        value = -1.0
+        value = -1
     if not 0 <= value <= most:
-        raise ConfigurationError(f"{name}={text!r} is not a number of {what}, 0 to {most}")
+        whole = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"{name}={text!r} is not {whole} from 0 to {most}")
     return value
 
 
