@@ -16,11 +16,11 @@ from importlib import import_module
 from typing import Any
 
 from . import wire
+from .gang import DEBUGGED, Gang, Generation
 from .job import Job
-from .store import Store, exists
+from .store import Store
 
 _LOOPBACK = "127.0.0.1"
-_PAUSE = 1.0
 _LOOK = 0.05
 
 
@@ -29,10 +29,10 @@ def await_debugger(job: Job, store: Store, workspace: str) -> None:
 
     Raises ValueError if there is no debugpy, and none can be installed.
     """
-    attached = wire.gang_object(job.job_id, _generation(), "debugged")
-    if job.host != 0:
-        while not exists(store, attached):
-            time.sleep(_PAUSE)
+    others = Gang(job, store, Generation(_generation())) if job.hosts > 1 else None
+    if others is not None and job.host != 0:
+        while others.peek(DEBUGGED) is None:
+            time.sleep(others.pause)
         return
     # Else it warns, in the job's log, of modules that no user debugs.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
@@ -47,8 +47,8 @@ def await_debugger(job: Job, store: Store, workspace: str) -> None:
     while not (is_attached := debugpy.is_client_connected()) and time.monotonic() < give_up:
         time.sleep(_LOOK)
     _say("a debugger is attached" if is_attached else "no debugger came: the function runs without one")
-    if job.hosts > 1:
-        store.create(attached, b"{}")
+    if others is not None:
+        others.tell(DEBUGGED)
 
 
 def _generation() -> int:
