@@ -86,7 +86,7 @@ def install(folder: str) -> None:
             continue
         if done.returncode == 0:
             return
-        told = done.stderr.strip()[-1000:]
+        told = told or done.stderr.strip()[-1000:]
     raise ValueError(
         "debug=True needs debugpy, which the image lacks, and it cannot be installed now: "
         f"{told or 'there is neither uv nor pip'}. Name debugpy in the project's requirements, or use an "

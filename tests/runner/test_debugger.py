@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from tests.runner.attempts import JOB, Attempts
 
 @pytest.fixture
 def only_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The one place that uv and pip may install from."""
+    """The one place that uv and pip may install from; the tests' own uv is found."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     index = tmp_path / "index"
     index.mkdir()
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(index)), ("OFFLINE", "1")):
