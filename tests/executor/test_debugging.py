@@ -17,6 +17,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core.cli.schemas import SCHEMAS
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import InvalidRequest, WaitTimeout
 from kinetic_core.local import slots
@@ -184,6 +185,7 @@ def test_the_command_opens_a_job_until_it_ends(kinetic: Kinetic) -> None:
         done = kinetic("jobs", "debug", handle.job_id, "--port", str(port), "--json")
         pressed.result(30)
     assert (done.code, done.json["ended"]) == (0, f"{handle.job_id} has ended: the function returned")
+    assert done.json.keys() == {"schema", *SCHEMAS["jobs.debug"]}
 
 
 def _connected(port: int) -> Debugger:
