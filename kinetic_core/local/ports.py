@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 _CHUNK = 1 << 16
 _SECONDS = 20.0
@@ -36,5 +39,7 @@ class LocalPorts:
 
     def dial(self, namespace: str, pod: str, port: int) -> SocketConnection:
         """Raises OSError if nothing listens there."""
+        import socket
+
         del namespace, pod  # here all have the same loopback
         return SocketConnection(socket.create_connection(("127.0.0.1", port), _SECONDS))

@@ -19,7 +19,7 @@ import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.cli.schemas import SCHEMAS
 from kinetic_core.configuration import read_settings
-from kinetic_core.errors import InvalidRequest, WaitTimeout
+from kinetic_core.errors import InvalidRequest, JobMisconfigured, WaitTimeout
 from kinetic_core.local import slots
 from kinetic_core.local.layout import Layout
 from tests.conftest import Kinetic, wait_for
@@ -122,6 +122,19 @@ def test_a_function_that_nobody_debugs_runs_in_the_end(monkeypatch: pytest.Monke
     handle = total.run_async([5])
     assert handle.result(60) == 5
     assert "no debugger came" in (handle.logs() or "")
+
+
+class Explosive:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, ("1 / 0",)
+
+
+def test_a_call_whose_job_fails_before_it_listens_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
+    monkeypatch.setenv("KINETIC_DEBUG_PORT", "0")
+    with pytest.raises(JobMisconfigured, match="unpickle failed: ZeroDivisionError"):
+        total([Explosive()])  # type: ignore[list-item]
+    assert not forwarding()
 
 
 def test_without_a_terminal_nothing_is_submitted() -> None:
