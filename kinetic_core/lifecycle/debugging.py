@@ -46,7 +46,8 @@ class HasEnded(InvalidRequest):
 class DebugSession:
     """A local port that leads to the debugger of a job, until `terminate()` or the job's end.
 
-    Ending it detaches the debugger and nothing else: the job goes on without. Also a context manager.
+    Ending it detaches the debugger and nothing else: the job goes on without. When the job has ended, a
+    debugger has two seconds to hear of it. Also a context manager.
     """
 
     def __init__(self, reference: JobReference, forward: Forward) -> None:
@@ -73,9 +74,12 @@ class DebugSession:
 
     def terminate(self) -> None:
         """Close the port and what is connected through it; nothing is left open. May be called again."""
-        self._end(_TERMINATED)
+        if self._why is None:
+            self._why = _TERMINATED
+            self._forward.close()
+        self._over.set()
         self._subscription.close()
-        self._forward.close()
+        self._forward.join()
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +89,7 @@ class DebugSession:
 
     def _end(self, why: str) -> None:
         self._why = self._why or why
-        self._forward.stop()
+        self._forward.drain()
         self._over.set()
 
     def _look(self, seen: JobObservation) -> None:

@@ -7,6 +7,7 @@ import os
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, Self
 
@@ -14,6 +15,10 @@ from kinetic_core.errors import InvalidRequest, KineticError
 from kinetic_core.local.ports import SocketConnection
 
 _JOIN_SECONDS = 30.0
+_DRAIN_SECONDS = 2.0
+"""For the news that the job has ended, and the debugger's good-bye."""
+_DRAIN, _CLOSE = b"d", b"c"
+_CHUNK = 16
 _LOG = logging.getLogger(__name__)
 
 
@@ -53,9 +58,12 @@ def listening(port: int) -> socket.socket:
 class Forward:
     """What connects to `listener` talks to what `dial` connects to, in one thread, until it is closed."""
 
-    def __init__(self, listener: socket.socket, dial: Callable[[], Connection]) -> None:
+    def __init__(
+        self, listener: socket.socket, dial: Callable[[], Connection], patience: float = _DRAIN_SECONDS
+    ) -> None:
+        """`patience`: how many seconds connections have to end when it drains."""
         self.port: int = listener.getsockname()[1]
-        self._listener, self._dial = listener, dial
+        self._listener, self._dial, self._patience = listener, dial, patience
         listener.setblocking(False)
         self._woken, self._waker = socket.socketpair()
         self._peers: dict[Connection, Connection] = {}
@@ -63,16 +71,17 @@ class Forward:
         self._thread = threading.Thread(target=self._run, name=f"kinetic-forward-{self.port}", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Let the thread close everything and end; from any thread, any number of times."""
-        try:
-            self._waker.send(b"\0")
-        except OSError:
-            return  # it has
+    def drain(self) -> None:
+        """Accept nothing more, and let what is connected end by itself. Does not wait."""
+        self._wake(_DRAIN)
 
     def close(self) -> None:
-        """The same; when this returns, nothing is open any more."""
-        self.stop()
+        """Close everything at once; when this returns, nothing is open any more."""
+        self._wake(_CLOSE)
+        self.join()
+
+    def join(self) -> None:
+        """Wait until it is closed."""
         self._thread.join(_JOIN_SECONDS)
 
     def __enter__(self) -> Self:
@@ -81,22 +90,38 @@ class Forward:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _wake(self, order: bytes) -> None:
+        try:
+            self._waker.send(order)
+        except OSError:
+            return  # it is closed
+
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector, self._listener, self._woken, self._waker:
             selector.register(self._woken, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
             try:
-                while True:
-                    for key, _ in selector.select():
-                        if key.fileobj is self._woken:
-                            return
-                        if key.fileobj is self._listener:
-                            self._accept(selector)
-                        elif key.data in self._peers:  # its other end may have closed it just now
-                            self._pass_on(selector, key.data)
+                self._serve(selector)
             finally:
                 for connection in list(self._peers):
                     connection.close()
+
+    def _serve(self, selector: selectors.BaseSelector) -> None:
+        end: float | None = None
+        while end is None or (self._peers and time.monotonic() < end):
+            for key, _ in selector.select(None if end is None else max(0.0, end - time.monotonic())):
+                if key.fileobj is self._woken:
+                    if _CLOSE in self._woken.recv(_CHUNK):
+                        return
+                    if end is None:
+                        end = time.monotonic() + self._patience
+                        selector.unregister(self._listener)
+                        self._listener.close()
+                elif key.fileobj is self._listener:
+                    if end is None:
+                        self._accept(selector)
+                elif key.data in self._peers:  # its other end may have closed it just now
+                    self._pass_on(selector, key.data)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:

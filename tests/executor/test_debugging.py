@@ -113,7 +113,8 @@ def test_a_call_offers_its_debugger_at_the_port_of_the_settings(
         assert mapping["localRoot"] == os.environ["KINETIC_PACKAGE_ROOT"]
         with Debugger(port) as debugger:
             debugger.attach(mapping, {HERE: []})
-            assert called.result(60) == 3
+            debugger.event("terminated")
+        assert called.result(60) == 3
     assert not forwarding()
 
 

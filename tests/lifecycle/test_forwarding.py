@@ -40,8 +40,8 @@ def echo() -> Iterator[int]:
         thread.join(5)
 
 
-def forward_to(port: int) -> Forward:
-    return Forward(listening(0), lambda: LocalPorts().dial("default", "pod", port))
+def forward_to(port: int, patience: float = 30.0) -> Forward:
+    return Forward(listening(0), lambda: LocalPorts().dial("default", "pod", port), patience)
 
 
 def connected(forward: Forward) -> socket.socket:
@@ -76,6 +76,38 @@ def test_closing_ends_connections_and_frees_the_port(echo: int) -> None:
         forward.close()
         assert one.recv(10) == b""
     listening(forward.port).close()
+
+
+def test_draining_lets_connections_end_and_takes_no_more(echo: int) -> None:
+    forward = forward_to(echo)
+    with connected(forward) as one:
+        one.sendall(b"one")
+        assert one.recv(10) == b"ONE"
+        forward.drain()
+        wait_for(lambda: _is_refused(forward))
+        one.sendall(b"one more")
+        assert one.recv(10) == b"ONE MORE"
+    forward.join()
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("kinetic-forward")]
+
+
+def test_draining_does_not_take_for_ever(echo: int) -> None:
+    forward = forward_to(echo, patience=0.1)
+    with connected(forward) as one:
+        one.sendall(b"one")
+        assert one.recv(10) == b"ONE"
+        forward.drain()
+        forward.drain()
+        assert one.recv(10) == b""
+    forward.close()
+
+
+def _is_refused(forward: Forward) -> bool:
+    try:
+        connected(forward).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_a_connection_that_leads_nowhere_is_closed_and_told(caplog: pytest.LogCaptureFixture) -> None:
