@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from airflow.sdk.bases.decorator import DecoratedOperator, Task, TaskDecorator, task_decorator_factory
 
 from airflow_provider.operators.kinetic import KineticOperator
-from airflow_provider.options import OPTION_NAMES, check_options
+from airflow_provider.options import OPTION_NAMES, check_options, refuse_debugging
 from kinetic_core.packaging.callables import check_callable
 
 P = ParamSpec("P")
@@ -55,6 +55,7 @@ def kinetic_task(
     Takes the options of KineticOperator and of every Airflow task. Raises InvalidRequest at once, before
     any DAG runs, for options or functions that can never become a job.
     """
+    refuse_debugging(kwargs)
     check_options({name: kwargs[name] for name in OPTION_NAMES if kwargs.get(name) is not None})
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.pod_options import POD_OPTIONS
 
@@ -49,6 +50,15 @@ def check_options(options: Mapping[str, Any]) -> None:
     Templates, and values that other tasks will deliver, are left until they are known.
     """
     run_options({name: value for name, value in options.items() if not _is_open(value)})
+
+
+def refuse_debugging(options: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for `debug=`, which `kinetic_core.run` takes and a task cannot."""
+    if "debug" in options:
+        raise InvalidRequest(
+            "debug=: nobody sits at an Airflow worker to attach a debugger, so a task does not take it. Call "
+            "the function with @kinetic_core.run(..., debug=True) from a terminal; its code is the same"
+        )
 
 
 def _is_open(value: Any) -> bool:

@@ -72,6 +72,12 @@ class Settings:
     """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
     prices: str = ""
     """`KINETIC_PRICES`: a price table for costs in money, see `lifecycle.costing.read_prices`."""
+    debug_port: int = 5678
+    """`KINETIC_DEBUG_PORT`: the local port at which a call with `debug=True` offers its debugger."""
+    debug_wait: float = 600.0
+    """`KINETIC_DEBUG_WAIT_TIMEOUT`: seconds for which a job with `debug=True` waits for a debugger."""
+    debug_without_tty: bool = False
+    """`KINETIC_NO_TTY_DEBUG=1`: such a call needs no terminal."""
     profile: str | None = None
     """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
     google_account: Account | None = None
@@ -117,6 +123,9 @@ _VARIABLES = {
     "output_dir": "KINETIC_OUTPUT_DIR",
     "hub_endpoint": "HF_ENDPOINT",
     "prices": "KINETIC_PRICES",
+    "debug_port": "KINETIC_DEBUG_PORT",
+    "debug_wait": "KINETIC_DEBUG_WAIT_TIMEOUT",
+    "debug_without_tty": "KINETIC_NO_TTY_DEBUG",
 }
 
 
@@ -233,6 +242,12 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
         values[setting] = os.path.expanduser(values[setting])  # noqa: PTH111  kept as it was written
     if "default_excludes" in values:
         values["default_excludes"] = values["default_excludes"] != "1"
+    if "debug_without_tty" in values:
+        values["debug_without_tty"] = values["debug_without_tty"] == "1"
+    if "debug_port" in values:
+        values["debug_port"] = _number(int, origins["debug_port"], values["debug_port"], 65535)
+    if "debug_wait" in values:
+        values["debug_wait"] = _number(float, origins["debug_wait"], values["debug_wait"], 7 * 86400)
     for setting in ("project_warn_bytes", "payload_warn_bytes"):
         if setting in values:
             values[setting] = _megabytes(origins[setting], values[setting])
@@ -241,6 +256,17 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
 
 def _directory(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  resolve() would follow the user's links
+
+
+def _number(kind: type[int] | type[float], name: str, text: str, most: int) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= most:
+        whole = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"{name}={text!r} is not {whole} from 0 to {most}")
+    return value
 
 
 def _megabytes(name: str, text: str) -> int:

@@ -62,6 +62,12 @@ def run_child(job: Job, store: Store) -> None:
         function = _load(parts["function"], parts["function_copies"], world)
         _fill_main(function)
         args, kwargs = _load(parts["arguments"], parts["argument_copies"], world)
+        if job.debug_wait is not None:
+            phase = "debugger"
+            from .debugger import await_debugger
+
+            note(job, "debugger")
+            await_debugger(job, store, world.workspace)
     except StoreUnavailable as exc:
         _leave(job, _unavailable(exc, phase))
         return

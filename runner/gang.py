@@ -5,6 +5,7 @@ can be done again by another, and nothing is decided twice:
 
     host-{n}      host n has checked in, with its pod's UID
     start         all have: user code may begin. Written by host 0
+    debugged      a debugger is attached to host 0, or none came in time; only where one is awaited
     returned-{n}  user code of host n has returned
     stop          the generation is over; the first host that knows says why
     report-{n}    what became of host n: it failed, was interrupted, or was stopped, with its stacks
@@ -30,6 +31,7 @@ FAILED = "failed"
 INTERRUPTED = "interrupted"
 STOPPED = "stopped"
 SUCCEEDED = "succeeded"
+DEBUGGED = "debugged"
 
 _PAUSE = 0.5
 _HOSTS_A_SECOND = 32

@@ -18,7 +18,8 @@ class Job:
     """One attempt of one job, as its container sees it.
 
     Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
-    inputs share a Job, it is input number `index` of `group_id`.
+    inputs share a Job, it is input number `index` of `group_id`. `debug_wait` is how many seconds it waits
+    for a debugger; None for a job that is not debugged.
     """
 
     store_uri: str
@@ -44,6 +45,7 @@ class Job:
     fail_fast: bool = False
     timeout: float | None = None
     task_log: str | None = None
+    debug_wait: float | None = None
 
     @property
     def attempt(self) -> int:
@@ -92,14 +94,19 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             cache_dir=environ.get("KINETIC_CACHE_DIR"),
             host=int(environ.get("KINETIC_HOST_INDEX") or 0),
             hosts=int(environ.get("KINETIC_HOST_COUNT") or 1),
-            lease=float(environ["KINETIC_LEASE_SECONDS"]) if "KINETIC_LEASE_SECONDS" in environ else None,
+            lease=_seconds(environ, "KINETIC_LEASE_SECONDS"),
             group_id=group_id,
             index=index,
             fail_fast=environ.get("KINETIC_FAIL_FAST") == "true",
-            timeout=float(environ["KINETIC_TIMEOUT"]) if "KINETIC_TIMEOUT" in environ else None,
             task_log=environ.pop("KINETIC_TASK_LOG", None),
+            timeout=_seconds(environ, "KINETIC_TIMEOUT"),
+            debug_wait=_seconds(environ, "KINETIC_DEBUG_WAIT_TIMEOUT"),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
     except (ValueError, IndexError) as exc:
         raise BadEnvironment(f"the manifest sets a KINETIC_* variable wrongly: {exc}") from exc
+
+
+def _seconds(environ: MutableMapping[str, str], name: str) -> float | None:
+    return float(environ[name]) if name in environ else None

@@ -205,6 +205,11 @@ def memory_object(job_id: str, attempt: int) -> str:
     return f"{_attempt(job_id, attempt, 0)}/memory.json"
 
 
+def debugger_object(job_id: str, pod_uid: str) -> str:
+    """Where the debugger of a pod listens: see the runner's debugger.py."""
+    return f"jobs/{job_id}/debuggers/{pod_uid}.json"
+
+
 def attempt_outcome_object(job_id: str, attempt: int, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/outcome"
 

@@ -33,6 +33,9 @@ def test_variables(tmp_path: Path) -> None:
             "KINETIC_NO_DEFAULT_EXCLUDES": "1",
             "KINETIC_CONTEXT_SIZE_WARN_MB": "0",
             "KINETIC_PAYLOAD_SIZE_WARN_MB": "1.5",
+            "KINETIC_DEBUG_PORT": "5679",
+            "KINETIC_DEBUG_WAIT_TIMEOUT": "1.5",
+            "KINETIC_NO_TTY_DEBUG": "1",
         }
     )
     assert settings.backend == "local"
@@ -41,6 +44,7 @@ def test_variables(tmp_path: Path) -> None:
     assert settings.project == "fallback"
     assert not settings.default_excludes
     assert (settings.project_warn_bytes, settings.payload_warn_bytes) == (0, 3 << 19)
+    assert (settings.debug_port, settings.debug_wait, settings.debug_without_tty) == (5679, 1.5, True)
 
 
 def test_the_log_level_is_a_name() -> None:
@@ -50,7 +54,14 @@ def test_the_log_level_is_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("KINETIC_BACKEND", "slurm"), ("KINETIC_CONTEXT_SIZE_WARN_MB", "lots")]
+    ("name", "value"),
+    [
+        ("KINETIC_BACKEND", "slurm"),
+        ("KINETIC_CONTEXT_SIZE_WARN_MB", "lots"),
+        ("KINETIC_DEBUG_PORT", "1.5"),
+        ("KINETIC_DEBUG_PORT", "65536"),
+        ("KINETIC_DEBUG_WAIT_TIMEOUT", "nan"),
+    ],
 )
 def test_an_unusable_value_names_its_variable(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=name):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_provider.links import LogsLink, OutputsLink, WorkloadLink
 from airflow_provider.operators.legs import JobTask
-from airflow_provider.options import OPTION_NAMES, check_options
+from airflow_provider.options import OPTION_NAMES, check_options, refuse_debugging
 
 
 class KineticOperator(JobTask):
@@ -84,6 +84,7 @@ class KineticOperator(JobTask):
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
+        refuse_debugging(kwargs)
         super().__init__(**kwargs)
         self.python_callable = python_callable
         self.op_args = op_args or ()

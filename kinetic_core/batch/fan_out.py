@@ -67,6 +67,8 @@ def run_map(
     `BatchHandle.submission_failures`.
     """
     check_mode(input_mode)
+    if options.debug:
+        raise InvalidRequest("debug=True is for one call, which a person debugs; leave it out of a map")
     if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
         raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
     items = list(inputs)

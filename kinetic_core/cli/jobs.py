@@ -177,6 +177,24 @@ def explain(session: Session, job_id: JobId) -> None:
         session.output.line(str(told))
 
 
+@verb(jobs_app, "debug", examples=[f"kinetic jobs debug {_ID}", f"kinetic jobs debug {_ID} --port 0"])
+def debug(
+    session: Session,
+    job_id: JobId,
+    port: Annotated[int, typer.Option(help="of this machine, for the debugger; 0: any free one")] = 5678,
+    working_dir: Annotated[
+        str | None, typer.Option(help="the project on this machine, if it is not VS Code's folder")
+    ] = None,
+) -> None:
+    """Let a debugger attach to a job with debug=True, until the job ends or Ctrl-C. The job goes on."""
+    with attached(session, job_id).debug_attach(port, working_dir) as opened:
+        why = opened.wait()
+    if session.output.as_json:
+        session.output.json("jobs.debug", {"job_id": job_id, "ended": why})
+    else:
+        session.output.line(why)
+
+
 @verb(jobs_app, "cancel", examples=[f"kinetic jobs cancel {_ID}"])
 def cancel(session: Session, job_ids: JobIds) -> None:
     """Stop jobs; what they stored is kept. Returns when nothing of them runs."""

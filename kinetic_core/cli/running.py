@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,11 @@ from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.cli.values import collected, show_value, value_fields
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.executor.debugged import debug_door
+
+if TYPE_CHECKING:
+    from kinetic_core.executor.callable import RemoteCallable
+    from kinetic_core.lifecycle.handle import JobHandle
 
 Target = Annotated[str, typer.Argument(metavar="FILE[:FUNCTION]", help="a Python file, and a function in it")]
 Accelerator = Annotated[
@@ -40,24 +45,23 @@ def run(
 ) -> int | None:
     """Run a function as a job: print its log as it comes, then its value. What it raises is exit code 1."""
     function = load(target, session, accelerator)
-    args, kwargs = arguments(values or [])
-    try:
-        handle = function.run_async(*args, **kwargs)
-    except TypeError as exc:  # the arguments do not fit
-        raise InvalidRequest(f"{target}: {exc}") from exc
     if detach:
+        handle = _submitted(function, target, values or [])
         if session.output.as_json:
             session.output.json("run", {"job_id": handle.job_id, "result": None})
         session.output.line(handle.job_id)
         return None
-    try:
-        ending = collected(lambda: handle.result(stream_logs=not session.output.as_json))
-    except KeyboardInterrupt:
-        sys.stderr.write(
-            f"{handle.job_id} goes on. To stop it: kinetic jobs cancel {handle.job_id} "
-            f"--backend {handle.backend}\n"
-        )
-        raise
+    with debug_door(function.function, function.options, lambda _status: None) as door:
+        handle = _submitted(function, target, values or [])
+        try:
+            with door(handle):
+                ending = collected(lambda: handle.result(stream_logs=not session.output.as_json))
+        except KeyboardInterrupt:
+            sys.stderr.write(
+                f"{handle.job_id} goes on. To stop it: kinetic jobs cancel {handle.job_id} "
+                f"--backend {handle.backend}\n"
+            )
+            raise
     if ending.error is not None:
         return ending.told(session.output)
     if session.output.as_json:
@@ -65,3 +69,11 @@ def run(
     else:
         show_value(session.output, ending.value)
     return None
+
+
+def _submitted(function: RemoteCallable[..., Any], target: str, values: list[str]) -> JobHandle:
+    args, kwargs = arguments(values)
+    try:
+        return function.run_async(*args, **kwargs)
+    except TypeError as exc:  # the arguments do not fit
+        raise InvalidRequest(f"{target}: {exc}") from exc

@@ -120,6 +120,10 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "message": "as in `jobs.status`",
         "phases": "list of `name`, `attempt`, `began` (Unix seconds), `seconds`, `advice`",
     },
+    "jobs.debug": {
+        "job_id": "id of the job",
+        "ended": "why no debugger can attach any more, as a sentence",
+    },
     "jobs.cancel": {"job_ids": "list of ids of jobs of which nothing runs any more"},
     "jobs.cleanup": {"job_ids": "list of ids of jobs that were removed"},
     "jobs.outputs": {

@@ -204,7 +204,7 @@ class ClusterApi:
                 break
             response.drain_conn()
         if not 200 <= response.status < 300:
-            raise _refused(response.status, response.data, f"{method} {path}")
+            raise refusal(response.status, response.data, f"{method} {path}")
         return response
 
     @contextmanager
@@ -222,7 +222,8 @@ class ClusterApi:
             ) from exc
 
 
-def _refused(status: int, body: bytes, what: str) -> ClusterError:
+def refusal(status: int, body: bytes, what: str) -> ClusterError:
+    """The error for an answer of the API server that is none of success; `what` was asked."""
     text = body.decode(errors="replace")
     try:
         text = json.loads(text)["message"]

@@ -227,6 +227,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     }
     if spec.pod.lease is not None:
         values["KINETIC_LEASE_SECONDS"] = f"{spec.pod.lease:g}"
+    if spec.debug_wait is not None:
+        values["KINETIC_DEBUG_WAIT_TIMEOUT"] = f"{spec.debug_wait:g}"
     if spec.pod.cache_volume is not None:
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
         values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system

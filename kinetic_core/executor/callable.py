@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from kinetic_core.executor.debugged import debug_door
 from kinetic_core.executor.progress import Progress
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.options import RunOptions
@@ -50,11 +51,19 @@ class RemoteCallable(Generic[P, R]):
         return RemoteCallable(self._function, options)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it as a job, print what it prints, return its value or raise what it raised."""
-        with Progress() as progress:
+        """Run it as a job, print what it prints, return its value or raise what it raised.
+
+        With `debug=True` a debugger can attach meanwhile, see `JobHandle.debug_attach`. Whether there is a
+        terminal, a free port and the permission is known before anything is uploaded.
+        """
+        with (
+            Progress() as progress,
+            debug_door(self._function, self._options, progress.status) as door,
+        ):
             handle = self._submit(args, kwargs, progress)
             try:
-                value: R = handle.result(stream_logs=True, on_status_change=progress.status)
+                with door(handle):
+                    value: R = handle.result(stream_logs=True, on_status_change=progress.status)
             except KeyboardInterrupt:
                 progress.leave(handle)
                 raise

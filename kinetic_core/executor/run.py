@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -43,7 +44,7 @@ def run(
     memory: str | int | None = None,
     timeout: float | None = None,
     retries: int = 0,
-    infrastructure_retries: int = 10,
+    infrastructure_retries: int | None = None,
     cpu: float | None = None,
     disk: str | int | None = None,
     reservation: str | None = None,
@@ -75,11 +76,14 @@ def run(
     volumes: absolute mount path to `Data` that should be there when the function starts.
     spot: use spot capacity.
     output_dir: what the job finds as `KINETIC_OUTPUT_DIR`; default: a place of its own per job.
-    debug: for a later version; True is refused.
+    debug: let the function wait for a debugger (debugpy) before its first line; a call then also offers it
+        at a port of this machine, see docs/guides/debugging.md. For one call, not for maps.
     memory: limit per host, such as `"16Gi"` or bytes; None for no limit.
-    timeout: seconds from submission after which the job is ended; None for no limit.
+    timeout: seconds from submission after which the job is ended, waiting and debugging included; None for
+        no limit.
     retries: extra attempts after the function failed.
-    infrastructure_retries: those after what was not its fault: preemption, a lost node, the store.
+    infrastructure_retries: those after what was not its fault: preemption, a lost node, the store; None for
+        10, or none with `debug`.
     cpu, disk: cores and ephemeral storage to ask for; None for what the accelerator's machine has, and
         for the disk that project and data need. A job that uses more than `disk` is evicted.
     reservation, priority_class, queue (of Kueue), service_account, node_selector, tolerations, labels: as
@@ -101,6 +105,8 @@ def run(
         raise InvalidFunction(
             'run needs its options: write @run(accelerator="tpu-v5e-1") (or any other), not a bare @run'
         )
+    if debug and spot:
+        warnings.warn("debug=True with spot=True: the pod may be taken away in mid-debugging", stacklevel=2)
     options = RunOptions.checked(
         accelerator,
         spot=spot,

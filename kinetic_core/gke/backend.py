@@ -20,6 +20,7 @@ from kinetic_core.cluster.names import (
     JOB_NAME,
 )
 from kinetic_core.cluster.pods import attempt_of, host_of
+from kinetic_core.cluster.port_forward import PodPorts
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import (
@@ -56,6 +57,7 @@ class GkeBackend:
         """`named`: the cluster the settings name, which the GKE API may know."""
         self._api = ClusterApi(target)
         self.parts = IndexedJobs(self._api, _CANCEL_SECONDS)
+        self.ports = PodPorts(target)
         self._target = target
         self._settings = settings
         self._supply = _supply(target, named or Target())

@@ -15,6 +15,7 @@ from kinetic_core.storage.protocol import ObjectStore
 
 if TYPE_CHECKING:
     from kinetic_core.cluster.connecting import Target
+    from kinetic_core.lifecycle.forwarding import Connection
 
 Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """A Job and its Pods, in Kubernetes' shape."""
@@ -39,6 +40,16 @@ class Parts(Protocol):
         """Write down why such a Job, by what stands for its job id, can never run."""
 
 
+class Ports(Protocol):
+    """Connections to what jobs listen on."""
+
+    def check(self, namespace: str) -> None:
+        """Refuse who may not have any in this namespace."""
+
+    def dial(self, namespace: str, pod: str, port: int) -> Connection:
+        """One to a port of the loopback that a pod sees, by the pod's name."""
+
+
 class Backend(Protocol):
     """A place where jobs run: it keeps Job and Pod objects and starts what they describe."""
 
@@ -50,6 +61,9 @@ class Backend(Protocol):
     @property
     def parts(self) -> Parts | None:
         """What it knows of Jobs that run many inputs of a batch; None where each input has its own."""
+
+    @property
+    def ports(self) -> Ports: ...
 
     @property
     def cluster(self) -> ClusterName | None:

@@ -28,6 +28,7 @@ _USE_OF = {
     "start": "installing",
     "dependencies": "installing",
     "data": "installing",
+    "debugger": "idle",
     "function": "running",
     "hosts": "idle",
     "result": "idle",

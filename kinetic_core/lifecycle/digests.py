@@ -37,6 +37,7 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
         "tree": packed.tree,
         "volumes": [dict(volume) for volume in packed.volumes],
         "output_dir": packed.options.output_dir,
+        "debug": packed.options.debug,
     }
     total = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     if call is None:

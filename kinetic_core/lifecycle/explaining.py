@@ -27,6 +27,7 @@ _ADVICE = {
     "start": "the runner started and fetched the project; fewer files are quicker",
     "dependencies": "the runner installed packages; a bundled image has them, a cache volume keeps them",
     "data": "the runner fetched the data: less of it, a cache volume, or fuse=True is quicker",
+    "debugger": "it waited for a debugger to attach",
     "function": "your own code",
     "result": "the outcome was stored; a smaller result is quicker",
     "replacement": "an attempt had ended and the next had not begun",
@@ -37,6 +38,7 @@ _TOLD_BY_THE_RUNNER = {
     "installing": "dependencies",
     "installed": "start",
     "data": "data",
+    "debugger": "debugger",
     "user_started": "function",
     "user_finished": "result",
 }
@@ -52,7 +54,7 @@ class Phase:
     """A stretch of a job's life. `began` is Unix seconds, `seconds` its length so far.
 
     `name`: queue, scheduling, scale-up, image, container, hosts (of a slice), start, dependencies,
-    data, function, result, or replacement (between attempts).
+    data, debugger, function, result, or replacement (between attempts).
     """
 
     name: str

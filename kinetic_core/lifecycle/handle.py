@@ -17,9 +17,14 @@ from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
 
 if TYPE_CHECKING:
+    from kinetic_core.lifecycle.debugging import DebugSession
     from kinetic_core.lifecycle.explaining import Explanation
     from kinetic_core.lifecycle.outputs import Outputs
 
+SCHEDULING_SECONDS = 1800.0
+"""How long a debugger waits for a job to start: capacity may have to be made first."""
+LISTENING_SECONDS = 600.0
+"""And then for the job to listen: project, packages and data may have to be fetched first."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -171,12 +176,29 @@ class JobHandle(JobReference):
         del cleanup_timeout, cleanup_poll_interval
         ending.cleanup(self, k8s=k8s, gcs=gcs)
 
-    def debug_attach(self, local_port: int = 5678, working_dir: str | None = None) -> Any:
-        """Attach a debugger to a job started with `debug=True`."""
-        del local_port, working_dir
-        raise InvalidRequest(
-            f"{self.job_id} was not started with debug=True, which this version does not have"
-        )
+    def debug_attach(
+        self,
+        local_port: int = 5678,
+        working_dir: str | None = None,
+        *,
+        scheduling_timeout: float = SCHEDULING_SECONDS,
+        listening_timeout: float = LISTENING_SECONDS,
+    ) -> DebugSession:
+        """Let a debugger attach to a job started with `debug=True`: of a slice, to host 0.
+
+        Waits until the job has started, and then until its debugger listens, and prints how to connect to
+        `local_port` of this machine (0: any that is free). `working_dir` is where this machine has the
+        project; default: VS Code's workspace folder. The time-outs are in seconds: half an hour, and ten
+        minutes more. Returns what has `poll`, `wait` and `terminate`.
+
+        Raises InvalidRequest for a job without debugger, a job that has ended and a port that is taken;
+        WaitTimeout, naming which of the two times was too short; ConfigurationError where the cluster does
+        not let this user forward ports.
+        """
+        from kinetic_core.lifecycle.debugging import attach
+        from kinetic_core.lifecycle.forwarding import listening
+
+        return attach(self, listening(local_port), working_dir, scheduling_timeout, listening_timeout)
 
 
 class _Follower:

@@ -21,6 +21,7 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123 label
 _MEMORY_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", start=1)
 }
+_INFRASTRUCTURE_RETRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class RunOptions:
     """What the user asked for, checked. Make one with `RunOptions.checked(...)`.
 
     `memory` is in bytes per host, `timeout` in seconds from submission (waiting included); None means no
-    limit. `retries` counts extra attempts after the function failed.
+    limit. `retries` counts extra attempts after the function failed. A job with `debug` waits for a debugger
+    before the function begins.
     """
 
     accelerator: Accelerator
@@ -46,7 +48,7 @@ class RunOptions:
     memory: int | None = None
     timeout: float | None = None
     retries: int = 0
-    infrastructure_retries: int = 10
+    infrastructure_retries: int = _INFRASTRUCTURE_RETRIES
     pod: PodOptions = field(default_factory=PodOptions)
     requirements: str | Path | Sequence[str] | None = None
 
@@ -67,7 +69,7 @@ class RunOptions:
         memory: str | int | None = None,
         timeout: float | None = None,
         retries: int = 0,
-        infrastructure_retries: int = 10,
+        infrastructure_retries: int | None = None,
         debug: bool = False,
         requirements: str | Path | Sequence[str] | None = None,
         **others: Any,
@@ -86,8 +88,10 @@ class RunOptions:
             raise TypeError(f"spot={spot!r} must be True or False")
         if spot and parsed.kind != "cpu":
             parsed = replace(parsed, spot=True)
-        if debug:
-            raise InvalidRequest("debug=True is not available in this version; leave it out")
+        if not isinstance(debug, bool):
+            raise TypeError(f"debug={debug!r} must be True or False")
+        if infrastructure_retries is None:
+            infrastructure_retries = 0 if debug else _INFRASTRUCTURE_RETRIES
         about_pod = {name: others.pop(name) for name in POD_OPTIONS if name in others}
         pod = pod_options({**about_pod, "disk": _amount("disk", about_pod.get("disk"))})
         if pod.cpu is not None and parsed.kind == "cpu" and parsed.cpu_count:
@@ -98,6 +102,7 @@ class RunOptions:
             accelerator=parsed,
             capture_env_vars=_patterns(capture_env_vars),
             volumes=_volumes(volumes),
+            debug=debug,
             memory=_memory(memory),
             timeout=_timeout(timeout),
             retries=_retries("retries", retries),

@@ -87,7 +87,8 @@ def pack(
     spec, notices = _checked_spec(function, options, settings, backend)
     source = source_file(function)
     project = locate_project(source, package_root=settings.package_root)
-    modules = ProjectModules(str(project.root), getattr(function, "__module__", None) or "")
+    own = getattr(function, "__module__", None) or ""
+    modules = ProjectModules(str(project.root), own, ships_paths=options.debug)
     substitutes = Substitutes()
     in_function = Recorder(substitutes)
     packed_function = pack_function(function, project, modules, in_function)
@@ -144,6 +145,7 @@ def _checked_spec(
         environment=environment,
         container_image=options.container_image,
         mounts=tuple(options.volumes),
+        debug_wait=settings.debug_wait if options.debug else None,
     )
     asked = asked_output_dir(options, settings)
     if asked is not None:

@@ -178,6 +178,7 @@ def reference_of(
         group_id=group.group_id if group else None,
         group_kind=group.kind if group else None,
         group_index=group.index if group else None,
+        debug=packed.options.debug,
         store_uri=packed.backend.store.uri,
         spec_digest=digest,
         output_dir=spec.output_dir or "",

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict,
 from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
+from kinetic_core.local.ports import LocalPorts
 from kinetic_core.local.record import end, is_over, read_record, take_lock, timestamp, write_record
 from kinetic_core.local.seen import Seen, record_times
 from kinetic_core.local.slots import core_count
@@ -33,6 +35,7 @@ class LocalBackend:
 
     name = "local"
     parts = None
+    ports = LocalPorts()
 
     def __init__(self, root: Path) -> None:
         self._layout = Layout(os.path.abspath(root))
@@ -72,6 +75,10 @@ class LocalBackend:
             raise InvalidRequest(
                 "secrets= refers to Secrets of a cluster, which backend 'local' has not; for a test, set the "
                 "variables here and name them in capture_env_vars"
+            )
+        if spec.debug_wait is not None and find_spec("debugpy") is None:
+            raise BackendUnavailable(
+                "debug=True with backend 'local' needs debugpy here: pip install debugpy"
             )
         if spec.container_image is not None:
             notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")

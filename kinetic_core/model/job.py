@@ -69,7 +69,8 @@ class JobSpec:
     attempts after user errors, `infrastructure_retries` those after what was not the user's fault.
     `environment` is applied before the user's code is unpickled. `mounts` are the absolute paths at which
     the job finds its volumes; those that are also in `buckets` are mounted from one. `shipped` are the bytes
-    of project, data and arguments.
+    of project, data and arguments. `debug_wait` is how many seconds the function waits for a debugger; None
+    for a job that is not debugged.
     """
 
     function_name: str
@@ -90,6 +91,7 @@ class JobSpec:
     group_id: str | None = None
     group_index: int | None = None
     shipped: int = 0
+    debug_wait: float | None = None
 
 
 @dataclass(frozen=True)

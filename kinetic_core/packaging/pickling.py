@@ -31,10 +31,13 @@ class ProjectModules:
 
     A virtualenv inside the project, the standard library and this package are not part of it. `own` is the
     module of the function that becomes a job: its functions travel together, with the globals they have now.
+    With `ships_paths` their code says of itself that it is from the shipped file, where a debugger looks for
+    breakpoints; else from the file it was written in, which tells a person more.
     """
 
-    def __init__(self, root: str, own: str = "") -> None:
+    def __init__(self, root: str, own: str = "", *, ships_paths: bool = False) -> None:
         self.own = own
+        self.ships_paths = ships_paths
         self._prefix = os.path.join(os.path.realpath(root), "")
         self._known: dict[str | None, bool] = {None: False, "__main__": True}
         self._environments = tuple(
@@ -130,6 +133,14 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         if isinstance(kept.get("__file__"), str) and (path := self._project.relative(kept["__file__"])):
             kept["__file__"] = _Shipped(path)
 
+    def _shipped_code(self, code: types.CodeType) -> Any:
+        """cloudpickle's reduction of code, with the job's own path for its file if that ships."""
+        make, arguments = _internals._code_reduce(code)
+        path = self._project.relative(code.co_filename) if os.path.isfile(code.co_filename) else None
+        if path is None:
+            return make, arguments
+        return make, tuple(_Shipped(path) if each is code.co_filename else each for each in arguments)
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType):
             if obj.__module__ in self._project:
@@ -138,6 +149,8 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         elif isinstance(obj, type):
             if obj.__module__ in self._project:
                 return _internals._dynamic_class_reduce(obj)
+        elif isinstance(obj, types.CodeType) and self._project.ships_paths:
+            return self._shipped_code(obj)
         elif isinstance(obj, TypeVar) and obj.__module__ in self._project:
             return _internals._make_typevar, _internals._decompose_typevar(obj)
         return super().reducer_override(obj)

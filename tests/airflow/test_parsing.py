@@ -75,6 +75,7 @@ def test_parsing_imports_no_cloud_and_touches_nothing(tmp_path: Path) -> None:
         ('accelerator="cpu", memory="lots"', "memory"),
         ('accelerator="cpu", timeout=0', "timeout"),
         ('accelerator="cpu", capture_env_vars="A"', "capture_env_vars"),
+        ('accelerator="cpu", debug=True', "nobody sits at an Airflow worker"),
     ],
 )
 def test_a_mistake_is_an_import_error_that_names_the_option(

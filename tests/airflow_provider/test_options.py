@@ -11,7 +11,7 @@ import pytest
 
 import airflow_provider
 import kinetic_core
-from airflow_provider.options import OPTION_NAMES, check_options, run_options
+from airflow_provider.options import OPTION_NAMES, check_options, refuse_debugging, run_options
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.options import RunOptions
 
@@ -63,6 +63,12 @@ def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> N
 def test_what_can_never_be_valid_is_said_at_once(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         check_options(options)
+
+
+def test_a_task_is_not_debugged_and_what_is_to_be_done_instead_is_said() -> None:
+    refuse_debugging({"accelerator": "cpu"})
+    with pytest.raises(InvalidRequest, match=r"nobody sits at an Airflow worker.*from a terminal"):
+        refuse_debugging({"debug": True})
 
 
 def test_the_typed_decorator_knows_every_option() -> None:

@@ -205,7 +205,8 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
     # What these print is checked where they can run, on the test cluster.
     needs_a_cluster = {"build-image", "up", "down", "init", "status", "namespace.add", "namespace.remove"}
     needs_a_cluster |= {f"pool.{name}" for name in ("add", "list", "remove", "update")}
-    assert calls.keys() | needs_a_cluster == SCHEMAS.keys()
+    needs_a_debugger = {"jobs.debug"}  # tests/executor/test_debugging.py
+    assert calls.keys() | needs_a_cluster | needs_a_debugger == SCHEMAS.keys()
     for schema, words in calls.items():
         told = kinetic(*words, "--json")
         assert told.json.keys() == {"schema", *SCHEMAS[schema]}, told
