@@ -18,7 +18,8 @@ class Job:
     """One attempt of one job, as its container sees it.
 
     Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
-    inputs share a Job, it is input number `index` of `group_id`.
+    inputs share a Job, it is input number `index` of `group_id`. Of a job with several accelerators, this is
+    for number `choice`.
     """
 
     store_uri: str
@@ -43,6 +44,7 @@ class Job:
     index: int | None = None
     fail_fast: bool = False
     timeout: float | None = None
+    choice: int | None = None
 
     @property
     def attempt(self) -> int:
@@ -96,6 +98,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             index=index,
             fail_fast=environ.get("KINETIC_FAIL_FAST") == "true",
             timeout=float(environ["KINETIC_TIMEOUT"]) if "KINETIC_TIMEOUT" in environ else None,
+            choice=int(environ["KINETIC_CHOICE"]) if "KINETIC_CHOICE" in environ else None,
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

@@ -137,7 +137,7 @@ class JobTask(BaseOperator):
         self._reference = reference
         tell_start(context, self._identity, started)
         verb = "adopted" if started.adopted else "started"
-        self.log.info("%s a job on %s: %s", verb, reference.accelerator, describe(reference, observation))
+        self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
         tail = LogTail(reference)
         if not observation.is_terminal:
             ended = wait_with_log(reference, tail, self.log.info, observation, patience)

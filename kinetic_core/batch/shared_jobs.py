@@ -51,7 +51,8 @@ class _Inputs:
 def can_share(packed: Packed) -> bool:
     """Whether inputs can share a Job: each is one pod, of which nothing is asked that is asked of a Job."""
     spec = packed.spec
-    return packed.backend.parts is not None and spec.accelerator.hosts == 1 and spec.pod.lease is None
+    alike = spec.accelerator.hosts == 1 and spec.pod.lease is None and not spec.fallbacks
+    return packed.backend.parts is not None and alike
 
 
 def submit_batch(

@@ -154,7 +154,9 @@ def explain(session: Session, job_id: JobId) -> None:
     if session.output.as_json:
         phases = [{**asdict(phase), "advice": phase.advice} for phase in told.phases]
         facts = {"status": seen.status.value, "reason": seen.reason, "message": seen.message}
-        session.output.json("jobs.explain", {"job_id": job_id, **facts, "phases": phases})
+        passed = [asdict(one) for one in told.passed_over]
+        told_json = {"job_id": job_id, **facts, "phases": phases, "passed_over": passed}
+        session.output.json("jobs.explain", told_json)
     else:
         session.output.line(str(told))
 

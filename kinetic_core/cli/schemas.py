@@ -28,6 +28,7 @@ STATUS = {
     "started_at": "Unix seconds, null if not known",
     "finished_at": "Unix seconds, null if not known",
     "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
+    "moves_on_at": "Unix seconds at which it goes to its next accelerator, null if it does not",
 }
 _PROFILE = {
     "name": "name of the profile",
@@ -118,6 +119,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "reason": "as in `jobs.status`",
         "message": "as in `jobs.status`",
         "phases": "list of `name`, `attempt`, `began` (Unix seconds), `seconds`, `advice`",
+        "passed_over": "list of `accelerator`, `at` (Unix seconds), `why`: what had no capacity",
     },
     "jobs.cancel": {"job_ids": "list of ids of jobs of which nothing runs any more"},
     "jobs.cleanup": {"job_ids": "list of ids of jobs that were removed"},

@@ -16,6 +16,7 @@ from kinetic_core.cluster.data_volumes import CACHE_DIR, data_volumes, pod_annot
 from kinetic_core.cluster.names import (
     CONTAINER,
     FAILED_COUNT,
+    FLEX_START,
     FUNCTION,
     GROUP_ID,
     IGNORED_COUNT,
@@ -28,6 +29,7 @@ from kinetic_core.cluster.slices import slice_environment, slice_placement
 from kinetic_core.model.job import JobReference, JobSpec
 
 _RESERVATION = "cloud.google.com/reservation-name"
+_QUEUED = "cloud.google.com/gke-queued"
 _PUBLISH_SECONDS = 10
 """What the runner has, after user code's grace is over, to store its evidence."""
 UNCOLLECTED_SECONDS = 7 * 24 * 3600
@@ -153,13 +155,26 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     selector = {**accelerator.node_selector(), **spec.pod.node_selector}
     if spec.pod.reservation is not None:
         selector[_RESERVATION] = spec.pod.reservation
+    if spec.pod.flex_start:
+        selector[FLEX_START] = "true"
     if selector:
         pod["nodeSelector"] = selector
-    if tolerations := [*accelerator.tolerations(), *map(dict, spec.pod.tolerations)]:
+    if tolerations := [*accelerator.tolerations(), *_flex_start(spec), *map(dict, spec.pod.tolerations)]:
         pod["tolerations"] = tolerations
     if spec.pod.priority_class is not None:
         pod["priorityClassName"] = spec.pod.priority_class
     return {**pod, **slice_placement(reference.job_id)} if _is_slice(spec) else pod
+
+
+def _flex_start(spec: JobSpec) -> list[dict[str, Any]]:
+    """Taints that flex-start nodes may have; those of a pool with queued provisioning are for queued jobs.
+
+    https://cloud.google.com/kubernetes-engine/docs/how-to/provisioningrequest
+    """
+    if not spec.pod.flex_start:
+        return []
+    keys = (FLEX_START, _QUEUED) if spec.pod.queue is not None else (FLEX_START,)
+    return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
 
 
 def _is_slice(spec: JobSpec) -> bool:

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core.errors import ConfigurationError, InvalidAccelerator
+from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.explaining import Phase, explain
+from kinetic_core.lifecycle.moving_on import accelerator_now
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
 from kinetic_core.model.job import JobReference
 
 USES = ("waiting", "pulling", "installing", "running", "idle")
 _USE_OF = {
+    "capacity": "waiting",
     "queue": "waiting",
     "scheduling": "waiting",
     "scale-up": "waiting",
@@ -68,7 +71,7 @@ class Prices:
 
 def usage_of(reference: JobReference) -> Usage:
     """What a job has used, from what Kubernetes still has of it and what its runner recorded."""
-    accelerator = parse_accelerator(reference.accelerator)
+    accelerator = parse_accelerator(accelerator_now(backend_of(reference).store, reference))
     return Usage(
         reference.job_id,
         accelerator,

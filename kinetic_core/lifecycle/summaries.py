@@ -44,6 +44,7 @@ class JobSummary:
 def index_metadata(reference: JobReference) -> dict[str, str]:
     """What an index entry says of its job."""
     facts = {name: str(getattr(reference, name) or "")[:_LONGEST] for name in _FACTS}
+    facts["accelerator"] = reference.hardware[:_LONGEST]
     return {**facts, _CLUSTER: "/".join(reference.cluster or ())}
 
 
