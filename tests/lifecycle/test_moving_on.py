@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ObjectExists
 from kinetic_core.gke.backend import GkeBackend
 from kinetic_core.lifecycle import ending
+from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.moving_on import MOVED_ON, accelerator_now, moved_on, passed_over
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.packing import pack
@@ -195,6 +197,18 @@ def test_the_next_is_tried_when_the_time_is_up(place: Place) -> None:
     assert (place.ran, place.jobs()) == ([GPU], [GPU])
     assert [one.accelerator for one in passed_over(place.store, reference)] == [TPU, SPOT]
     assert accelerator_now(place.store, reference) == GPU
+
+
+def test_who_merely_watches_moves_it_on(place: Place) -> None:
+    place.capacity.add(GPU)
+    reference = place.submit([TPU, GPU], capacity_timeout=1)
+    seen: list[JobObservation] = []
+    subscription = hub_for(place.backend, "default").subscribe(reference, seen.append)
+    wait_for(lambda: seen and seen[-1].is_terminal)
+    subscription.close()
+    reasons = [each.reason for each in seen]
+    assert reasons.index("Unschedulable") < reasons.index(MOVED_ON) < reasons.index("Completed")
+    wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_the_last_is_waited_for(place: Place) -> None:
