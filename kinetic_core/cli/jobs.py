@@ -22,7 +22,7 @@ def job_ids() -> list[str]:
     from kinetic_core.errors import KineticError
 
     try:
-        return [job.job_id for job in summaries_of(None, limit=30)]
+        return [job.job_id for job in summaries_of(None, limit=30) if not job.inputs]
     except KineticError:
         return []
 
@@ -56,6 +56,11 @@ def summary_fields(job: JobSummary) -> dict[str, Any]:
     return {**asdict(job), "status": job.status.value}
 
 
+def _outcome(job: JobSummary) -> str:
+    """What a batch that has ended came to."""
+    return f"{job.succeeded} of {job.inputs} succeeded" if job.inputs and job.status.is_terminal else ""
+
+
 @verb(
     jobs_app,
     "list",
@@ -65,7 +70,7 @@ def list_jobs(
     session: Session,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
 ) -> None:
-    """List the jobs of a namespace, finished ones too, newest first."""
+    """List the jobs of a namespace, finished ones too, newest first. A batch in shared Jobs is one line."""
     found = summaries_of(session, limit)
     if session.output.as_json:
         session.output.json("jobs.list", {"jobs": [summary_fields(job) for job in found]})
@@ -81,7 +86,7 @@ def list_jobs(
             job.accelerator,
             job.backend,
             job.created_at,
-            job.problem or job.reason,
+            job.problem or job.reason or _outcome(job),
         )
         for job in found
     ]

@@ -16,6 +16,9 @@ JOB = {
     "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED` or `NOT_FOUND`",
     "reason": 'one word on why it waits, "" if it does not',
     "problem": 'why little is known of it, "" normally',
+    "inputs": "0; of a batch whose inputs share Jobs, how many: `job_id` is then the batch's",
+    "succeeded": "how many of them have a value",
+    "failed": "how many of them have ended without one",
 }
 """A job in a list."""
 STATUS = {

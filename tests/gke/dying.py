@@ -1,15 +1,8 @@
-"""A program that makes one call of several accelerators again and again, and dies at each of its requests.
-
-    python dying.py JOB_ID STEP...
-
-Each step is a process that ends, as by SIGKILL, before its request of that number to the API server or
-the store; its job id is JOB_ID with the step in the last two digits.
-"""
+"""A call with several accelerators, and processes that make it and die at one of their requests."""
 
 from __future__ import annotations
 
 import os
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
@@ -61,6 +54,9 @@ def _die_at(step: int) -> None:
 
 
 def main(first: str, steps: list[int]) -> None:
+    """A process for each step, which ends, as by SIGKILL, before its request of that number to the API server
+    or the store; its job id is `first` with the step in the last two digits.
+    """
     children = []
     for step in steps:
         child = os.fork()
@@ -71,7 +67,3 @@ def main(first: str, steps: list[int]) -> None:
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], [int(each) for each in sys.argv[2:]])

@@ -24,7 +24,7 @@ from kinetic_core.model.job import JobObservation
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.conftest import wait_for
 from tests.gke import dying
-from tests.gke.jobs import greet
+from tests.gke.jobs import greet, sleep
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -46,11 +46,11 @@ def runs(handle: kinetic_core.JobHandle) -> int:
 
 def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, location: str) -> None:
     run = kinetic_core.run(accelerator=[NOWHERE, "cpu"], capacity_timeout=2, timeout=600)
-    handle = run(greet.__wrapped__).run_async("second")
+    handle = run(sleep.__wrapped__).run_async(1)
     seen: list[JobObservation] = []
     subscription = watch(handle, seen.append)
     try:
-        assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "hello second"
+        assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "awake"
     finally:
         subscription.close()
     reasons = [each.reason for each in seen]
@@ -72,8 +72,8 @@ def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, locatio
 def test_a_caller_killed_at_any_request_is_followed_by_the_same_call() -> None:
     first = f"job-{secrets.token_hex(8)}"
     steps = [3, 6, 9, 12, 14, 16, 18, 20, 22, 25]
-    program = [sys.executable, "-m", "tests.gke.dying", first, *map(str, steps)]
-    subprocess.run(program, check=True, cwd=Path(__file__).parents[2], timeout=120)
+    program = f"from tests.gke.dying import main; main({first!r}, {steps})"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=120)
     handles = [dying.start(dying.job_id(first, step)) for step in steps]
     for handle in handles:
         assert handle.result(timeout=90, stream_logs=False, cleanup=False) == "once"
