@@ -113,7 +113,7 @@ def known_phases(
     pods = [pod for pod in pods if host_of(pod) == told]
     events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
     passed = passed_over(backend.store, reference)
-    moved_on_at = passed[-1].at if passed else None
+    moved_on_at = float(int(passed[-1].at)) if passed else None  # as whole as Kubernetes' own times
     return tuple(phases(submitted_at(reference), job, pods, events, outcome, time.time(), moved_on_at))
 
 

@@ -74,10 +74,12 @@ def test_a_caller_killed_at_any_request_is_followed_by_the_same_call() -> None:
     program = f"from tests.gke.dying import main; main({first!r})"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=120)
     handles = [dying.start(dying.job_id(first, number)) for number in range(len(dying.POINTS))]
+    subscriptions = [watch(handle, lambda _: None) for handle in handles]  # all move on at once
     for handle in handles:
         assert handle.result(timeout=90, stream_logs=False, cleanup=False) == "once"
     assert [runs(handle) for handle in handles] == [1] * len(handles)
-    for handle in handles:
+    for subscription, handle in zip(subscriptions, handles, strict=True):
+        subscription.close()
         handle.cleanup()
 
 
