@@ -8,7 +8,7 @@ from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.choices import choice_number
-from kinetic_core.cluster.names import HOSTS_SERVICE, JOB_ID, SLICE, SPEC_DIGEST
+from kinetic_core.cluster.names import CHOICE, HOSTS_SERVICE, JOB_ID, SLICE, SPEC_DIGEST
 from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.errors import ClusterError, ConfigurationError, JobConflict
 from kinetic_core.gke.ending import jobs_of
@@ -25,10 +25,12 @@ def create_job(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
     Raises JobConflict if its name is taken by a different call, ConfigurationError or ClusterError.
     """
     is_new = _create(api, manifest)
-    if number := choice_number(manifest):
-        about = manifest["metadata"]
-        for job in jobs_of(api, about["namespace"], about["labels"][JOB_ID]):
-            if choice_number(job) < number:
+    about = manifest["metadata"]
+    if CHOICE in about["labels"]:
+        jobs = jobs_of(api, about["namespace"], about["labels"][JOB_ID])
+        last = max(map(choice_number, jobs), default=0)
+        for job in jobs:  # this one, too, if others have moved on meanwhile
+            if choice_number(job) < last:
                 api.delete("Job", about["namespace"], job["metadata"]["name"], job["metadata"]["uid"])
     return is_new
 

@@ -37,7 +37,8 @@ from kinetic_core.lifecycle.settling import look
 from kinetic_core.lifecycle.summaries import summaries
 from kinetic_core.lifecycle.whole_batches import children, forget
 from kinetic_core.local.backend import LocalBackend
-from kinetic_core.model.job import JobReference
+from kinetic_core.model.accelerators import parse_accelerator
+from kinetic_core.model.job import Fallback, JobReference
 from kinetic_core.model.states import JobStatus
 from kinetic_core.testing import pod_behaviour as behaviours
 from kinetic_core.testing.fake_cluster import FakeCluster
@@ -262,7 +263,10 @@ def test_ten_thousand_inputs_are_a_part(place: Any) -> None:
 
 
 def test_who_needs_a_job_of_its_own_does_not_share(place: Any) -> None:
-    assert can_share(place().packed())
+    packed = place().packed()
+    assert can_share(packed)
+    fallbacks = (Fallback(parse_accelerator("gpu-l4"), "python:3.11", "python:3.11"),)
+    assert not can_share(replace(packed, spec=replace(packed.spec, fallbacks=fallbacks)))
     assert not can_share(replace(place().packed(), backend=LocalBackend(place().folder)))
 
 

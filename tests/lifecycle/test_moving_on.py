@@ -288,6 +288,15 @@ def test_the_same_call_again_goes_on_where_the_job_is(place: Place) -> None:
     assert place.jobs() == [GPU]
 
 
+def test_a_caller_that_others_have_overtaken_leaves_no_job_behind(place: Place) -> None:
+    reference = place.submit([TPU, GPU])
+    place.waits(reference)
+    (first,) = place.fake.objects.list("Job", "default")[1]
+    place.look(reference)
+    place.backend.create(first)  # by who asked how far the job is before that
+    assert place.jobs() == [GPU]
+
+
 def test_a_cancelled_job_goes_nowhere(place: Place) -> None:
     reference = place.submit([TPU, GPU])
     place.waits(reference)
