@@ -77,11 +77,12 @@ def kinetic(python_callable: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def kinetic(
     *,
-    accelerator: str = ...,
+    accelerator: str | Sequence[str] = ...,
     backend: str | None = ...,
     spot: bool = ...,
     memory: str | int | None = ...,
     timeout: float | None = ...,
+    capacity_timeout: float | None = ...,
     job_retries: int = ...,
     container_image: str | None = ...,
     base_image_repo: str | None = ...,
@@ -97,6 +98,7 @@ def kinetic(
     cpu: float | None = ...,
     disk: str | int | None = ...,
     reservation: str | None = ...,
+    flex_start: bool = ...,
     priority_class: str | None = ...,
     job_queue: str | None = ...,
     service_account: str | None = ...,

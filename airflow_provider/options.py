@@ -15,6 +15,7 @@ OPTION_NAMES = (
     "spot",
     "memory",
     "timeout",
+    "capacity_timeout",
     "job_retries",
     "container_image",
     "base_image_repo",

@@ -28,6 +28,7 @@ from kinetic_core.cluster.connecting import Target
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import Backend, open_backend
 from kinetic_core.lifecycle.settling import outcome_key
+from kinetic_core.testing import make_queue
 
 _SMALL, _LARGE, _RUNS = 20, 500, 3
 _FUNCTION = "def work(x):\n    return x + 1\n"
@@ -42,6 +43,7 @@ def measure() -> list[Verdict]:
     namespace = settings_for(f"bench-{secrets.token_hex(3)}")
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
+    make_queue(api, namespace, "nobody")
     try:
         return [*running(api, namespace), *submitting(namespace)]
     finally:
@@ -90,7 +92,7 @@ def bare_job(api: ClusterApi, namespace: str) -> None:
 
 @contextmanager
 def project() -> Iterator[kinetic_core.RemoteCallable[..., Any]]:
-    """A function in a project of 2,000 files; its jobs wait for a queue that does not exist."""
+    """A function in a project of 2,000 files; its jobs wait for a queue that admits nothing."""
     with tempfile.TemporaryDirectory() as folder:
         make_project(Path(folder), 2000, 5 << 20)
         place: dict[str, Any] = {"__name__": "work", "__file__": f"{folder}/work.py"}

@@ -27,6 +27,7 @@ from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
+from kinetic_core.testing import make_queue
 
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
@@ -79,6 +80,7 @@ def measure() -> list[Verdict]:
     namespace = settings_for(f"bench-{secrets.token_hex(3)}")
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
+    make_queue(api, namespace, "nobody")
     try:
         return [*submitting(), *calling(api, namespace), *observing(api, namespace)]
     finally:

@@ -18,11 +18,14 @@ from measuring import Verdict, median_seconds, report
 
 import kinetic_core
 from kinetic_core._runner import wire
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.discovery import attach
 from kinetic_core.lifecycle.ending import index_object
 from kinetic_core.lifecycle.summaries import index_metadata, summaries
+from kinetic_core.testing import make_queue
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
 _JOBS = 1000
@@ -57,6 +60,7 @@ def on_cluster() -> list[Verdict]:
     })  # fmt: skip
     os.environ.pop("GOOGLE_CLOUD_PROJECT", None)
     backend = open_backend("gke", read_settings())
+    make_queue(ClusterApi(Target(os.environ["KUBECONFIG"])), "default", "nobody")
     handle = never.run_async()
     try:
         fill(backend.store, handle)

@@ -49,12 +49,13 @@ def run_child(job: Job, store: Store) -> None:
             from .secret_manager import read_secrets
 
             os.environ.update(read_secrets(header["secrets"]))
-        if header.get("dependencies"):
+        wanted = _dependencies(header, job)
+        if wanted:
             phase = "dependencies"
             from .dependencies import install
 
             note(job, "installing")
-            install(header["dependencies"], job.work_dir, store, wire.lock_object(job.job_id))
+            install(wanted, job.work_dir, store, wire.lock_object(job.job_id))
             note(job, "installed")
         phase = "project files"
         world = make_world(job, store, header)
@@ -132,6 +133,12 @@ class _PayloadUnpickler(pickle.Unpickler):
             if (module, qualname) not in self._loaded:
                 raise exc from None
             return self._loaded[module, qualname]
+
+
+def _dependencies(header: dict[str, Any], job: Job) -> Any:
+    """What to install, if anything: each of several accelerators has an image of its own."""
+    wanted = header.get("dependencies")
+    return wanted[job.choice or 0] if isinstance(wanted, list) else wanted
 
 
 def _load(body: bytes, copies: bytes, world: World) -> Any:

@@ -19,7 +19,8 @@ class Job:
 
     Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
     inputs share a Job, it is input number `index` of `group_id`. `debug_wait` is how many seconds it waits
-    for a debugger; None for a job that is not debugged.
+    for a debugger; None for a job that is not debugged. Of a job with several accelerators, this is for
+    number `choice`.
     """
 
     store_uri: str
@@ -46,6 +47,7 @@ class Job:
     timeout: float | None = None
     task_log: str | None = None
     debug_wait: float | None = None
+    choice: int | None = None
 
     @property
     def attempt(self) -> int:
@@ -101,6 +103,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             task_log=environ.pop("KINETIC_TASK_LOG", None),
             timeout=_seconds(environ, "KINETIC_TIMEOUT"),
             debug_wait=_seconds(environ, "KINETIC_DEBUG_WAIT_TIMEOUT"),
+            choice=int(environ["KINETIC_CHOICE"]) if "KINETIC_CHOICE" in environ else None,
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

@@ -84,6 +84,12 @@ def _refusal(job: Job, store: Store, started: float) -> int | None:
     elif exists(store, wire.cancel_object(job.job_id)):
         sys.stderr.write("kinetic: cancelled before it started\n")
         return wire.EXIT_NEVER_RETRY
+    if job.choice is not None:
+        from .choice import is_taken
+
+        if not is_taken(job, store):
+            sys.stderr.write("kinetic: the job has gone to another accelerator\n")
+            return wire.EXIT_FENCED
     claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
     if store.create(wire.claim_object(job.job_id, job.attempt, job.host), claim):
         return None

@@ -228,6 +228,13 @@ def gang_object(job_id: str, generation: int, name: str) -> str:
     return f"jobs/{job_id}/gang/{generation}/{name}"
 
 
+def choice_object(job_id: str, choice: int) -> str:
+    """Whether a job has `started` on one of its accelerators, or has `passed` it: decided once, by whoever
+    creates it. Only after `passed` may there be a pod for the next.
+    """
+    return f"jobs/{job_id}/choices/{choice}"
+
+
 def cancel_object(job_id: str) -> str:
     return f"jobs/{job_id}/cancelled"
 

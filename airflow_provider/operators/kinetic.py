@@ -54,6 +54,7 @@ class KineticOperator(JobTask):
         spot: bool | None = None,
         memory: str | int | None = None,
         timeout: float | None = None,
+        capacity_timeout: float | None = None,
         job_retries: int | None = None,
         container_image: str | None = None,
         base_image_repo: str | None = None,
@@ -69,6 +70,7 @@ class KineticOperator(JobTask):
         cpu: float | None = None,
         disk: str | int | None = None,
         reservation: str | None = None,
+        flex_start: bool | None = None,
         priority_class: str | None = None,
         job_queue: str | None = None,
         service_account: str | None = None,
@@ -94,6 +96,7 @@ class KineticOperator(JobTask):
         self.spot = spot
         self.memory = memory
         self.timeout = timeout
+        self.capacity_timeout = capacity_timeout
         self.job_retries = job_retries
         self.container_image = container_image
         self.base_image_repo = base_image_repo
@@ -109,6 +112,7 @@ class KineticOperator(JobTask):
         self.cpu = cpu
         self.disk = disk
         self.reservation = reservation
+        self.flex_start = flex_start
         self.priority_class = priority_class
         self.job_queue = job_queue
         self.service_account = service_account

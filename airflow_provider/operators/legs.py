@@ -144,7 +144,7 @@ class JobTask(BaseOperator):
         self._reference = reference
         tell_start(context, self._identity, started)
         verb = "adopted" if started.adopted else "started"
-        self.log.info("%s a job on %s: %s", verb, reference.accelerator, describe(reference, observation))
+        self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
         silent = remote is not None and reference.backend != "local" and not started.adopted
         tail = LogTail(reference, remote=remote, silent=silent)
         if not observation.is_terminal:

@@ -79,7 +79,7 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
     shown |= {
         "job_id": reference.job_id,
         "function": reference.func_name,
-        "accelerator": reference.accelerator,
+        "accelerator": reference.hardware,
         "hosts": _hosts(record),
         "backend": reference.backend,
         "created_at": reference.created_at,

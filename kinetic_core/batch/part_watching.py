@@ -10,7 +10,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.batch.board import Board
-from kinetic_core.batch.resuming import stored_of, stored_states
+from kinetic_core.batch.resuming import stored_states
 from kinetic_core.batch.shared_jobs import part_reference
 from kinetic_core.cluster.names import PART
 from kinetic_core.cluster.parts import indexes_of
@@ -18,6 +18,7 @@ from kinetic_core.errors import ObjectExists, StoreError
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.hub import Subscription, hub_for
 from kinetic_core.lifecycle.parts import GAVE_UP, look_at_part
+from kinetic_core.lifecycle.whole_batches import stored_of
 from kinetic_core.model.job import JobObservation, JobReference, PartObservation
 from kinetic_core.model.states import JobStatus
 

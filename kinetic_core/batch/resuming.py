@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from kinetic_core._runner import wire
 from kinetic_core.batch.names import resumption_object
 from kinetic_core.cluster.names import PART
-from kinetic_core.cluster.parts import child_of
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.errors import ObjectExists
 from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.whole_batches import stored_of
 from kinetic_core.model.job import JobReference
-from kinetic_core.storage.protocol import ObjectInfo, ObjectStore
+from kinetic_core.storage.protocol import ObjectStore
 
 _TAKE_OVER_SECONDS = 30.0
 _POLL_SECONDS = 0.5
@@ -55,14 +55,6 @@ def stored_states(store: ObjectStore, group_id: str) -> dict[int, str]:
     """How inputs ended, by their outcomes' metadata: a request for each thousand."""
     found = stored_of(store, group_id, wire.result_object(f"{group_id}-*"))
     return {index: info.metadata.get(wire.STATE, "failed") for index, info in found}
-
-
-def stored_of(store: ObjectStore, group_id: str, pattern: str = "") -> Iterator[tuple[int, ObjectInfo]]:
-    """What is stored of inputs, without those of a batch whose id begins like this one's."""
-    for info in store.list(f"jobs/{group_id}-", pattern):
-        child = child_of(info.name.split("/")[1])
-        if child is not None and child[0] == group_id:
-            yield child[1], info
 
 
 def _is_first(store: ObjectStore, group_id: str, number: int) -> bool:

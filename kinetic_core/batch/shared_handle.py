@@ -10,13 +10,13 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.handle import BatchHandle, finish, in_parallel
-from kinetic_core.batch.resuming import stored_of
 from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.cluster.parts import indexes_of
 from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
 from kinetic_core.lifecycle.backends import Backend, Parts
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.settling import look, outcome_key
+from kinetic_core.lifecycle.whole_batches import forget
 from kinetic_core.model.job import JobReference
 from kinetic_core.model.states import JobStatus
 
@@ -64,9 +64,7 @@ class SharedBatchHandle(BatchHandle):
         if k8s:
             self._backend.remove(self._namespace, *self._part_ids())
         if gcs:
-            store = self._backend.store
-            store.delete_many([info.name for _, info in stored_of(store, self.group_id)])
-            store.delete_all(wire.batch_object(self.group_id, ""))
+            forget(self._backend.store, self.group_id)
 
     def _when_left(self, living: int) -> str:
         return f"goes on in the cluster, {living} of its jobs have not ended"

@@ -26,10 +26,13 @@ from kinetic_core.cluster.parts import LARGEST, Part, part_id, part_job
 from kinetic_core.errors import InvalidRequest, JobConflict, ObjectExists
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.digests import spec_digest
+from kinetic_core.lifecycle.ending import index_object
 from kinetic_core.lifecycle.output_places import asked_output_dir, output_dir
 from kinetic_core.lifecycle.packing import Packed
 from kinetic_core.lifecycle.preparing import Group, pickle_arguments, reference_of
 from kinetic_core.lifecycle.submission import is_absent, stored_runner
+from kinetic_core.lifecycle.summaries import index_metadata
+from kinetic_core.lifecycle.whole_batches import INPUTS
 from kinetic_core.model.job import BucketMount, JobReference, JobSpec
 from kinetic_core.packaging.inputs import InputBlocks
 from kinetic_core.packaging.payload import payload_frame
@@ -51,7 +54,8 @@ class _Inputs:
 def can_share(packed: Packed) -> bool:
     """Whether inputs can share a Job: each is one pod, of which nothing is asked that is asked of a Job."""
     spec = packed.spec
-    return packed.backend.parts is not None and spec.accelerator.hosts == 1 and spec.pod.lease is None
+    alike = spec.accelerator.hosts == 1 and spec.pod.lease is None and not spec.fallbacks
+    return packed.backend.parts is not None and alike
 
 
 def submit_batch(
@@ -174,6 +178,9 @@ def _store_manifest(
     if not _keep(store, name, json.dumps(manifest, sort_keys=True).encode()):
         known = json.loads(store.read(name)).get("reference") or {}
         _same(known.get("spec_digest"), reference)
+        reference = JobReference.from_dict(known)  # one entry, of the time the batch has
+    facts = {**index_metadata(reference), INPUTS: str(size)}
+    _keep(store, index_object(reference), b"", facts)
 
 
 def _parts(plan: Plan, good: Sequence[int]) -> list[Part]:
@@ -217,10 +224,12 @@ def part_reference(whole: JobReference, number: int) -> JobReference:
     return replace(whole, job_id=own, k8s_name=JOB_NAME.format(own))
 
 
-def _keep(store: ObjectStore, name: str, content: bytes | Path) -> bool:
+def _keep(
+    store: ObjectStore, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+) -> bool:
     """Store it, unless it is there; whether it was stored."""
     try:
-        store.create(name, content)
+        store.create(name, content, metadata)
     except ObjectExists:
         return False
     return True
@@ -230,6 +239,7 @@ def _undo(packed: Packed, reference: JobReference) -> None:
     """Leave nothing of a new batch of which no Job was made."""
     if is_absent(packed.backend, part_reference(reference, 0)):
         packed.backend.store.delete_all(wire.batch_object(reference.job_id, ""))
+        packed.backend.store.delete(index_object(reference))
 
 
 def _same(digest: object, reference: JobReference) -> None:

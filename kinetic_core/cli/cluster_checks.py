@@ -22,7 +22,13 @@ _NEEDED = (
     ("", "pods", "get list watch"),
     ("", "pods/log", "get"),
 )
-_WISHED = (("", "events", "list watch"), ("", "serviceaccounts", "get"))
+_WISHED = (
+    ("", "events", "list watch"),
+    ("", "serviceaccounts", "get"),
+    ("", "pods", "delete"),
+    ("batch", "jobs", "deletecollection"),
+)
+"""Without them less is told, one input of a batch cannot be stopped alone, clean-up takes more requests."""
 _APIS = ("container.googleapis.com", "storage.googleapis.com")
 _USAGE = "https://serviceusage.googleapis.com"
 _SERVER = "API server"
@@ -100,7 +106,7 @@ def _permissions(api: ClusterApi, namespace: str) -> Finding:
         return Finding("fail", f"not permitted in {namespace}: {', '.join(refused)}", role)
     if refused := list(_refused(api, namespace, _WISHED)):
         return Finding(
-            "warn", f"not permitted in {namespace}, so that less is told: {', '.join(refused)}", role
+            "warn", f"not permitted in {namespace}, so that less is told or done: {', '.join(refused)}", role
         )
     return Finding("ok", f"all that jobs need in {namespace}")
 

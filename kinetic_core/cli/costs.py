@@ -91,7 +91,7 @@ def _look(handle: JobHandle, prices: Prices | None) -> _Entry:
         usage = usage_of(handle)
     except KineticError as exc:
         return _Entry(handle.job_id, handle.accelerator, problem=str(exc))
-    return _Entry(handle.job_id, handle.accelerator, usage, prices.cost(usage) if prices else None)
+    return _Entry(handle.job_id, str(usage.accelerator), usage, prices.cost(usage) if prices else None)
 
 
 def _total(entries: Sequence[_Entry], prices: Prices | None) -> dict[str, Any]:

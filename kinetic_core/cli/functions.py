@@ -39,7 +39,7 @@ def load(target: str, session: Session, accelerator: str | None) -> RemoteCallab
         found = run(accelerator=accelerator)(found)
     options = found.options
     if accelerator is not None:
-        options = replace(options, accelerator=RunOptions.checked(accelerator).accelerator)
+        options = replace(options, accelerator=RunOptions.checked(accelerator).accelerator, fallbacks=())
     places: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "profile"}
     return found.with_options(replace(options, **places))
 

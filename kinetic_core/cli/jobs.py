@@ -23,7 +23,7 @@ def job_ids() -> list[str]:
     from kinetic_core.errors import KineticError
 
     try:
-        return [job.job_id for job in summaries_of(None, limit=30)]
+        return [job.job_id for job in summaries_of(None, limit=30) if not job.inputs]
     except KineticError:
         return []
 
@@ -69,6 +69,11 @@ def summary_fields(job: JobSummary) -> dict[str, Any]:
     return {**asdict(job), "status": job.status.value}
 
 
+def _outcome(job: JobSummary) -> str:
+    """What a batch that has ended came to."""
+    return f"{job.succeeded} of {job.inputs} succeeded" if job.inputs and job.status.is_terminal else ""
+
+
 @verb(
     jobs_app,
     "list",
@@ -83,7 +88,7 @@ def list_jobs(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
     origin: Origins = None,
 ) -> None:
-    """List the jobs of a namespace, finished ones too, newest first."""
+    """List the jobs of a namespace, finished ones too, newest first. A batch in shared Jobs is one line."""
     found = of_origin(summaries_of(session, None if origin else limit), origin or ())[:limit]
     if session.output.as_json:
         session.output.json("jobs.list", {"jobs": [summary_fields(job) for job in found]})
@@ -99,7 +104,7 @@ def list_jobs(
             job.accelerator,
             job.backend,
             job.created_at,
-            job.problem or job.reason,
+            job.problem or job.reason or _outcome(job),
         )
         for job in found
     ]
@@ -172,7 +177,9 @@ def explain(session: Session, job_id: JobId) -> None:
     if session.output.as_json:
         phases = [{**asdict(phase), "advice": phase.advice} for phase in told.phases]
         facts = {"status": seen.status.value, "reason": seen.reason, "message": seen.message}
-        session.output.json("jobs.explain", {"job_id": job_id, **facts, "phases": phases})
+        passed = [asdict(one) for one in told.passed_over]
+        told_json = {"job_id": job_id, **facts, "phases": phases, "passed_over": passed}
+        session.output.json("jobs.explain", told_json)
     else:
         session.output.line(str(told))
 

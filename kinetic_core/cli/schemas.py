@@ -17,6 +17,9 @@ JOB = {
     "reason": 'one word on why it waits, "" if it does not',
     "problem": 'why little is known of it, "" normally',
     "origin": "object: who asked for it; `dag_id`, `run_id`, `task_id`, `map_index`, `deployment` for a task",
+    "inputs": "0; of a batch whose inputs share Jobs, how many: `job_id` is then the batch's",
+    "succeeded": "how many of them have a value",
+    "failed": "how many of them have ended without one",
 }
 """A job in a list."""
 STATUS = {
@@ -29,6 +32,7 @@ STATUS = {
     "started_at": "Unix seconds, null if not known",
     "finished_at": "Unix seconds, null if not known",
     "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
+    "moves_on_at": "Unix seconds at which it goes to its next accelerator, null if it does not",
 }
 _PROFILE = {
     "name": "name of the profile",
@@ -119,6 +123,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "reason": "as in `jobs.status`",
         "message": "as in `jobs.status`",
         "phases": "list of `name`, `attempt`, `began` (Unix seconds), `seconds`, `advice`",
+        "passed_over": "list of `accelerator`, `at` (Unix seconds), `why`: what had no capacity",
     },
     "jobs.debug": {
         "job_id": "id of the job",

@@ -63,7 +63,8 @@ def _handles(session: Session, asked: list[str]) -> list[JobHandle]:
 
     if not asked:
         known = summaries_of(session)
-        asked = [job.job_id for job in known if not job.problem and not job.status.is_terminal]
+        alone = [job for job in known if not job.problem and not job.inputs]
+        asked = [job.job_id for job in alone if not job.status.is_terminal]
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda job_id: attached(session, job_id), asked))
 
@@ -80,4 +81,11 @@ def _fields(handle: JobHandle, seen: JobObservation | None) -> dict[str, object]
     facts: dict[str, object] = {name: getattr(handle, name) for name in names}
     status = seen.status.value if seen else ""
     waits = seen.reason if seen and not seen.is_terminal else ""
-    return {**facts, "group_id": handle.group_id or "", "status": status, "reason": waits, "problem": ""}
+    return {
+        **facts,
+        "group_id": handle.group_id or "",
+        "status": status,
+        "reason": waits,
+        "problem": "",
+        **dict.fromkeys(("inputs", "succeeded", "failed"), 0),
+    }

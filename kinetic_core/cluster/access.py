@@ -247,6 +247,8 @@ def _lines(response: Any) -> Iterator[bytes]:
 
 
 _PATHS = {
+    "APIGroup": "/apis{}",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions{}",
     "Namespace": "/api/v1/namespaces{}",
     "Node": "/api/v1/nodes{}",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
@@ -259,6 +261,8 @@ _PATHS = {
     "Secret": "/api/v1/namespaces/{}/secrets",
     "Service": "/api/v1/namespaces/{}/services",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "LocalQueue/v1beta1": "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues",
+    "LocalQueue/v1beta2": "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/localqueues",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 import time
 from collections import deque
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi, Expired
-from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID, JOB_NAME, PART
+from kinetic_core.cluster.choices import current
+from kinetic_core.cluster.names import CHOICE_SUFFIX, FAILED_CREATE, JOB_ID, JOB_NAME, PART
 from kinetic_core.counting import count
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 
@@ -36,6 +38,7 @@ _IDLE_SECONDS = 15.0
 _SYNC_SECONDS = 30.0
 _RETRY_SECONDS = (0.25, 10.0)
 _REMEMBERED = 100_000
+_CHOICE = re.compile(CHOICE_SUFFIX.format(r"\d+") + "$")
 _LOG = logging.getLogger(__name__)
 
 Object = dict[str, Any]
@@ -45,16 +48,15 @@ Object = dict[str, Any]
 class _Known:
     """What is known of one job."""
 
-    job: Object | None = None
-    refusal: str = ""
-    """Why the Job controller could not create a pod, the last time it tried."""
+    jobs: dict[str, Object] = field(default_factory=dict)
+    """By name: one, or two while a job moves on to its next accelerator."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why the Job controller could not create a pod, the last time it tried, by the Job's name."""
     pods: dict[str, Object] = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> list[Object]:
         """Its objects of a kind."""
-        if kind == "Pod":
-            return list(self.pods.values())
-        return [self.job] if kind == "Job" and self.job is not None else []
+        return list({"Pod": self.pods, "Job": self.jobs}.get(kind, {}).values())
 
 
 class Informer:
@@ -106,21 +108,22 @@ class Informer:
         """A job and its pods; None if they are not known, or nothing is, at this moment."""
         with self._lock:
             known = self._known.get(job_id) if self._is_synced else None
-            if known is None or known.job is None:
+            if known is None or (found := current(known.of_kind("Job"), known.of_kind("Pod"))) is None:
                 return None
-            pods = list(known.pods.values())
-            return with_refusal(known.job, pods, known.refusal), pods
+            job, pods = found
+            return with_refusal(job, pods, known.refusals.get(job["metadata"]["name"], "")), pods
 
     def jobs(self) -> dict[str, tuple[Object, list[Object]]] | None:
         """All jobs that are one Job each, and their pods; None if they are not known at this moment."""
         with self._lock:
             if not self._is_synced:
                 return None
-            return {
-                job_id: (each.job, list(each.pods.values()))
+            found = {
+                job_id: current(single, each.of_kind("Pod"))
                 for job_id, each in self._known.items()
-                if each.job is not None and PART not in each.job["metadata"]["labels"]
+                if (single := [job for job in each.of_kind("Job") if PART not in job["metadata"]["labels"]])
             }
+            return {job_id: each for job_id, each in found.items() if each is not None}
 
     @property
     def _is_synced(self) -> bool:
@@ -216,14 +219,16 @@ class Informer:
         known = self._known.setdefault(job_id, _Known())
         name = item["metadata"]["name"]
         if kind == "Event":
-            known.refusal = item.get("message") or known.refusal
+            known.refusals[item["involvedObject"]["name"]] = item.get("message") or ""
+        elif kind == "Job" and event == "DELETED":
+            known.jobs.pop(name, None)
         elif kind == "Job":
-            known.job = None if event == "DELETED" else item
+            known.jobs[name] = item
         elif event != "DELETED":
             known.pods[name] = item
         elif not _has_ended(item):
             known.pods.pop(name, None)  # one that ended is evidence, as long as its job is there
-        if known.job is None and event == "DELETED" and kind != "Event":
+        if not known.jobs and event == "DELETED" and kind != "Event":
             self._known.pop(job_id, None)
         self._sequence += 1
         self._changes.append((self._sequence, job_id))
@@ -237,7 +242,7 @@ def _job_id(kind: str, item: Object) -> str | None:
         found: str | None = (item["metadata"].get("labels") or {}).get(JOB_ID)
         return found
     name, prefix = item["involvedObject"].get("name") or "", JOB_NAME.format("")
-    return name.removeprefix(prefix) if name.startswith(prefix) else None
+    return _CHOICE.sub("", name.removeprefix(prefix)) if name.startswith(prefix) else None
 
 
 def with_refusal(job: Object, pods: Sequence[Object], refusal: str) -> Object:

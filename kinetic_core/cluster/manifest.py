@@ -16,6 +16,7 @@ from kinetic_core.cluster.data_volumes import CACHE_DIR, data_volumes, pod_annot
 from kinetic_core.cluster.names import (
     CONTAINER,
     FAILED_COUNT,
+    FLEX_START,
     FUNCTION,
     GROUP_ID,
     IGNORED_COUNT,
@@ -29,6 +30,7 @@ from kinetic_core.cluster.slices import slice_environment, slice_placement
 from kinetic_core.model.job import JobReference, JobSpec
 
 _RESERVATION = "cloud.google.com/reservation-name"
+_QUEUED = "cloud.google.com/gke-queued"
 _PUBLISH_SECONDS = 10
 """What the runner has, after user code's grace is over, to store its evidence."""
 UNCOLLECTED_SECONDS = 7 * 24 * 3600
@@ -83,7 +85,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "backoffLimitPerIndex": spec.retries,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _failure_rules(hosts)},
+        "podFailurePolicy": {"rules": _failure_rules(spec)},
         "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
         "template": {
             "metadata": {"labels": labels, "annotations": {**annotations, **pod_annotations(spec)}},
@@ -108,15 +110,17 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     }
 
 
-def _failure_rules(hosts: int) -> list[dict[str, Any]]:
+def _failure_rules(spec: JobSpec) -> list[dict[str, Any]]:
     """Whose budget a pod's end spends; what no rule matches counts against the index's retries.
 
     A container of a machine that died and came back has ended with 255 or 137, depending on what of the
     machine went on. One that was killed for its memory has, too: see the runner's exhaustion.py. The hosts
-    of a slice judge by themselves.
+    of a slice judge by themselves, and what becomes of each input of a batch in shared Jobs nobody watches:
+    there 137 counts.
     """
     ignored = [wire.EXIT_UNPUBLISHED, wire.EXIT_REGROUP, wire.EXIT_INTERRUPTED, _UNKNOWN_EXIT]
-    if hosts == 1:
+    shares_job = spec.group_id is not None and spec.group_index is None
+    if spec.accelerator.hosts == 1 and not shares_job:
         ignored.append(_KILLED_EXIT)
 
     def exits(action: str, codes: list[int]) -> dict[str, Any]:
@@ -168,13 +172,26 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     selector = {**accelerator.node_selector(), **spec.pod.node_selector}
     if spec.pod.reservation is not None:
         selector[_RESERVATION] = spec.pod.reservation
+    if spec.pod.flex_start:
+        selector[FLEX_START] = "true"
     if selector:
         pod["nodeSelector"] = selector
-    if tolerations := [*accelerator.tolerations(), *map(dict, spec.pod.tolerations)]:
+    if tolerations := [*accelerator.tolerations(), *_flex_start(spec), *map(dict, spec.pod.tolerations)]:
         pod["tolerations"] = tolerations
     if spec.pod.priority_class is not None:
         pod["priorityClassName"] = spec.pod.priority_class
     return {**pod, **slice_placement(reference.job_id)} if _is_slice(spec) else pod
+
+
+def _flex_start(spec: JobSpec) -> list[dict[str, Any]]:
+    """Taints that flex-start nodes may have; those of a pool with queued provisioning are for queued jobs.
+
+    https://cloud.google.com/kubernetes-engine/docs/how-to/provisioningrequest
+    """
+    if not spec.pod.flex_start:
+        return []
+    keys = (FLEX_START, _QUEUED) if spec.pod.queue is not None else (FLEX_START,)
+    return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
 
 
 def _is_slice(spec: JobSpec) -> bool:

@@ -26,7 +26,7 @@ class Decorator(Protocol):
 
 
 def run(
-    accelerator: str = "tpu-v5e-1",
+    accelerator: str | Sequence[str] = "tpu-v5e-1",
     container_image: str | None = None,
     base_image_repo: str | None = None,
     zone: str | None = None,
@@ -43,11 +43,13 @@ def run(
     requirements: str | Path | Sequence[str] | None = None,
     memory: str | int | None = None,
     timeout: float | None = None,
+    capacity_timeout: float | None = None,
     retries: int = 0,
     infrastructure_retries: int | None = None,
     cpu: float | None = None,
     disk: str | int | None = None,
     reservation: str | None = None,
+    flex_start: bool = False,
     priority_class: str | None = None,
     queue: str | None = None,
     service_account: str | None = None,
@@ -63,7 +65,7 @@ def run(
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
 
     accelerator: hardware and size: `tpu-v6e-8`, `gpu-l4`, `gpu-a100-80gb-4`, `cpu`, `cpu:8`; `:spot` at
-        the end is `spot=True`.
+        the end is `spot=True`. A list is tried in its order, until one has capacity.
     container_image: image to run in; None or `"bundled"` for one that is built with the project's
         dependencies, `"prebuilt"` for a base image that gets them when the job starts.
     requirements: what the job needs installed, instead of what the project's files say: a path
@@ -81,11 +83,14 @@ def run(
     memory: limit per host, such as `"16Gi"` or bytes; None for no limit.
     timeout: seconds from submission after which the job is ended, waiting and debugging included; None for
         no limit.
+    capacity_timeout: seconds to wait for each of several accelerators before the next is tried, 600 if
+        None; the last is waited for as long as `timeout` allows.
     retries: extra attempts after the function failed.
     infrastructure_retries: those after what was not its fault: preemption, a lost node, the store; None for
         10, or none with `debug`.
     cpu, disk: cores and ephemeral storage to ask for; None for what the accelerator's machine has, and
         for the disk that project and data need. A job that uses more than `disk` is evicted.
+    flex_start: only nodes that GKE makes by flex-start, for TPUs and GPUs.
     reservation, priority_class, queue (of Kueue), service_account, node_selector, tolerations, labels: as
         Kubernetes and GKE mean them.
     secrets: variable to `"secret/key"` of the namespace, or to `"projects/P/secrets/S"` of Secret Manager,
@@ -114,6 +119,7 @@ def run(
         volumes=volumes,
         memory=memory,
         timeout=timeout,
+        capacity_timeout=capacity_timeout,
         retries=retries,
         infrastructure_retries=infrastructure_retries,
         requirements=requirements,
@@ -121,6 +127,7 @@ def run(
         cpu=cpu,
         disk=disk,
         reservation=reservation,
+        flex_start=flex_start,
         priority_class=priority_class,
         queue=queue,
         service_account=service_account,

@@ -10,27 +10,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.choices import current
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import SELECTOR, SINGLE, Informer, with_refusal
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
-from kinetic_core.cluster.names import (
-    CANCELLED,
-    FAILED_CREATE,
-    JOB_ID,
-    JOB_NAME,
-)
+from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID
 from kinetic_core.cluster.pods import attempt_of, host_of
 from kinetic_core.cluster.port_forward import PodPorts
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import (
-    ClusterError,
-    ClusterUnreachable,
-    InvalidRequest,
-)
+from kinetic_core.errors import ClusterError, ClusterUnreachable, InvalidRequest
 from kinetic_core.gke.creation import create_job
+from kinetic_core.gke.ending import end_jobs, jobs_of
 from kinetic_core.gke.indexed_jobs import IndexedJobs
 from kinetic_core.gke.logs import JobLogs
+from kinetic_core.gke.queues import check_queue
 from kinetic_core.gke.supply import SupplyReader
 from kinetic_core.model.job import ClusterName, JobSpec
 from kinetic_core.storage.gcs import GcsObjectStore
@@ -79,8 +73,9 @@ class GkeBackend:
         return ":".join(["gke", where, *whose])
 
     def check(self, spec: JobSpec) -> tuple[str, ...]:
-        """Nothing is refused here: what no node can run is told once the cluster has seen it."""
-        del spec
+        """A queue must be there; what no node can run is told once the cluster has seen it."""
+        if spec.pod.queue is not None:
+            _check_queue(self._target, spec.namespace, spec.pod.queue)
         return ()
 
     def check_output_dir(self, place: str) -> None:
@@ -99,7 +94,10 @@ class GkeBackend:
         return Surroundings(_service_account(self._target, namespace), environment)
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
-        """Also the Service for the hosts of a slice, if the namespace lacks it."""
+        """Also the Service for the hosts of a slice, if the namespace lacks it.
+
+        The Job for a later accelerator takes the place of those for the ones before it.
+        """
         return create_job(self._api, manifest)
 
     def get(self, namespace: str, job_id: str) -> tuple[Object, list[Object]] | None:
@@ -109,11 +107,13 @@ class GkeBackend:
             return known
         if (view := self.parts.get(namespace, job_id)) is not None:
             return view
-        job = self._api.get("Job", namespace, _name(job_id))
-        if job is None:
+        selector = {"labelSelector": f"{SINGLE},{JOB_ID}={job_id}"}
+        jobs = jobs_of(self._api, namespace, job_id)
+        found = current(jobs, self._api.list("Pod", namespace, selector)["items"] if jobs else [])
+        if found is None:
             return None
-        pods = self._api.list("Pod", namespace, {"labelSelector": f"{SINGLE},{JOB_ID}={job_id}"})["items"]
-        about = f"involvedObject.name={_name(job_id)},reason={FAILED_CREATE}"
+        job, pods = found
+        about = f"involvedObject.name={job['metadata']['name']},reason={FAILED_CREATE}"
         told = [] if pods else self._events(namespace, about)
         return with_refusal(job, pods, str(told[-1].get("message") or "") if told else ""), pods
 
@@ -131,27 +131,30 @@ class GkeBackend:
         """Two requests, or none."""
         if not fresh and (watched := _informer(self._target, namespace).jobs()) is not None:
             return watched
-        jobs = self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]
+        jobs: dict[str, list[Object]] = {}
+        for job in self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]:
+            jobs.setdefault(job["metadata"]["labels"].get(JOB_ID, ""), []).append(job)
         live = {"labelSelector": SINGLE, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         pods: dict[str, list[Object]] = {}
         for pod in self._api.list("Pod", namespace, live)["items"] if jobs else ():
             pods.setdefault(pod["metadata"]["labels"].get(JOB_ID, ""), []).append(pod)
-        labelled = ((job["metadata"]["labels"].get(JOB_ID, ""), job) for job in jobs)
-        return {job_id: (job, pods.get(job_id, [])) for job_id, job in labelled if job_id}
+        found = {job_id: current(some, pods.get(job_id, [])) for job_id, some in jobs.items() if job_id}
+        return {job_id: each for job_id, each in found.items() if each is not None}
 
     def delete(self, namespace: str, job_id: str) -> None:
-        """Returns when its pods have ended; the Job stays to say how.
+        """Returns when its pods have ended; the Job stays to say how. One that follows meanwhile ends too.
 
         Raises ClusterUnreachable if they are not proven dead after a minute and a half.
         """
         if self.parts.stop(namespace, job_id):
             return
-        self.abandon(namespace, job_id)
         give_up = time.monotonic() + _CANCEL_SECONDS
         while True:
-            job = self._api.get("Job", namespace, _name(job_id))
-            if job is None or observe(job, []).is_terminal:
+            found = jobs_of(self._api, namespace, job_id)
+            alive = [job for job in found if not observe(job, []).is_terminal]
+            if not alive:
                 return
+            end_jobs(self._api, alive)
             if time.monotonic() > give_up:
                 raise ClusterUnreachable(
                     f"{job_id} is cancelled, but its pods are not proven dead after {_CANCEL_SECONDS:g} s: a "
@@ -161,12 +164,7 @@ class GkeBackend:
 
     def abandon(self, namespace: str, job_id: str) -> None:
         """Let the Job fail by its deadline, now: its pods get SIGTERM."""
-        body: Object = {
-            "metadata": {"annotations": {CANCELLED: "true"}},
-            # One that a queue has suspended has no deadline; its pods find the mark and run nothing.
-            "spec": {"activeDeadlineSeconds": 1, "suspend": False},
-        }
-        self._api.patch("Job", namespace, _name(job_id), body)
+        end_jobs(self._api, jobs_of(self._api, namespace, job_id))
 
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """As Kubernetes does for a node that is taken out of service: the pod has failed by a disruption,
@@ -185,16 +183,13 @@ class GkeBackend:
         """A hundred at a time, if the role allows that."""
         for start in range(0, len(job_ids), _REMOVED_AT_ONCE):
             some = job_ids[start : start + _REMOVED_AT_ONCE]
-            if len(some) > 1:
-                selector = f"{SELECTOR},{JOB_ID} in ({','.join(some)})"
-                try:
-                    self._api.delete_all("Job", namespace, selector)
-                    continue
-                except ClusterError as exc:
-                    if exc.status != 403:
-                        raise
-            for job_id in some:
-                self._api.delete("Job", namespace, _name(job_id))
+            try:
+                self._api.delete_all("Job", namespace, f"{SELECTOR},{JOB_ID} in ({','.join(some)})")
+            except ClusterError as exc:
+                if exc.status != 403:
+                    raise
+                for job in (job for job_id in some for job in jobs_of(self._api, namespace, job_id)):
+                    self._api.delete("Job", namespace, job["metadata"]["name"])
 
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """The watch announces what it sees."""
@@ -247,14 +242,16 @@ def _lacks_evidence(pods: list[Object]) -> bool:
     return any((pod.get("status") or {}).get("phase") in ("Pending", "Running") for pod in pods)
 
 
-def _name(job_id: str) -> str:
-    return JOB_NAME.format(job_id)
-
-
 @functools.cache
 def _informer(target: Target, namespace: str) -> Informer:
     """One for a cluster, a namespace and this process."""
     return Informer(ClusterApi(target), namespace)
+
+
+@functools.cache
+def _check_queue(target: Target, namespace: str, queue: str) -> None:
+    """Once for a process: what was there is not asked for again."""
+    check_queue(ClusterApi(target), namespace, queue)
 
 
 @functools.cache

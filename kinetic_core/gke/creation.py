@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.names import HOSTS_SERVICE, JOB_ID, SLICE, SPEC_DIGEST
+from kinetic_core.cluster.choices import choice_number
+from kinetic_core.cluster.names import CHOICE, HOSTS_SERVICE, JOB_ID, SLICE, SPEC_DIGEST
 from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.errors import ClusterError, ConfigurationError, JobConflict
+from kinetic_core.gke.ending import jobs_of
 
 _PATIENCE = 60.0
 _POLL_SECONDS = 0.2
@@ -18,8 +20,22 @@ _POLL_SECONDS = 0.2
 def create_job(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
     """Create the Job; False if it is there. A create whose answer was lost is resolved by reading back.
 
+    One for a later accelerator of a job takes the place of those for the accelerators before it.
+
     Raises JobConflict if its name is taken by a different call, ConfigurationError or ClusterError.
     """
+    is_new = _create(api, manifest)
+    about = manifest["metadata"]
+    if CHOICE in about["labels"]:
+        jobs = jobs_of(api, about["namespace"], about["labels"][JOB_ID])
+        last = max(map(choice_number, jobs), default=0)
+        for job in jobs:  # this one, too, if others have moved on meanwhile
+            if choice_number(job) < last:
+                api.delete("Job", about["namespace"], job["metadata"]["name"], job["metadata"]["uid"])
+    return is_new
+
+
+def _create(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     digest = manifest["metadata"]["annotations"][SPEC_DIGEST]
     if SLICE in manifest["metadata"]["labels"]:

@@ -91,6 +91,13 @@ class IndexedJobs:
         found = self._api.list("Job", namespace, query)["items"]
         return sorted(found, key=lambda job: int(job["metadata"]["labels"][PART]))
 
+    def all(self, namespace: str) -> dict[str, list[Object]]:
+        """One request."""
+        found: dict[str, list[Object]] = {}
+        for job in self._api.list("Job", namespace, {"labelSelector": f"{SELECTOR},{PART}"})["items"]:
+            found.setdefault(job["metadata"]["labels"][GROUP_ID], []).append(job)
+        return found
+
     def _delete(self, namespace: str, pod: Object) -> None:
         try:
             self._api.delete("Pod", namespace, pod["metadata"]["name"], pod["metadata"]["uid"])

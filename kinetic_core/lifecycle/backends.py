@@ -33,6 +33,9 @@ class Parts(Protocol):
     def parts(self, namespace: str, group_id: str) -> Sequence[Mapping[str, Any]]:
         """The Jobs of a batch, the oldest first."""
 
+    def all(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The Jobs of every batch there, by the batch's id."""
+
     def some_waiting(self, namespace: str, job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """A few pods of such a Job that have not started."""
 

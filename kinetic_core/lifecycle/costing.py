@@ -13,12 +13,15 @@ from typing import Any
 
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import ConfigurationError, InvalidAccelerator
+from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.explaining import explain
+from kinetic_core.lifecycle.moving_on import accelerator_now
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
 from kinetic_core.model.job import JobReference
 
 USES = ("waiting", "pulling", "installing", "running", "idle")
 _USE_OF = {
+    "capacity": "waiting",
     "queue": "waiting",
     "scheduling": "waiting",
     "scale-up": "waiting",
@@ -71,7 +74,8 @@ class Prices:
 def usage_of(reference: JobReference) -> Usage:
     """What a job has used, from what Kubernetes still has of it and what its runner recorded."""
     told = ((phase.name, phase.seconds) for phase in explain(reference).phases)
-    return usage_in(reference.job_id, reference.accelerator, told)
+    accelerator = accelerator_now(backend_of(reference).store, reference)
+    return usage_in(reference.job_id, accelerator, told)
 
 
 def usage_in(job_id: str, accelerator: str, phases: Iterable[tuple[str, float]]) -> Usage:

@@ -24,7 +24,7 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
     between processes in the order of sets and in the ids cloudpickle gives to classes.
     """
     spec = packed.spec
-    asked = {
+    asked: dict[str, Any] = {
         "accelerator": str(spec.accelerator),
         "backend": spec.backend,
         "namespace": spec.namespace,
@@ -39,6 +39,8 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
         "output_dir": packed.options.output_dir,
         "debug": packed.options.debug,
     }
+    if spec.fallbacks:
+        asked["fallbacks"] = [(str(one.accelerator), one.image_name) for one in spec.fallbacks]
     total = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     if call is None:
         total.update(packed.packed_function.pickle.body + b"\0" + arguments)

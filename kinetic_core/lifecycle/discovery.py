@@ -10,6 +10,8 @@ from kinetic_core.errors import InvalidRequest, KineticError, OtherCluster
 from kinetic_core.lifecycle import observing
 from kinetic_core.lifecycle.backends import Backend, known_backend
 from kinetic_core.lifecycle.handle import JobHandle
+from kinetic_core.lifecycle.whole_batches import INPUTS, children, indexed_id
+from kinetic_core.model.job import JobReference
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,20 +40,31 @@ def list_jobs(
     *,
     backend: str | None = None,
 ) -> list[JobHandle]:
-    """Every job of a cluster that is stored, finished ones too, newest first.
+    """Every job of a cluster that is stored, finished ones too, newest first; of a batch each input.
 
     `project`, `zone` and `cluster` fall back to the settings. A job whose handle cannot be read is left out
     with a warning. `namespace` limits the list to one.
     """
     settings = read_settings().with_arguments(project=project, zone=zone, cluster=cluster)
     opened = known_backend(backend, settings)
-    handles = (handle for job_id in _newest_first(opened) if (handle := _readable(opened, job_id)))
-    return [handle for handle in handles if namespace in (None, handle.namespace)]
+    return [handle for handle in _newest_first(opened) if namespace in (None, handle.namespace)]
 
 
-def _newest_first(backend: Backend) -> Iterator[str]:
+def _newest_first(backend: Backend) -> Iterator[JobHandle]:
     for info in backend.store.list("index/"):
-        yield info.name.partition("/")[2].partition("-")[2]
+        job_id = indexed_id(info.name)
+        if INPUTS in info.metadata:
+            yield from map(JobHandle.of, _inputs(backend, job_id))
+        elif (handle := _readable(backend, job_id)) is not None:
+            yield handle
+
+
+def _inputs(backend: Backend, group_id: str) -> list[JobReference]:
+    """The inputs of a batch that shares Jobs; none if it is of another cluster."""
+    try:
+        return [observing.placed(child, backend) for child in children(backend, group_id)]
+    except OtherCluster:
+        return []
 
 
 def _readable(backend: Backend, job_id: str) -> JobHandle | None:

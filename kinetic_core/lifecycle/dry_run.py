@@ -9,7 +9,8 @@ from typing import Any
 
 from kinetic_core._runner.wire import digest
 from kinetic_core.cluster.bootstrap import runner_archive
-from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.manifest import Delivery
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.options import RunOptions
@@ -53,4 +54,4 @@ def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -
         prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
     delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
-    return job_manifest(prepared.spec, prepared.reference, delivery)
+    return first_manifest(prepared.spec, prepared.reference, delivery)

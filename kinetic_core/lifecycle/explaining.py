@@ -14,10 +14,12 @@ from kinetic_core.cluster.pods import attempt_of, host_of
 from kinetic_core.cluster.verdict import seconds
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found, backend_of
+from kinetic_core.lifecycle.moving_on import PassedOver, passed_over
 from kinetic_core.lifecycle.observing import observe
 from kinetic_core.model.job import JobObservation, JobReference
 
 _ADVICE = {
+    "capacity": "accelerators before the one it got had none; name those first that you really get",
     "queue": "a queue, a quota or the slots of this machine decide; ask for less, or for more quota",
     "scheduling": "no node was free; a pool with a spare node takes the next job at once",
     "scale-up": "a node pool grew for it: minutes; a pool that keeps a node needs none of them",
@@ -53,8 +55,9 @@ _BEFORE_EVENTS = ("scheduling", "container")
 class Phase:
     """A stretch of a job's life. `began` is Unix seconds, `seconds` its length so far.
 
-    `name`: queue, scheduling, scale-up, image, container, hosts (of a slice), start, dependencies,
-    data, debugger, function, result, or replacement (between attempts).
+    `name`: capacity (of accelerators given up for another), queue, scheduling, scale-up, image, container,
+    hosts (of a slice), start, dependencies, data, debugger, function, result, or replacement (between
+    attempts).
     """
 
     name: str
@@ -75,11 +78,13 @@ class Explanation:
     job_id: str
     observation: JobObservation
     phases: tuple[Phase, ...]
+    passed_over: tuple[PassedOver, ...] = ()
 
     def __str__(self) -> str:
         seen = self.observation
         said = f": {seen.message}" if seen.message else ""
         lines = [f"{self.job_id} is {seen.status.value}{f' ({seen.reason})' if seen.reason else ''}{said}"]
+        lines += [f"  no capacity for {one.accelerator}: {one.why}" for one in self.passed_over]
         for phase in self.phases:
             attempt = f" (attempt {phase.attempt})" if phase.attempt else ""
             lines.append(f"{phase.seconds:9.1f} s  {phase.name}{attempt}: {phase.advice}")
@@ -95,7 +100,8 @@ def explain(reference: JobReference) -> Explanation:
         header, _ = wire.decode_frame(backend.store.read(wire.result_object(reference.job_id)))
     except ObjectNotFound:
         header = {}
-    return Explanation(reference.job_id, observation, known_phases(backend, reference, found, header))
+    known = known_phases(backend, reference, found, header)
+    return Explanation(reference.job_id, observation, known, passed_over(backend.store, reference))
 
 
 def known_phases(
@@ -109,7 +115,9 @@ def known_phases(
     job, pods = found if found is not None else ({}, [])
     pods = [pod for pod in pods if host_of(pod) == told]
     events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
-    return tuple(phases(submitted_at(reference), job, pods, events, outcome, time.time()))
+    passed = passed_over(backend.store, reference)
+    moved_on_at = float(int(passed[-1].at)) if passed else None  # as whole as Kubernetes' own times
+    return tuple(phases(submitted_at(reference), job, pods, events, outcome, time.time(), moved_on_at))
 
 
 def submitted_at(reference: JobReference) -> float:
@@ -124,15 +132,18 @@ def phases(
     events: Sequence[Mapping[str, Any]],
     outcome: Mapping[str, Any],
     now: float,
+    moved_on_at: float | None = None,
 ) -> Iterator[Phase]:
     """The phases of a job, one after the other, from Kubernetes' objects and the header of its outcome.
 
     `events` are those of its pods, which a cluster keeps for an hour. Kubernetes' own times are whole
-    seconds, so a phase of less may be missing.
+    seconds, so a phase of less may be missing. `moved_on_at`: when the job went to the accelerator it has.
     """
     times = {str(key): float(value) for key, value in (outcome.get("times") or {}).items()}
     told = int(outcome.get("attempt") or 0) if times else None
     marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
+    if moved_on_at is not None:
+        marks = [(submitted, "capacity", 0), (moved_on_at, "queue", 0)]
     for pod in sorted(pods, key=attempt_of):
         own = list(_pod_marks(pod, attempt_of(pod), times=attempt_of(pod) == told))
         before = [mark for mark in own if mark[1] in _BEFORE_EVENTS]

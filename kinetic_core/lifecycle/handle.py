@@ -61,7 +61,7 @@ class JobHandle(JobReference):
         return cls.from_dict(reference.to_dict())
 
     def __repr__(self) -> str:
-        return f"<{self.job_id}: {self.func_name} on {self.accelerator}, backend {self.backend!r}>"
+        return f"<{self.job_id}: {self.func_name} on {self.hardware}, backend {self.backend!r}>"
 
     def observe(self) -> JobObservation:
         """All that is known of the job now: status, reason, attempt, times, failure."""

@@ -164,6 +164,8 @@ class JobHub:
         if observation.reason == NODE_SILENT:
             self._look_again(job_id, _UNSEEN_SECONDS)
             self._look_at_lease(subscriptions[0].reference, observation.attempt)
+        elif observation.moves_on_at is not None:
+            self._look_again(job_id, max(observation.moves_on_at - time.time(), _RETRY_SECONDS))
         elif isinstance(observation, PartObservation) and observation.status is JobStatus.PENDING:
             self._look_again(job_id, _UNWATCHED_SECONDS)
         for subscription in subscriptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -13,10 +13,13 @@ from typing import Any, Self
 from kinetic_core.configuration import BACKENDS, Settings
 from kinetic_core.data.data import Data
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.accelerator_choices import accelerator_choices
 from kinetic_core.lifecycle.pod_options import POD_OPTIONS, pod_options
-from kinetic_core.model.accelerators import Accelerator, parse_accelerator
+from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.model.job import PodOptions
 
+_CAPACITY_TIMEOUT = 600.0
+"""Seconds: a node pool that grows from nothing has its nodes by then."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123 label
 _MEMORY_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", start=1)
@@ -30,7 +33,8 @@ class RunOptions:
 
     `memory` is in bytes per host, `timeout` in seconds from submission (waiting included); None means no
     limit. `retries` counts extra attempts after the function failed. A job with `debug` waits for a debugger
-    before the function begins.
+    before the function begins. `fallbacks` are taken in their order, each when the accelerators before it had
+    no capacity for `capacity_timeout` seconds.
     """
 
     accelerator: Accelerator
@@ -51,6 +55,13 @@ class RunOptions:
     infrastructure_retries: int = _INFRASTRUCTURE_RETRIES
     pod: PodOptions = field(default_factory=PodOptions)
     requirements: str | Path | Sequence[str] | None = None
+    fallbacks: tuple[Accelerator, ...] = ()
+    capacity_timeout: float = _CAPACITY_TIMEOUT
+
+    @property
+    def choices(self) -> tuple[Accelerator, ...]:
+        """All accelerators, the first choice first."""
+        return (self.accelerator, *self.fallbacks)
 
     def settings(self, settings: Settings) -> Settings:
         """Settings, with where this call runs if it says so."""
@@ -61,13 +72,14 @@ class RunOptions:
     @classmethod
     def checked(
         cls,
-        accelerator: str | Accelerator = "tpu-v5e-1",
+        accelerator: str | Accelerator | Sequence[str | Accelerator] = "tpu-v5e-1",
         *,
         spot: bool = False,
         capture_env_vars: Sequence[str] | None = None,
         volumes: Mapping[str, Data] | None = None,
         memory: str | int | None = None,
         timeout: float | None = None,
+        capacity_timeout: float | None = None,
         retries: int = 0,
         infrastructure_retries: int | None = None,
         debug: bool = False,
@@ -81,30 +93,33 @@ class RunOptions:
         Raises InvalidRequest or one of its kinds, naming the argument; TypeError as Python does for an
         argument of the wrong type.
         """
-        parsed = parse_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
-        if not isinstance(parsed, Accelerator):
-            raise TypeError(f"accelerator={accelerator!r} must be a name such as 'tpu-v6e-8' or 'cpu'")
-        if not isinstance(spot, bool):
-            raise TypeError(f"spot={spot!r} must be True or False")
-        if spot and parsed.kind != "cpu":
-            parsed = replace(parsed, spot=True)
+        choices = accelerator_choices(accelerator, spot)
         if not isinstance(debug, bool):
             raise TypeError(f"debug={debug!r} must be True or False")
+        if debug and len(choices) > 1:
+            raise InvalidRequest("debug=True is for one accelerator; name the one to debug on")
         if infrastructure_retries is None:
             infrastructure_retries = 0 if debug else _INFRASTRUCTURE_RETRIES
         about_pod = {name: others.pop(name) for name in POD_OPTIONS if name in others}
         pod = pod_options({**about_pod, "disk": _amount("disk", about_pod.get("disk"))})
-        if pod.cpu is not None and parsed.kind == "cpu" and parsed.cpu_count:
-            raise InvalidRequest(f"cpu={pod.cpu:g}, and {str(parsed)!r} names cores too: drop one of them")
-        if pod.lease is not None and parsed.hosts > 1:
-            raise InvalidRequest(f"lease= is for jobs of one host; {parsed.describe()}. Leave it out")
+        for one in choices:
+            if pod.cpu is not None and one.kind == "cpu" and one.cpu_count:
+                raise InvalidRequest(f"cpu={pod.cpu:g}, and {str(one)!r} names cores too: drop one of them")
+            if pod.flex_start and (one.spot or one.kind == "cpu"):
+                raise InvalidRequest(
+                    f"flex_start=True is for TPUs and GPUs without spot, not for {str(one)!r}"
+                )
+            if pod.lease is not None and one.hosts > 1:
+                raise InvalidRequest(f"lease= is for jobs of one host; {one.describe()}. Leave it out")
         return cls(
-            accelerator=parsed,
+            accelerator=choices[0],
+            fallbacks=choices[1:],
+            capacity_timeout=_seconds("capacity_timeout", capacity_timeout) or _CAPACITY_TIMEOUT,
             capture_env_vars=_patterns(capture_env_vars),
             volumes=_volumes(volumes),
             debug=debug,
             memory=_memory(memory),
-            timeout=_timeout(timeout),
+            timeout=_seconds("timeout", timeout),
             retries=_retries("retries", retries),
             infrastructure_retries=_retries("infrastructure_retries", infrastructure_retries),
             pod=pod,
@@ -193,14 +208,15 @@ def _amount(option: str, value: str | int | None) -> int | None:
         raise InvalidRequest(f"{option}={value!r} is not an amount such as '512Mi' or '16Gi'") from None
 
 
-def _timeout(timeout: float | None) -> float | None:
-    if timeout is None:
+def _seconds(option: str, seconds: float | None) -> float | None:
+    if seconds is None:
         return None
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
-        raise TypeError(f"timeout={timeout!r} must be a number of seconds")
-    if not math.isfinite(timeout) or timeout < 1:
-        raise InvalidRequest(f"timeout={timeout!r} must be at least 1 second; None means no limit")
-    return float(timeout)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"{option}={seconds!r} must be a number of seconds")
+    if not math.isfinite(seconds) or seconds < 1:
+        none = "no limit" if option == "timeout" else f"{_CAPACITY_TIMEOUT:g} seconds"
+        raise InvalidRequest(f"{option}={seconds!r} must be at least 1 second; None means {none}")
+    return float(seconds)
 
 
 def _retries(option: str, retries: int) -> int:

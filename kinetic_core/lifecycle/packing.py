@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.output_places import asked_output_dir
 from kinetic_core.lifecycle.shipping import Recorder, Substitutes
-from kinetic_core.model.job import BucketMount, JobSpec
+from kinetic_core.model.job import BucketMount, Fallback, JobSpec
 from kinetic_core.packaging.callables import callable_name, source_file
 from kinetic_core.packaging.capture import capture
 from kinetic_core.packaging.payload import PackedFunction, pack_arguments, pack_function
@@ -57,6 +58,12 @@ class Packed:
     def function_name(self) -> str:
         return self.packed_function.name
 
+    @property
+    def dependencies(self) -> Mapping[str, Any] | list[Mapping[str, Any] | None] | None:
+        """What the job installs; of a job with several accelerators, for each."""
+        others = [fallback.dependencies for fallback in self.spec.fallbacks]
+        return [self.image.dependencies, *others] if others else self.image.dependencies
+
 
 def pack(
     function: Callable[..., Any],
@@ -82,6 +89,8 @@ def pack(
     settings = options.settings(settings or read_settings())
     name = backend_name(options.backend, options.accelerator.hosts, settings)
     backend = backend or open_backend(name, settings)
+    if backend.name == "local":
+        options = replace(options, fallbacks=())  # this machine has capacity for the first
     progress("packing")
     function = function.__func__ if isinstance(function, staticmethod) else function
     spec, notices = _checked_spec(function, options, settings, backend)
@@ -96,9 +105,10 @@ def pack(
         _note_data(args, kwargs, modules, substitutes, tolerant)
     substitutes.note(options.volumes.values())
     substitutes.check(settings.project)
-    image = find_image(
-        options, settings, backend, project, source, progress, dry=dry, patience=build_patience
+    find = partial(
+        find_image, settings=settings, backend=backend, project=project, script=source, progress=progress
     )
+    image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
     progress("uploading")
     tree = _stored_project(project, substitutes.paths(), backend, settings, progress)
     shop = _shop(backend, settings, progress)
@@ -111,7 +121,7 @@ def pack(
     return Packed(
         function,
         packed_function,
-        spec,
+        replace(spec, fallbacks=fallbacks),
         backend,
         settings,
         options,
@@ -139,6 +149,7 @@ def _checked_spec(
         namespace=settings.namespace,
         memory=options.memory,
         timeout=options.timeout,
+        capacity_timeout=options.capacity_timeout,
         retries=options.retries,
         infrastructure_retries=options.infrastructure_retries,
         pod=options.pod,
@@ -151,6 +162,20 @@ def _checked_spec(
     if asked is not None:
         backend.check_output_dir(asked)
     return spec, (*notices, *backend.check(spec))
+
+
+def _images(options: RunOptions, find: Callable[[RunOptions], Image]) -> tuple[Image, tuple[Fallback, ...]]:
+    """The image for the accelerator, and the fallbacks with theirs: one for all that need the same."""
+    found: dict[tuple[str, str], Image] = {}
+    for one in options.choices:
+        if (one.kind, one.architecture) not in found:
+            found[one.kind, one.architecture] = find(replace(options, accelerator=one))
+    images = [found[one.kind, one.architecture] for one in options.choices]
+    fallbacks = (
+        Fallback(one, image.uri, image.name, image.dependencies)
+        for one, image in zip(options.fallbacks, images[1:], strict=True)
+    )
+    return images[0], tuple(fallbacks)
 
 
 def _note_data(

@@ -40,6 +40,7 @@ POD_OPTIONS = (
     "cpu",
     "disk",
     "reservation",
+    "flex_start",
     "priority_class",
     "queue",
     "service_account",
@@ -75,8 +76,11 @@ def pod_options(given: Mapping[str, Any]) -> PodOptions:
             raise InvalidRequest(f"labels: {key!r} is one of ours; choose another")
     if "secrets" in options:
         options["secrets"] = {name: _secret(name, place) for name, place in options["secrets"].items()}
-    if not isinstance(options.get("run_as_root", False), bool):
-        raise TypeError(f"run_as_root={options['run_as_root']!r} must be True or False")
+    for name in ("run_as_root", "flex_start"):
+        if not isinstance(options.get(name, False), bool):
+            raise TypeError(f"{name}={options[name]!r} must be True or False")
+    if options.get("flex_start") and "reservation" in options:
+        raise InvalidRequest("flex_start=True and reservation= are two ways to get nodes; drop one of them")
     if "lease" in options:
         options["lease"] = _lease(options["lease"])
     if "security_context" in options:

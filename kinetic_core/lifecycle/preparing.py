@@ -102,7 +102,7 @@ def address(
         volumes=packed.volumes,
         output_dir=outputs,
         spec_digest=digest,
-        dependencies=packed.image.dependencies,
+        dependencies=packed.dependencies,
         secrets=spec.pod.managed_secrets,
     )
     reference = reference_of(packed, spec, name, digest, group)
@@ -182,4 +182,5 @@ def reference_of(
         store_uri=packed.backend.store.uri,
         spec_digest=digest,
         output_dir=spec.output_dir or "",
+        choices=",".join(map(str, packed.options.choices)) if spec.fallbacks else "",
     )

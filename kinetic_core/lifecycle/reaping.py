@@ -19,6 +19,7 @@ from kinetic_core.lifecycle import ending, observing
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.lifecycle.summaries import JobSummary, summaries
+from kinetic_core.lifecycle.whole_batches import end_parts, forget, is_stored
 from kinetic_core.model.states import JobStatus
 
 RETENTION = 30 * 86400.0
@@ -28,7 +29,7 @@ RETENTION = 30 * 86400.0
 @dataclass(frozen=True)
 class Orphan:
     """One of them. `stored` is False for a Job of the cluster of which the store knows nothing; `kept` is
-    True for one that ended well or badly, but long ago.
+    True for one that ended well or badly, but long ago. `is_batch`: it is a batch whose inputs share Jobs.
     """
 
     job_id: str
@@ -36,6 +37,7 @@ class Orphan:
     why: str
     stored: bool = True
     kept: bool = False
+    is_batch: bool = False
 
 
 def orphans(
@@ -53,6 +55,7 @@ def orphans(
         *_still_alive(known, cancelled),
         *_long_over(known, time.time() - retention),
         *_unknown(backend, namespace, {job.job_id for job in known}),
+        *_unknown_batches(backend, namespace, {job.job_id for job in known}),
     ]
 
 
@@ -61,6 +64,11 @@ def reap(backend: Backend, orphan: Orphan) -> None:
 
     Outputs stay in any case.
     """
+    if orphan.is_batch:
+        if backend.parts is not None:
+            end_parts(backend, orphan.namespace, backend.parts.parts(orphan.namespace, orphan.job_id))
+        forget(backend.store, orphan.job_id)
+        return
     if not orphan.stored:
         backend.delete(orphan.namespace, orphan.job_id)
         backend.remove(orphan.namespace, orphan.job_id)
@@ -78,7 +86,8 @@ def reap(backend: Backend, orphan: Orphan) -> None:
 def _never_created(known: list[JobSummary], before: float) -> Iterator[Orphan]:
     for job in known:
         if job.status is JobStatus.NOT_FOUND and not job.problem and _created(job) < before:
-            yield Orphan(job.job_id, job.namespace, "it was stored, and never created or removed by hand")
+            why = "it was stored, and never created or removed by hand"
+            yield Orphan(job.job_id, job.namespace, why, is_batch=job.inputs > 0)
 
 
 def _still_alive(known: list[JobSummary], cancelled: set[str]) -> Iterator[Orphan]:
@@ -91,7 +100,7 @@ def _long_over(known: list[JobSummary], before: float) -> Iterator[Orphan]:
     for job in known:
         if job.status in (JobStatus.SUCCEEDED, JobStatus.FAILED) and _created(job) < before:
             why = f"it has ended, and was submitted on {job.created_at[:10]}"
-            yield Orphan(job.job_id, job.namespace, why, kept=True)
+            yield Orphan(job.job_id, job.namespace, why, kept=True, is_batch=job.inputs > 0)
 
 
 def _unknown(backend: Backend, namespace: str, known: set[str]) -> Iterator[Orphan]:
@@ -102,6 +111,15 @@ def _unknown(backend: Backend, namespace: str, known: set[str]) -> Iterator[Orph
         if backend.store.find(wire.handle_object(job_id)) is None:
             state = verdict(job, pods).status.value
             yield Orphan(job_id, namespace, f"its stored objects are gone; it is {state}", stored=False)
+
+
+def _unknown_batches(backend: Backend, namespace: str, known: set[str]) -> Iterator[Orphan]:
+    """Batches of which the store has forgotten the inputs."""
+    found = backend.parts.all(namespace) if backend.parts is not None else {}
+    for group_id, parts in found.items():
+        forgotten = group_id not in known and _store_of(parts[0]) == backend.store.uri
+        if forgotten and not is_stored(backend.store, group_id):
+            yield Orphan(group_id, namespace, "its stored objects are gone", stored=False, is_batch=True)
 
 
 def _store_of(job: Mapping[str, Any]) -> str:

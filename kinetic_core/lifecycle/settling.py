@@ -17,6 +17,7 @@ from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.logs import last_lines
+from kinetic_core.lifecycle.moving_on import moved_on
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
 from kinetic_core.storage.protocol import ObjectStore
@@ -31,6 +32,7 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
     if observation.reason == UNSCHEDULABLE and (text := backend.never_runs(found)):
         failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, text, "scheduling")
         observation = replace(observation, message=text, failure=failure)
+    observation = moved_on(backend, reference, found, observation)
     if observation.failure is not None and not observation.is_terminal:
         return _give_up(backend, reference, found, observation)
     given_up = CANCELLED in (found[0]["metadata"].get("annotations") or {})

@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import runner_archive
-from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.manifest import Delivery
 from kinetic_core.errors import ClusterError, JobConflict, ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import index_object
+from kinetic_core.lifecycle.moving_on import passed_over
 from kinetic_core.lifecycle.observing import find
 from kinetic_core.lifecycle.preparing import Call, Prepared, prepare
 from kinetic_core.lifecycle.summaries import index_metadata
@@ -59,7 +61,8 @@ def submit(
             around,
             origin,
         )
-        backend.create(job_manifest(prepared.spec, reference, delivery))
+        reached = 0 if prepared.is_new else len(passed_over(store, reference))
+        backend.create(first_manifest(prepared.spec, reference, delivery, reached))
     except BaseException:
         if is_absent(backend, reference):
             for name in made:

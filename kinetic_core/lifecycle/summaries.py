@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import KineticError, OtherCluster
 from kinetic_core.lifecycle import observing
 from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.whole_batches import INPUTS, ended_of, indexed_id, progress
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
 from kinetic_core.storage.protocol import ObjectStore
@@ -29,7 +31,11 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class JobSummary:
-    """One job of a list. `reason` is empty for a job that has ended; `problem` says why little is known."""
+    """One job of a list. `reason` is empty for a job that has ended; `problem` says why little is known.
+
+    Or one batch whose inputs share Jobs: `job_id` is the batch's; of its `inputs` so many have ended. All
+    three are 0 for a job.
+    """
 
     job_id: str
     backend: str
@@ -43,11 +49,15 @@ class JobSummary:
     problem: str = ""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Who asked for it: of Airflow's tasks `dag_id`, `run_id`, `task_id`, `map_index` and `deployment`."""
+    inputs: int = 0
+    succeeded: int = 0
+    failed: int = 0
 
 
 def index_metadata(reference: JobReference, origin: str = "") -> dict[str, str]:
     """What an index entry says of its job."""
     facts = {name: str(getattr(reference, name) or "")[:_LONGEST] for name in _FACTS}
+    facts["accelerator"] = reference.hardware[:_LONGEST]
     told = {_ORIGIN: origin} if origin else {}
     return {**facts, _CLUSTER: "/".join(reference.cluster or ()), **told}
 
@@ -63,15 +73,17 @@ def summaries(backend: Backend, namespace: str | None = None, limit: int | None 
         return []
     ended = _ended(backend.store)
     alive: dict[str, JobObservation] = {}
-    for each in {job.namespace for job in found if job.namespace}:
+    for each in {job.namespace for job in found if job.namespace and not job.inputs}:
         alive |= {job_id: verdict(*objects) for job_id, objects in backend.all(each).items()}
-    return [_with_state(job, ended, alive) for job in found]
+    batches = [job for job in found if job.inputs]
+    whole = {job.job_id: job for job in _with_progress(backend, batches, ended)} if batches else {}
+    return [whole.get(job.job_id) or _with_state(job, ended, alive) for job in found]
 
 
 def _indexed(backend: Backend) -> Iterator[JobSummary]:
     here = "/".join(backend.cluster or ()) if backend.name != "local" else ""
     for info in backend.store.list("index/"):
-        job_id = info.name.partition("/")[2].partition("-")[2]
+        job_id = indexed_id(info.name)
         if "func_name" in info.metadata:
             if info.metadata.get(_CLUSTER) in ("", here) or not here:
                 yield _summary(job_id, backend, info.metadata)
@@ -102,6 +114,7 @@ def _summary(job_id: str, backend: Backend, facts: Mapping[str, str]) -> JobSumm
         created_at=facts.get("created_at", ""),
         group_id=facts.get("group_id", ""),
         origin=_origin(facts.get(_ORIGIN, "")),
+        inputs=int(facts.get(INPUTS, 0)),
     )
 
 
@@ -128,6 +141,22 @@ def _stored_state(store: ObjectStore, name: str) -> str:
         return str(wire.decode_frame(store.read(name))[0].get("state"))
     except (KineticError, wire.FrameError):
         return "failed"  # as `settling.look` has it: what cannot be read is no value
+
+
+def _with_progress(
+    backend: Backend, batches: Sequence[JobSummary], ended: Mapping[str, str]
+) -> Iterator[JobSummary]:
+    """Batches with how far they are: a request for each namespace, and what outcomes tell already."""
+    counts = ended_of(ended)
+    parts: dict[str, Sequence[Mapping[str, Any]]] = {}
+    if backend.parts is not None:
+        for namespace in {job.namespace for job in batches}:
+            parts |= backend.parts.all(namespace)
+    for job in batches:
+        seen = progress(job.inputs, counts.get(job.job_id, {}), parts.get(job.job_id, ()))
+        yield replace(
+            job, status=seen.status, reason=seen.reason, succeeded=seen.succeeded, failed=seen.failed
+        )
 
 
 def _with_state(job: JobSummary, ended: Mapping[str, str], alive: Mapping[str, JobObservation]) -> JobSummary:

@@ -23,12 +23,14 @@ class PodOptions:
     has, and for the disk that what ships needs.
     `secrets` maps a variable's name to `secret/key`, or to `projects/P/secrets/S/versions/V`. `queue` is a
     Kueue LocalQueue, `cache_volume` a PersistentVolumeClaim where jobs keep what others can use too.
+    `flex_start` asks for nodes of GKE's flex-start provisioning.
     `lease` is in seconds: see the runner's lease.py. `security_context` are fields of the container's.
     """
 
     cpu: float | None = None
     disk: int | None = None
     reservation: str | None = None
+    flex_start: bool = False
     priority_class: str | None = None
     queue: str | None = None
     service_account: str | None = None
@@ -62,6 +64,19 @@ class BucketMount:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """Hardware for a job that finds no capacity for what it asked for first, and the image for it.
+
+    `image_name` says what is in the image, whoever built it; `dependencies` is what the job installs there.
+    """
+
+    accelerator: Accelerator
+    image_uri: str
+    image_name: str
+    dependencies: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One call, resolved and validated: everything a manifest is made from except what ships.
 
@@ -70,7 +85,8 @@ class JobSpec:
     `environment` is applied before the user's code is unpickled. `mounts` are the absolute paths at which
     the job finds its volumes; those that are also in `buckets` are mounted from one. `shipped` are the bytes
     of project, data and arguments. `debug_wait` is how many seconds the function waits for a debugger; None
-    for a job that is not debugged.
+    for a job that is not debugged. `capacity_timeout` is how many seconds the job waits for each accelerator
+    that has another after it.
     """
 
     function_name: str
@@ -92,13 +108,16 @@ class JobSpec:
     group_index: int | None = None
     shipped: int = 0
     debug_wait: float | None = None
+    fallbacks: tuple[Fallback, ...] = ()
+    capacity_timeout: float = 600.0
 
 
 @dataclass(frozen=True)
 class JobReference:
     """The JSON-safe identity of a job: with it any process on any machine can observe and collect it.
 
-    `zone` and `cluster_name` are empty for a cluster that is not known by the GKE API's names.
+    `zone` and `cluster_name` are empty for a cluster that is not known by the GKE API's names. `choices` are
+    all accelerators of a job that has several, `accelerator` first, with commas between.
     """
 
     job_id: str
@@ -121,7 +140,13 @@ class JobReference:
     store_uri: str = ""
     spec_digest: str = ""
     output_dir: str = ""
+    choices: str = ""
     protocol: int = PROTOCOL
+
+    @property
+    def hardware(self) -> str:
+        """The accelerators that were asked for."""
+        return self.choices or self.accelerator
 
     @property
     def cluster(self) -> ClusterName | None:
@@ -154,7 +179,8 @@ class JobObservation:
     """What is known of a job now. Times are Unix seconds; absent facts are None.
 
     `reason` is one CamelCase word a program can compare (as Kubernetes writes them: `Unschedulable`,
-    `WaitingForSlot`, `DeadlineExceeded`); `message` is the sentence for people.
+    `WaitingForSlot`, `DeadlineExceeded`); `message` is the sentence for people. `moves_on_at` is when a job
+    that waits for capacity goes to its next accelerator.
     """
 
     status: JobStatus
@@ -165,6 +191,7 @@ class JobObservation:
     started_at: float | None = None
     finished_at: float | None = None
     failure: Failure | None = None
+    moves_on_at: float | None = None
 
     @property
     def is_terminal(self) -> bool:

@@ -64,12 +64,13 @@ def payload_frame(
     volumes: Sequence[Mapping[str, Any]],
     output_dir: str,
     spec_digest: str,
-    dependencies: Mapping[str, Any] | None = None,
+    dependencies: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> bytes:
     """The bytes of `jobs/{id}/payload.pkl`; its header is read before anything in it is unpickled.
 
     A batch's has no arguments: `inputs` says where they are, and `output_dir` lacks the input's number.
+    `dependencies` of a job with several accelerators are a list, one entry for each.
     """
     project = function.project
     header: dict[str, object] = {

@@ -16,6 +16,7 @@ from kinetic_core.testing.pod_behaviour import (
     stays_pending,
     succeeds,
 )
+from kinetic_core.testing.queues import make_queue
 
 __all__ = [
     "FakeCluster",
@@ -30,6 +31,7 @@ __all__ = [
     "exits",
     "is_evicted",
     "is_preempted",
+    "make_queue",
     "runs_out_of_memory",
     "runs_until_stopped",
     "stays_pending",

@@ -64,6 +64,9 @@ def test_a_fan_out_over_pods(cases: Any) -> None:
     assert [number for number, _ in values] == [1, 2, 3]
     assert all(node.startswith("kinetic-job-") for _, node in values)
     assert cases.value("on_cluster", "count_nodes") == 3
+    assert cases.value("on_cluster", "whatever_is_free") == "cpu"
+    moved = cases.log("on_cluster", "whatever_is_free")
+    assert moved.index("Pausing task as DEFERRED") < moved.index("; trying cpu")
     for number, instance in enumerate(cases.instances("on_cluster", "where"), start=1):
         assert cases.api.log(instance).count(f"line {number} of the pod") == 1
 

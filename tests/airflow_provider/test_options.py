@@ -41,6 +41,7 @@ def test_job_retries_are_attempts_inside_the_job() -> None:
     [
         {"accelerator": "{{ params.accelerator }}"},
         {"accelerator": XComArg()},
+        {"accelerator": ["{{ params.accelerator }}", "gpu-l4"], "capacity_timeout": 60},
         {"memory": "{{ params.gigabytes }}Gi"},
         {"capture_env_vars": ["{{ params.name }}"]},
     ],
@@ -53,6 +54,7 @@ def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> N
     ("options", "named"),
     [
         ({"accelerator": "tpu-v9-8"}, "tpu-v9-8"),
+        ({"accelerator": ["gpu-l4", "tpu-v9-8"]}, "tpu-v9-8"),
         ({"backend": "elsewhere"}, "backend"),
         ({"memory": "lots"}, "memory"),
         ({"timeout": -1}, "timeout"),

@@ -9,7 +9,7 @@ import pytest
 from kinetic_core.cluster.capacity import Supply
 from kinetic_core.model.accelerators import parse_accelerator
 
-V5E_POOL = {
+V5E_POOL: dict[str, Any] = {
     "name": "v5e",
     "config": {"machineType": "ct5lp-hightpu-4t"},
     "placementPolicy": {"tpuTopology": "2x2"},
@@ -76,6 +76,13 @@ def test_nothing_is_impossible_where_pools_are_unknown_or_made_on_demand() -> No
 
 def test_a_label_that_no_pool_decides_may_come_from_elsewhere() -> None:
     assert Supply(nodes=[], pools=[V5E_POOL]).refusal(pod("tpu-v5e-4", rack="7")) is None
+
+
+def test_flex_start_takes_a_pool_of_its_own() -> None:
+    wanted = pod("tpu-v5e-4", **{"cloud.google.com/gke-flex-start": "true"})
+    flex = {**V5E_POOL, "name": "flex", "config": {**V5E_POOL["config"], "flexStart": True}}
+    assert "gke-flex-start=true" in str(Supply(nodes=[], pools=[V5E_POOL]).refusal(wanted))
+    assert Supply(nodes=[], pools=[V5E_POOL, flex]).refusal(wanted) is None
 
 
 def test_a_node_that_is_there_counts_if_it_would_take_the_pod() -> None:

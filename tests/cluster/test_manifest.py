@@ -167,6 +167,16 @@ def test_what_is_asked_for_the_pod() -> None:
     assert secret["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
 
 
+@pytest.mark.parametrize("queue", [None, "research"])
+def test_flex_start_asks_for_its_nodes(queue: str | None) -> None:
+    pod = manifest("gpu-l4-1", pod=PodOptions(flex_start=True, queue=queue))["spec"]["template"]["spec"]
+    label = "cloud.google.com/gke-flex-start"
+    assert pod["nodeSelector"][label] == "true"
+    tolerated = {each["key"] for each in pod["tolerations"]}
+    assert label in tolerated
+    assert ("cloud.google.com/gke-queued" in tolerated) == (queue is not None)
+
+
 def test_secrets_of_the_namespace_are_the_kubelets_those_of_secret_manager_the_runners() -> None:
     places = {"A": "tokens/hf", "B": "projects/p/secrets/hf/versions/1"}
     env = {one["name"]: one for one in container(manifest(pod=PodOptions(secrets=places)))["env"]}

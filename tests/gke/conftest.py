@@ -16,6 +16,7 @@ import pytest
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.cluster.credentials import credentials
+from kinetic_core.testing import make_queue
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
@@ -53,6 +54,8 @@ def namespace(api: ClusterApi) -> Iterator[str]:
     name = f"kinetic-test-{secrets.token_hex(4)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("Namespace", "", {"metadata": {"name": name, "labels": labels}})
+    for queue in ("research", "nobody", "nobody-starts-it"):
+        make_queue(api, name, queue)
     yield name
     api.delete("Namespace", "", name)
 

@@ -11,9 +11,11 @@ import pytest
 
 import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import GROUP_ID
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.ending import index_object
+from kinetic_core.lifecycle.whole_batches import forget
 from tests.conftest import Kinetic
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
@@ -105,6 +107,27 @@ def test_wrong_settings_are_user_errors_and_a_silent_cloud_is_not(
     told = kinetic("jobs", "list")
     assert (told.code, "'no-such-bucket' does not exist" in told.err) == (2, True)
     handle.cancel()
+
+
+def test_a_batch_is_one_line_and_one_thing_to_reap(kinetic: Kinetic, api: ClusterApi, namespace: str) -> None:
+    batch, kept = never.run_async_map(range(500)), never.run_async_map([1, 2])
+    listed = {one["job_id"]: one for one in kinetic("jobs", "list", "--json").json["jobs"]}
+    assert not [job_id for job_id in listed if job_id.startswith(f"{batch.group_id}-")]
+    assert (listed[batch.group_id]["status"], listed[batch.group_id]["inputs"]) == ("PENDING", 500)
+    assert "0 of 500 succeeded" in kinetic("jobs", "list").out
+    handles = [handle.job_id for handle in kinetic_core.list_jobs() if handle.group_id == batch.group_id]
+    assert handles == [f"{batch.group_id}-{index}" for index in range(500)]
+    forget(open_backend("gke", read_settings()).store, batch.group_id)
+    told = kinetic("reap").out
+    assert batch.group_id in told
+    assert kept.group_id not in told
+    assert kinetic("reap", "--apply").code == 0
+    query = {"labelSelector": GROUP_ID}
+    (job,) = api.list("Job", namespace, query)["items"]
+    assert job["metadata"]["labels"][GROUP_ID] == kept.group_id
+    kept.cancel()
+    kept.cleanup()
+    assert kinetic("reap").out == "nothing to remove\n"
 
 
 def test_reap_removes_jobs_of_which_the_store_knows_nothing(

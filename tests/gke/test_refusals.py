@@ -19,6 +19,7 @@ from kinetic_core.errors import (
     ConfigurationError,
     StoreError,
 )
+from tests.conftest import Kinetic, wait_for
 from tests.gke.jobs import greet, running, sleep
 
 pytestmark = pytest.mark.usefixtures("gke")
@@ -77,11 +78,16 @@ def test_a_missing_namespace_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.alone
 def test_the_documented_role_is_enough(
-    api: ClusterApi, namespace: str, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    api: ClusterApi,
+    namespace: str,
+    gke: dict[str, str],
+    kinetic: Kinetic,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guide = Path(__file__).parents[2] / "docs" / "guides" / "clusters.md"
-    (role,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
-    api.create("Role", namespace, yaml.safe_load(role))
+    (text,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
+    role = yaml.safe_load(text)
+    api.create("Role", namespace, role)
     binding = {
         "metadata": {"name": "kinetic-user"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kinetic-user"},
@@ -97,5 +103,10 @@ def test_the_documented_role_is_enough(
         assert handle.logs() is not None
         handle.cancel()
         handle.cleanup()
+        assert f"all that jobs need in {namespace}" in kinetic("doctor").out
+        (pods,) = (rule for rule in role["rules"] if rule["resources"] == ["pods"])
+        pods["verbs"].remove("delete")
+        api.patch("Role", namespace, "kinetic-user", {"rules": role["rules"]})
+        wait_for(lambda: "so that less is told or done: delete pods" in kinetic("doctor").out)
     finally:
         api.delete("RoleBinding", namespace, "kinetic-user")

@@ -76,6 +76,12 @@ def test_waiting_for_the_other_hosts_of_a_slice_is_told_apart() -> None:
     assert named[-5:] == [("start", 2), ("hosts", 88), ("start", 1), ("function", 10), ("result", 1)]
 
 
+def test_the_time_before_the_accelerator_it_got_is_told_apart() -> None:
+    found = list(phases(1000.0, {}, [pod(0, 1602, 1603, 1610, None)], [], {}, 1700.0, 1601.0))
+    named = [(phase.name, phase.seconds) for phase in found]
+    assert named[:3] == [("capacity", 601), ("queue", 1), ("scheduling", 1)]
+
+
 def test_a_job_that_waits_is_explained_until_now() -> None:
     waiting = {"metadata": {"creationTimestamp": stamp(1002)}, "status": {}}
     found = list(phases(1000.0, {}, [waiting], [], {}, 1062.0))

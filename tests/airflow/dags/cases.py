@@ -166,6 +166,11 @@ def on_cluster():
     def count_nodes(names: list[Any]) -> int:
         return len(names)
 
+    @task.kinetic(accelerator=["tpu-v6e-8", "cpu"], capacity_timeout=5, backend="gke")
+    def whatever_is_free() -> str:
+        return describe()
+
+    whatever_is_free()
     count_nodes(where.expand(number=[1, 2, 3]))
 
 

@@ -1,0 +1,110 @@
+"""Jobs with several accelerators: one Kubernetes Job at a time, which carries those that may follow it.
+
+What follows is kept in the cluster, where only those who may create Jobs can write: an observer that moves a
+job on creates what it finds there (ADR 0033).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kinetic_core.cluster.manifest import Delivery, job_manifest
+from kinetic_core.cluster.names import CAPACITY_TIMEOUT, CHOICE, CHOICE_SUFFIX, CONTAINER, LATER_CHOICES
+from kinetic_core.model.job import JobReference, JobSpec
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of its accelerators a job waits for, or runs on. `later` are the Jobs for those after it."""
+
+    number: int
+    accelerator: str
+    capacity_timeout: float
+    later: tuple[dict[str, Any], ...]
+
+
+def first_manifest(
+    spec: JobSpec, reference: JobReference, delivery: Delivery, number: int = 0
+) -> dict[str, Any]:
+    """The Job to create: the one for the accelerator, or for fallback `number` if that has been reached."""
+    if not spec.fallbacks:
+        return job_manifest(spec, reference, delivery)
+    every = [_manifest(spec, reference, delivery, each) for each in range(len(spec.fallbacks) + 1)]
+    return carrying(every[number], every[number + 1 :])
+
+
+def carrying(manifest: Object, later: Sequence[Object]) -> dict[str, Any]:
+    """The Job, with those that may follow it in an annotation. They are alike, and so take little room."""
+    packed = base64.b64encode(zlib.compress(json.dumps(list(later)).encode(), 9)).decode()
+    about = manifest["metadata"]
+    annotations = {**about["annotations"], LATER_CHOICES: packed}
+    return {**manifest, "metadata": {**about, "annotations": annotations}}
+
+
+def choice_of(job: Object) -> Choice | None:
+    """What a Job says of it; None for the Job of a job with one accelerator."""
+    about = job["metadata"]
+    annotations = about.get("annotations") or {}
+    if LATER_CHOICES not in annotations:
+        return None
+    later = json.loads(zlib.decompress(base64.b64decode(annotations[LATER_CHOICES])))
+    return Choice(
+        choice_number(job),
+        accelerator_of(job),
+        float(annotations[CAPACITY_TIMEOUT]),
+        tuple(later),
+    )
+
+
+def choice_number(job: Object) -> int:
+    """Which of its accelerators a Job is for; 0 where there is one."""
+    return int((job["metadata"].get("labels") or {}).get(CHOICE) or 0)
+
+
+def accelerator_of(job: Object) -> str:
+    """The accelerator that a Job's pods are for, by its name."""
+    containers = job["spec"]["template"]["spec"]["containers"]
+    environment = next(each["env"] for each in containers if each["name"] == CONTAINER)
+    return next(str(each["value"]) for each in environment if each["name"] == "KINETIC_ACCELERATOR")
+
+
+def current(
+    jobs: Sequence[dict[str, Any]], pods: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """Of a job's Jobs the one that counts, and its pods; None if there is none.
+
+    There are two for the moment in which a job moves on.
+    """
+    if not jobs:
+        return None
+    job = max(jobs, key=choice_number)
+    if CHOICE not in (job["metadata"].get("labels") or {}):
+        return job, list(pods)
+    uid = job["metadata"].get("uid")
+    return job, [pod for pod in pods if any(owner["uid"] == uid for owner in _owners(pod))]
+
+
+def _owners(pod: Object) -> Sequence[Object]:
+    return pod["metadata"].get("ownerReferences") or ()
+
+
+def _manifest(spec: JobSpec, reference: JobReference, delivery: Delivery, number: int) -> dict[str, Any]:
+    if number:
+        fallback = spec.fallbacks[number - 1]
+        spec = replace(spec, accelerator=fallback.accelerator)
+        name = reference.k8s_name + CHOICE_SUFFIX.format(number)
+        reference = replace(reference, k8s_name=name, image_uri=fallback.image_uri)
+    manifest = job_manifest(spec, reference, delivery)
+    about = manifest["metadata"]
+    about["labels"] = {**about["labels"], CHOICE: str(number)}
+    about["annotations"] = {**about["annotations"], CAPACITY_TIMEOUT: f"{spec.capacity_timeout:g}"}
+    container = manifest["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [*container["env"], {"name": "KINETIC_CHOICE", "value": str(number)}]
+    return manifest

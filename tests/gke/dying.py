@@ -1,0 +1,84 @@
+"""A call with several accelerators, and processes that make it and die at one of their requests."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from kinetic_core.lifecycle.handle import JobHandle
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call, prepare, submit
+
+CHOICES = ["tpu-v6e-8", "cpu"]
+"""Of which the test cluster has no node, and many."""
+_JOBS = r"POST /apis/batch/v1/namespaces/[^/]+/jobs"
+_CANCELLED = r"GET .*%2Fcancelled\?.*"
+POINTS = [
+    (r"GET .*%2Fhandle.json\?.*", 1, "before"),  # the payload is stored
+    (r"GET .*%2Frunners%2F.*", 1, "before"),  # and the handle
+    (_JOBS, 1, "before"),
+    (_JOBS, 1, "after"),
+    (_CANCELLED, 1, "after"),  # it will move on now
+    (_JOBS, 2, "before"),  # the first choice is passed over
+    (_JOBS, 2, "after"),  # there are two Jobs
+    (r"DELETE .*", 1, "before"),
+    (r"DELETE .*", 1, "after"),
+]
+"""Which request, the how many-th of its kind, and on which side of it a process dies."""
+
+
+def leave_a_trace(name: str) -> str:
+    """Each run leaves an object of its own among the job's outputs."""
+    bucket, _, prefix = os.environ["KINETIC_OUTPUT_DIR"].removeprefix("gs://").partition("/")
+    query = urllib.parse.urlencode({"uploadType": "media", "name": f"{prefix}/{os.urandom(8).hex()}"})
+    address = f"{os.environ['STORAGE_EMULATOR_HOST']}/upload/storage/v1/b/{bucket}/o?{query}"
+    urllib.request.urlopen(address, name.encode()).close()
+    return name
+
+
+def job_id(first: str, point: int) -> str:
+    return f"{first[:-2]}{point:02d}"
+
+
+def start(identity: str) -> JobHandle:
+    """Make the call, under that id."""
+    options = RunOptions.checked(CHOICES, capacity_timeout=1)
+    return JobHandle.of(submit(prepare(Call(leave_a_trace, ("once",)), options, job_id=identity)))
+
+
+def main(first: str) -> None:
+    """A process for each point, which ends there as by SIGKILL; its job id is `first` with the point's number
+    in the last two digits. Fails if one got to its job's end.
+    """
+    children = []
+    for number in range(len(POINTS)):
+        child = os.fork()
+        if child == 0:
+            _die_at(*POINTS[number])
+            start(job_id(first, number)).result(timeout=60, stream_logs=False, cleanup=False)
+            os._exit(0)
+        children.append(child)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if set(ends) != {9}:
+        raise SystemExit(f"not all died: {ends}")
+
+
+def _die_at(pattern: str, nth: int, side: str) -> None:
+    import urllib3
+
+    send: Any = urllib3.HTTPConnectionPool.urlopen
+    left = [nth]
+
+    def sending(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        left[0] -= re.fullmatch(pattern, f"{method} {url}") is not None
+        if left[0] == 0 and side == "before":
+            os._exit(9)
+        answer = send(self, method, url, *args, **kwargs)
+        if left[0] == 0:
+            os._exit(9)
+        return answer
+
+    urllib3.HTTPConnectionPool.urlopen = sending  # type: ignore[method-assign]

@@ -1,0 +1,137 @@
+"""Jobs with several accelerators on the real thing: where they run, and that they run once."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.choices import accelerator_of
+from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.errors import JobCancelled
+from kinetic_core.lifecycle.moving_on import MOVED_ON, accelerator_now, passed_over
+from kinetic_core.lifecycle.observing import watch
+from kinetic_core.model.job import JobObservation
+from kinetic_core.storage.gcs import GcsObjectStore
+from tests.conftest import wait_for
+from tests.gke import dying
+from tests.gke.jobs import greet, sleep
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+NOWHERE = "tpu-v6e-8"
+"""No node of the test cluster is one."""
+
+
+def accelerators(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[str]:
+    """What there are Jobs for."""
+    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
+    return [accelerator_of(job) for job in api.list("Job", handle.namespace, query)["items"]]
+
+
+def runs(handle: kinetic_core.JobHandle) -> int:
+    """How often a function that leaves traces has run."""
+    store = GcsObjectStore.at(handle.store_uri.removeprefix("gs://"))
+    return sum(1 for _ in store.list(f"outputs/{handle.job_id}/"))
+
+
+def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, location: str) -> None:
+    run = kinetic_core.run(accelerator=[NOWHERE, "cpu"], capacity_timeout=2, timeout=600)
+    handle = run(sleep.__wrapped__).run_async(1)
+    seen: list[JobObservation] = []
+    subscription = watch(handle, seen.append)
+    try:
+        assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "awake"
+    finally:
+        subscription.close()
+    reasons = [each.reason for each in seen]
+    assert reasons.index("Unschedulable") < reasons.index(MOVED_ON) < reasons.index("Running")
+    running = next(each for each in seen if each.status is JobStatus.RUNNING)
+    assert running.message.endswith("on cpu")
+    store = GcsObjectStore.at(location)
+    (passed,) = passed_over(store, handle)
+    assert "available" in passed.why
+    assert (accelerator_now(store, handle), accelerators(api, handle)) == ("cpu", ["cpu"])
+    told = handle.explain()
+    assert told.phases[0].name == "capacity"
+    assert 1 <= told.phases[0].seconds < 20
+    assert f"no capacity for {NOWHERE}" in str(told)
+    handle.cleanup()
+    assert accelerators(api, handle) == []
+
+
+def test_a_caller_killed_at_any_request_is_followed_by_the_same_call() -> None:
+    first = f"job-{secrets.token_hex(8)}"
+    program = f"from tests.gke.dying import main; main({first!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=120)
+    handles = [dying.start(dying.job_id(first, number)) for number in range(len(dying.POINTS))]
+    subscriptions = [watch(handle, lambda _: None) for handle in handles]  # all move on at once
+    for handle in handles:
+        assert handle.result(timeout=90, stream_logs=False, cleanup=False) == "once"
+    assert [runs(handle) for handle in handles] == [1] * len(handles)
+    for subscription, handle in zip(subscriptions, handles, strict=True):
+        subscription.close()
+        handle.cleanup()
+
+
+@pytest.fixture
+def late_node(api: ClusterApi) -> Iterator[tuple[str, str, str]]:
+    """A label that node-0 has from the start, and the node with GPUs, which has not got it yet."""
+    label, others = f"kinetic-test/{secrets.token_hex(4)}", ("node-0", "node-1")
+    if any(api.get("Node", "", name) is None for name in others):
+        pytest.skip("the test cluster has other nodes")
+    api.patch("Node", "", "node-0", {"metadata": {"labels": {label: "yes"}}})
+    yield (label, *others)
+    for name in others:
+        api.patch("Node", "", name, {"metadata": {"labels": {label: None}}})
+
+
+def test_capacity_that_comes_at_the_very_moment(api: ClusterApi, late_node: tuple[str, str, str]) -> None:
+    label, _, gpus = late_node
+    run = kinetic_core.run(
+        accelerator=["gpu-l4-1:spot", "cpu"], capacity_timeout=4, node_selector={label: "yes"}
+    )
+    function = run(dying.leave_a_trace)
+    handles = []
+    begun = time.monotonic()
+    for _ in range(6):  # the last has waited for half of its time when the first moves on
+        handles.append(function.run_async("once"))
+        time.sleep(0.4)
+    others = [threading.Thread(target=handle.result, args=(60, False)) for handle in handles]
+    for other in others:
+        other.start()
+    wait_for(lambda: time.monotonic() - begun > 4.6)
+    api.patch("Node", "", gpus, {"metadata": {"labels": {label: "yes"}}})
+    for other, handle in zip(others, handles, strict=True):
+        assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "once"
+        other.join()
+    assert [runs(handle) for handle in handles] == [1] * len(handles)
+
+
+def test_cancelled_while_it_waits_for_the_second(api: ClusterApi) -> None:
+    run = kinetic_core.run(accelerator=[NOWHERE, "gpu-h100", "cpu"], capacity_timeout=2)
+    handle = run(greet.__wrapped__).run_async("nobody")
+    wait_for(lambda: handle.observe() and accelerators(api, handle) == ["gpu-h100-1"], 30)
+    handle.cancel()
+    assert handle.status() is JobStatus.FAILED
+    with pytest.raises(JobCancelled):
+        handle.result(stream_logs=False)
+    assert accelerators(api, handle) == ["gpu-h100-1"]
+    handle.cleanup()
+
+
+def test_a_queue_that_is_not_there_is_refused_before_anything_is_stored(location: str) -> None:
+    store = GcsObjectStore.at(location)
+    before = sum(1 for _ in store.list("jobs/"))
+    with pytest.raises(kinetic_core.errors.ConfigurationError, match="no LocalQueue"):
+        kinetic_core.run(accelerator="cpu", queue="typo")(greet.__wrapped__).run_async("x")
+    assert sum(1 for _ in store.list("jobs/")) == before
