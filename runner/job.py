@@ -18,7 +18,7 @@ class Job:
     """One attempt of one job, as its container sees it.
 
     Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
-    inputs share a Job, it is input number `index` of `group_id`.
+    inputs share a Job, it is input number `index` of `group_id`. `set_name` is the LeaderWorkerSet it is in.
     """
 
     store_uri: str
@@ -43,6 +43,12 @@ class Job:
     index: int | None = None
     fail_fast: bool = False
     timeout: float | None = None
+    set_name: str | None = None
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether its hosts, one or more, agree in the store on when they begin and how they end."""
+        return self.hosts > 1 or self.set_name is not None
 
     @property
     def attempt(self) -> int:
@@ -96,6 +102,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             index=index,
             fail_fast=environ.get("KINETIC_FAIL_FAST") == "true",
             timeout=float(environ["KINETIC_TIMEOUT"]) if "KINETIC_TIMEOUT" in environ else None,
+            set_name=environ.get("KINETIC_SET"),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

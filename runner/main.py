@@ -45,7 +45,24 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         return wire.EXIT_NEVER_RETRY
     signals = Signals(job.grace + _LEAVING_SECONDS)
     try:
+        code = _attempt(job, store, opener, signals, started)
+    finally:
+        signals.release()
+    if job.set_name is None:
+        return code
+    from .pod_set import leave
+
+    return leave(job, code, bool(signals.told))
+
+
+def _attempt(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+    """One attempt; the container's exit code."""
+    try:
+        if job.set_name is not None:
+            return _in_set(job, store, opener, signals, started)
         refused = _refusal(job, store, started)
+        if refused is None:
+            refused = _claim(job, store)
         if refused is not None:
             return refused
         if job.hosts > 1:
@@ -59,16 +76,32 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
-        return wire.EXIT_NEVER_RETRY if job.is_last_restart else wire.EXIT_UNPUBLISHED
-    finally:
-        signals.release()
+        is_last = job.set_name is None and job.is_last_restart  # of a set, the next start counts them
+        return wire.EXIT_NEVER_RETRY if is_last else wire.EXIT_UNPUBLISHED
+
+
+def _in_set(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+    """The same in a pod of a LeaderWorkerSet, which Kubernetes makes again and again, and does not count."""
+    from .pod_set import after_death, numbered
+
+    job, has_run = numbered(job, store)
+    refused = _refusal(job, store, started)
+    if refused is not None:
+        return refused
+    if has_run:
+        return after_death(job, store)
+    if job.attempt > job.retries + job.infrastructure_retries:
+        return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
+    return run_together(
+        job, store, opener(job.store_uri), partial(_run, job, store, signals), signals, started
+    )
 
 
 def _refusal(job: Job, store: Store, started: float) -> int | None:
-    """Claim the attempt; an exit code if it is not ours to run."""
+    """An exit code if the attempt is not to be run."""
     committed = _committed(job, store)
     if committed is not None:
-        if job.hosts > 1:
+        if job.is_gang:
             Gang(job, store).close()  # whoever committed it may have died before telling the others
         return committed
     if job.group_id is not None:
@@ -80,6 +113,11 @@ def _refusal(job: Job, store: Store, started: float) -> int | None:
     elif exists(store, wire.cancel_object(job.job_id)):
         sys.stderr.write("kinetic: cancelled before it started\n")
         return wire.EXIT_NEVER_RETRY
+    return None
+
+
+def _claim(job: Job, store: Store) -> int | None:
+    """Claim the attempt; an exit code if another pod has."""
     claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
     if store.create(wire.claim_object(job.job_id, job.attempt, job.host), claim):
         return None
