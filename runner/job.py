@@ -44,6 +44,7 @@ class Job:
     fail_fast: bool = False
     timeout: float | None = None
     set_name: str | None = None
+    hang_after: float | None = None
 
     @property
     def is_gang(self) -> bool:
@@ -103,6 +104,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             fail_fast=environ.get("KINETIC_FAIL_FAST") == "true",
             timeout=float(environ["KINETIC_TIMEOUT"]) if "KINETIC_TIMEOUT" in environ else None,
             set_name=environ.get("KINETIC_SET"),
+            hang_after=float(environ["KINETIC_HANG_SECONDS"]) if "KINETIC_HANG_SECONDS" in environ else None,
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

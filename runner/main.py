@@ -26,6 +26,7 @@ from .together import OtherHosts, committed_code, run_together
 from .watch import Company, Ending, Signals, watch_child
 
 if TYPE_CHECKING:
+    from .hang import HangWatch
     from .lease import Lease
 
 _NOT_STARTED = Ending(None, None, False)
@@ -186,7 +187,9 @@ def _run(
         others.watch(signals)
     if lease is not None:
         lease.keep(child)
-    ending = watch_child(child, tee, job.grace, signals, gauge, others or company)
+    hang = _hang_watch(job, store, tee, others)
+    companies = [each for each in (others, company, hang) if each is not None]
+    ending = watch_child(child, tee, job.grace, signals, gauge, companies)
     if lease is not None:
         lease.close()
     if others is not None:
@@ -200,9 +203,20 @@ def _run(
     except wire.FrameError as exc:
         tee.pump()
         outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
+    if hang is not None and hang.has_hung and outcome.state != "succeeded":
+        outcome = hang.outcome()
     tee.close()
     gauge.clear_note()
     return outcome, ending
+
+
+def _hang_watch(job: Job, store: Store, tee: LogTee, others: OtherHosts | None) -> HangWatch | None:
+    """What ends user code that does nothing, if that was asked for."""
+    if job.hang_after is None:
+        return None
+    from .hang import HangWatch
+
+    return HangWatch(job, tee, others.gang if others is not None else None, store)
 
 
 def _become_child(job: Job, store: Store, signals: Signals, reading: int, writing: int) -> None:

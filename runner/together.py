@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import wire
-from .child import STACKS_FILE, STACKS_SIGNAL
 from .deadline import Deadline
-from .evidence import facts
+from .evidence import facts, stacks
 from .gang import FAILED, INTERRUPTED, LATE, STOPPED, Gang, Told
 from .job import Job
 from .outcome import Outcome
@@ -20,7 +19,6 @@ from .store import Store, StoreUnavailable
 from .times import note, times
 from .watch import Ending, Signals
 
-_STACKS_SECONDS = 0.3
 _LEFT_SECONDS = 10.0
 """What user code has to end when it can only wait for a host that failed."""
 
@@ -38,7 +36,7 @@ class OtherHosts:
     """
 
     def __init__(self, gang: Gang, watching: Gang, deadline: Deadline | None) -> None:
-        self._gang, self._watching, self._deadline = gang, watching, deadline
+        self.gang, self._watching, self._deadline = gang, watching, deadline
         self._stop: Told | None = None
         self._over, self._waking = threading.Event(), threading.Lock()
         self._has_told = self._has_answered = False
@@ -56,17 +54,17 @@ class OtherHosts:
         """As `watch.Company`: tells the others of SIGTERM at once, and answers their failure with stacks."""
         if terminated and not self._has_told:
             self._has_told = True
-            self._gang.report(INTERRUPTED)
-            self._gang.stop(INTERRUPTED)
+            self.gang.report(INTERRUPTED)
+            self.gang.stop(INTERRUPTED)
         if self._deadline is not None and (left := self._deadline.look(child, terminated)) is not None:
             return left
         if self._stop is None or self._has_answered:
             return None
         self._has_answered = True
         if self._stop["kind"] == INTERRUPTED:
-            return self._gang.job.grace
-        self._gang.report(STOPPED, stacks=_stacks(self._gang.job, child))
-        return min(_LEFT_SECONDS, self._gang.job.grace)
+            return self.gang.job.grace
+        self.gang.report(STOPPED, stacks=stacks(self.gang.job, child))
+        return min(_LEFT_SECONDS, self.gang.job.grace)
 
     def _ask(self, signals: Signals) -> None:
         while not self._over.wait(self._watching.pause):
@@ -206,16 +204,3 @@ def _unexplained(gang: Gang, end: Told) -> Outcome:
         count = gang.generation.interrupted + 1
         text = f"hosts of this job were interrupted {count} times, host {end['by']} the last"
     return Outcome("failed", "none", {}, wire.Failure(kind, text, "start"))
-
-
-def _stacks(job: Job, child: int) -> str:
-    """Where the threads of user code are, without the runner's own frames."""
-    try:
-        os.kill(child, STACKS_SIGNAL)
-        time.sleep(_STACKS_SECONDS)
-        with open(os.path.join(job.work_dir, STACKS_FILE)) as stream:
-            lines = stream.read().splitlines()
-    except OSError:
-        return ""
-    here = os.path.dirname(__file__)
-    return "\n".join(line for line in lines if here not in line and '"<string>"' not in line)

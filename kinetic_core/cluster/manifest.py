@@ -230,6 +230,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     }
     if spec.pod.lease is not None:
         values["KINETIC_LEASE_SECONDS"] = f"{spec.pod.lease:g}"
+    if spec.pod.hang_after is not None:
+        values["KINETIC_HANG_SECONDS"] = f"{spec.pod.hang_after:g}"
     if spec.pod.cache_volume is not None:
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
         values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system

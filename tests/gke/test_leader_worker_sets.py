@@ -160,3 +160,19 @@ def test_the_deadline_holds_with_nobody_looking(api: ClusterApi) -> None:
     with pytest.raises(kinetic_core.errors.JobDeadlineExceeded):
         handle.result(stream_logs=False)
     handle.cleanup()
+
+
+def test_a_slice_that_hangs_ends_with_the_stacks_of_all_hosts() -> None:
+    @kinetic_core.run(accelerator="tpu-v5p-8", hang_after=5)
+    def wait_for_each_other() -> None:
+        import threading
+
+        threading.Event().wait()
+
+    handle = wait_for_each_other.run_async()
+    with pytest.raises(kinetic_core.errors.JobFailed, match="on no host was anything") as caught:
+        handle.result(stream_logs=False)
+    first, _, second = "".join(caught.value.__notes__).partition("Meanwhile on host 1")
+    assert "in wait_for_each_other" in first
+    assert "in wait_for_each_other" in second
+    handle.cleanup()
