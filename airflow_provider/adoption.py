@@ -77,7 +77,7 @@ def start_or_adopt(
 def latest(options: RunOptions, identity: TaskIdentity) -> JobReference | None:
     """The newest job that this generation of the task instance has started."""
     settings = options.settings(read_settings())
-    backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+    backend = open_backend(backend_name(options.backend, 1, settings), settings)  # where jobs are stored
     found = (find(backend, sibling.job_id()) for sibling in identity.siblings())
     return next((reference for reference in found if reference is not None), None)
 

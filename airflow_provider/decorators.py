@@ -109,6 +109,7 @@ def kinetic(
     run_as_root: bool = ...,
     cache_volume: str | None = ...,
     lease: float | None = ...,
+    hang_after: float | None = ...,
     security_context: Mapping[str, Any] | None = ...,
     conn_id: str | None = ...,
     deferrable: bool = ...,

@@ -24,7 +24,7 @@ from .world import World, make_world
 OUTCOME_FILE = "outcome"
 STACKS_FILE = "stacks"
 STACKS_SIGNAL = signal.SIGUSR2
-"""In a slice: makes the child write where all its threads are, whatever they are in."""
+"""Makes the child write where all its threads are, whatever they are in, if anybody may ask for it."""
 _LEAVE_SECONDS = 5
 
 
@@ -33,7 +33,7 @@ def run_child(job: Job, store: Store) -> None:
     faulthandler.enable()  # a segfault then says where, in the log
     sys.path.append(os.path.join(os.path.dirname(__file__), wire.SPARE))
 
-    if job.hosts > 1:
+    if job.is_gang or job.hang_after is not None:
         stacks = os.open(os.path.join(job.work_dir, STACKS_FILE), os.O_WRONLY | os.O_CREAT)
         faulthandler.register(STACKS_SIGNAL, stacks)
     phase = "download"
@@ -204,3 +204,18 @@ def _leave(job: Job, outcome: Outcome) -> None:
     if job.hosts > 1 and outcome.state != "succeeded":
         # Distributed libraries wait in their exit handlers for hosts that will not come.
         signal.alarm(_LEAVE_SECONDS)
+
+
+def wind_down() -> int:
+    """Run exit handlers; threads that user code left behind are named, never waited for."""
+    import atexit
+
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        main_thread = threading.main_thread()
+        left = [t.name for t in threading.enumerate() if t is not main_thread and not t.daemon]
+        if left:
+            sys.stderr.write(f"kinetic: these threads still ran at the end: {', '.join(left)}\n")
+    atexit._run_exitfuncs()
+    results.flush_streams()
+    return 0

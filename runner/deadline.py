@@ -1,4 +1,4 @@
-"""The time one input of a batch may take: its Job, which runs others too, cannot end it alone."""
+"""The time a job may take whose Job cannot end it: an input of a batch, or pods of a LeaderWorkerSet."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ class Deadline:
         self._at = _began(job, store) + job.timeout
         self.has_passed = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has had its time."""
+        return time.time() >= self._at
+
     def look(self, child: int, terminated: bool) -> float | None:
         """The child's grace, once."""
         del child
-        if self.has_passed or terminated or time.time() < self._at:
+        if self.has_passed or terminated or not self.is_over:
             return None
         self.has_passed = True
         return self._grace
@@ -37,7 +42,7 @@ class Deadline:
 def _began(job: Job, store: Store) -> float:
     if job.attempt > 0:
         try:
-            return float(json.loads(store.read(wire.claim_object(job.job_id, 0)))["at"])
+            return float(json.loads(store.read(wire.claim_object(job.job_id, 0, job.host)))["at"])
         except LookupError:
             return time.time()  # the first attempt died before it could say so
     return time.time()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 
 from . import memory, wire
+from .child import STACKS_FILE, STACKS_SIGNAL
 from .job import Job
 from .outcome import Outcome
 from .times import times
 from .watch import Ending
+
+_STACKS_SECONDS = 0.3
 
 
 def death(
@@ -38,6 +42,19 @@ def death(
         last_lines=last_lines,
     )
     return Outcome("failed", "none", {}, failure)
+
+
+def stacks(job: Job, child: int) -> str:
+    """Where the threads of user code are, without the runner's own frames."""
+    try:
+        os.kill(child, STACKS_SIGNAL)
+        time.sleep(_STACKS_SECONDS)
+        with open(os.path.join(job.work_dir, STACKS_FILE)) as stream:
+            lines = stream.read().splitlines()
+    except OSError:
+        return ""
+    here = os.path.dirname(__file__)
+    return "\n".join(line for line in lines if here not in line and '"<string>"' not in line)
 
 
 def facts(job: Job, started: float) -> dict[str, object]:

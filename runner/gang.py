@@ -32,6 +32,7 @@ INTERRUPTED = "interrupted"
 STOPPED = "stopped"
 SUCCEEDED = "succeeded"
 DEBUGGED = "debugged"
+LATE = "late"
 
 _PAUSE = 0.5
 _HOSTS_A_SECOND = 32
@@ -74,8 +75,11 @@ class Gang:
         self.pause = max(_PAUSE, job.hosts / _HOSTS_A_SECOND)
         self._store, self._sleep, self._clock = store, sleep, clock
 
-    def gather(self) -> Told | None:
-        """Check in and wait until all hosts have, in one generation; the end of a job that is over."""
+    def gather(self, is_late: Callable[[], bool] = lambda: False) -> Told | None:
+        """Check in and wait until all hosts have, in one generation; the end of a job that is over.
+
+        `is_late` says that it has had its time: then the end is LATE, and told to nobody.
+        """
         joined, present = False, 0
         while True:
             if (end := self.peek("end")) is not None:
@@ -84,6 +88,8 @@ class Gang:
                 self.generation = self.generation.after(end)
                 joined, present = False, 0
                 continue
+            if is_late():
+                return {"kind": LATE, "final": True, "by": self.job.host}
             if not joined:
                 joined = self._join()
                 continue
@@ -134,6 +140,19 @@ class Gang:
             self._sleep(self.pause)
         return end
 
+    def bury(self, kind: str) -> Told | None:
+        """The end of the generation in which this pod's container died, of that `kind` if it has not
+        reported; None if it was in none that goes on.
+        """
+        while (end := self.peek("end")) is not None:
+            if end["final"]:
+                return end
+            self.generation = self.generation.after(end)
+        before = self.peek(f"host-{self.job.host}")
+        if before is None or before["pod"] != self.job.pod_uid:
+            return None
+        return self._end_of_the_dead(kind)
+
     def close(self) -> None:
         """After the outcome is committed: tell those who wait, in whichever generation."""
         while not self.tell("end", kind=SUCCEEDED, final=True):
@@ -173,11 +192,14 @@ class Gang:
         if before is None or before["pod"] == self.job.pod_uid:
             return before is not None
         # What Kubernetes counts as failed, with no report, was the death of a whole container.
-        kind = FAILED if self.job.failed_count > before["failed"] else INTERRUPTED
+        self._end_of_the_dead(FAILED if self.job.failed_count > before["failed"] else INTERRUPTED)
+        return False
+
+    def _end_of_the_dead(self, kind: str) -> Told:
+        """End the generation for a container that could not report any more."""
         self.report(kind, failed_at=0.0, retry=True, outcome=None)
         self.stop(kind)
-        self.end()
-        return False
+        return self.end()
 
     def _judged(self, stop: Told) -> Told:
         """What the generation's end means, from why it was stopped and what is reported."""

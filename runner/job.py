@@ -20,7 +20,7 @@ class Job:
     Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
     inputs share a Job, it is input number `index` of `group_id`. `debug_wait` is how many seconds it waits
     for a debugger; None for a job that is not debugged. Of a job with several accelerators, this is for
-    number `choice`.
+    number `choice`. `set_name` is the LeaderWorkerSet it is in.
     """
 
     store_uri: str
@@ -48,6 +48,13 @@ class Job:
     task_log: str | None = None
     debug_wait: float | None = None
     choice: int | None = None
+    set_name: str | None = None
+    hang_after: float | None = None
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether its hosts, one or more, agree in the store on when they begin and how they end."""
+        return self.hosts > 1 or self.set_name is not None
 
     @property
     def attempt(self) -> int:
@@ -104,6 +111,8 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             timeout=_seconds(environ, "KINETIC_TIMEOUT"),
             debug_wait=_seconds(environ, "KINETIC_DEBUG_WAIT_TIMEOUT"),
             choice=int(environ["KINETIC_CHOICE"]) if "KINETIC_CHOICE" in environ else None,
+            set_name=environ.get("KINETIC_SET"),
+            hang_after=_seconds(environ, "KINETIC_HANG_SECONDS"),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

@@ -13,20 +13,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import wire
-from .child import OUTCOME_FILE, run_child
+from .child import OUTCOME_FILE, run_child, wind_down
 from .evidence import death, facts
 from .exhaustion import NEAR, exhausted, remember
 from .gang import Gang
 from .job import BadEnvironment, Job, take_job
 from .memory import MemoryGauge
 from .outcome import Outcome
-from .results import flush_streams
 from .store import Store, exists, open_store
 from .tee import LogTee
 from .together import OtherHosts, committed_code, run_together
 from .watch import Company, Ending, Signals, watch_child
 
 if TYPE_CHECKING:
+    from .hang import HangWatch
     from .lease import Lease
     from .task_log import TaskLog
 
@@ -47,7 +47,24 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         return wire.EXIT_NEVER_RETRY
     signals = Signals(job.grace + _LEAVING_SECONDS)
     try:
+        code = _attempt(job, store, opener, signals, started)
+    finally:
+        signals.release()
+    if job.set_name is None:
+        return code
+    from .pod_set import leave
+
+    return leave(job, code, bool(signals.told))
+
+
+def _attempt(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+    """One attempt; the container's exit code."""
+    try:
+        if job.set_name is not None:
+            return _in_set(job, store, opener, signals, started)
         refused = _refusal(job, store, started)
+        if refused is None:
+            refused = _claim(job, store)
         if refused is not None:
             return refused
         if job.hosts > 1:
@@ -63,16 +80,32 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
-        return wire.EXIT_NEVER_RETRY if job.is_last_restart else wire.EXIT_UNPUBLISHED
-    finally:
-        signals.release()
+        is_last = job.set_name is None and job.is_last_restart  # of a set, the next start counts them
+        return wire.EXIT_NEVER_RETRY if is_last else wire.EXIT_UNPUBLISHED
+
+
+def _in_set(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+    """The same in a pod of a LeaderWorkerSet, which Kubernetes makes again and again, and does not count."""
+    from .pod_set import after_death, numbered
+
+    job, has_run = numbered(job, store)
+    refused = _refusal(job, store, started)
+    if refused is not None:
+        return refused
+    if has_run:
+        return after_death(job, store)
+    if job.attempt > job.retries + job.infrastructure_retries:
+        return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
+    return run_together(
+        job, store, opener(job.store_uri), partial(_run, job, store, signals), signals, started
+    )
 
 
 def _refusal(job: Job, store: Store, started: float) -> int | None:
-    """Claim the attempt; an exit code if it is not ours to run."""
+    """An exit code if the attempt is not to be run."""
     committed = _committed(job, store)
     if committed is not None:
-        if job.hosts > 1:
+        if job.is_gang:
             Gang(job, store).close()  # whoever committed it may have died before telling the others
         return committed
     if job.group_id is not None:
@@ -90,6 +123,11 @@ def _refusal(job: Job, store: Store, started: float) -> int | None:
         if not is_taken(job, store):
             sys.stderr.write("kinetic: the job has gone to another accelerator\n")
             return wire.EXIT_FENCED
+    return None
+
+
+def _claim(job: Job, store: Store) -> int | None:
+    """Claim the attempt; an exit code if another pod has."""
     claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
     if store.create(wire.claim_object(job.job_id, job.attempt, job.host), claim):
         return None
@@ -167,7 +205,9 @@ def _run(
         others.watch(signals)
     if lease is not None:
         lease.keep(child)
-    ending = watch_child(child, tee, job.grace, signals, gauge, others or company)
+    hang = _hang_watch(job, store, tee, others)
+    companies = [each for each in (others, company, hang) if each is not None]
+    ending = watch_child(child, tee, job.grace, signals, gauge, companies)
     if lease is not None:
         lease.close()
     if others is not None:
@@ -181,9 +221,20 @@ def _run(
     except wire.FrameError as exc:
         tee.pump()
         outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
+    if hang is not None and hang.has_hung and outcome.state != "succeeded":
+        outcome = hang.outcome()
     tee.close()
     gauge.clear_note()
     return outcome, ending
+
+
+def _hang_watch(job: Job, store: Store, tee: LogTee, others: OtherHosts | None) -> HangWatch | None:
+    """What ends user code that does nothing, if that was asked for."""
+    if job.hang_after is None:
+        return None
+    from .hang import HangWatch
+
+    return HangWatch(job, tee, others.gang if others is not None else None, store)
 
 
 def _become_child(job: Job, store: Store, signals: Signals, reading: int, writing: int) -> None:
@@ -202,24 +253,9 @@ def _become_child(job: Job, store: Store, signals: Signals, reading: int, writin
         os.dup2(writing, 2)
         os.close(writing)
         run_child(job, store)
-        code = _wind_down()
+        code = wind_down()
     finally:
         os._exit(code)
-
-
-def _wind_down() -> int:
-    """Run exit handlers; threads that user code left behind are named, never waited for."""
-    import atexit
-
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        main_thread = threading.main_thread()
-        left = [t.name for t in threading.enumerate() if t is not main_thread and not t.daemon]
-        if left:
-            sys.stderr.write(f"kinetic: these threads still ran at the end: {', '.join(left)}\n")
-    atexit._run_exitfuncs()
-    flush_streams()
-    return 0
 
 
 def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: float) -> int:

@@ -21,11 +21,15 @@ _TAIL_LINES = 20
 
 
 class LogTee:
-    """Reads a pipe, writes what comes to stdout and keeps it in the store, so that it outlives the pod."""
+    """Reads a pipe, writes what comes to stdout and keeps it in the store, so that it outlives the pod.
+
+    `size` is how many bytes came.
+    """
 
     def __init__(self, job: Job, store: Store, pipe: int, also: TaskLog | None = None) -> None:
         os.set_blocking(pipe, False)
         self.pipe = pipe
+        self.size = 0
         self._job = job
         self._store = store
         self._pending = bytearray()
@@ -78,6 +82,7 @@ class LogTee:
         if self._also is not None:
             self._also.add(chunk)
         self._pending += chunk
+        self.size += len(chunk)
         self._tail = (self._tail + chunk)[-_TAIL:]
         if len(self._pending) >= _CHUNK:
             self._flush()

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import wire
-from .child import STACKS_FILE, STACKS_SIGNAL
-from .evidence import facts
-from .gang import FAILED, INTERRUPTED, STOPPED, Gang, Told
+from .deadline import Deadline
+from .evidence import facts, stacks
+from .gang import FAILED, INTERRUPTED, LATE, STOPPED, Gang, Told
 from .job import Job
 from .outcome import Outcome
 from .store import Store, StoreUnavailable
 from .times import note, times
 from .watch import Ending, Signals
 
-_STACKS_SECONDS = 0.3
 _LEFT_SECONDS = 10.0
 """What user code has to end when it can only wait for a host that failed."""
 
@@ -33,11 +32,11 @@ class _Terminated(BaseException):
 class OtherHosts:
     """The other hosts while user code runs on this one: a thread asks whether they stopped the generation.
 
-    `gang` must have a store of its own, for the thread's sake.
+    `watching` must have a store of its own, for the thread's sake.
     """
 
-    def __init__(self, gang: Gang, watching: Gang) -> None:
-        self._gang, self._watching = gang, watching
+    def __init__(self, gang: Gang, watching: Gang, deadline: Deadline | None) -> None:
+        self.gang, self._watching, self._deadline = gang, watching, deadline
         self._stop: Told | None = None
         self._over, self._waking = threading.Event(), threading.Lock()
         self._has_told = self._has_answered = False
@@ -55,15 +54,17 @@ class OtherHosts:
         """As `watch.Company`: tells the others of SIGTERM at once, and answers their failure with stacks."""
         if terminated and not self._has_told:
             self._has_told = True
-            self._gang.report(INTERRUPTED)
-            self._gang.stop(INTERRUPTED)
+            self.gang.report(INTERRUPTED)
+            self.gang.stop(INTERRUPTED)
+        if self._deadline is not None and (left := self._deadline.look(child, terminated)) is not None:
+            return left
         if self._stop is None or self._has_answered:
             return None
         self._has_answered = True
         if self._stop["kind"] == INTERRUPTED:
-            return self._gang.job.grace
-        self._gang.report(STOPPED, stacks=_stacks(self._gang.job, child))
-        return min(_LEFT_SECONDS, self._gang.job.grace)
+            return self.gang.job.grace
+        self.gang.report(STOPPED, stacks=stacks(self.gang.job, child))
+        return min(_LEFT_SECONDS, self.gang.job.grace)
 
     def _ask(self, signals: Signals) -> None:
         while not self._over.wait(self._watching.pause):
@@ -81,11 +82,15 @@ class OtherHosts:
 def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signals, started: float) -> int:
     """Run this host's share; the container's exit code. `other` is the same store, for a thread."""
     gang = Gang(job, store)
+    deadline = Deadline(job, store) if job.timeout is not None else None
     try:
         with signals.raising(_Terminated):
-            end = gang.gather()
+            end = gang.gather() if deadline is None else gang.gather(lambda: deadline.is_over)
     except _Terminated:
         return _interrupted(gang)
+    if end is not None and end["kind"] == LATE and deadline is not None:
+        frame = deadline.outcome().to_frame(facts(job, started), job.outcome_key)
+        return _commit(gang, frame, store)
     if end is not None:
         return conclude(gang, end, store)
     generation = gang.generation
@@ -93,7 +98,9 @@ def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signa
     os.environ["KINETIC_IGNORED_COUNT"] = str(generation.interrupted)
     os.makedirs(job.work_dir, exist_ok=True)
     note(job, "gathered")
-    outcome, ending = run(OtherHosts(gang, Gang(job, other, generation)))
+    outcome, ending = run(OtherHosts(gang, Gang(job, other, generation), deadline))
+    if outcome.state != "succeeded" and deadline is not None and deadline.has_passed:
+        outcome = deadline.outcome()
     if outcome.state == "succeeded":
         return _succeeded(gang, outcome, store, signals, started)
     if ending.terminated:
@@ -133,9 +140,14 @@ def _succeeded(gang: Gang, outcome: Outcome, store: Store, signals: Signals, sta
                 return conclude(gang, gang.end(), store)
     except _Terminated:
         return _interrupted(gang)
-    store.create(wire.result_object(job.job_id), outcome.to_frame(facts(job, started), job.outcome_key))
+    return _commit(gang, outcome.to_frame(facts(job, started), job.outcome_key), store)
+
+
+def _commit(gang: Gang, frame: bytes, store: Store) -> int:
+    """Store the job's outcome, unless there is one, and tell the others. The exit code."""
+    store.create(wire.result_object(gang.job.job_id), frame)
     gang.close()
-    return committed_code(job, store) or wire.EXIT_SUCCEEDED
+    return committed_code(gang.job, store) or wire.EXIT_SUCCEEDED
 
 
 def _interrupted(gang: Gang) -> int:
@@ -192,16 +204,3 @@ def _unexplained(gang: Gang, end: Told) -> Outcome:
         count = gang.generation.interrupted + 1
         text = f"hosts of this job were interrupted {count} times, host {end['by']} the last"
     return Outcome("failed", "none", {}, wire.Failure(kind, text, "start"))
-
-
-def _stacks(job: Job, child: int) -> str:
-    """Where the threads of user code are, without the runner's own frames."""
-    try:
-        os.kill(child, STACKS_SIGNAL)
-        time.sleep(_STACKS_SECONDS)
-        with open(os.path.join(job.work_dir, STACKS_FILE)) as stream:
-            lines = stream.read().splitlines()
-    except OSError:
-        return ""
-    here = os.path.dirname(__file__)
-    return "\n".join(line for line in lines if here not in line and '"<string>"' not in line)

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,7 +30,7 @@ class Ending:
 
 
 class Company(Protocol):
-    """Others that this process's child runs together with."""
+    """What may end this process's child besides a signal: the other hosts, a deadline, its own stillness."""
 
     def look(self, child: int, terminated: bool) -> float | None:
         """Called with every turn; how many seconds the child still has, if it must end for their sake."""
@@ -97,19 +97,19 @@ def watch_child(
     grace: float,
     signals: Signals,
     gauge: MemoryGauge,
-    company: Company | None = None,
+    companies: Sequence[Company] = (),
 ) -> Ending:
     """Pump the child's output, and look at the memory, until it is dead.
 
     SIGTERM and SIGINT are passed on to the child; if it has not ended `grace` seconds later, less what
-    publishing takes, it is killed. So it is when its company must end, in the time that then is left.
+    publishing takes, it is killed. So it is when one of its companies says so, in the time that it leaves.
     """
-    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge, company))
+    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge, companies))
     return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
 
 
 def _until_dead(
-    child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge, company: Company | None
+    child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge, companies: Sequence[Company]
 ) -> int:
     deadline: float | None = None
     open_pipe = True
@@ -128,9 +128,9 @@ def _until_dead(
         if signals.told and deadline is None:
             deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
             os.kill(child, signal.SIGTERM)
-        left = company.look(child, bool(signals.told)) if company else None
-        if left is not None and deadline is None:
-            deadline = time.monotonic() + left
+        told = [left for each in companies if (left := each.look(child, bool(signals.told))) is not None]
+        if told and deadline is None:
+            deadline = time.monotonic() + min(told)
             os.kill(child, signal.SIGTERM)
         if deadline is not None and time.monotonic() >= deadline:
             os.kill(child, signal.SIGKILL)

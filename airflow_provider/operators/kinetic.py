@@ -81,6 +81,7 @@ class KineticOperator(JobTask):
         run_as_root: bool | None = None,
         cache_volume: str | None = None,
         lease: float | None = None,
+        hang_after: float | None = None,
         security_context: Mapping[str, Any] | None = None,
         conn_id: str | None = None,
         deferrable: bool = True,
@@ -123,6 +124,7 @@ class KineticOperator(JobTask):
         self.run_as_root = run_as_root
         self.cache_volume = cache_volume
         self.lease = lease
+        self.hang_after = hang_after
         self.security_context = security_context
         self.conn_id = conn_id
         self.deferrable = deferrable

@@ -44,7 +44,7 @@ class Places:
         return backend
 
     def _open(self, name: str) -> Backend:
-        if name not in ("local", "gke"):
+        if name not in ("local", "gke", "pathways"):
             raise ConfigurationError(f"this version knows no backend {name!r}")
         if name not in self._opened:
             self._opened[name] = self._open_named(name)

@@ -95,6 +95,22 @@ class ClusterApi:
         body = {"propagationPolicy": "Background"}
         self._call("DELETE", _path(kind, namespace), body, {"labelSelector": selector})
 
+    def serves(self, api_version: str) -> bool:
+        """Whether the server has resources of that group and version, such as `batch/v1`."""
+        try:
+            self._call("GET", f"/apis/{api_version}")
+        except ClusterError as exc:
+            if exc.status == 404:
+                return False
+            raise
+        return True
+
+    def may(self, verb: str, group: str, resource: str, namespace: str) -> bool:
+        """Whether this account may do that."""
+        asked = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+        review = {"spec": {"resourceAttributes": asked}}
+        return bool(self.create("SelfSubjectAccessReview", "", review)["status"]["allowed"])
+
     def version(self) -> str:
         """The server's Kubernetes version, such as `1.34`."""
         told = self._call("GET", "/version")
@@ -254,6 +270,7 @@ _PATHS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Event": "/api/v1/namespaces/{}/events",
+    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets",
     "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",

@@ -29,9 +29,9 @@ KINDS = ("Job", "Pod", "Event")
 _QUERIES = {
     "Job": {"labelSelector": SELECTOR},
     "Pod": {"labelSelector": SINGLE},
-    "Event": {"fieldSelector": f"involvedObject.kind=Job,reason={FAILED_CREATE}"},
+    "Event": {"fieldSelector": f"reason={FAILED_CREATE}"},
 }
-"""Which objects of a kind: of events, those that tell why a Job gets no pods."""
+"""Which objects of a kind: of events, those that tell why a Job, or what runs it, gets no pods."""
 WATCH_SECONDS = 50.0
 """How long one watch lasts: as long as a connection that died in silence can go unnoticed."""
 _IDLE_SECONDS = 15.0

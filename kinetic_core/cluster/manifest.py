@@ -19,14 +19,16 @@ from kinetic_core.cluster.names import (
     FLEX_START,
     FUNCTION,
     GROUP_ID,
+    HOSTS_SERVICE,
     IGNORED_COUNT,
     JOB_ID,
+    LEADER_WORKER_SET,
     ORIGIN,
     QUEUE,
     SLICE,
     SPEC_DIGEST,
 )
-from kinetic_core.cluster.slices import slice_environment, slice_placement
+from kinetic_core.cluster.slices import set_environment, slice_affinity, slice_environment
 from kinetic_core.model.job import JobReference, JobSpec
 
 _RESERVATION = "cloud.google.com/reservation-name"
@@ -70,7 +72,11 @@ class Delivery:
 
 
 def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
-    """The batch/v1 Job: one pod per host of the accelerator, each host an index."""
+    """The batch/v1 Job: one pod per host of the accelerator, each host an index.
+
+    For backend `pathways` it has none: its template is that of the pods of a LeaderWorkerSet, see
+    `cluster.pod_sets`.
+    """
     hosts = spec.accelerator.hosts
     labels = {**spec.pod.labels, "app": "kinetic", JOB_ID: reference.job_id}
     if spec.group_id is not None:
@@ -81,7 +87,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     job: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": hosts,
-        "parallelism": hosts,
+        "parallelism": 0 if _is_set(spec) else hosts,
         "backoffLimitPerIndex": spec.retries,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
@@ -92,7 +98,10 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
             "spec": _pod(spec, reference, delivery),
         },
     }
-    if spec.pod.queue is not None:
+    if _is_set(spec):
+        labels = {**labels, LEADER_WORKER_SET: "true"}
+        annotations |= {} if spec.pod.queue is None else {QUEUE: spec.pod.queue}
+    elif spec.pod.queue is not None:
         labels = {**labels, QUEUE: spec.pod.queue}
         job["suspend"] = True  # Kueue starts it
     if spec.timeout is not None:
@@ -116,11 +125,11 @@ def _failure_rules(spec: JobSpec) -> list[dict[str, Any]]:
     A container of a machine that died and came back has ended with 255 or 137, depending on what of the
     machine went on. One that was killed for its memory has, too: see the runner's exhaustion.py. The hosts
     of a slice judge by themselves, and what becomes of each input of a batch in shared Jobs nobody watches:
-    there 137 counts.
+    there 137 counts, as it does on this machine.
     """
     ignored = [wire.EXIT_UNPUBLISHED, wire.EXIT_REGROUP, wire.EXIT_INTERRUPTED, _UNKNOWN_EXIT]
     shares_job = spec.group_id is not None and spec.group_index is None
-    if spec.accelerator.hosts == 1 and not shares_job:
+    if spec.backend != "local" and spec.accelerator.hosts == 1 and not shares_job:
         ignored.append(_KILLED_EXIT)
 
     def exits(action: str, codes: list[int]) -> dict[str, Any]:
@@ -180,7 +189,16 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
         pod["tolerations"] = tolerations
     if spec.pod.priority_class is not None:
         pod["priorityClassName"] = spec.pod.priority_class
-    return {**pod, **slice_placement(reference.job_id)} if _is_slice(spec) else pod
+    if _is_slice(spec):
+        pod["affinity"] = slice_affinity(reference.job_id)
+        if not _is_set(spec):
+            pod["subdomain"] = HOSTS_SERVICE
+    return pod
+
+
+def _is_set(spec: JobSpec) -> bool:
+    """Whether the pods are those of a LeaderWorkerSet."""
+    return spec.backend == "pathways"
 
 
 def _flex_start(spec: JobSpec) -> list[dict[str, Any]]:
@@ -246,14 +264,21 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         values["KINETIC_LEASE_SECONDS"] = f"{spec.pod.lease:g}"
     if spec.debug_wait is not None:
         values["KINETIC_DEBUG_WAIT_TIMEOUT"] = f"{spec.debug_wait:g}"
+    if spec.pod.hang_after is not None:
+        values["KINETIC_HANG_SECONDS"] = f"{spec.pod.hang_after:g}"
     if spec.pod.cache_volume is not None:
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
         values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system
-    fields = {
-        "KINETIC_POD_UID": "metadata.uid",
-        "KINETIC_FAILED_COUNT": f"metadata.annotations['{FAILED_COUNT}']",
-        "KINETIC_IGNORED_COUNT": f"metadata.annotations['{IGNORED_COUNT}']",
-    }
+    fields = {"KINETIC_POD_UID": "metadata.uid"}
+    if _is_set(spec):
+        hosts = set_environment(reference.k8s_name, spec.accelerator.hosts)
+        values["KINETIC_SET"] = reference.k8s_name
+        if spec.timeout is not None:
+            values["KINETIC_TIMEOUT"] = f"{spec.timeout:g}"
+    else:
+        hosts = slice_environment(reference.k8s_name, spec.accelerator.hosts) if _is_slice(spec) else []
+        fields["KINETIC_FAILED_COUNT"] = f"metadata.annotations['{FAILED_COUNT}']"
+        fields["KINETIC_IGNORED_COUNT"] = f"metadata.annotations['{IGNORED_COUNT}']"
     plain: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
     downward: list[dict[str, Any]] = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
@@ -265,5 +290,4 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         }
         for name, place in spec.pod.cluster_secrets.items()
     ]
-    hosts = slice_environment(reference.k8s_name, spec.accelerator.hosts) if _is_slice(spec) else []
     return plain + downward + hosts + secrets

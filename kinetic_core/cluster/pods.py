@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from kinetic_core._runner import memory
@@ -29,7 +30,7 @@ _NEARLY_FULL = 0.9
 
 
 def attempt_of(pod: Object) -> int:
-    """How many attempts of its index ended before this pod's."""
+    """How many attempts of its index ended before this pod's; 0 of a Job, but that of a LeaderWorkerSet."""
     return failed_count(pod) + int((pod["metadata"].get("annotations") or {}).get(IGNORED_COUNT) or 0)
 
 
@@ -137,3 +138,20 @@ def out_of_memory(pod: Object) -> str | None:
     if ended.get("exitCode") == 137 and full and not disturbed:
         return memory.ran_out("the container", limit, peak)
     return None
+
+
+def failed_by_lease(pod: Object) -> dict[str, Any]:
+    """The change of a pod that says that it has failed, and not by itself."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    disrupted = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "LeaseExpired",
+        "message": "its node is silent, and the runner has ended by itself: its lease has run out",
+        "lastTransitionTime": now,
+    }
+    others = pod["status"].get("conditions") or []
+    return {
+        "metadata": {"uid": pod["metadata"]["uid"]},
+        "status": {"phase": "Failed", "conditions": [*others, disrupted]},
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kinetic_core.cluster.names import HOST_INDEX, HOSTS_SERVICE, JOB_ID, NODE_POOL, SLICE
+from kinetic_core.cluster.names import HOST_INDEX, HOSTS_SERVICE, JOB_ID, NODE_POOL, SLICE, WORKER_INDEX
 
 COORDINATOR_PORT = 55527
 """Where host 0's JAX process listens for the others: the port JAX itself takes on Kubernetes."""
@@ -30,19 +30,33 @@ def slice_environment(name: str, hosts: int) -> list[dict[str, Any]]:
     `JAX_COORDINATOR_ADDRESS` and is told the rest: https://docs.jax.dev/en/latest/multi_process.html
     """
     names = [f"{name}-{index}.{HOSTS_SERVICE}" for index in range(hosts)]
+    return _environment(names, f"metadata.annotations['{HOST_INDEX}']")
+
+
+def set_environment(name: str, hosts: int) -> list[dict[str, Any]]:
+    """The same in the pods of a LeaderWorkerSet, which has a Service of its own name.
+
+    Its webhook, which knows TPUs only, leaves a container alone that has a TPU_WORKER_ID.
+    """
+    names = [f"{name}-0.{name}", *(f"{name}-0-{index}.{name}" for index in range(1, hosts))]
+    return _environment(names, f"metadata.labels['{WORKER_INDEX}']")
+
+
+def _environment(names: list[str], own_index: str) -> list[dict[str, Any]]:
+    hosts = len(names)
     values = {
         "KINETIC_HOST_COUNT": str(hosts),
         "TPU_WORKER_HOSTNAMES": ",".join(names),
         "JAX_COORDINATOR_ADDRESS": f"{names[0]}:{COORDINATOR_PORT}",
         "JAX_NUM_PROCESSES": str(hosts),
     }
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{HOST_INDEX}']"}}
+    index = {"fieldRef": {"fieldPath": own_index}}
     plain = [{"name": key, "value": value} for key, value in values.items()]
     own = ("KINETIC_HOST_INDEX", "TPU_WORKER_ID", "JAX_PROCESS_ID")
     return plain + [{"name": key, "valueFrom": index} for key in own]
 
 
-def slice_placement(job_id: str) -> dict[str, Any]:
+def slice_affinity(job_id: str) -> dict[str, Any]:
     """All hosts in one node pool, which is one slice, and no other job's hosts there.
 
     Two jobs that each held half of a slice would wait for each other for ever.
@@ -55,17 +69,14 @@ def slice_placement(job_id: str) -> dict[str, Any]:
         ]
     }
     return {
-        "subdomain": HOSTS_SERVICE,
-        "affinity": {
-            "podAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"topologyKey": NODE_POOL, "labelSelector": own}
-                ]
-            },
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"topologyKey": NODE_POOL, "labelSelector": others, "namespaceSelector": {}}
-                ]
-            },
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": NODE_POOL, "labelSelector": own}
+            ]
+        },
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": NODE_POOL, "labelSelector": others, "namespaceSelector": {}}
+            ]
         },
     }

@@ -52,7 +52,7 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     told = {kind: each for kind, each in conditions(job).items() if each.get("status") == "True"}
     seen = JobObservation(
         JobStatus.PENDING,
-        attempt=attempt_of(last) if last else 0,
+        attempt=attempt_of(last or job),
         created_at=seconds(job["metadata"].get("creationTimestamp")),
         started_at=_started(newest),
     )

@@ -60,6 +60,7 @@ def run(
     run_as_root: bool = False,
     cache_volume: str | None = None,
     lease: float | None = None,
+    hang_after: float | None = None,
     security_context: Mapping[str, Any] | None = None,
 ) -> Decorator:
     """Decorate a function so that calling it runs it on a TPU, a GPU or the machine `backend` names.
@@ -74,7 +75,8 @@ def run(
         `kinetic_core.build_image`; falls back to `KINETIC_BASE_IMAGE_REPO`, then to the cluster's own.
     zone, project, cluster, namespace: where; each falls back to its `KINETIC_*` variable.
     capture_env_vars: names, or prefixes ending in `*`, of variables the job should see.
-    backend: `"local"`, `"gke"` or `"pathways"`; falls back to `KINETIC_BACKEND`.
+    backend: `"local"`, `"gke"` or `"pathways"` (LeaderWorkerSets); falls back to `KINETIC_BACKEND`, and to
+        what suits a slice of several hosts on its cluster.
     volumes: absolute mount path to `Data` that should be there when the function starts.
     spot: use spot capacity.
     output_dir: what the job finds as `KINETIC_OUTPUT_DIR`; default: a place of its own per job.
@@ -100,6 +102,8 @@ def run(
         `"prebuilt"` images, for other jobs.
     lease: seconds after which an attempt that cannot reach the store ends itself, so that another can take
         the place of one whose node has fallen silent; at least 15. None waits for the node.
+    hang_after: seconds without a line of output and with an idle processor, on all hosts, after which the
+        attempt fails with the stacks of all; at least 5. None waits.
     security_context: fields of the container's securityContext, in place of or beside ours.
 
     What is about pods has no effect with backend "local", except that `secrets` is refused there.
@@ -138,6 +142,7 @@ def run(
         run_as_root=run_as_root,
         cache_volume=cache_volume,
         lease=lease,
+        hang_after=hang_after,
         security_context=security_context,
         container_image=container_image,
         base_image_repo=base_image_repo,

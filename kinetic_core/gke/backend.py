@@ -6,7 +6,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from kinetic_core.cluster.access import ClusterApi
@@ -14,8 +13,9 @@ from kinetic_core.cluster.choices import current
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.informer import SELECTOR, SINGLE, Informer, with_refusal
 from kinetic_core.cluster.manifest import WORK_DIR, Surroundings
-from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID
-from kinetic_core.cluster.pods import attempt_of, host_of
+from kinetic_core.cluster.names import FAILED_CREATE, JOB_ID, JOB_NAME
+from kinetic_core.cluster.pod_sets import runs_in_set
+from kinetic_core.cluster.pods import attempt_of, failed_by_lease, host_of
 from kinetic_core.cluster.port_forward import PodPorts
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.configuration import Settings
@@ -23,6 +23,7 @@ from kinetic_core.errors import ClusterError, ClusterUnreachable, InvalidRequest
 from kinetic_core.gke.creation import create_job
 from kinetic_core.gke.ending import end_jobs, jobs_of
 from kinetic_core.gke.indexed_jobs import IndexedJobs
+from kinetic_core.gke.leader_worker_sets import LeaderWorkerSets, check_set
 from kinetic_core.gke.logs import JobLogs
 from kinetic_core.gke.queues import check_queue
 from kinetic_core.gke.supply import SupplyReader
@@ -41,22 +42,35 @@ _LOG = logging.getLogger(__name__)
 
 
 class GkeBackend:
-    """Jobs on one cluster, with `location` (`bucket` or `bucket/prefix`) for everything they store."""
+    """Jobs on one cluster, with `location` (`bucket` or `bucket/prefix`) for everything they store.
 
-    name = "gke"
+    As `gke` or as `pathways`, which differ in how new jobs are run: either finds and ends those of both.
+    """
 
     def __init__(
-        self, target: Target, location: str, settings: Settings, named: Target | None = None
+        self,
+        target: Target,
+        location: str,
+        settings: Settings,
+        named: Target | None = None,
+        name: str = "gke",
     ) -> None:
         """`named`: the cluster the settings name, which the GKE API may know."""
+        self.name = name
         self._api = ClusterApi(target)
-        self.parts = IndexedJobs(self._api, _CANCEL_SECONDS)
+        self._batches = IndexedJobs(self._api, _CANCEL_SECONDS)
         self.ports = PodPorts(target)
         self._target = target
         self._settings = settings
         self._supply = _supply(target, named or Target())
         self.store = GcsObjectStore.at(location, settings)
         self._logs = _logs(target, location, settings)
+        self._sets = _sets(target, location, settings)
+
+    @property
+    def parts(self) -> IndexedJobs | None:
+        """None where every input of a batch has a set of its own."""
+        return self._batches if self.name == "gke" else None
 
     @property
     def cluster(self) -> ClusterName | None:
@@ -73,9 +87,11 @@ class GkeBackend:
         return ":".join(["gke", where, *whose])
 
     def check(self, spec: JobSpec) -> tuple[str, ...]:
-        """A queue must be there; what no node can run is told once the cluster has seen it."""
+        """Refuses what is not there. What no node can run is told once the cluster has seen it."""
         if spec.pod.queue is not None:
             _check_queue(self._target, spec.namespace, spec.pod.queue)
+        if spec.backend == "pathways":
+            check_set(self._target, spec)
         return ()
 
     def check_output_dir(self, place: str) -> None:
@@ -103,9 +119,11 @@ class GkeBackend:
     def get(self, namespace: str, job_id: str) -> tuple[Object, list[Object]] | None:
         """From the watch, if there is one and it knows the job; else from the API server."""
         known = _informer(self._target, namespace).get(job_id)
+        if known is not None and runs_in_set(known[0]):
+            return self._sets.view(*known)
         if known is not None and not (observe(*known).is_terminal and _lacks_evidence(known[1])):
             return known
-        if (view := self.parts.get(namespace, job_id)) is not None:
+        if (view := self._batches.get(namespace, job_id)) is not None:
             return view
         selector = {"labelSelector": f"{SINGLE},{JOB_ID}={job_id}"}
         jobs = jobs_of(self._api, namespace, job_id)
@@ -115,7 +133,8 @@ class GkeBackend:
         job, pods = found
         about = f"involvedObject.name={job['metadata']['name']},reason={FAILED_CREATE}"
         told = [] if pods else self._events(namespace, about)
-        return with_refusal(job, pods, str(told[-1].get("message") or "") if told else ""), pods
+        job = with_refusal(job, pods, str(told[-1].get("message") or "") if told else "")
+        return self._sets.view(job, pods) if runs_in_set(job) else (job, pods)
 
     def never_runs(self, found: Found) -> str | None:
         """Asks for the cluster's nodes and node pools, at most twice a minute."""
@@ -146,15 +165,15 @@ class GkeBackend:
 
         Raises ClusterUnreachable if they are not proven dead after a minute and a half.
         """
-        if self.parts.stop(namespace, job_id):
+        if self._batches.stop(namespace, job_id):
             return
         give_up = time.monotonic() + _CANCEL_SECONDS
         while True:
             found = jobs_of(self._api, namespace, job_id)
-            alive = [job for job in found if not observe(job, []).is_terminal]
+            alive = [job for job in found if not observe(job, []).is_terminal or self._sets.has_pods(job)]
             if not alive:
                 return
-            end_jobs(self._api, alive)
+            self._end(alive)
             if time.monotonic() > give_up:
                 raise ClusterUnreachable(
                     f"{job_id} is cancelled, but its pods are not proven dead after {_CANCEL_SECONDS:g} s: a "
@@ -163,8 +182,17 @@ class GkeBackend:
             time.sleep(_POLL_SECONDS)
 
     def abandon(self, namespace: str, job_id: str) -> None:
-        """Let the Job fail by its deadline, now: its pods get SIGTERM."""
-        end_jobs(self._api, jobs_of(self._api, namespace, job_id))
+        """Let the Job fail by its deadline, now: its pods get SIGTERM, those of its set by being deleted."""
+        self._end(jobs_of(self._api, namespace, job_id))
+
+    def _end(self, jobs: Sequence[Object]) -> None:
+        end_jobs(self._api, [job for job in jobs if not observe(job, []).is_terminal])
+        for job in filter(runs_in_set, jobs):
+            self._sets.delete(job["metadata"]["namespace"], job["metadata"]["name"])
+
+    def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
+        """Delete the set of a job that has ended; its Job then says how."""
+        self._sets.finish(namespace, JOB_NAME.format(job_id), succeeded)
 
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """As Kubernetes does for a node that is taken out of service: the pod has failed by a disruption,
@@ -176,7 +204,7 @@ class GkeBackend:
         for pod in found[1] if found else []:
             if attempt_of(pod) == attempt:
                 name = pod["metadata"]["name"]
-                self._api.patch("Pod", namespace, name, _failed(pod), "status")
+                self._api.patch("Pod", namespace, name, failed_by_lease(pod), "status")
                 self._api.delete("Pod", namespace, name, pod["metadata"]["uid"], grace=0)
 
     def remove(self, namespace: str, *job_ids: str) -> None:
@@ -220,23 +248,6 @@ class GkeBackend:
         return found
 
 
-def _failed(pod: Object) -> Object:
-    """The change of a pod that says that it has failed, and not by itself."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    disrupted = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "LeaseExpired",
-        "message": "its node is silent, and the runner has ended by itself: its lease has run out",
-        "lastTransitionTime": now,
-    }
-    others = pod["status"].get("conditions") or []
-    return {
-        "metadata": {"uid": pod["metadata"]["uid"]},
-        "status": {"phase": "Failed", "conditions": [*others, disrupted]},
-    }
-
-
 def _lacks_evidence(pods: list[Object]) -> bool:
     """Whether the watch of pods is behind that of jobs: of a Job that has ended, no pod goes on."""
     return any((pod.get("status") or {}).get("phase") in ("Pending", "Running") for pod in pods)
@@ -263,6 +274,12 @@ def _supply(target: Target, named: Target) -> SupplyReader:
 def _logs(target: Target, location: str, settings: Settings) -> JobLogs:
     """One for all handles of a place: it keeps what it follows, and what it has read."""
     return JobLogs(ClusterApi(target), GcsObjectStore.at(location, settings))
+
+
+@functools.cache
+def _sets(target: Target, location: str, settings: Settings) -> LeaderWorkerSets:
+    """One for all handles of a place: it remembers the pods that it has seen."""
+    return LeaderWorkerSets(ClusterApi(target), GcsObjectStore.at(location, settings))
 
 
 @functools.cache

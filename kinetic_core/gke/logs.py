@@ -34,7 +34,7 @@ _RUNNERS_OWN = (
 
 
 class JobLogs:
-    """The logs of one backend's jobs."""
+    """The logs of one backend's jobs, by their pods' UIDs: a set's pods come again by the same names."""
 
     def __init__(self, api: ClusterApi, store: ObjectStore) -> None:
         self._api, self._store = api, store
@@ -50,14 +50,14 @@ class JobLogs:
         return self._whole(namespace, job_id, pod)[offset:] if phase in ("Succeeded", "Failed") else None
 
     def _running(self, namespace: str, job_id: str, pod: Mapping[str, Any], offset: int) -> bytes:
-        name = pod["metadata"]["name"]
-        kept = self._kept.setdefault(name, _KeptLog(self._store, job_id, pod))
-        follower = self._followers.get(name)
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        kept = self._kept.setdefault(uid, _KeptLog(self._store, job_id, pod))
+        follower = self._followers.get(uid)
         if is_silent(pod):
             return kept.read(offset)
         if follower is None or (follower.has_ended and not follower.was_given_up):
             self._forget_idle()
-            follower = self._followers[name] = PodLog(self._api, namespace, name, kept.head())
+            follower = self._followers[uid] = PodLog(self._api, namespace, name, kept.head())
         text = follower.read(offset)
         return kept.read(offset) if follower.was_given_up else text
 
@@ -70,11 +70,11 @@ class JobLogs:
 
     def _whole(self, namespace: str, job_id: str, pod: Mapping[str, Any]) -> bytes:
         """All that a container printed that has ended: it does not change, so it is read once."""
-        name = pod["metadata"]["name"]
-        self._followers.pop(name, None)
-        self._kept.pop(name, None)
-        if name in self._ended:
-            return self._ended[name]
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self._followers.pop(uid, None)
+        self._kept.pop(uid, None)
+        if uid in self._ended:
+            return self._ended[uid]
         text = _KeptLog(self._store, job_id, pod).read(0)
         if not text or (terminated(pod) or {}).get("exitCode") not in _RUNNERS_OWN:
             try:
@@ -83,7 +83,7 @@ class JobLogs:
                 return text + f"kinetic: the node does not give the end of the log: {exc}\n".encode()
         if len(self._ended) >= _ENDED_KEPT:
             self._ended.clear()
-        self._ended[name] = text
+        self._ended[uid] = text
         return text
 
 

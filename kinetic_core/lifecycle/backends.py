@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kinetic_core._runner.wire import Failure, handle_object
 from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
-from kinetic_core.errors import BackendUnavailable, ConfigurationError
+from kinetic_core.errors import ConfigurationError
 from kinetic_core.model.job import ClusterName, JobReference, JobSpec
 from kinetic_core.storage.protocol import ObjectStore
 
@@ -109,6 +109,9 @@ class Backend(Protocol):
     def abandon(self, namespace: str, job_id: str) -> None:
         """As `delete`, for a job that can never run; need not wait."""
 
+    def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
+        """Give back what a job holds whose end is known, where its end alone does not. Idempotent."""
+
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """Forget the pod of an attempt that is known to be over although its node does not say so."""
 
@@ -133,25 +136,20 @@ def open_backend(name: str, settings: Settings) -> Backend:
         from kinetic_core.local.backend import LocalBackend
 
         return LocalBackend(settings.local_store)
-    if name == "gke":
-        return _gke(settings.bucket, settings)
-    raise BackendUnavailable(
-        f"backend {name!r} is not available in this version. backend='local' (or KINETIC_BACKEND=local) runs "
-        "the same call on this machine"
-    )
+    return _gke(name, settings.bucket, settings)
 
 
-def _gke(location: str, settings: Settings) -> Backend:
+def _gke(name: str, location: str, settings: Settings) -> Backend:
     from kinetic_core.gke.backend import GkeBackend
 
     if not location and not settings.project:
         raise ConfigurationError(
-            "backend 'gke' needs a bucket: set KINETIC_BUCKET to 'bucket' or 'bucket/prefix', or "
+            f"backend {name!r} needs a bucket: set KINETIC_BUCKET to 'bucket' or 'bucket/prefix', or "
             "KINETIC_PROJECT to the project that has one called {project}-kn-{cluster}-jobs. backend='local' "
             "needs neither"
         )
     location = location or f"{settings.project}-kn-{settings.cluster}-jobs/{settings.namespace}"
-    return GkeBackend(cluster_target(settings), location, settings, named_cluster(settings))
+    return GkeBackend(cluster_target(settings), location, settings, named_cluster(settings), name)
 
 
 def cluster_target(settings: Settings) -> Target:
@@ -183,9 +181,17 @@ def named_cluster(settings: Settings) -> Target:
 
 
 def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
-    """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else the cluster."""
-    del hosts  # a slice of several is a Job like any other
-    return asked or settings.backend or "gke"
+    """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else the cluster.
+
+    A slice of several hosts for which nobody asked for `gke` itself is run by a LeaderWorkerSet where the
+    cluster has them and this account may create one. Asks the cluster once. Raises ClusterError.
+    """
+    name = asked or settings.backend or "gke"
+    if name == "gke" and not asked and hosts > 1:
+        from kinetic_core.gke.leader_worker_sets import may_use_sets
+
+        return "pathways" if may_use_sets(cluster_target(settings), settings.namespace) else "gke"
+    return name
 
 
 def known_backend(asked: str | None, settings: Settings, job_id: str = "") -> Backend:
@@ -216,10 +222,10 @@ def backend_of(reference: JobReference, settings: Settings | None = None) -> Bac
         if parsed.scheme != "file" or parsed.netloc:
             raise ConfigurationError(f"job {reference.job_id}: {reference.store_uri!r} is not a local store")
         return LocalBackend.of_store(Path(unquote(parsed.path)))
-    if reference.backend == "gke":
+    if reference.backend in ("gke", "pathways"):
         settings = settings or read_settings()
         if reference.cluster is not None:
             project, zone, cluster = reference.cluster
             settings = settings.with_arguments(project=project, zone=zone, cluster=cluster)
-        return _gke(reference.store_uri, settings)
+        return _gke(reference.backend, reference.store_uri, settings)
     return open_backend(reference.backend, settings or read_settings())

@@ -35,7 +35,7 @@ class Contents:
 
     def store(self, options: RunOptions, settings: Settings) -> StoredTree:
         """Store them where a job with these options would look. Raises as `pack` does."""
-        backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+        backend = open_backend(backend_name(options.backend, 1, settings), settings)  # for its store
         return store_project(
             self.project,
             backend.store,

@@ -11,6 +11,7 @@ from kinetic_core._runner.wire import digest
 from kinetic_core.cluster.bootstrap import runner_archive
 from kinetic_core.cluster.choices import first_manifest
 from kinetic_core.cluster.manifest import Delivery
+from kinetic_core.cluster.pod_sets import leader_worker_set, runs_in_set
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.options import RunOptions
@@ -42,7 +43,7 @@ class _Elsewhere:
 
 
 def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -> dict[str, Any]:
-    """The Kubernetes Job of a call, as plain data; the key of its outcome is left out.
+    """The Kubernetes Job of a call, or its LeaderWorkerSet, as plain data, without the key of its outcome.
 
     Checks the call as submitting it would, and raises as `prepare` does.
     """
@@ -54,4 +55,5 @@ def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -
         prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
     delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
-    return first_manifest(prepared.spec, prepared.reference, delivery)
+    job = first_manifest(prepared.spec, prepared.reference, delivery)
+    return leader_worker_set(job) if runs_in_set(job) else job

@@ -25,7 +25,7 @@ from kinetic_core.model.states import JobStatus
 
 _RETRY_SECONDS = 2.0
 _UNSEEN_SECONDS = 5.0
-"""How often the store is asked for the outcome of a job that Kubernetes cannot see."""
+"""How often the store is asked for the outcome of a job of which Kubernetes does not see the end."""
 _UNWATCHED_SECONDS = 10.0
 """How often is asked why a part of a batch has not started: its pods are not watched."""
 _LOG = logging.getLogger(__name__)
@@ -166,6 +166,8 @@ class JobHub:
             self._look_at_lease(subscriptions[0].reference, observation.attempt)
         elif observation.moves_on_at is not None:
             self._look_again(job_id, max(observation.moves_on_at - time.time(), _RETRY_SECONDS))
+        elif subscriptions[0].reference.backend == "pathways" and not observation.is_terminal:
+            self._look_again(job_id, _UNSEEN_SECONDS)  # its pods stay after the end
         elif isinstance(observation, PartObservation) and observation.status is JobStatus.PENDING:
             self._look_again(job_id, _UNWATCHED_SECONDS)
         for subscription in subscriptions:

@@ -35,6 +35,7 @@ _SECURITY_FIELDS = frozenset(
 )
 """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#security-context-1"""
 _SHORTEST_LEASE = 15.0
+_SHORTEST_HANG = 5.0
 
 POD_OPTIONS = (
     "cpu",
@@ -51,6 +52,7 @@ POD_OPTIONS = (
     "run_as_root",
     "cache_volume",
     "lease",
+    "hang_after",
     "security_context",
 )
 """The names of these options, as `run` takes them."""
@@ -83,6 +85,8 @@ def pod_options(given: Mapping[str, Any]) -> PodOptions:
         raise InvalidRequest("flex_start=True and reservation= are two ways to get nodes; drop one of them")
     if "lease" in options:
         options["lease"] = _lease(options["lease"])
+    if "hang_after" in options:
+        options["hang_after"] = _hang_after(options["hang_after"])
     if "security_context" in options:
         options["security_context"] = _security_context(options["security_context"])
     return PodOptions(**options)
@@ -116,6 +120,17 @@ def _lease(seconds: float) -> float:
         raise InvalidRequest(
             f"lease={seconds!r} must be at least {_SHORTEST_LEASE:g} seconds: a store that is slow for less "
             "must not end the job"
+        )
+    return float(seconds)
+
+
+def _hang_after(seconds: float) -> float:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"hang_after={seconds!r} must be a number of seconds")
+    if not math.isfinite(seconds) or seconds < _SHORTEST_HANG:
+        raise InvalidRequest(
+            f"hang_after={seconds!r} must be at least {_SHORTEST_HANG:g} seconds, and longer than anything "
+            "that the function silently waits for"
         )
     return float(seconds)
 

@@ -1,8 +1,8 @@
 """What nobody wants any more: orphans, which dead clients left behind, and what has been kept long enough.
 
 A job that merely runs on without its client is no orphan: it was meant to, and its deadline ends it. An
-orphan is a job that was stored and never created, one that was cancelled and still lives, one whose stored
-objects are gone, so that it can never deliver its outcome.
+orphan is a job that was stored and never created, one that was cancelled and still lives, one that has ended
+and still holds nodes, one whose stored objects are gone, so that it can never deliver its outcome.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from kinetic_core._runner import wire
+from kinetic_core.cluster.pod_sets import runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.lifecycle import ending, observing
-from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.settling import look
 from kinetic_core.lifecycle.summaries import JobSummary, summaries
 from kinetic_core.lifecycle.whole_batches import end_parts, forget, is_stored
@@ -49,12 +50,14 @@ def orphans(
     has seen are settled on the way.
     """
     known = summaries(backend, namespace)
+    there = backend.all(namespace)
     cancelled = {info.name.split("/")[1] for info in backend.store.list("jobs/", wire.cancel_object("*"))}
     return [
         *_never_created(known, time.time() - older_than),
         *_still_alive(known, cancelled),
         *_long_over(known, time.time() - retention),
-        *_unknown(backend, namespace, {job.job_id for job in known}),
+        *_held(known, there),
+        *_unknown(backend, namespace, {job.job_id for job in known}, there),
         *_unknown_batches(backend, namespace, {job.job_id for job in known}),
     ]
 
@@ -103,9 +106,19 @@ def _long_over(known: list[JobSummary], before: float) -> Iterator[Orphan]:
             yield Orphan(job.job_id, job.namespace, why, kept=True, is_batch=job.inputs > 0)
 
 
-def _unknown(backend: Backend, namespace: str, known: set[str]) -> Iterator[Orphan]:
+def _held(known: list[JobSummary], there: Mapping[str, Found]) -> Iterator[Orphan]:
+    """Jobs of which there are pods that do not end by themselves."""
+    for job in known:
+        found = there.get(job.job_id)
+        if found and job.status.is_terminal and runs_in_set(found[0]) and found[1]:
+            yield Orphan(job.job_id, job.namespace, "it has ended, and its pods are left")
+
+
+def _unknown(
+    backend: Backend, namespace: str, known: set[str], there: Mapping[str, Found]
+) -> Iterator[Orphan]:
     """Jobs that were submitted to this very store, which has forgotten them."""
-    for job_id, (job, pods) in backend.all(namespace).items():
+    for job_id, (job, pods) in there.items():
         if job_id in known or _store_of(job) != backend.store.uri:
             continue
         if backend.store.find(wire.handle_object(job_id)) is None:

@@ -7,20 +7,24 @@ outcome would be, create-only, so that every later observer, on any machine, rea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.names import CANCELLED, NODE_SILENT, PART, UNSCHEDULABLE
+from kinetic_core.cluster.pod_sets import is_live, runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
-from kinetic_core.errors import ObjectExists, ObjectNotFound
+from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.logs import last_lines
 from kinetic_core.lifecycle.moving_on import moved_on
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
 from kinetic_core.storage.protocol import ObjectStore
+
+_LOG = logging.getLogger(__name__)
 
 
 def look(backend: Backend, reference: JobReference) -> JobObservation:
@@ -37,16 +41,43 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
         return _give_up(backend, reference, found, observation)
     given_up = CANCELLED in (found[0]["metadata"].get("annotations") or {})
     may_be_over = observation.is_terminal or given_up or observation.reason == NODE_SILENT
+    if runs_in_set(found[0]):
+        return _look_at_set(backend, reference, found, observation)
     if PART in found[0]["metadata"]["labels"] and observation.status is JobStatus.PENDING:
         may_be_over = True  # cancelled before its turn, which its Job does not know
     if observation.status is JobStatus.SUCCEEDED or not may_be_over:
         return observation
+    return _committed(backend, reference, found, observation)
+
+
+def _committed(
+    backend: Backend, reference: JobReference, found: Found, observation: JobObservation
+) -> JobObservation:
+    """What the store says of a job that may be over."""
     committed = _from_store(backend.store, reference)
     if committed.status is JobStatus.NOT_FOUND:
         return settle(backend, reference, found, observation) if observation.is_terminal else observation
     # The runner may have been killed between committing and exiting: what it committed counts.
     times = (observation.created_at, observation.started_at, observation.finished_at)
     return replace(committed, created_at=times[0], started_at=times[1], finished_at=times[2])
+
+
+def _look_at_set(
+    backend: Backend, reference: JobReference, found: Found, observation: JobObservation
+) -> JobObservation:
+    """The pods of a set never end by themselves: only the store knows that they are done."""
+    held = any(map(is_live, found[1]))
+    if observation.status is JobStatus.SUCCEEDED and not held:
+        return observation
+    seen = _committed(backend, reference, found, observation)
+    if seen.is_terminal and (held or not observation.is_terminal):
+        try:
+            backend.release(
+                reference.namespace, reference.job_id, succeeded=seen.status is JobStatus.SUCCEEDED
+            )
+        except KineticError as exc:
+            _LOG.warning("%s has ended, and its pods are left: %s", reference.job_id, exc)
+    return seen
 
 
 def _give_up(

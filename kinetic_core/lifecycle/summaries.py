@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kinetic_core._runner import wire
+from kinetic_core.cluster.pod_sets import runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import KineticError, OtherCluster
 from kinetic_core.lifecycle import observing
@@ -74,7 +75,11 @@ def summaries(backend: Backend, namespace: str | None = None, limit: int | None 
     ended = _ended(backend.store)
     alive: dict[str, JobObservation] = {}
     for each in {job.namespace for job in found if job.namespace and not job.inputs}:
-        alive |= {job_id: verdict(*objects) for job_id, objects in backend.all(each).items()}
+        alive |= {
+            job_id: verdict(*objects)
+            for job_id, objects in backend.all(each).items()
+            if not (job_id in ended and runs_in_set(objects[0]))  # whose pods do not end by themselves
+        }
     batches = [job for job in found if job.inputs]
     whole = {job.job_id: job for job in _with_progress(backend, batches, ended)} if batches else {}
     return [whole.get(job.job_id) or _with_state(job, ended, alive) for job in found]

@@ -169,6 +169,9 @@ class LocalBackend:
                 process.kill_group(group["pid"])
             time.sleep(0.02)
 
+    def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
+        """Nothing is held here that outlives a job's processes."""
+
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """This machine is never silent about itself."""
 

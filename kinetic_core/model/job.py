@@ -24,7 +24,8 @@ class PodOptions:
     `secrets` maps a variable's name to `secret/key`, or to `projects/P/secrets/S/versions/V`. `queue` is a
     Kueue LocalQueue, `cache_volume` a PersistentVolumeClaim where jobs keep what others can use too.
     `flex_start` asks for nodes of GKE's flex-start provisioning.
-    `lease` is in seconds: see the runner's lease.py. `security_context` are fields of the container's.
+    `lease` and `hang_after` are in seconds: see the runner's lease.py and hang.py. `security_context` are
+    fields of the container's.
     """
 
     cpu: float | None = None
@@ -41,6 +42,7 @@ class PodOptions:
     run_as_root: bool = False
     cache_volume: str | None = None
     lease: float | None = None
+    hang_after: float | None = None
     security_context: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -21,8 +21,22 @@ RULES: list[Json] = [
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "create"]},
+    {
+        "apiGroups": ["leaderworkerset.x-k8s.io"],
+        "resources": ["leaderworkersets"],
+        "verbs": ["create", "get", "delete"],
+    },
 ]
 """What submitting and looking after jobs takes. docs/guides/clusters.md shows the same; a test compares."""
+LEADER = "kinetic-leader"
+LEADER_RULES: list[Json] = [
+    {
+        "apiGroups": ["leaderworkerset.x-k8s.io"],
+        "resources": ["leaderworkersets"],
+        "verbs": ["delete"],
+    },
+]
+"""What host 0 of a slice takes to give its nodes back. docs/guides/multi-host.md shows the same."""
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -85,6 +99,8 @@ def namespace_objects(namespace: WantedNamespace) -> tuple[KubernetesObject, ...
     objects = [
         KubernetesObject("Namespace", "", namespace.name, {}),
         KubernetesObject("ServiceAccount", namespace.name, ACCOUNT, {}),
+        KubernetesObject("Role", namespace.name, LEADER, {"rules": LEADER_RULES}),
+        KubernetesObject("RoleBinding", namespace.name, LEADER, _bound_to_account(namespace.name)),
         KubernetesObject("Role", namespace.name, USER, {"rules": RULES}),
     ]
     if namespace.members:
@@ -99,3 +115,9 @@ def binding(members: tuple[str, ...]) -> Json:
         for kind, _, address in (member.partition(":") for member in members)
     ]
     return {"subjects": subjects, "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": USER}}
+
+
+def _bound_to_account(namespace: str) -> Json:
+    """A RoleBinding's content for the account that pods run as."""
+    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
+    return {"subjects": [account], "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": LEADER}}

@@ -38,6 +38,7 @@ _KINDS = {
     "jobs": "Job",
     "pods": "Pod",
     "events": "Event",
+    "leaderworkersets": "LeaderWorkerSet",
     "resourcequotas": "ResourceQuota",
     "roles": "Role",
     "rolebindings": "RoleBinding",

@@ -62,7 +62,7 @@ STOPPED_ONCE = Case(
     '[ "${KINETIC_IGNORED_COUNT:-0}" -ge 1 ] && exit 0; ' + STOPS.command,
     lambda pod: behaviours.succeeds() if attempt_of(pod) else behaviours.runs_until_stopped(),
 )
-GREEDY = Case("exec python3 -c 'bytearray(1 << 30)'", lambda _pod: behaviours.runs_out_of_memory())
+GREEDY = Case("exec python3 -c 'bytearray(1 << 30)'", lambda _pod: behaviours.runs_out_of_memory(0.5))
 NO_NODE = Case("true", lambda _pod: behaviours.cannot_be_scheduled())
 NO_IMAGE = Case("true", lambda _pod: behaviours.cannot_be_pulled())
 

@@ -197,6 +197,7 @@ def test_a_bare_decorator_is_told_how_to_be_written() -> None:
         {"tolerations": [{"taint": "x"}]},
         {"infrastructure_retries": -1},
         {"lease": 5},
+        {"hang_after": 1},
         {"lease": 60, "accelerator": "tpu-v5e-16"},
         {"flex_start": True},
         {"flex_start": True, "accelerator": ["tpu-v6e-8", "tpu-v5e-8:spot"]},

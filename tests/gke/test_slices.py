@@ -1,4 +1,4 @@
-"""Jobs on a slice of two hosts, on two real nodes."""
+"""Jobs on a slice of two hosts, on two real nodes: as Kubernetes Jobs, and what sets share with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import wait_for
 from tests.gke.jobs import pods
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
-on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
+on_slice = kinetic_core.run(accelerator="tpu-v5p-8", backend="gke")
 
 
 @on_slice
@@ -115,10 +115,11 @@ def test_cancelling_stops_every_host(api: ClusterApi) -> None:
     handle.cleanup()
 
 
-def test_jax_adds_up_over_both_hosts() -> None:
+@pytest.mark.parametrize("backend", ["gke", "pathways"])
+def test_jax_adds_up_over_both_hosts(backend: str) -> None:
     """A psum over two processes on their CPUs, with what the environment says."""
 
-    @on_slice
+    @kinetic_core.run(accelerator="tpu-v5p-8", backend=backend)
     def add_up() -> tuple[bool, int, float]:
         import os
         import subprocess

@@ -11,7 +11,7 @@ import yaml
 
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.provision.cluster import Cluster
-from kinetic_core.provision.namespaces import RULES, USER
+from kinetic_core.provision.namespaces import LEADER, LEADER_RULES, RULES, USER
 from kinetic_core.provision.plan import Action, Found, plan, resources
 from kinetic_core.provision.policies import Grant, Policy, jobs_policy, principal
 from kinetic_core.provision.pools import NodePool
@@ -217,6 +217,12 @@ def test_the_guide_shows_the_role_that_is_made() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "clusters.md").read_text()
     shown = yaml.safe_load(guide.partition("```yaml\n")[2].partition("```")[0])
     assert (shown["metadata"]["name"], shown["rules"]) == (USER, RULES)
+
+
+def test_the_guide_shows_the_role_of_host_0() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "multi-host.md").read_text()
+    shown = yaml.safe_load(guide.partition("### The role of host 0\n\n```yaml\n")[2].partition("```")[0])
+    assert (shown["metadata"]["name"], shown["rules"]) == (LEADER, LEADER_RULES)
 
 
 def test_numbers_as_texts_and_what_google_leaves_out_are_no_difference() -> None:

@@ -1,0 +1,178 @@
+"""Slices as LeaderWorkerSets, on two real nodes: they end once, and give their nodes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core._runner import wire
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import WORKER_INDEX
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.provision.namespaces import LEADER, LEADER_RULES
+from tests.conftest import wait_for
+from tests.gke.jobs import pods
+
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
+on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
+PATIENCE = 90
+
+
+@pytest.fixture
+def no_leader() -> None:
+    """Without the role of host 0."""
+
+
+@pytest.fixture(autouse=True)
+def leader(request: pytest.FixtureRequest, api: ClusterApi, namespace: str) -> Iterator[None]:
+    """The role of host 0, for the account that the jobs run as."""
+    if "no_leader" in request.fixturenames:
+        yield
+        return
+    api.create("Role", namespace, {"metadata": {"name": LEADER}, "rules": LEADER_RULES})
+    binding = {
+        "metadata": {"name": LEADER},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": LEADER},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+    }
+    api.create("RoleBinding", namespace, binding)
+    yield
+    api.delete("RoleBinding", namespace, LEADER)
+    api.delete("Role", namespace, LEADER)
+
+
+@pytest.fixture(autouse=True)
+def no_sets_left(api: ClusterApi, namespace: str) -> Iterator[None]:
+    """What a test leaves would keep the nodes from the next."""
+    yield
+    api.delete_all("LeaderWorkerSet", namespace, "app=kinetic")
+
+
+def has_set(api: ClusterApi, handle: kinetic_core.JobHandle) -> bool:
+    return api.get("LeaderWorkerSet", handle.namespace, handle.k8s_name) is not None
+
+
+def is_committed(handle: kinetic_core.JobHandle) -> bool:
+    """Whether the runner has stored the outcome: asked of the store, so that nobody observes the job."""
+    return backend_of(handle).store.find(wire.result_object(handle.job_id)) is not None
+
+
+def delete_pod(api: ClusterApi, handle: kinetic_core.JobHandle, host: int) -> None:
+    (pod,) = (pod for pod in pods(api, handle) if pod["metadata"]["labels"][WORKER_INDEX] == str(host))
+    assert api.delete("Pod", handle.namespace, pod["metadata"]["name"], pod["metadata"]["uid"])
+
+
+def count_starts(seconds: float) -> tuple[str, str]:
+    """How many starts ended before this one, by the user's fault and not."""
+    import os
+    import time
+
+    told = os.environ["KINETIC_FAILED_COUNT"], os.environ["KINETIC_IGNORED_COUNT"]
+    print(f"start {told}", flush=True)
+    time.sleep(seconds)
+    return told
+
+
+starts = on_slice(count_starts)
+starts_in_time = kinetic_core.run(accelerator="tpu-v5p-8", timeout=5)(count_starts)
+
+
+@kinetic_core.run(accelerator="tpu-v5p-8", retries=1)
+def fails_on_one(times: int) -> str:
+    import os
+    import time
+
+    if os.environ["TPU_WORKER_ID"] == "1" and int(os.environ["KINETIC_FAILED_COUNT"]) < times:
+        raise KeyError(f"failure {os.environ['KINETIC_FAILED_COUNT']}")
+    time.sleep(0 if times == 1 and os.environ["KINETIC_FAILED_COUNT"] == "1" else 600)
+    return "done"
+
+
+def test_a_slice_runs_as_a_set_by_itself_and_host_0_gives_its_nodes_back(api: ClusterApi) -> None:
+    handle = starts.run_async(0)
+    assert handle.backend == "pathways"
+    wait_for(lambda: is_committed(handle), PATIENCE)
+    wait_for(lambda: not has_set(api, handle) and not pods(api, handle), PATIENCE)
+    assert handle.status() is JobStatus.SUCCEEDED
+    (listed,) = (job for job in kinetic_core.list_jobs() if job.job_id == handle.job_id)
+    assert listed.backend == "pathways"
+    assert handle.result(stream_logs=False) == ("0", "0")
+    assert (handle.logs() or "").splitlines() == [f"[host {host}] start ('0', '0')" for host in (0, 1)]
+    assert api.get("Job", handle.namespace, handle.k8s_name) is None
+
+
+@pytest.mark.usefixtures("no_leader")
+def test_nothing_runs_after_the_end_and_who_looks_ends_the_set(api: ClusterApi) -> None:
+    handle = starts.run_async(0)
+    wait_for(lambda: is_committed(handle), PATIENCE)
+    delete_pod(api, handle, 1)
+    claim = wire.claim_object(handle.job_id, 1, 1)
+    wait_for(lambda: backend_of(handle).store.find(claim) is not None, PATIENCE)
+    assert handle.status() is JobStatus.SUCCEEDED
+    wait_for(lambda: not has_set(api, handle) and not pods(api, handle), PATIENCE)
+    assert (handle.logs() or "").count("start") == 2
+    assert handle.result(stream_logs=False) == ("0", "0")
+
+
+def test_a_deleted_pod_makes_all_start_anew(api: ClusterApi) -> None:
+    handle = starts.run_async(10)
+    wait_for(lambda: "start" in (handle.logs(host=1) or ""), PATIENCE)
+    delete_pod(api, handle, 1)
+    assert handle.result(stream_logs=False, cleanup=False) == ("0", "1")
+    last = [line for line in (handle.logs() or "").splitlines() if line.startswith("[host 1]")][-1]
+    assert last == "[host 1] start ('0', '1')"
+    assert "hosts" in {phase.name for phase in handle.explain().phases}
+    handle.cleanup()
+
+
+def test_a_retry_of_the_users_is_a_new_group() -> None:
+    assert fails_on_one.run_async(1).result(stream_logs=False) == "done"
+
+
+def test_the_last_failure_is_the_jobs_with_the_stacks_of_the_other(api: ClusterApi) -> None:
+    handle = fails_on_one.run_async(2)
+    with pytest.raises(KeyError, match="failure 1") as caught:
+        handle.result(stream_logs=False)
+    told = "".join(caught.value.__notes__)
+    assert "in fails_on_one" in told.partition("Meanwhile on host 0")[2]
+    wait_for(lambda: not has_set(api, handle), PATIENCE)
+    handle.cleanup()
+
+
+def test_cancelling_stops_every_host(api: ClusterApi) -> None:
+    handle = starts.run_async(600)
+    wait_for(lambda: handle.status() is JobStatus.RUNNING, PATIENCE)
+    handle.cancel()
+    assert not has_set(api, handle)
+    assert pods(api, handle) == []
+    with pytest.raises(kinetic_core.errors.JobCancelled):
+        handle.result(stream_logs=False)
+    handle.cleanup()
+
+
+def test_the_deadline_holds_with_nobody_looking(api: ClusterApi) -> None:
+    handle = starts_in_time.run_async(600)
+    wait_for(lambda: is_committed(handle), PATIENCE)
+    wait_for(lambda: not has_set(api, handle), PATIENCE)
+    with pytest.raises(kinetic_core.errors.JobDeadlineExceeded):
+        handle.result(stream_logs=False)
+    handle.cleanup()
+
+
+def test_a_slice_that_hangs_ends_with_the_stacks_of_all_hosts() -> None:
+    @kinetic_core.run(accelerator="tpu-v5p-8", hang_after=5)
+    def wait_for_each_other() -> None:
+        import threading
+
+        threading.Event().wait()
+
+    handle = wait_for_each_other.run_async()
+    with pytest.raises(kinetic_core.errors.JobFailed, match="on no host was anything") as caught:
+        handle.result(stream_logs=False)
+    first, _, second = "".join(caught.value.__notes__).partition("Meanwhile on host 1")
+    assert "in wait_for_each_other" in first
+    assert "in wait_for_each_other" in second
+    handle.cleanup()
