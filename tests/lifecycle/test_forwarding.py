@@ -107,6 +107,8 @@ def _is_refused(forward: Forward) -> bool:
         connected(forward).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # the port is being closed at this moment
+        return False
     return False
 
 
