@@ -175,7 +175,7 @@ API_STEPS = {
     "list jobs": r"GET .*/jobs\?(?!.*watch)",
     "list pods": r"GET .*/pods\?(?!.*watch)",
     "list events": r"GET .*/events\?(?!.*watch)",
-    "delete": "DELETE .*/jobs/",
+    "delete": r"DELETE .*/jobs\?",
 }
 WATCHES = [rf"GET .*/{kind}\?.*watch=true" for kind in ("jobs", "pods")]
 
