@@ -15,6 +15,7 @@ import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.pods import host_of
 from kinetic_core.errors import ConfigurationError, WaitTimeout
+from kinetic_core.lifecycle.backends import backend_of
 from tests.conftest import wait_for
 from tests.debugger import Debugger
 from tests.gke.jobs import pods
@@ -132,11 +133,13 @@ def test_without_the_right_to_forward_ports_the_rule_to_add_is_named(
 
 @pytest.mark.alone  # takes the cluster's one slice
 def test_host_0_of_a_slice_is_debugged_and_the_others_wait_with_it(
-    api: ClusterApi, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     handle = on_slice.run_async("hello")
     with handle.debug_attach(0, working_dir=str(HERE.parent)) as session:
-        assert {host_of(pod) for pod in pods(api, handle)} == {0, 1}
+        found = backend_of(handle).get(handle.namespace, handle.job_id)
+        assert found is not None
+        assert {host_of(pod) for pod in found[1]} == {0, 1}
         assert "is running" not in (handle.logs(host=1) or "")
         with Debugger(session.port) as debugger:
             where = mapping(capsys.readouterr().err)
