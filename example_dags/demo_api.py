@@ -25,11 +25,11 @@ class AirflowApi:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """One request, for instance `call("GET", "/dags")`. Raises urllib's HTTPError.
 
-        A question that finds the SQLite of Airflow locked is asked again, three times.
+        One that finds the SQLite of Airflow locked, and so has done nothing, is made again, three times.
         """
         if not self._token:
             self._token = self._request("GET", f"{self.url}/auth/token", None)["access_token"]
-        for pause in (0.5, 1.0, 2.0) if method == "GET" else ():
+        for pause in (0.5, 1.0, 2.0):
             try:
                 return self._request(method, f"{self.url}/api/v2{path}", body)
             except urllib.error.HTTPError as error:

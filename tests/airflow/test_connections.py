@@ -24,9 +24,10 @@ JOBS_ROLE = [
     {
         "apiGroups": ["batch"],
         "resources": ["jobs"],
-        "verbs": ["create", "get", "list", "watch", "patch", "delete"],
+        "verbs": ["create", "get", "list", "watch", "patch", "delete", "deletecollection"],
     },
     {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
 ]
 TRIGGERS = """
