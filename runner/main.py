@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .lease import Lease
     from .task_log import TaskLog
 
+_Run = Callable[..., tuple[Outcome, Ending]]
 _NOT_STARTED = Ending(None, None, False)
 """Where no user code was run, or none that counts."""
 _LEAVING_SECONDS = 8.0
@@ -46,10 +47,14 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         sys.stderr.write(f"kinetic: {exc}\n")
         return wire.EXIT_NEVER_RETRY
     signals = Signals(job.grace + _LEAVING_SECONDS)
+    task_log = _task_log(job)
+    run = partial(_run, job, store, signals, task_log)
     try:
-        code = _attempt(job, store, opener, signals, started)
+        code = _attempt(job, store, opener, signals, started, run)
     finally:
         signals.release()
+    if task_log is not None:
+        task_log.join()
     if job.set_name is None:
         return code
     from .pod_set import leave
@@ -57,25 +62,26 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
     return leave(job, code, bool(signals.told))
 
 
-def _attempt(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+def _attempt(
+    job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+) -> int:
     """One attempt; the container's exit code."""
     try:
         if job.set_name is not None:
-            return _in_set(job, store, opener, signals, started)
+            return _in_set(job, store, opener, signals, started, run)
         refused = _refusal(job, store, started)
         if refused is None:
             refused = _claim(job, store)
         if refused is not None:
             return refused
         if job.hosts > 1:
-            runs = partial(_run, job, store, signals)
-            return run_together(job, store, opener(job.store_uri), runs, signals, started)
+            return run_together(job, store, opener(job.store_uri), run, signals, started)
         if job.ignored_count > job.infrastructure_retries:
             return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
         if job.ignored_count and (end := exhausted(job, store)) is not None:
             return _publish(job, store, end, _NOT_STARTED, started)
         os.makedirs(job.work_dir, exist_ok=True)
-        run = partial(_run, job, store, signals, lease=_lease(job, opener))
+        run = partial(run, lease=_lease(job, opener))
         outcome, ending = run() if job.group_id is None else _run_input(job, store, run)
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
@@ -84,7 +90,9 @@ def _attempt(job: Job, store: Store, opener: Callable[[str], Store], signals: Si
         return wire.EXIT_NEVER_RETRY if is_last else wire.EXIT_UNPUBLISHED
 
 
-def _in_set(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+def _in_set(
+    job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+) -> int:
     """The same in a pod of a LeaderWorkerSet, which Kubernetes makes again and again, and does not count."""
     from .pod_set import after_death, numbered
 
@@ -96,9 +104,7 @@ def _in_set(job: Job, store: Store, opener: Callable[[str], Store], signals: Sig
         return after_death(job, store)
     if job.attempt > job.retries + job.infrastructure_retries:
         return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
-    return run_together(
-        job, store, opener(job.store_uri), partial(_run, job, store, signals), signals, started
-    )
+    return run_together(job, store, opener(job.store_uri), run, signals, started)
 
 
 def _refusal(job: Job, store: Store, started: float) -> int | None:
@@ -160,8 +166,8 @@ def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
 
 
 def _task_log(job: Job) -> TaskLog | None:
-    """The log of the Airflow task that the job is for, if pods write there."""
-    if job.task_log is None:
+    """The log of the Airflow task that the job is for, if pods write there; on this machine Airflow does."""
+    if job.task_log is None or job.backend == "local":
         return None
     from .task_log import TaskLog
 
@@ -187,6 +193,7 @@ def _run(
     job: Job,
     store: Store,
     signals: Signals,
+    task_log: TaskLog | None,
     others: OtherHosts | None = None,
     company: Company | None = None,
     lease: Lease | None = None,
@@ -197,10 +204,10 @@ def _run(
     if child == 0:
         _become_child(job, store, signals, reading, writing)
     os.close(writing)
-    tee = LogTee(job, store, reading, _task_log(job))
+    tee = LogTee(job, store, reading, task_log)
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
-    gauge = MemoryGauge(alarm=partial(remember, job), near=NEAR)
+    gauge = MemoryGauge(alarm=None if job.is_gang else partial(remember, job), near=NEAR)
     if others is not None:
         others.watch(signals)
     if lease is not None:

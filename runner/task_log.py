@@ -44,14 +44,16 @@ class TaskLog:
         self._size = self._from = self._to = 0
         self._closing = self._broken = False
         self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def add(self, chunk: bytes) -> None:
         """What user code has printed now."""
         with self._lock:
             if self._broken:
                 return
+            if self._thread is None:  # not before: a process that has threads must not fork
+                self._thread = threading.Thread(target=self._write, daemon=True)
+                self._thread.start()
             *whole, self._unfinished = (self._unfinished + chunk).split(b"\n")
             for line in whole:
                 self._take(line, 1)
@@ -61,13 +63,17 @@ class TaskLog:
                 self._lock.notify()
 
     def close(self) -> None:
-        """Write the rest, unless that takes long."""
+        """Begin to write the rest; `join` waits for it, once the outcome is published."""
         with self._lock:
             if self._unfinished:
                 self._take(self._unfinished, 0)
             self._closing = True
             self._lock.notify()
-        self._thread.join(_CLOSING_SECONDS)
+
+    def join(self) -> None:
+        """Wait until all is written, for some seconds."""
+        if self._thread is not None:
+            self._thread.join(_CLOSING_SECONDS)
 
     def _take(self, line: bytes, newline: int) -> None:
         text = self._prefix + line.decode(errors="replace").rstrip("\r")[:_LINE]

@@ -80,8 +80,12 @@ class Cases:
         return self.api.log(self.instance(dag_id, task_id), attempt)
 
     def reach(self, dag_id: str, task_id: str, ready: Callable[[dict[str, Any]], Any], what: str) -> Any:
-        """Wait until a task instance is as asked."""
-        return self.airflow.until(lambda: ready(self.instance(dag_id, task_id)), 60, f"{dag_id} {what}")
+        """Wait until a task instance is as asked; an error has its state and the end of its log."""
+        try:
+            return self.airflow.until(lambda: ready(self.instance(dag_id, task_id)), 120, f"{dag_id} {what}")
+        except RuntimeError as error:
+            error.add_note(f"{self.instance(dag_id, task_id)}\n{self.log(dag_id, task_id)[-4000:]}")
+            raise
 
     def task_process(self, instance: dict[str, Any]) -> int:
         """The process that runs a task instance."""

@@ -29,6 +29,8 @@ class Bucket:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.silence = threading.Event()
+        self.silence.set()
         self.refuses = False
         self.attempts = 0
         self.asked = threading.Event()
@@ -36,6 +38,7 @@ class Bucket:
     def create(self, name: str, content: bytes, _state: str = "") -> bool:
         self.attempts += 1
         self.asked.set()
+        self.silence.wait(60)
         if self.refuses:
             raise StoreUnavailable(13, "may not create objects")
         self.objects[name] = content
@@ -55,6 +58,7 @@ def test_every_line_once_and_where_it_was(job: Job) -> None:
     for chunk in (b"one\ntw", "o \u00e9\nlong ".encode(), b"x" * 5000, b"\nlast"):
         log.add(chunk)
     log.close()
+    log.join()
     assert list(bucket.events()) == ["one", "two \u00e9", "long " + "x" * 3995, "last"]
     assert list(bucket.objects) == ["attempt=1.log.kinetic.00.0-0-000000000000-000000005021.log"]
     line = json.loads(next(iter(bucket.objects.values())).splitlines()[0])
@@ -71,6 +75,7 @@ def test_much_is_written_before_the_end_and_pieces_meet(job: Job) -> None:
         assert bucket.asked.wait(10)
     log.add(b"the end\n")
     log.close()
+    log.join()
     spans = [name.removesuffix(".log").split("-")[-2:] for name in sorted(bucket.objects)]
     assert len(spans) >= 2
     assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
@@ -88,6 +93,7 @@ def test_a_bucket_that_refuses_is_told_of_once_and_left_alone(
     assert bucket.asked.wait(10)
     log.add(b"more\n")
     log.close()
+    log.join()
     why = "[Errno 13] may not create objects"
     assert capsys.readouterr().err == (
         f"kinetic: the task's log gets the rest when the job has ended: {why}\n"
@@ -100,5 +106,18 @@ def test_hosts_of_a_slice_say_who_they_are(job: Job) -> None:
     log = TaskLog(replace(job, host=1, hosts=2), bucket)  # type: ignore[arg-type]
     log.add(b"here\n")
     log.close()
+    log.join()
     assert list(bucket.events()) == ["[host 1] here"]
     assert ".0-1-" in next(iter(bucket.objects))
+
+
+def test_a_bucket_that_does_not_answer_keeps_nobody_from_publishing(job: Job) -> None:
+    bucket = Bucket()
+    bucket.silence.clear()
+    log = TaskLog(job, bucket)  # type: ignore[arg-type]
+    log.add(b"the end\n")
+    log.close()
+    assert bucket.objects == {}
+    bucket.silence.set()
+    log.join()
+    assert list(bucket.events()) == ["the end"]

@@ -1,25 +1,43 @@
-"""A task whose job prints for a while, and another that fails at the end."""
+"""A task whose job prints until somebody has seen it, and another that fails at the end."""
 
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 from airflow.sdk import dag, task
 
+SIGN = Path(__file__).with_name("sign").read_text()
+"""The URL of an object that the test makes when it has seen enough."""
+
 
 @task.kinetic(accelerator="cpu")
-def talk(seconds: int, fails: bool = False) -> None:
-    for number in range(seconds):
+def talk(sign: str) -> int:
+    for number in range(120):
         print(f"line {number} of the pod", flush=True)
         time.sleep(1)
-    if fails:
-        raise ValueError("at the end")
+        try:
+            urllib.request.urlopen(sign).close()
+            break
+        except urllib.error.HTTPError:
+            continue
+    return number + 1
+
+
+@task.kinetic(accelerator="cpu")
+def fail() -> None:
+    for number in range(3):
+        print(f"line {number} of the pod", flush=True)
+        time.sleep(1)
+    raise ValueError("at the end")
 
 
 @dag(schedule=None, catchup=False)
 def talking():
-    talk(25)
-    talk.override(task_id="failing")(3, fails=True)
+    talk(SIGN)
+    fail.override(task_id="failing")()
 
 
 talking()
