@@ -54,11 +54,13 @@ class Origin:
 
 
 def deployment(*, make: bool = False) -> str:
-    """This Airflow's name, from its Variable; "" if it has none, or does not say.
+    """This Airflow's name, from its Variable and its address; "" if it has none, or does not say.
 
-    `make` gives it one. Of two workers that do so at once one is not obeyed; its job is then nobody's, which
-    means that only a worker or a trigger of its own ends it.
+    With `[api] base_url`: a copy of the metadata database, made for a test of an upgrade, has the same
+    Variable, and other tasks. `make` gives it a name. Of two workers that do so at once one is not obeyed;
+    its job is then nobody's, which means that only a worker or a trigger of its own ends it.
     """
+    from airflow.providers.common.compat.sdk import conf
     from airflow.sdk import Variable
 
     try:
@@ -69,4 +71,4 @@ def deployment(*, make: bool = False) -> str:
     except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
         _LOG.info("no job of a forgotten task will be found: the Variable %r fails: %r", VARIABLE, error)
         return ""
-    return str(found or "")
+    return f"{found} {conf.get('api', 'base_url', fallback='')}".strip() if found else ""

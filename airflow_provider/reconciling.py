@@ -91,8 +91,16 @@ def _is_over(states: Mapping[str, object], key: str) -> bool:
     return key not in states or str(states[key]) not in _ALIVE
 
 
-_running: dict[tuple[str, str], tuple[asyncio.Task[None], list[object]]] = {}
-"""By backend and namespace: what looks there, and the triggers for whose sake."""
+@dataclass
+class _Looking:
+    """What looks at a backend and namespace, and for how many triggers' sake."""
+
+    task: asyncio.Task[None]
+    users: int = 0
+
+
+_running: dict[tuple[str, str], _Looking] = {}
+"""By backend and namespace."""
 
 
 @asynccontextmanager
@@ -100,17 +108,17 @@ async def reconciled(
     backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
 ) -> AsyncIterator[None]:
     """Inside, somebody in this process looks after the jobs that nobody watches. `name` is asked for once."""
-    key, user = (backend.key, namespace), object()
+    key = backend.key, namespace
     if key not in _running:
-        _running[key] = asyncio.ensure_future(_reconcile(backend, namespace, ask, name)), []
-    task, users = _running[key]
-    users.append(user)
+        _running[key] = _Looking(asyncio.ensure_future(_reconcile(backend, namespace, ask, name)))
+    looking = _running[key]
+    looking.users += 1
     try:
         yield
     finally:
-        users.remove(user)
-        if not users:
-            task.cancel()
+        looking.users -= 1
+        if not looking.users:
+            looking.task.cancel()
             _running.pop(key, None)
 
 

@@ -49,14 +49,8 @@ def run_child(job: Job, store: Store) -> None:
             from .secret_manager import read_secrets
 
             os.environ.update(read_secrets(header["secrets"]))
-        wanted = _dependencies(header, job)
-        if wanted:
-            phase = "dependencies"
-            from .dependencies import install
-
-            note(job, "installing")
-            install(wanted, job.work_dir, store, wire.lock_object(job.job_id))
-            note(job, "installed")
+        phase = "dependencies"
+        _install(header, job, store)
         phase = "project files"
         world = make_world(job, store, header)
         phase = "unpickle"
@@ -135,10 +129,18 @@ class _PayloadUnpickler(pickle.Unpickler):
             return self._loaded[module, qualname]
 
 
-def _dependencies(header: dict[str, Any], job: Job) -> Any:
-    """What to install, if anything: each of several accelerators has an image of its own."""
+def _install(header: dict[str, Any], job: Job, store: Store) -> None:
+    """What the image lacks, if anything: each of several accelerators has an image of its own."""
     wanted = header.get("dependencies")
-    return wanted[job.choice or 0] if isinstance(wanted, list) else wanted
+    if isinstance(wanted, list):
+        wanted = wanted[job.choice or 0]
+    if not wanted:
+        return
+    from .dependencies import install
+
+    note(job, "installing")
+    install(wanted, job.work_dir, store, wire.lock_object(job.job_id))
+    note(job, "installed")
 
 
 def _load(body: bytes, copies: bytes, world: World) -> Any:

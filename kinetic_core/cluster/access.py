@@ -95,19 +95,15 @@ class ClusterApi:
         body = {"propagationPolicy": "Background"}
         self._call("DELETE", _path(kind, namespace), body, {"labelSelector": selector})
 
-    def serves(self, api_version: str) -> bool:
-        """Whether the server has resources of that group and version, such as `batch/v1`."""
-        try:
-            self._call("GET", f"/apis/{api_version}")
-        except ClusterError as exc:
-            if exc.status == 404:
-                return False
-            raise
-        return True
+    def versions(self, group: str) -> frozenset[str]:
+        """Those of an API group that the server has, such as `v1` of `batch`; none without the group."""
+        found = self.get("APIGroup", "", group) or {}
+        return frozenset(each["version"] for each in found.get("versions") or ())
 
     def may(self, verb: str, group: str, resource: str, namespace: str) -> bool:
-        """Whether this account may do that."""
-        asked = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+        """Whether this account may do that; `resource` may be a part of one, such as `pods/log`."""
+        name, _, part = resource.partition("/")
+        asked = {"verb": verb, "group": group, "resource": name, "subresource": part, "namespace": namespace}
         review = {"spec": {"resourceAttributes": asked}}
         return bool(self.create("SelfSubjectAccessReview", "", review)["status"]["allowed"])
 

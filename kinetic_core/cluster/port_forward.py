@@ -99,9 +99,7 @@ class PodPorts:
 
     def check(self, namespace: str) -> None:
         """Raise ConfigurationError, naming the rule to add, unless this user may forward ports of pods."""
-        place = {"namespace": namespace, "resource": "pods", "subresource": "portforward", "verb": "get"}
-        review = {"spec": {"resourceAttributes": place}}
-        if not ClusterApi(self._target).create("SelfSubjectAccessReview", "", review)["status"]["allowed"]:
+        if not ClusterApi(self._target).may("get", "", "pods/portforward", namespace):
             raise _not_permitted(namespace)
 
     def dial(self, namespace: str, pod: str, port: int) -> PodConnection:

@@ -45,7 +45,8 @@ _MAKING_SECONDS = 90.0
 @functools.cache
 def has_sets(target: Target) -> bool:
     """Whether the cluster has LeaderWorkerSets: asked once for a cluster and process."""
-    return ClusterApi(target).serves(API_VERSION)
+    group, _, version = API_VERSION.partition("/")
+    return version in ClusterApi(target).versions(group)
 
 
 @functools.cache

@@ -15,6 +15,9 @@ _VERSIONS = ("v1beta2", "v1beta1")
 class Reader(Protocol):
     """What of `ClusterApi` is needed."""
 
+    def versions(self, group: str) -> frozenset[str]:
+        """Those of an API group that the server has."""
+
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object, None if there is none."""
 
@@ -25,13 +28,12 @@ def check_queue(api: Reader, namespace: str, queue: str) -> None:
     A role that may not read queues is believed.
     """
     try:
-        group = api.get("APIGroup", "", _GROUP)
-        if group is None:
+        served = api.versions(_GROUP)
+        if not served:
             raise ConfigurationError(
                 f"queue={queue!r} is a queue of Kueue, which this cluster does not have: install it "
                 "(https://kueue.sigs.k8s.io/docs/installation/), or leave queue= out"
             )
-        served = {each["version"] for each in group.get("versions") or ()}
         version = next((one for one in _VERSIONS if one in served), None)
         if version is not None and api.get(f"LocalQueue/{version}", namespace, queue) is None:
             raise ConfigurationError(

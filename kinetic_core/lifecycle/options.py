@@ -103,14 +103,7 @@ class RunOptions:
         about_pod = {name: others.pop(name) for name in POD_OPTIONS if name in others}
         pod = pod_options({**about_pod, "disk": _amount("disk", about_pod.get("disk"))})
         for one in choices:
-            if pod.cpu is not None and one.kind == "cpu" and one.cpu_count:
-                raise InvalidRequest(f"cpu={pod.cpu:g}, and {str(one)!r} names cores too: drop one of them")
-            if pod.flex_start and (one.spot or one.kind == "cpu"):
-                raise InvalidRequest(
-                    f"flex_start=True is for TPUs and GPUs without spot, not for {str(one)!r}"
-                )
-            if pod.lease is not None and one.hosts > 1:
-                raise InvalidRequest(f"lease= is for jobs of one host; {one.describe()}. Leave it out")
+            _check_pod_for(one, pod)
         return cls(
             accelerator=choices[0],
             fallbacks=choices[1:],
@@ -126,6 +119,18 @@ class RunOptions:
             requirements=_requirements(requirements),
             **_texts(others),
         )
+
+
+def _check_pod_for(accelerator: Accelerator, pod: PodOptions) -> None:
+    """Raises InvalidRequest for what a pod on this accelerator cannot have."""
+    if pod.cpu is not None and accelerator.kind == "cpu" and accelerator.cpu_count:
+        raise InvalidRequest(f"cpu={pod.cpu:g}, and {str(accelerator)!r} names cores too: drop one of them")
+    if pod.flex_start and (accelerator.spot or accelerator.kind == "cpu"):
+        raise InvalidRequest(
+            f"flex_start=True is for TPUs and GPUs without spot, not for {str(accelerator)!r}"
+        )
+    if pod.lease is not None and accelerator.hosts > 1:
+        raise InvalidRequest(f"lease= is for jobs of one host; {accelerator.describe()}. Leave it out")
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from kinetic_core.gke.queues import check_queue
 class Server:
     """What an API server has: Kueue's versions, if any, and queues by version, namespace and name."""
 
-    versions: tuple[str, ...] | None = ("v1beta1", "v1beta2")
+    served: tuple[str, ...] = ("v1beta1", "v1beta2")
     queues: set[tuple[str, str, str]] = field(default_factory=set)
     status: int | None = None
 
+    def versions(self, group: str) -> frozenset[str]:
+        assert group == "kueue.x-k8s.io"
+        return frozenset(self.served)
+
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        if kind == "APIGroup":
-            served = [{"version": version} for version in self.versions or ()]
-            return None if self.versions is None else {"name": name, "versions": served}
         if self.status is not None:
             raise ClusterError("no", self.status)
         return {} if (kind.partition("/")[2], namespace, name) in self.queues else None
@@ -35,7 +36,7 @@ def test_a_queue_that_is_there_is_used() -> None:
 
 def test_a_cluster_without_kueue_says_so() -> None:
     with pytest.raises(ConfigurationError, match=r"queue='research'.*install it"):
-        check_queue(Server(versions=None), "team", "research")
+        check_queue(Server(served=()), "team", "research")
 
 
 def test_a_queue_of_another_namespace_is_none() -> None:
@@ -50,4 +51,4 @@ def test_who_may_not_read_queues_is_believed() -> None:
 
 
 def test_a_version_that_is_not_known_is_not_asked() -> None:
-    check_queue(Server(versions=("v7",)), "team", "research")
+    check_queue(Server(served=("v7",)), "team", "research")

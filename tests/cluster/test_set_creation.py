@@ -65,7 +65,8 @@ def test_a_cluster_without_sets_is_refused_at_once(fake: FakeCluster, tmp_path: 
 
 
 def test_a_slice_is_run_by_a_set_only_where_nobody_asked_for_a_job(fake: FakeCluster, tmp_path: Path) -> None:
-    fake.faults.answer("GET /apis/leaderworkerset.x-k8s.io/v1$", 200, body=b"{}")
+    group = b'{"versions": [{"version": "v1"}]}'
+    fake.faults.answer("GET /apis/leaderworkerset.x-k8s.io$", 200, body=group)
     fake.faults.answer("POST .*/selfsubjectaccessreviews", 201, body=b'{"status": {"allowed": true}}')
     kubeconfig = str(fake.write_kubeconfig(tmp_path / "other"))
     settings = replace(read_settings(), kubeconfig=kubeconfig, backend="gke")

@@ -136,16 +136,19 @@ def test_host_0_of_a_slice_is_debugged_and_the_others_wait_with_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     handle = on_slice.run_async("hello")
-    with handle.debug_attach(0, working_dir=str(HERE.parent)) as session:
-        found = backend_of(handle).get(handle.namespace, handle.job_id)
-        assert found is not None
-        assert {host_of(pod) for pod in found[1]} == {0, 1}
-        assert "is running" not in (handle.logs(host=1) or "")
-        with Debugger(session.port) as debugger:
-            where = mapping(capsys.readouterr().err)
-            debugger.attach(where, {HERE: [line("where debuggers of slices stop")]})
-            thread, frame = debugger.stop()
-            assert debugger.local_variables(frame)["host"] == "'0'"
-            wait_for(lambda: "host 1 is running" in (handle.logs(host=1) or ""))
-            debugger.ask("continue", threadId=thread)
-            assert handle.result(60) == "hello on host 0"
+    try:
+        with handle.debug_attach(0, working_dir=str(HERE.parent)) as session:
+            found = backend_of(handle).get(handle.namespace, handle.job_id)
+            assert found is not None
+            assert {host_of(pod) for pod in found[1]} == {0, 1}
+            assert "is running" not in (handle.logs(host=1) or "")
+            with Debugger(session.port) as debugger:
+                where = mapping(capsys.readouterr().err)
+                debugger.attach(where, {HERE: [line("where debuggers of slices stop")]})
+                thread, frame = debugger.stop()
+                assert debugger.local_variables(frame)["host"] == "'0'"
+                wait_for(lambda: "host 1 is running" in (handle.logs(host=1) or ""))
+                debugger.ask("continue", threadId=thread)
+                assert handle.result(60) == "hello on host 0"
+    finally:
+        handle.cancel()  # or a failure would keep the slice from other tests

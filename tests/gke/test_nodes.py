@@ -32,6 +32,8 @@ GOOGLE = {
 }
 ANY_TAINT: list[dict[str, Any]] = [{"operator": "Exists"}]
 TPU_TAINT: list[dict[str, Any]] = [{"key": "google.com/tpu", "operator": "Exists"}]
+PAIR = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}
+"""A patch for each of two nodes, where the jobs of `on_pair` run."""
 
 
 def cluster_tool(*arguments: str) -> None:
@@ -46,6 +48,20 @@ def count(seconds: int) -> str:
         print(f"second {number}", flush=True)
         time.sleep(1)
     return os.environ["KINETIC_POD_UID"]
+
+
+def on_node(name: str) -> kinetic_core.RemoteCallable[[int], str]:
+    """`count` on that node."""
+    selector = {"kubernetes.io/hostname": name}
+    return kinetic_core.run(accelerator="cpu", node_selector=selector, tolerations=ANY_TAINT)(count)
+
+
+def on_pair(lease: int | None = None) -> kinetic_core.RemoteCallable[[int], str]:
+    """`count` on the nodes patched with `PAIR`."""
+    selector = {"kinetic.test/pair": "1"}
+    return kinetic_core.run(accelerator="cpu", node_selector=selector, tolerations=TPU_TAINT, lease=lease)(
+        count
+    )
 
 
 def containers_of(pod_uid: str) -> list[str]:
@@ -75,10 +91,7 @@ def silent_node(api: ClusterApi) -> Iterator[str]:
 
 @pytest.mark.alone
 def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterApi, silent_node: str) -> None:
-    function = kinetic_core.run(
-        accelerator="cpu", node_selector={"kubernetes.io/hostname": silent_node}, tolerations=ANY_TAINT
-    )(count)
-    handle = function.run_async(35)
+    handle = on_node(silent_node).run_async(35)
     running(handle)
     (pod,) = pods(api, handle)
     cluster_tool("stop", silent_node)
@@ -99,16 +112,12 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     api: ClusterApi, silent_node: str
 ) -> None:
     """As an administrator, or the cloud's controller, gives one up: by the out-of-service taint."""
-    pair = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}
-    api.patch("Node", "", silent_node, pair)
-    function = kinetic_core.run(
-        accelerator="cpu", node_selector={"kinetic.test/pair": "1"}, tolerations=TPU_TAINT
-    )(count)
-    handle = function.run_async(15)
+    api.patch("Node", "", silent_node, PAIR)
+    handle = on_pair().run_async(15)
     running(handle)
     (first,) = pods(api, handle)
     assert first["spec"]["nodeName"] == silent_node
-    api.patch("Node", "", "node-3", pair)
+    api.patch("Node", "", "node-3", PAIR)
     cluster_tool("lose", silent_node)
     wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
     assert [pod["metadata"]["uid"] for pod in pods(api, handle)] == [first["metadata"]["uid"]]
@@ -125,10 +134,7 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
 def test_the_job_of_a_node_that_was_dead_for_a_minute_starts_again_at_no_cost(
     api: ClusterApi, silent_node: str
 ) -> None:
-    function = kinetic_core.run(
-        accelerator="cpu", node_selector={"kubernetes.io/hostname": silent_node}, tolerations=ANY_TAINT
-    )(count)
-    handle = function.run_async(12)
+    handle = on_node(silent_node).run_async(12)
     running(handle)
     (first,) = pods(api, handle)
     cluster_tool("lose", silent_node)
@@ -145,19 +151,15 @@ def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node reaches neither the API server nor the store: its runner ends, then another begins."""
-    pair = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}
-    api.patch("Node", "", silent_node, pair)
-    function = kinetic_core.run(
-        accelerator="cpu", node_selector={"kinetic.test/pair": "1"}, tolerations=TPU_TAINT, lease=15
-    )(count)
+    api.patch("Node", "", silent_node, PAIR)
     with FaultProxy(emulator, host=str(urlsplit(emulator).hostname)) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-        handle = function.run_async(18)
+        handle = on_pair(lease=15).run_async(18)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
         running(handle)  # a node that has not said so yet is not known to be silent about it
         wait_for(lambda: backend_of(handle).store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
         (first,) = pods(api, handle)
-        api.patch("Node", "", "node-3", pair)
+        api.patch("Node", "", "node-3", PAIR)
         cluster_tool("stop", silent_node)
         proxy.faults.drop(".", times=None)
         proxy.disconnect()
