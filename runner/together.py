@@ -89,8 +89,7 @@ def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signa
     except _Terminated:
         return _interrupted(gang)
     if end is not None and end["kind"] == LATE and deadline is not None:
-        frame = deadline.outcome().to_frame(facts(job, started), job.outcome_key)
-        return _commit(gang, frame, store)
+        return _commit(gang, deadline.outcome(), store, started)
     if end is not None:
         return conclude(gang, end, store)
     generation = gang.generation
@@ -116,7 +115,7 @@ def conclude(gang: Gang, end: Told, store: Store) -> int:
         sys.stderr.write(f"kinetic: host {end['by']} {end['kind']}: all hosts start anew\n")
         return wire.EXIT_REGROUP
     if end["kind"] in (FAILED, INTERRUPTED):
-        store.create(wire.result_object(job.job_id), _failure(gang, end, store))
+        store.create(wire.result_object(job.job_id), _failure(gang, end, store), "failed")
     return committed_code(job, store) or wire.EXIT_SUCCEEDED
 
 
@@ -140,14 +139,16 @@ def _succeeded(gang: Gang, outcome: Outcome, store: Store, signals: Signals, sta
                 return conclude(gang, gang.end(), store)
     except _Terminated:
         return _interrupted(gang)
-    return _commit(gang, outcome.to_frame(facts(job, started), job.outcome_key), store)
+    return _commit(gang, outcome, store, started)
 
 
-def _commit(gang: Gang, frame: bytes, store: Store) -> int:
+def _commit(gang: Gang, outcome: Outcome, store: Store, started: float) -> int:
     """Store the job's outcome, unless there is one, and tell the others. The exit code."""
-    store.create(wire.result_object(gang.job.job_id), frame)
+    job = gang.job
+    frame = outcome.to_frame(facts(job, started), job.outcome_key)
+    store.create(wire.result_object(job.job_id), frame, outcome.state)
     gang.close()
-    return committed_code(gang.job, store) or wire.EXIT_SUCCEEDED
+    return committed_code(job, store) or wire.EXIT_SUCCEEDED
 
 
 def _interrupted(gang: Gang) -> int:

@@ -57,7 +57,13 @@ def has_set(api: ClusterApi, handle: kinetic_core.JobHandle) -> bool:
 
 def is_committed(handle: kinetic_core.JobHandle) -> bool:
     """Whether the runner has stored the outcome: asked of the store, so that nobody observes the job."""
-    return backend_of(handle).store.find(wire.result_object(handle.job_id)) is not None
+    return listed_state(handle) is not None
+
+
+def listed_state(handle: kinetic_core.JobHandle) -> str | None:
+    """What a list of all outcomes says of the job's, without reading it."""
+    found = backend_of(handle).store.find(wire.result_object(handle.job_id))
+    return None if found is None else found.metadata[wire.STATE]
 
 
 def delete_pod(api: ClusterApi, handle: kinetic_core.JobHandle, host: int) -> None:
@@ -96,7 +102,7 @@ def test_a_slice_runs_as_a_set_by_itself_and_host_0_gives_its_nodes_back(api: Cl
     assert handle.backend == "pathways"
     wait_for(lambda: is_committed(handle), PATIENCE)
     wait_for(lambda: not has_set(api, handle) and not pods(api, handle), PATIENCE)
-    assert handle.status() is JobStatus.SUCCEEDED
+    assert (handle.status(), listed_state(handle)) == (JobStatus.SUCCEEDED, "succeeded")
     (listed,) = (job for job in kinetic_core.list_jobs() if job.job_id == handle.job_id)
     assert listed.backend == "pathways"
     assert handle.result(stream_logs=False) == ("0", "0")
@@ -138,6 +144,7 @@ def test_the_last_failure_is_the_jobs_with_the_stacks_of_the_other(api: ClusterA
         handle.result(stream_logs=False)
     told = "".join(caught.value.__notes__)
     assert "in fails_on_one" in told.partition("Meanwhile on host 0")[2]
+    assert listed_state(handle) == "failed"
     wait_for(lambda: not has_set(api, handle), PATIENCE)
     handle.cleanup()
 
