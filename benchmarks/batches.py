@@ -7,6 +7,7 @@ stay suspended: what their runners would store, this program stores, signed with
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import statistics
 import sys
@@ -30,7 +31,7 @@ from kinetic_core.lifecycle.backends import Backend, open_backend
 from kinetic_core.lifecycle.settling import outcome_key
 from kinetic_core.testing import make_queue
 
-_SMALL, _LARGE, _RUNS = 20, 500, 3
+_SMALL, _LARGE, _HUGE, _RUNS = 20, 500, 10_000, 3
 _FUNCTION = "def work(x):\n    return x + 1\n"
 
 
@@ -45,7 +46,7 @@ def measure() -> list[Verdict]:
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     make_queue(api, namespace, "nobody")
     try:
-        return [*running(api, namespace), *submitting(namespace)]
+        return [*running(api, namespace), *submitting(namespace), *many()]
     finally:
         api.delete("Namespace", "", namespace)
 
@@ -128,6 +129,24 @@ def submitting(namespace: str) -> list[Verdict]:
         Verdict("the same: bytes stored for each input", stored / _LARGE, 1024, "B"),
         Verdict("the same, observed for 60 s: API-server requests", observed, 20, ""),
         Verdict(f"values of {_LARGE} inputs that have ended", collected, 1.5, "s"),
+    ]
+
+
+def many() -> list[Verdict]:
+    """Ten thousand inputs of an unchanged project: submitted, then watched for a minute."""
+    with project() as work:
+        work.run_async_map([0])
+        made: list[kinetic_core.BatchHandle] = []
+        taken = seconds(lambda: made.append(work.run_async_map(range(_HUGE))))
+        place = AUDIT.stat().st_size
+        time.sleep(60)
+        observed = len(audited(place))
+    assert len(made[0].statuses()) == _HUGE
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        Verdict(f"{_HUGE} inputs, unchanged project: submitted", taken, 15.0, "s"),
+        Verdict("the same, observed for 60 s: API-server requests", observed, 20, ""),
+        Verdict("the same: memory of this process at most", peak, 300, "MiB"),
     ]
 
 

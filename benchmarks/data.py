@@ -29,7 +29,7 @@ from kinetic_core._runner.unpack import materialise_tree
 from kinetic_core.packaging.snapshot import hash_file
 from kinetic_core.packaging.tree import store_data
 from kinetic_core.storage.directory import DirectoryObjectStore
-from kinetic_core.storage.gcs import GcsObjectStore, _client
+from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.storage.protocol import ObjectStore
 
 _SMALL = 10_000
@@ -45,7 +45,7 @@ class Requests:
     def watch(self, store: ObjectStore) -> Any:
         """The store, counting."""
         if isinstance(store, GcsObjectStore):
-            _client("")._http.hooks["response"].append(self._note)
+            store._client()._http.hooks["response"].append(self._note)
             return store
         return _Counting(store, self)
 
