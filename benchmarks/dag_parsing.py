@@ -1,4 +1,4 @@
-"""What a DAG of fifty `@task.kinetic` costs to parse, against fifty `@task`, by turns, each in a fresh interpreter.
+"""What a DAG of fifty `@task.kinetic` costs to parse against fifty `@task`: by turns, in fresh interpreters.
 
 .venv-airflow/bin/python benchmarks/dag_parsing.py
 """

@@ -2,153 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinetic_core.cluster.access import ClusterApi, Expired
-from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.index_view import index_view
-from kinetic_core.cluster.informer import Informer
-from kinetic_core.cluster.manifest import Delivery, Surroundings, job_manifest
 from kinetic_core.cluster.names import CANCELLED, FAILED_COUNT, HOST_INDEX, IGNORED_COUNT, PART
 from kinetic_core.cluster.parts import Part, part_job
 from kinetic_core.cluster.pods import terminated
 from kinetic_core.cluster.verdict import attempt_of, observe
-from kinetic_core.errors import ClusterError
-from kinetic_core.model.accelerators import parse_accelerator
-from kinetic_core.model.job import JobReference, JobSpec
 from kinetic_core.model.states import JobStatus
 from kinetic_core.testing import pod_behaviour as behaviours
-from kinetic_core.testing.fake_cluster import FakeCluster
-from kinetic_core.testing.pod_behaviour import Behave
+from tests.cluster.contract import (
+    AT_SECOND_TRY,
+    FAILS,
+    GREEDY,
+    NEVER_RETRY,
+    NO_IMAGE,
+    NO_NODE,
+    PATIENCE,
+    STOPPED_ONCE,
+    STOPS,
+    SUCCEEDS,
+    UNPUBLISHED_ONCE,
+    Case,
+    Make,
+)
 from tests.conftest import wait_for
-
-Object = dict[str, Any]
-PATIENCE = 90.0
-KUBECONFIG = os.environ.get("KUBECONFIG", "")
-IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
-
-
-@dataclass(frozen=True)
-class Case:
-    """What pods do: the shell command of a real one, the behaviour of a fake one."""
-
-    command: str
-    behave: Behave
-
-
-SUCCEEDS = Case("echo said", lambda _pod: behaviours.succeeds(log="said\n"))
-FAILS = Case("exit 1", lambda _pod: behaviours.exits(1))
-NEVER_RETRY = Case("exit 65", lambda _pod: behaviours.exits(65))
-STOPS = Case(
-    "trap 'exit 143' TERM; sleep 600 & wait", lambda _pod: behaviours.runs_until_stopped(log="never")
-)
-AT_SECOND_TRY = Case(
-    '[ "$KINETIC_FAILED_COUNT" -ge 1 ] || exit 1',
-    lambda pod: behaviours.succeeds() if attempt_of(pod) else behaviours.exits(1),
-)
-UNPUBLISHED_ONCE = Case(
-    '[ "${KINETIC_IGNORED_COUNT:-0}" -ge 1 ] || exit 67',
-    lambda pod: behaviours.succeeds() if attempt_of(pod) else behaviours.exits(67),
-)
-STOPPED_ONCE = Case(
-    '[ "${KINETIC_IGNORED_COUNT:-0}" -ge 1 ] && exit 0; ' + STOPS.command,
-    lambda pod: behaviours.succeeds() if attempt_of(pod) else behaviours.runs_until_stopped(),
-)
-GREEDY = Case("exec python3 -c 'bytearray(1 << 30)'", lambda _pod: behaviours.runs_out_of_memory(0.5))
-NO_NODE = Case("true", lambda _pod: behaviours.cannot_be_scheduled())
-NO_IMAGE = Case("true", lambda _pod: behaviours.cannot_be_pulled())
-
-
-class World:
-    """A cluster, a namespace of the test's own in it, and jobs of ours."""
-
-    def __init__(self, api: ClusterApi, namespace: str, case: Case, is_fake: bool) -> None:
-        self.api, self.namespace, self.case, self.is_fake = api, namespace, case, is_fake
-
-    def manifest(self, **options: Any) -> Object:
-        """Our own manifest, with the case's command."""
-        job_id = f"job-{secrets.token_hex(8)}"
-        values = dict.fromkeys(JobReference.__dataclass_fields__, "x")
-        values |= {"job_id": job_id, "k8s_name": f"kinetic-{job_id}", "namespace": self.namespace}
-        values["image_uri"] = IMAGE or "python:3.11"
-        spec = JobSpec("f", parse_accelerator("cpu"), "gke", **options)
-        delivery = Delivery("a" * 64, "b" * 64, "c" * 64, Surroundings("default"))
-        job = job_manifest(spec, JobReference(**values), delivery)
-        container = job["spec"]["template"]["spec"]["containers"][0]
-        container["command"] = ["sh", "-c", self.case.command]
-        container["resources"]["requests"] = {"cpu": "10m", "memory": "16Mi"}
-        return job
-
-    def create(self, **options: Any) -> str:
-        job = self.manifest(**options)
-        self.api.create("Job", self.namespace, job)
-        return str(job["metadata"]["name"])
-
-    def job(self, name: str) -> Object:
-        found = self.api.get("Job", self.namespace, name)
-        assert found is not None
-        return found
-
-    def pods(self, name: str) -> list[Object]:
-        query = {"labelSelector": f"app=kinetic,batch.kubernetes.io/job-name={name}"}
-        found: list[Object] = self.api.list("Pod", self.namespace, query)["items"]
-        return sorted(found, key=attempt_of)
-
-    def conditions(self, name: str) -> dict[str, str]:
-        """Type and reason of the conditions that hold."""
-        conditions = self.job(name).get("status", {}).get("conditions", ())
-        return {each["type"]: each["reason"] for each in conditions if each["status"] == "True"}
-
-    def ended(self, name: str) -> dict[str, str]:
-        wait_for(lambda: {"Complete", "Failed"} & self.conditions(name).keys(), PATIENCE)
-        return self.conditions(name)
-
-    def running(self, name: str) -> Object:
-        wait_for(lambda: [p["status"].get("phase") for p in self.pods(name)][-1:] == ["Running"], PATIENCE)
-        return self.pods(name)[-1]
-
-
-@pytest.fixture(scope="session")
-def real_namespace() -> Iterator[tuple[ClusterApi, str]]:
-    if not KUBECONFIG or not IMAGE:
-        pytest.skip(
-            "no KUBECONFIG and KINETIC_TEST_IMAGE: start ../shared/cluster/testcluster and eval its env"
-        )
-    api, name = ClusterApi(Target(KUBECONFIG)), f"kinetic-contract-{secrets.token_hex(4)}"
-    api.create("Namespace", "", {"metadata": {"name": name}})
-    wait_for(lambda: api.get("ServiceAccount", name, "default"))
-    yield api, name
-    api.delete("Namespace", "", name)
-
-
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.cluster)])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Case], World]]:
-    """Makes a world in which all pods do the same."""
-    opened: list[FakeCluster] = []
-
-    def make(case: Case) -> World:
-        if request.param == "real":
-            api, namespace = request.getfixturevalue("real_namespace")
-            return World(api, namespace, case, is_fake=False)
-        cluster = FakeCluster(case.behave)
-        opened.append(cluster)
-        kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
-        return World(ClusterApi(Target(str(kubeconfig))), "default", case, is_fake=True)
-
-    yield make
-    for each in opened:
-        each.close()
-
-
-Make = Callable[[Case], World]
 
 
 def test_a_job_that_succeeds(world: Make) -> None:
@@ -348,102 +228,3 @@ def test_a_quota_is_told_by_an_event_and_holds_pods_back(world: Make) -> None:
     finally:
         here.api.delete("ResourceQuota", here.namespace, "none")
     here.api.delete("Job", here.namespace, name)
-
-
-def test_a_deleted_job_takes_its_pods_with_it(world: Make) -> None:
-    here = world(STOPS)
-    name = here.create()
-    here.running(name)
-    assert here.api.delete("Job", here.namespace, name, uid="another") is False
-    assert here.api.delete("Job", here.namespace, name) is True
-    assert here.api.get("Job", here.namespace, name) is None
-    wait_for(lambda: here.pods(name) == [], PATIENCE)
-    assert here.api.delete("Job", here.namespace, name) is False
-
-
-def test_names_are_unique_and_refusals_have_their_status(world: Make) -> None:
-    here = world(SUCCEEDS)
-    job = here.manifest()
-    made = here.api.create("Job", here.namespace, job)
-    assert {"uid", "resourceVersion", "creationTimestamp"} <= made["metadata"].keys()
-    assert made["status"] == {}
-    for body, namespace, status in (
-        (job, here.namespace, 409),
-        ({**job, "metadata": {**job["metadata"], "namespace": "nowhere"}}, "nowhere", 404),
-        ({**job, "metadata": {"labels": {}}}, here.namespace, 422),
-    ):
-        with pytest.raises(ClusterError) as caught:
-            here.api.create("Job", namespace, body)
-        assert caught.value.status == status
-    assert here.api.get("Job", here.namespace, "nothing") is None
-    assert here.api.patch("Job", here.namespace, "nothing", {}) is None
-    assert here.api.list("Job", "nowhere")["items"] == []
-    assert here.api.pod_log(here.namespace, "nothing", "c") is None
-
-
-def test_a_patch_merges_and_makes_a_new_version(world: Make) -> None:
-    here = world(STOPS)
-    name = here.create()
-    before = here.job(name)
-    after = here.api.patch("Job", here.namespace, name, {"metadata": {"annotations": {"a": "1", "b": "2"}}})
-    assert after is not None
-    assert after["metadata"]["annotations"].items() >= {**before["metadata"]["annotations"], "a": "1"}.items()
-    after = here.api.patch("Job", here.namespace, name, {"metadata": {"annotations": {"a": None}}})
-    assert after is not None
-    assert "a" not in after["metadata"]["annotations"]
-    assert after["metadata"]["annotations"]["b"] == "2"
-    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
-    here.api.delete("Job", here.namespace, name)
-
-
-def test_a_watch_tells_what_happens_after_a_list(world: Make) -> None:
-    here = world(SUCCEEDS)
-    query = {"labelSelector": "app=kinetic"}
-    version = here.api.list("Job", here.namespace, query)["metadata"]["resourceVersion"]
-    name = here.create()
-    here.ended(name)
-    there = here.api.watch("Job", here.namespace, query, "", 1)
-    assert [item["metadata"]["name"] for event, item in there if event == "ADDED"].count(name) == 1
-    here.api.delete("Job", here.namespace, name)
-    seen: list[tuple[str, Object]] = []
-    for event, item in here.api.watch("Job", here.namespace, query, version, 10):
-        if event == "BOOKMARK" or item["metadata"]["name"] == name:
-            seen.append((event, item))
-        if event == "DELETED" and item["metadata"]["name"] == name:
-            break
-    events = [event for event, _ in seen if event != "BOOKMARK"]
-    assert events[0] == "ADDED"
-    assert events[-1] == "DELETED"
-    assert set(events[1:-1]) == {"MODIFIED"}
-    middle = seen[len(seen) // 2][1]["metadata"]["resourceVersion"]
-    again = here.api.watch("Job", here.namespace, query, middle, 1)
-    assert [event for event, item in again if event == "ADDED" and item["metadata"]["name"] == name] == []
-
-
-def test_a_watch_ends_by_itself_and_an_old_one_is_refused(world: Make) -> None:
-    here = world(SUCCEEDS)
-    version = here.api.list("Pod", here.namespace)["metadata"]["resourceVersion"]
-    began = time.monotonic()
-    list(here.api.watch("Pod", here.namespace, {}, version, 1))
-    assert 0.5 < time.monotonic() - began < 10
-    with pytest.raises(Expired):
-        list(here.api.watch("Pod", here.namespace, {}, "1", 1))
-
-
-def test_the_informer_follows_a_job_to_its_end(world: Make) -> None:
-    here = world(SUCCEEDS)
-    informer = Informer(here.api, here.namespace)
-    token, _ = informer.changes(None)
-    name = here.create()
-    job_id = name.removeprefix("kinetic-")
-
-    def has_succeeded() -> bool:
-        informer.changes(token)
-        found = informer.get(job_id)
-        return found is not None and observe(*found).status is JobStatus.SUCCEEDED
-
-    wait_for(has_succeeded, PATIENCE)
-    changed = informer.changes(token)[1]
-    informer.close()
-    assert changed is not None
-    assert job_id in changed

@@ -6,137 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
-from kinetic_core.cluster.manifest import Delivery, job_manifest
-from kinetic_core.cluster.names import HOST_INDEX, QUEUE, WORKER_INDEX
-from kinetic_core.cluster.pod_sets import leader_worker_set, runs_in_set
-from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
-from kinetic_core.model.accelerators import parse_accelerator
-from kinetic_core.model.job import BucketMount, JobReference, JobSpec, PodOptions
-
-DELIVERY = Delivery("a" * 64, "b" * 64, "c" * 64)
-
-
-def reference(**changes: Any) -> JobReference:
-    values: dict[str, Any] = {
-        "job_id": "job-0123456789abcdef",
-        "backend": "gke",
-        "project": "p",
-        "cluster_name": "c",
-        "zone": "z",
-        "namespace": "default",
-        "bucket_name": "b",
-        "k8s_name": "kinetic-job-0123456789abcdef",
-        "image_uri": "python:3.11",
-        "accelerator": "cpu",
-        "func_name": "f",
-        "display_name": "d",
-        "created_at": "2026-01-01T00:00:00Z",
-        "store_uri": "gs://bucket",
-        "spec_digest": "d" * 64,
-    }
-    return JobReference(**{**values, **changes})
-
-
-def manifest(accelerator: str = "cpu", **options: Any) -> dict[str, Any]:
-    spec = JobSpec("f", parse_accelerator(accelerator), "gke", **options)
-    return job_manifest(spec, reference(accelerator=accelerator), DELIVERY)
-
-
-def container(job: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]
-    return found
+from kinetic_core.model.job import BucketMount, PodOptions
+from tests.cluster.manifests import container, manifest
 
 
 def test_is_json_and_repeatable() -> None:
     assert json.dumps(manifest("tpu-v6e-8")) == json.dumps(manifest("tpu-v6e-8"))
-
-
-def test_one_pod_per_host() -> None:
-    job = manifest("tpu-v5p-16")
-    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
-    assert container(job)["resources"]["limits"]["google.com/tpu"] == "4"
-    assert job["spec"]["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x4"
-
-
-def test_hosts_of_a_slice_know_themselves_and_each_other() -> None:
-    job = manifest("tpu-v5p-8")
-    pod = job["spec"]["template"]["spec"]
-    told = {each["name"]: each.get("value") or each["valueFrom"] for each in container(job)["env"]}
-    hosts = told["TPU_WORKER_HOSTNAMES"].split(",")
-    assert hosts == [f"kinetic-job-0123456789abcdef-{index}.{pod['subdomain']}" for index in (0, 1)]
-    assert told["JAX_COORDINATOR_ADDRESS"].startswith(hosts[0] + ":")
-    assert told["TPU_WORKER_ID"] == told["JAX_PROCESS_ID"] == told["KINETIC_HOST_INDEX"]
-    assert HOST_INDEX in told["TPU_WORKER_ID"]["fieldRef"]["fieldPath"]
-    labels = job["spec"]["template"]["metadata"]["labels"]
-    assert HOSTS_SERVICE_MANIFEST["spec"]["selector"].items() <= labels.items()
-    assert {"podAffinity", "podAntiAffinity"} == set(pod["affinity"])
-
-
-def set_of(accelerator: str = "tpu-v5p-8", **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The Job and the LeaderWorkerSet of a call."""
-    spec = JobSpec("f", parse_accelerator(accelerator), "pathways", **options)
-    job = job_manifest(spec, reference(accelerator=accelerator, backend="pathways"), DELIVERY)
-    return job, leader_worker_set(job, "uid")
-
-
-def test_a_set_is_owned_by_a_job_without_pods_that_knows_all() -> None:
-    job, found = set_of(timeout=60)
-    assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (0, 2)
-    assert job["spec"]["activeDeadlineSeconds"] == 60
-    assert runs_in_set(job)
-    assert not runs_in_set(manifest("tpu-v5p-8"))
-    for key in ("name", "namespace", "labels", "annotations"):
-        assert found["metadata"][key] == job["metadata"][key]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": "uid"}
-    assert found["metadata"]["ownerReferences"] == [owner]
-    assert (found["spec"]["replicas"], found["spec"]["leaderWorkerTemplate"]["size"]) == (1, 2)
-
-
-def test_only_the_leader_of_a_set_has_a_token_and_no_pod_ends_by_kubernetes() -> None:
-    _, found = set_of(timeout=60)
-    group = found["spec"]["leaderWorkerTemplate"]
-    pods = [group[name]["spec"] for name in ("leaderTemplate", "workerTemplate")]
-    assert [pod["automountServiceAccountToken"] for pod in pods] == [True, False]
-    for pod in pods:
-        assert not {"restartPolicy", "activeDeadlineSeconds", "subdomain"} & set(pod)
-        assert {"podAffinity", "podAntiAffinity"} == set(pod["affinity"])
-        assert {"name": "KINETIC_TIMEOUT", "value": "60"} in pod["containers"][0]["env"]
-
-
-def test_hosts_of_a_set_have_its_names() -> None:
-    job, _ = set_of()
-    told = {each["name"]: each.get("value") or each["valueFrom"] for each in container(job)["env"]}
-    name = "kinetic-job-0123456789abcdef"
-    assert told["KINETIC_SET"] == name
-    assert told["TPU_WORKER_HOSTNAMES"].split(",") == [f"{name}-0.{name}", f"{name}-0-1.{name}"]
-    assert told["JAX_COORDINATOR_ADDRESS"].startswith(f"{name}-0.{name}:")
-    assert WORKER_INDEX in told["KINETIC_HOST_INDEX"]["fieldRef"]["fieldPath"]
-    assert "KINETIC_FAILED_COUNT" not in told
-
-
-def test_a_queue_admits_the_set_and_leaves_its_job_alone() -> None:
-    job, found = set_of(pod=PodOptions(queue="research"))
-    assert found["metadata"]["labels"][QUEUE] == "research"
-    assert QUEUE not in job["metadata"]["labels"]
-    assert "suspend" not in job["spec"]
-
-
-def test_a_set_of_one_host_asks_for_no_slice() -> None:
-    job, found = set_of("cpu")
-    assert found["spec"]["leaderWorkerTemplate"]["size"] == 1
-    assert "affinity" not in job["spec"]["template"]["spec"]
-
-
-def test_a_slice_is_one_process_here() -> None:
-    spec = JobSpec("f", parse_accelerator("tpu-v5p-8"), "local")
-    job = job_manifest(spec, reference(backend="local"), DELIVERY)
-    assert "KINETIC_HOST_COUNT" not in {each["name"] for each in container(job)["env"]}
 
 
 def test_a_spot_gpu_tolerates_both_taints() -> None:

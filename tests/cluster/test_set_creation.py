@@ -20,7 +20,7 @@ from kinetic_core.lifecycle.backends import backend_name
 from kinetic_core.model.accelerators import parse_accelerator
 from kinetic_core.model.job import JobSpec
 from kinetic_core.testing import FakeCluster, MemoryObjectStore
-from tests.cluster.test_manifest import set_of
+from tests.cluster.manifests import set_of
 
 SETS = "leaderworkersets"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 import kinetic_core
-from kinetic_core.errors import InvalidFunction, InvalidRequest, JobFailed, UnpicklableArgument, WaitTimeout
+from kinetic_core.errors import InvalidRequest, UnpicklableArgument
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -149,84 +147,6 @@ def test_a_function_without_a_file() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def cell(x):\n    return [x] * n\nn = 2", namespace)
     assert on_cpu(namespace["cell"])("a") == ["a", "a"]
-
-
-def _generator() -> Any:
-    yield 1
-
-
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [
-        (3, "decorates a function, not 3"),
-        (_generator, "is a generator"),
-        (Model, "cannot decorate the class Model"),
-        (functools.lru_cache(_closure), "is a cache wrapper"),
-    ],
-    ids=["number", "generator", "class", "cache"],
-)
-def test_what_cannot_be_a_job_is_refused_at_decoration(function: Any, says: str) -> None:
-    with pytest.raises(InvalidFunction, match=says):
-        on_cpu(function)
-
-
-def test_a_bare_decorator_is_told_how_to_be_written() -> None:
-    with pytest.raises(InvalidFunction, match=r'write @run\(accelerator="tpu-v5e-1"\)'):
-        kinetic_core.run(lambda: 1)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"accelerator": "tpu-v9-8"},
-        {"backend": "cloud"},
-        {"memory": "much"},
-        {"timeout": 0},
-        {"retries": -1},
-        {"volumes": {"data": 1}},
-        {"capture_env_vars": ["A=b"]},
-        {"capture_env_vars": ["*_TOKEN"]},
-        {"namespace": "Foo Bar"},
-        {"labels": {"app": "mine"}},
-        {"labels": {"a b": "c"}},
-        {"node_selector": {"a": "b c"}},
-        {"secrets": {"TOKEN": "no-key"}},
-        {"cpu": 0},
-        {"disk": "large"},
-        {"queue": "Not A Name"},
-        {"tolerations": [{"taint": "x"}]},
-        {"infrastructure_retries": -1},
-        {"lease": 5},
-        {"hang_after": 1},
-        {"lease": 60, "accelerator": "tpu-v5e-16"},
-        {"flex_start": True},
-        {"flex_start": True, "accelerator": ["tpu-v6e-8", "tpu-v5e-8:spot"]},
-        {"flex_start": True, "accelerator": "gpu-l4", "reservation": "ours"},
-        {"security_context": {"user": "root"}},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_options_are_checked_where_they_are_written(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match=next(iter(options)).removesuffix("s")):
-        kinetic_core.run(**{"accelerator": "cpu", **options})
-
-
-def test_wrong_arguments_are_refused_like_a_call_would() -> None:
-    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
-        scaled()  # type: ignore[call-arg]
-
-
-def test_an_unpicklable_argument_is_named_before_anything_is_stored(local_jobs: Path) -> None:
-    def stored() -> set[Path]:
-        return {path for path in local_jobs.rglob("*") if path.is_file()}
-
-    before = stored()
-    with pytest.raises(UnpicklableArgument, match=r"argument 'plus' \(lock\) cannot be sent.*Make it inside"):
-        scaled(1, plus=threading.Lock())  # type: ignore[arg-type]
-    lock = threading.Lock()
-    with pytest.raises(UnpicklableArgument, match="the function lambda"):
-        on_cpu(lambda: lock)()
-    assert stored() == before
 
 
 @on_cpu
@@ -404,83 +324,3 @@ def test_a_dry_run_shows_the_job_and_leaves_nothing(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "kinetic").exists()
     with pytest.raises(UnpicklableArgument):
         function.dry_run(threading.Lock())
-
-
-def test_two_threads_submit_at_once() -> None:
-    values: list[int] = []
-    threads = [threading.Thread(target=lambda i=i: values.append(scaled(i))) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(values) == [0, 3, 6]
-
-
-def test_patience_ends_but_the_job_goes_on(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-
-    @on_cpu
-    def wait() -> str:
-        while not gate.exists():
-            time.sleep(0.01)
-        return "done"
-
-    handle = wait.run_async()
-    with pytest.raises(WaitTimeout, match="It goes on"):
-        handle.result(timeout=0.05)
-    gate.touch()
-    seen: list[kinetic_core.JobStatus] = []
-    assert handle.result(on_status_change=seen.append) == "done"
-    assert seen[-1] is kinetic_core.JobStatus.SUCCEEDED
-
-
-def test_attach_from_another_process() -> None:
-    handle = scaled.run_async(2)
-    program = f"import kinetic_core; print(kinetic_core.attach({handle.job_id!r}).result(cleanup=False))"
-    other = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ, PYTHONPATH=":".join(sys.path)),
-    )
-    assert other.stdout.strip() == "6"
-    assert handle.result() == 6
-    assert handle.job_id in [job.job_id for job in kinetic_core.list_jobs()]
-    with pytest.raises(LookupError, match="no job job-0000"):
-        kinetic_core.attach("job-0000")
-
-
-def test_a_job_survives_its_submitter(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import kinetic_core, time, sys\n"
-        "@kinetic_core.run(accelerator='cpu')\n"
-        "def slow():\n    time.sleep(0.3)\n    return 'survived'\n"
-        "print(slow.run_async().job_id)\n"
-    )
-    environ = {k: v for k, v in os.environ.items() if k != "KINETIC_PACKAGE_ROOT"}
-    other = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**environ, "PYTHONPATH": ":".join(sys.path)},
-    )
-    assert kinetic_core.attach(other.stdout.strip()).result() == "survived"
-
-
-def test_decorated_functions_unpickle_without_this_package() -> None:
-    import pickletools
-
-    import cloudpickle
-
-    names = [str(argument) for _, argument, _ in pickletools.genops(cloudpickle.dumps(on_cpu(_closure(1))))]
-    assert not any("kinetic_core" in name for name in names)
-
-
-def test_the_failure_of_a_process_is_a_job_error() -> None:
-    with pytest.raises(JobFailed, match="exited with code 3") as caught:
-        on_cpu(lambda: os._exit(3))()
-    assert caught.value.failure is not None
-    assert caught.value.failure.exit_code == 3

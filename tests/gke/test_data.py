@@ -20,7 +20,6 @@ import pytest
 import kinetic_core
 from kinetic_core import Data
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.errors import InvalidRequest, JobMisconfigured, JobOutOfDisk
 from kinetic_core.lifecycle.dry_run import dry_run
 from kinetic_core.lifecycle.options import RunOptions
@@ -313,21 +312,3 @@ def test_local_data_to_be_mounted_is_stored_file_by_file(tmp_path: Path, locatio
     assert store_plain(tmp_path / "set", store, cache=tmp_path / "cache").stored == 1
     assert store_plain(tmp_path / "set", store, cache=tmp_path / "cache").stored == 0
     assert stored(location, f"data/{tree.sha256}/") == names
-
-
-def test_a_training_that_is_killed_goes_on_at_its_last_checkpoint(
-    api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from examples.checkpointed_training import train
-
-    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parents[2] / "examples"))
-    handle = train.run_async(60, 0.15)
-    wait_for(lambda: len(handle.outputs()) >= 2, 90)
-    query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
-    (pod,) = api.list("Pod", handle.namespace, query)["items"]
-    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
-    state = handle.result(stream_logs=False)
-    assert state["step"] == 60
-    assert state["begun_at"] >= 20
-    (last,) = handle.outputs().download(tmp_path / "here", "*60.json")
-    assert json.loads(last.read_text())["slope"] == state["slope"]

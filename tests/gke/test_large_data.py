@@ -21,7 +21,7 @@ def measure(huge: str, many: str) -> tuple[int, bytes, int, int]:
     import os
     from pathlib import Path
 
-    with open(huge, "rb") as stream:
+    with Path(huge).open("rb") as stream:
         stream.seek(-4, os.SEEK_END)
         end = stream.read()
     sizes = [path.stat().st_size for path in Path(many).rglob("*") if path.is_file()]

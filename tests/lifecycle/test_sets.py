@@ -19,7 +19,7 @@ from kinetic_core.lifecycle.summaries import index_metadata, summaries
 from kinetic_core.model.job import JobReference
 from kinetic_core.model.states import JobStatus
 from kinetic_core.testing import MemoryObjectStore
-from tests.cluster.test_manifest import reference
+from tests.cluster.manifests import reference
 
 JOB = reference(backend="pathways", accelerator="tpu-v5p-8")
 RUNNING = {"metadata": {"name": "pod"}, "status": {"phase": "Running"}}

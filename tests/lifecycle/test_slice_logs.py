@@ -8,7 +8,7 @@ from airflow_provider.task_logs import LogTail
 from kinetic_core._runner import wire
 from kinetic_core.lifecycle.logs import follow_log, last_lines, read_log
 from kinetic_core.testing.memory_store import MemoryObjectStore
-from tests.cluster.test_manifest import reference
+from tests.cluster.manifests import reference
 
 SLICE = reference(accelerator="tpu-v5p-8")
 

@@ -15,7 +15,7 @@ from kinetic_core.packaging.scan import FileFacts, Listing, scan
 from kinetic_core.packaging.snapshot import Snapshot, hash_file, take_snapshot
 from kinetic_core.packaging.stat_index import StatIndex, index_path, read_index, recorded, write_index
 
-_LONG_AGO = 1_600_000_000_123_456_789
+LONG_AGO = 1_600_000_000_123_456_789
 
 
 def look(root: Path) -> Listing:
@@ -26,7 +26,7 @@ def snap(root: Path, index: StatIndex | None = None) -> Snapshot:
     return take_snapshot(str(root), look(root), index or StatIndex())
 
 
-def write(path: Path, text: str, modified: int = _LONG_AGO) -> None:
+def write(path: Path, text: str, modified: int = LONG_AGO) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     os.utime(path, ns=(modified, modified))
@@ -129,7 +129,7 @@ def test_the_mode_is_always_the_present_one(tmp_path):
 def test_the_same_files_are_the_same_tree_wherever_they_are(tmp_path):
     for place, names in (("a", range(200)), ("b", reversed(range(200)))):
         for number in names:
-            write(tmp_path / place / f"{number}.txt", str(number), modified=_LONG_AGO + number)
+            write(tmp_path / place / f"{number}.txt", str(number), modified=LONG_AGO + number)
     one, other = snap(tmp_path / "a"), snap(tmp_path / "b")
     assert one.tree == other.tree
     assert one.size == sum(len(str(number)) for number in range(200))

@@ -148,3 +148,12 @@ def attempt(kill_at: int | None) -> int:
         return KillingStore(uri, uri.removeprefix("file://"), kill_at)
 
     return runner.main(opener)
+
+
+def appending(marker: Path) -> Callable[[], str]:
+    def work() -> str:
+        with marker.open("a") as stream:
+            stream.write("x")
+        return "value"
+
+    return work

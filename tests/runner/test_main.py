@@ -17,11 +17,9 @@ from urllib.error import HTTPError
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core._runner.wire import FailureClass
 from kinetic_core.errors import JobError, JobFailed, JobMisconfigured, UnserializableResult, UnverifiedResult
 from kinetic_core.lifecycle.outcome import read_outcome
-from tests.conftest import wait_for
-from tests.runner.attempts import JOB, KEY, Attempts
+from tests.runner.attempts import JOB, KEY, Attempts, appending
 
 
 @pytest.fixture
@@ -69,15 +67,6 @@ class Stubborn:
 
     def __repr__(self) -> str:
         return "<Stubborn 7>"
-
-
-def appending(marker: Path) -> Callable[[], str]:
-    def work() -> str:
-        with marker.open("a") as stream:
-            stream.write("x")
-        return "value"
-
-    return work
 
 
 def raises(error: BaseException) -> Callable[[], None]:
@@ -184,85 +173,6 @@ def test_another_python_is_refused_before_anything_is_loaded(attempts: Attempts,
     assert not (tmp_path / "ran").exists()
 
 
-def test_only_the_last_failure_is_committed(attempts: Attempts) -> None:
-    attempts.retries = 1
-    assert attempts.submit(lambda: 1 / 0).run() == wire.EXIT_USER_ERROR
-    assert not attempts.is_committed()
-    attempts.failed = 1
-    assert attempts.run() == wire.EXIT_USER_ERROR
-    assert attempts.outcome().attempt == 1
-    assert attempts.store.find(wire.attempt_outcome_object(JOB, 0)) is not None
-
-
-def test_an_attempt_is_run_once(attempts: Attempts) -> None:
-    attempts.retries = 5
-    attempts.submit(lambda: 1 / 0).run()
-    assert attempts.run(KINETIC_POD_UID="another") == wire.EXIT_FENCED
-    assert attempts.log.count("claimed by another pod") == 1
-
-
-def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
-    marker = attempts.folder / "runs"
-    attempts.submit(appending(marker)).run()
-    attempts.failed = 1
-    assert attempts.run() == wire.EXIT_SUCCEEDED
-    assert marker.read_text() == "x"
-
-
-def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
-    attempts.submit(lambda: 1).store.create(wire.cancel_object(JOB), b"{}")
-    assert attempts.run() == wire.EXIT_NEVER_RETRY
-    assert not attempts.is_committed()
-
-
-@pytest.mark.parametrize("handled", [True, False])
-def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
-    started = attempts.folder / "started"
-
-    def work() -> str:
-        try:
-            started.write_text("")
-            time.sleep(60)
-        finally:
-            (started.parent / "saved").write_text("checkpoint")
-        return "never"
-
-    def patient() -> str:
-        told: list[int] = []
-        signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-        started.write_text("")
-        while not told:
-            time.sleep(0.01)
-        return "saved in time"
-
-    process = attempts.submit(patient if handled else work).start()
-    wait_for(started.exists)
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(timeout=30)
-    if handled:
-        assert (code, attempts.outcome().value_or_raise()) == (wire.EXIT_SUCCEEDED, "saved in time")
-    else:
-        assert code == 143
-        assert (attempts.folder / "saved").read_text() == "checkpoint"
-        assert not attempts.is_committed()  # an interrupted attempt is not the function's fault
-
-
-def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) -> None:
-    started = attempts.folder / "started"
-
-    def stubborn() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        started.write_text("")
-        time.sleep(60)
-
-    process = attempts.submit(stubborn).start()
-    wait_for(started.exists)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
-    header, _ = wire.decode_frame(attempts.store.read(wire.attempt_outcome_object(JOB, 0)), KEY)
-    assert header["failure"]["failure_class"] == FailureClass.PREEMPTED  # type: ignore[index]
-
-
 def test_threads_left_behind_do_not_hold_the_job(attempts: Attempts) -> None:
     def work() -> int:
         threading.Thread(target=time.sleep, args=(600,), name="left-behind").start()
@@ -291,35 +201,6 @@ def test_a_store_that_vanishes_is_an_infrastructure_failure(attempts: Attempts) 
     assert attempts.submit(work).run() == wire.EXIT_UNPUBLISHED
     assert not Path(root).exists()
     assert "cannot be published" in attempts.log
-
-
-@pytest.mark.parametrize("step", range(13))
-def test_killed_at_any_step_the_job_still_ends_once(attempts: Attempts, step: int) -> None:
-    """After SIGKILL at each use of the store the next attempt ends the job, and the function ran once or
-    twice but never after the outcome was committed."""
-    runs = attempts.folder / "runs"
-    attempts.submit(appending(runs))
-    first = attempts.start(kill_at=step).wait(timeout=60)
-    committed = attempts.is_committed()
-    ran = runs.read_text() if runs.exists() else ""
-    if first != 0:
-        attempts.failed += 1
-        attempts.retries = 1
-        assert attempts.run() == wire.EXIT_SUCCEEDED
-    assert attempts.outcome().value_or_raise() == "value"
-    if committed:
-        assert runs.read_text() == ran
-
-
-def test_a_job_that_was_interrupted_too_often_is_not_started(attempts: Attempts, tmp_path: Path) -> None:
-    attempts.ignored = 6
-    code = attempts.submit(appending(tmp_path / "ran")).run()
-    assert code == wire.EXIT_NEVER_RETRY
-    failure = attempts.outcome().failure
-    assert failure is not None
-    assert failure.failure_class == FailureClass.PREEMPTED
-    assert "interrupted 6 times" in failure.message
-    assert not (tmp_path / "ran").exists()
 
 
 def test_a_forged_outcome_is_refused(attempts: Attempts) -> None:

@@ -1,90 +1,10 @@
 """Trees as an enemy with access to the store would write them, and what the runner makes of them."""
 
-import hashlib
-import zlib
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from kinetic_core._runner import stored_tree
-from kinetic_core._runner.store import MissingObject
-from kinetic_core._runner.stored_tree import DEFLATED, PIECE, STORED, Member, canonical
-from kinetic_core._runner.unpack import BadTree, IncompleteTree, materialise_tree
-
-_BODY = b"print('hello')\n"
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-class Forge:
-    """A store whose objects are made by hand."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.members: list[tuple[Member, bytes]] = []
-        self.small: dict[str, bytes] = {}
-        self.target = folder / "work" / "out"
-        (folder / "work").mkdir()
-
-    def content(
-        self, body: bytes, *, name: str | None = None, size: int | None = None, deflate: bool = False
-    ) -> str:
-        raw = zlib.compress(body, 9, -15) if deflate else body
-        method = DEFLATED if deflate else STORED
-        declared = len(body) if size is None else size
-        name = name or digest(body)
-        self.members.append((Member(name, method, zlib.crc32(body), len(raw), declared, 0), raw))
-        return name
-
-    def pack(self) -> str:
-        out, members = b"", []
-        for member, raw in self.members:
-            members.append(member._replace(offset=len(out)))
-            out += stored_tree.local_record(member) + raw
-        out += stored_tree.directory_records(members, len(out))
-        return self.add_pack(out)
-
-    def add_pack(self, raw: bytes) -> str:
-        (self.folder / digest(raw)).write_bytes(raw)
-        return digest(raw)
-
-    def tree(self, entries: Any) -> str:
-        return self.document([self.content(canonical(entries))], [self.pack()])
-
-    def document(self, segments: list[str], packs: list[str], **more: Any) -> str:
-        tree = stored_tree.tree_digest(segments)
-        self.small[f"trees/{tree}.json"] = canonical(
-            {"version": 1, "segments": segments, "packs": packs} | more
-        )
-        return tree
-
-    def read(self, name: str) -> bytes:
-        if name not in self.small:
-            raise MissingObject(name)
-        return self.small[name]
-
-    def fetch(self, name: str) -> str:
-        path = self.folder / name.removeprefix("packs/").removesuffix(".zip")
-        if not path.exists():
-            raise MissingObject(name)
-        return str(path)
-
-    def unpack(self, tree: str) -> Path:
-        self.materialise(tree)
-        return self.target
-
-    def materialise(self, tree: str, **options: Any) -> None:
-        materialise_tree(tree, str(self.target), read=self.read, fetch=self.fetch, **options)
-
-    def refused(self, tree: str, match: str) -> None:
-        """The tree is refused, and there is nothing new anywhere."""
-        before = sorted(self.folder.rglob("*"))
-        with pytest.raises(BadTree, match=match):
-            self.unpack(tree)
-        assert sorted(self.folder.rglob("*")) == before
+from kinetic_core._runner.stored_tree import DEFLATED, PIECE, canonical
+from kinetic_core._runner.unpack import IncompleteTree
+from tests.runner.forge import BODY, Forge, digest, file
 
 
 @pytest.fixture
@@ -92,21 +12,17 @@ def forge(tmp_path):
     return Forge(tmp_path)
 
 
-def file(path: str, body: bytes = _BODY, mode: int = 0o644) -> list[Any]:
-    return ["f", path, digest(body), mode, len(body)]
-
-
 def test_an_honest_tree(forge):
-    forge.content(_BODY, deflate=True)
+    forge.content(BODY, deflate=True)
     entries = [["d", "a/empty", 0o700], file("a/x.py", mode=0o4755), ["l", "a/y.py", "x.py"], file("b.py")]
     out = forge.unpack(forge.tree(entries))
-    assert (out / "a/y.py").read_bytes() == (out / "b.py").read_bytes() == _BODY
+    assert (out / "a/y.py").read_bytes() == (out / "b.py").read_bytes() == BODY
     assert (out / "a/x.py").stat().st_mode & 0o7777 == 0o755
     assert (out / "a/empty").stat().st_mode & 0o7777 == 0o700
 
 
 def test_what_a_killed_attempt_left_is_replaced(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     tree = forge.tree([file("a.py")])
     (forge.target / "old").mkdir(parents=True)
     assert [path.name for path in forge.unpack(tree).iterdir()] == ["a.py"]
@@ -117,7 +33,7 @@ def test_what_a_killed_attempt_left_is_replaced(forge):
 )
 @pytest.mark.parametrize("kind", ["f", "d", "l"])
 def test_paths_that_lead_elsewhere(forge, path, kind):
-    forge.content(_BODY)
+    forge.content(BODY)
     entry = {"f": file(path), "d": ["d", path, 0o755], "l": ["l", path, "x"]}[kind]
     forge.refused(forge.tree([entry]), "not a path inside")
 
@@ -128,7 +44,7 @@ def test_links_that_lead_elsewhere(forge, target):
 
 
 def test_links_that_lead_elsewhere_through_another_link(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     entries = [["l", "a/b/root", "../.."], ["l", "a/b/up", "root/../secret"], file("x")]
     forge.refused(forge.tree(entries), "leads outside")
 
@@ -139,14 +55,14 @@ def test_links_that_go_round_are_harmless(forge):
 
 
 def test_entries_below_a_link_or_a_file(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     forge.refused(forge.tree([["l", "a", "b"], file("a/x")]), "lies below 'a'")
     forge.refused(forge.tree([file("a"), file("a/b/x")]), "lies below 'a'")
 
 
 @pytest.mark.parametrize("other", [file("a"), ["l", "a", "b"], ["d", "a", 0o755]])
 def test_an_entry_that_is_there_twice(forge, other):
-    forge.content(_BODY)
+    forge.content(BODY)
     forge.refused(forge.tree([file("a"), other]), "there twice")
 
 
@@ -161,7 +77,7 @@ def test_entries_of_other_kinds(forge, entry):
 
 @pytest.mark.parametrize("deflate", [True, False])
 def test_a_content_larger_than_declared(forge, deflate):
-    bomb = bytes(20 << 20) if deflate else _BODY
+    bomb = bytes(20 << 20) if deflate else BODY
     forge.content(bomb, size=10, deflate=deflate)
     forge.refused(forge.tree([["f", "bomb", digest(bomb), 0o644, 10]]), "larger than the 10 bytes declared")
 
@@ -174,7 +90,7 @@ def test_a_tree_larger_than_the_disk_is_refused_before_anything_is_fetched(forge
 
 
 def test_files_of_several_pieces_and_holes(forge):
-    zeros, rest = bytes(PIECE), _BODY * 100
+    zeros, rest = bytes(PIECE), BODY * 100
     forge.content(zeros, deflate=True)
     forge.content(rest)
     digests = digest(zeros) * 3 + digest(rest)
@@ -187,7 +103,7 @@ def test_files_of_several_pieces_and_holes(forge):
 
 
 def test_a_shard_is_every_nth_file(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     tree = forge.tree([file(f"{number}") for number in range(5)])
     seen = []
     for index in range(2):
@@ -197,7 +113,7 @@ def test_a_shard_is_every_nth_file(forge):
 
 
 def test_packs_are_given_back_as_soon_as_they_are_written(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     segment = forge.content(canonical([file("a")]))
     pack = forge.pack()
     given: list[str] = []
@@ -220,22 +136,22 @@ def test_segments_and_contents_in_many_packs(forge):
 
 
 def test_a_size_that_is_not_that_of_the_content(forge):
-    forge.content(_BODY)
-    forge.refused(forge.tree([["f", "a", digest(_BODY), 0o644, 3]]), "another size")
+    forge.content(BODY)
+    forge.refused(forge.tree([["f", "a", digest(BODY), 0o644, 3]]), "another size")
 
 
 def test_a_content_shorter_than_declared(forge):
-    forge.content(_BODY, size=100)
-    forge.refused(forge.tree([["f", "a", digest(_BODY), 0o644, 100]]), "another content")
+    forge.content(BODY, size=100)
+    forge.refused(forge.tree([["f", "a", digest(BODY), 0o644, 100]]), "another content")
 
 
 def test_a_content_that_is_not_what_its_name_says(forge):
-    forge.content(b"evil('hello')!\n", name=digest(_BODY))
+    forge.content(b"evil('hello')!\n", name=digest(BODY))
     forge.refused(forge.tree([file("a")]), "another content than its name")
 
 
 def test_a_content_that_cannot_be_inflated(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     member, raw = forge.members[0]
     forge.members[0] = (member._replace(method=DEFLATED), raw)
     forge.refused(forge.tree([file("a")]), "cannot be inflated")
@@ -281,20 +197,20 @@ def test_a_pack_that_is_no_pack(forge):
 
 
 def test_a_pack_whose_members_lie_outside_it(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     member, raw = forge.members[0]
     forge.members[0] = (member._replace(stored=1 << 40), raw)
     forge.refused(forge.tree([file("a")]), "is not a pack")
 
 
 def test_a_pack_with_a_member_twice(forge):
-    forge.content(_BODY)
-    forge.content(_BODY)
+    forge.content(BODY)
+    forge.content(BODY)
     forge.refused(forge.tree([file("a")]), "a member twice")
 
 
 def test_parts_that_are_gone_say_what_to_do(forge):
-    forge.content(_BODY)
+    forge.content(BODY)
     tree = forge.tree([file("a")])
     lost = forge.tree([file("a", b"never stored")])
     document = dict(forge.small)

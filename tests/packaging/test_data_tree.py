@@ -1,0 +1,131 @@
+"""Data in a store: all of it, seen as it is each time, stored once."""
+
+import json
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kinetic_core._runner.stored_tree import PIECE
+from kinetic_core.errors import InvalidProject, StoreFull
+from kinetic_core.packaging.stat_index import read_index
+from kinetic_core.packaging.tree import StoredTree, store_data
+from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.packaging.world import LONG_AGO, picture
+
+
+def test_data_has_everything_in_it(world):
+    world.write(".gitignore", "*")
+    world.write(".env", "x")
+    world.write("__pycache__/x.pyc", "x")
+    stored = store_data(world.root, world.store, cache=world.cache)
+    assert picture(world.unpack(stored.sha256)) == picture(world.root)
+    assert store_data(world.root, world.store, cache=world.cache).stored == 0
+
+
+def test_a_file_of_data_is_a_tree_of_its_name(world):
+    world.write("v1.csv", "a,b")
+    (world.root / "latest.csv").symlink_to("v1.csv")
+    for name in ("v1.csv", "latest.csv"):
+        stored = store_data(world.root / name, world.store, cache=world.cache)
+        unpacked = world.unpack(stored.sha256, f"out-{name}")
+        assert {path.name: path.read_text() for path in unpacked.iterdir()} == {name: "a,b"}
+
+
+def test_data_that_is_not_there_is_refused(world):
+    with pytest.raises(InvalidProject, match="gone"):
+        store_data(world.root / "gone", world.store, cache=world.cache)
+
+
+def test_project_and_data_of_one_directory_do_not_share_an_index(world):
+    world.write("a.py", "a")
+    world.write("__pycache__/a.pyc", "b")
+    data = store_data(world.root, world.store, cache=world.cache)
+    assert data.sha256 != world.ship().sha256
+    assert len(list((world.cache / "trees").iterdir())) == 2
+
+
+def test_a_large_file_comes_back_and_is_known_again(world):
+    body = random.Random(3).randbytes(2 * PIECE + 17)
+    (world.root / "big").write_bytes(body)
+    (world.root / "big").chmod(0o640)
+    stored = store_data(world.root, world.store, cache=world.cache)
+    assert picture(world.unpack(stored.sha256)) == {"big": (0o640, body)}
+    os.utime(world.root / "big", ns=(LONG_AGO, LONG_AGO))
+    store_data(world.root, world.store, cache=world.cache)
+    assert len(next(iter(read_index(str(world.index_file())).digests.values()))[1]) == 3 * 64
+    with (world.root / "big").open("r+b") as stream:
+        stream.write(b"edited")
+    edited = store_data(world.root, world.store, cache=world.cache)
+    assert PIECE < edited.stored < 1.5 * PIECE
+    assert picture(world.unpack(edited.sha256, "again"))["big"] == (0o640, b"edited" + body[6:])
+
+
+def test_data_is_looked_at_in_a_remote_store_every_time(world):
+    world.write("a.py", "a")
+    store = MemoryObjectStore("gs://bucket")
+    tree = store_data(world.root, store, cache=world.cache).sha256
+    (pack,) = json.loads(store.read(f"trees/{tree}.json"))["packs"]
+    store.delete(f"packs/{pack}.zip")
+    again = store_data(world.root, store, cache=world.cache)
+    assert again.sha256 == tree
+    assert again.stored > 0
+    store.requests.clear()
+    assert store_data(world.root, store, cache=world.cache).stored == 0
+    assert [operation for operation, _ in store.requests] == ["find", "find"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "sub/a\rb"])
+def test_data_with_a_line_break_in_a_name_is_refused_by_name(world, name):
+    world.write(name, "x")
+    with pytest.raises(InvalidProject, match=r"a\\[nr]b.* line break"):
+        store_data(world.root, world.store, cache=world.cache)
+    assert not world.store.root.exists()
+
+
+def test_data_with_links_that_go_round_and_odd_names(world):
+    world.write("with space/naïve ☃.txt", "x")
+    (world.root / "round").symlink_to("other")
+    (world.root / "other").symlink_to("round")
+    (world.root / "with space/up").symlink_to("..")
+    stored = store_data(world.root, world.store, cache=world.cache)
+    assert len(stored.notices) == 2
+    seen = picture(world.unpack(stored.sha256))
+    assert seen["with space/naïve ☃.txt"] == (0o644, b"x")
+    assert seen["with space/up"] == "-> .."
+    assert len(seen) == 3
+
+
+def test_two_uploads_of_the_same_data_store_it_once(world):
+    for number in range(50):
+        world.write(f"{number}", f"{number}" * 100)
+    store = MemoryObjectStore("gs://bucket")
+    meeting = threading.Barrier(2, timeout=30)
+
+    def upload(number: int) -> StoredTree:
+        meeting.wait()
+        return store_data(world.root, store, cache=world.home / f"cache{number}")
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(upload, range(2))
+    assert first.sha256 == second.sha256
+    assert sorted(info.name.split("/")[0] for info in store.list("")) == ["packs", "trees"]
+
+
+def test_what_was_hashed_is_not_hashed_again_after_an_interrupted_upload(world):
+    with (world.root / "big").open("wb") as stream:
+        stream.truncate(72 << 20)
+    os.utime(world.root / "big", ns=(LONG_AGO, LONG_AGO))
+
+    def full(operation: str, name: str) -> None:
+        if operation == "create":
+            raise StoreFull(name)
+
+    store = MemoryObjectStore("gs://bucket", fault=full)
+    with pytest.raises(StoreFull):
+        store_data(world.root, store, cache=world.cache)
+    (cached,) = (world.cache / "trees").iterdir()
+    assert list(read_index(str(cached)).digests) == ["big"]
+    assert read_index(str(cached)).tree is None
