@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.airflow,
-    pytest.mark.skipif(
-        not os.environ.get("MATRIX_TEST"), reason="minutes of a machine of its own: set MATRIX_TEST=1"
-    ),
-]
+pytestmark = pytest.mark.airflow
 
 
 def test_one_cell_of_every_action(tmp_path: Path) -> None:
+    """What breaks on a machine that is busy with all the others is walked once more, by itself."""
     from matrix.cells import one_of_each
     from matrix.verdict import broken
     from matrix.walk import walk
 
-    _, found = walk(tmp_path.resolve(), one_of_each(), together=True)
-    assert {f"{seen.action} / {seen.phase}": broken(seen) for seen in found if broken(seen)} == {}
+    cells, bad = list(one_of_each()), {}
+    for folder in ("all", "again"):
+        home = (tmp_path / folder).resolve()
+        home.mkdir()
+        _, found = walk(home, cells, together=True)
+        bad = {(seen.action, seen.phase): broken(seen) for seen in found if broken(seen)}
+        print(f"{folder}: {len(found)} cells, broken: {bad}")
+        cells = [cell for cell in cells if (cell.action.name, cell.phase) in bad]
+        if not cells:
+            break
+    assert bad == {}
