@@ -62,9 +62,9 @@ SIX = (
 )
 
 
-def two_run(script: subprocess.Popen[str], tmp_path: Path) -> str:
-    """Wait until two jobs of a script's batch run; the batch's id."""
+def first_run(script: subprocess.Popen[str], tmp_path: Path, count: int = 2) -> str:
+    """Wait until the first jobs of a script's batch run; the batch's id."""
     assert script.stdout is not None
     group_id = script.stdout.readline().strip()
-    wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 2)
+    wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == count)
     return group_id

@@ -15,7 +15,7 @@ import pytest
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
 from kinetic_core.errors import InvalidRequest
-from tests.batch.scripts import SIX, run_script, two_run
+from tests.batch.scripts import SIX, first_run, run_script
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 
@@ -156,7 +156,7 @@ def test_a_script_that_ends_at_once_still_submits_every_input(tmp_path: Path) ->
 
 def test_ctrl_c_ends_nothing_and_says_what_goes_on(tmp_path: Path) -> None:
     with run_script(tmp_path, f"{SIX}\n    batch.results()") as script:
-        group_id = two_run(script, tmp_path)
+        group_id = first_run(script, tmp_path)
         script.send_signal(signal.SIGINT)
         _, err = script.communicate(timeout=10)
     assert f"{group_id} goes on without this process, 6 of its jobs have not ended" in err

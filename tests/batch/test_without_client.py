@@ -14,7 +14,7 @@ import pytest
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
 from kinetic_core.errors import InvalidRequest, JobCancelled, WaitTimeout
-from tests.batch.scripts import SIX, run_script, two_run
+from tests.batch.scripts import SIX, first_run, run_script
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -42,10 +42,10 @@ def supervisors(group_id: str) -> list[int]:
     return sorted(found, key=lambda pid: pid not in found.values())
 
 
-def killed_client(tmp_path: Path, body: str) -> str:
-    """The id of a script's batch, two inputs of which run, and the script is dead."""
+def killed_client(tmp_path: Path, body: str, running: int = 2) -> str:
+    """The id of a script's batch, of which so many inputs run, and the script is dead."""
     with run_script(tmp_path, body) as script:
-        group_id = two_run(script, tmp_path)
+        group_id = first_run(script, tmp_path, running)
         script.kill()
         script.wait()
     return group_id
@@ -68,7 +68,8 @@ def test_a_batch_goes_on_when_its_client_was_killed(tmp_path: Path) -> None:
 
 
 def test_another_supervisor_takes_over_from_a_killed_one(tmp_path: Path) -> None:
-    group_id = killed_client(tmp_path, SIX)
+    body = SIX.replace("max_concurrent=2", "max_concurrent=1")  # fewer than any machine has slots
+    group_id = killed_client(tmp_path, body, running=1)
     first, *_ = supervisors(group_id)
     os.kill(first, signal.SIGKILL)
     program = f"import kinetic_core; print(kinetic_core.attach_batch({group_id!r}).results(cleanup=False))"
@@ -77,15 +78,15 @@ def test_another_supervisor_takes_over_from_a_killed_one(tmp_path: Path) -> None
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
     ) as other:
         batch = kinetic_core.attach_batch(group_id)
-        assert [status for _, status in batch.statuses()].count(JobStatus.PENDING) == 4
-        wait_for(lambda: len(set(supervisors(group_id)) - {first}) >= 5)  # it, two agents, a guard for each
+        assert [status for _, status in batch.statuses()].count(JobStatus.PENDING) == 5
+        wait_for(lambda: len(set(supervisors(group_id)) - {first}) == 3)  # it, the agent, and its guard
         with pytest.raises(WaitTimeout):
             batch.results(timeout=0.2)
-        assert ran(tmp_path) == 2
+        assert ran(tmp_path) == 1
         (tmp_path / "go").touch()
         assert batch.results(timeout=20, cleanup=False) == list(range(100, 106))
         assert other.communicate(timeout=20)[0] == f"{list(range(100, 106))}\n"
-    assert max(int(path.name[4:]) for path in tmp_path.glob("saw-*")) == 2
+    assert max(int(path.name[4:]) for path in tmp_path.glob("saw-*")) == 1
     wait_for(lambda: not supervisors(group_id))
 
 
