@@ -72,7 +72,8 @@ def test_another_supervisor_takes_over_from_a_killed_one(tmp_path: Path) -> None
     group_id = killed_client(tmp_path, body, running=1)
     first, *_ = supervisors(group_id)
     os.kill(first, signal.SIGKILL)
-    program = f"import kinetic_core; print(kinetic_core.attach_batch({group_id!r}).results(cleanup=False))"
+    results = f"attach_batch({group_id!r}).results(cleanup=False, timeout=30)"
+    program = f"import kinetic_core; print(kinetic_core.{results})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
