@@ -56,7 +56,7 @@ class LocalBackend:
 
     def __init__(self, root: Path, line: Line | None = None) -> None:
         self._layout = Layout(os.path.abspath(root))
-        self._line = line
+        self._waits = {"line": asdict(line), "waits": True} if line else {}
         self.store = DirectoryObjectStore(Path(self._layout.store))
 
     @classmethod
@@ -134,11 +134,9 @@ class LocalBackend:
         path = self._layout.record(namespace, job_id)
         job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
         try:
-            record = {"job": job, "pods": [], "created": time.time()}
-            if self._line is not None:
-                record |= {"line": asdict(self._line), "waits": True}
+            record = {"job": job, "pods": [], "created": time.time(), **self._waits}
             write_record(path, record, new=True)
-            if self._line is None:
+            if not self._waits:
                 start_agent(self._layout, namespace, job_id, lock)
         except BackendUnavailable:
             Path(path).unlink(missing_ok=True)
