@@ -259,6 +259,11 @@ def batch_payload_object(group_id: str) -> str:
     return batch_object(group_id, "payload")
 
 
+def finished_object(group_id: str) -> str:
+    """Its presence says that no further input will be submitted; it lists those never launched."""
+    return batch_object(group_id, "finished.json")
+
+
 def stop_object(group_id: str) -> str:
     """Its presence lets no further input of a batch with `fail_fast` start."""
     return batch_object(group_id, "stopped")

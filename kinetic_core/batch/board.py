@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from kinetic_core.cluster.names import DROPPED
 from kinetic_core.errors import WaitTimeout
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.hub import Subscription
@@ -47,9 +48,15 @@ class Board:
         subscription = watch(handle, lambda observation: self._observed(index, observation))
         with self.changed:
             self._subscriptions[index] = subscription
-            over = index in self.ended
+            over = index in self.ended or index in self.dropped
         if over:
             subscription.close()
+
+    def refuse(self, index: int, error: Exception) -> None:
+        """Note why an input could not be submitted."""
+        with self.changed:
+            self.submission_failures[index] = error
+            self.changed.notify_all()
 
     def fill(self, jobs: Sequence[JobHandle | None]) -> None:
         """All jobs that were submitted, at once; somebody else watches them."""
@@ -113,7 +120,11 @@ class Board:
         if not observation.is_terminal:
             return
         with self.changed:
-            self.ended[index] = observation
+            if observation.reason == DROPPED:
+                self.jobs[index] = None
+                self.dropped.add(index)
+            else:
+                self.ended[index] = observation
             subscription = self._subscriptions.pop(index, None)
             self.changed.notify_all()
         if subscription is not None:

@@ -18,6 +18,7 @@ from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.shared import attach_shared, start_shared
 from kinetic_core.batch.shared_jobs import NeedsOwnJobs, can_share
 from kinetic_core.batch.single_jobs import attach_single, start_single
+from kinetic_core.batch.turns import attach_in_turns, start_in_turns
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import BatchNotFound, InvalidRequest, ObjectNotFound
 from kinetic_core.lifecycle.backends import known_backend
@@ -48,9 +49,9 @@ def run_map(
 ) -> BatchHandle:
     """Start one job per input and return at once.
 
-    On a cluster everything is stored and created when this returns, and goes on without this process. Where
-    each input needs a Job of its own (the local backend, slices of several hosts, data that is mounted for
-    one input), submission goes on in a thread of this process.
+    Everything is stored and created when this returns, and goes on without this process. Only where each
+    input needs a Job of its own on a cluster (slices of several hosts, data that is mounted for one input),
+    submission goes on in a thread of this process.
 
     input_mode: how an input becomes arguments, see `batch.inputs.arguments_of`.
     max_concurrent: jobs alive at once; None for no limit.
@@ -100,7 +101,7 @@ def run_map(
             f"group_id={group_id!r}: here each input needs a Job of its own, and such a batch has no id of "
             "your choice; leave it out"
         )
-    return start_single(packed, items, plan)
+    return start_in_turns(packed, items, plan) if packed.backend.turns else start_single(packed, items, plan)
 
 
 def attach_batch(
@@ -125,7 +126,8 @@ def attach_batch(
         raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
     if "reference" in manifest:
         return attach_shared(opened, manifest, poll_interval, poll_timeout)
-    return attach_single(opened, manifest, poll_interval, poll_timeout)
+    attach = attach_in_turns if "namespace" in manifest else attach_single
+    return attach(opened, manifest, poll_interval, poll_timeout)
 
 
 def _check_id(group_id: str | None, skip_done: bool) -> None:

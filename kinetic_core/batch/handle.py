@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.errors import BatchError
 from kinetic_core.batch.names import finished_object
+from kinetic_core.cluster.names import DROPPED
 from kinetic_core.errors import ObjectExists
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import drop_payloads
@@ -57,11 +58,12 @@ class BatchHandle:
             return dict(self._board.unavailable)
 
     def statuses(self) -> list[tuple[int, JobStatus]]:
-        """Index and status of every submitted job."""
+        """Index and status of every submitted job that was not dropped."""
         with self._board.changed:
-            known = {index: seen.status for index, seen in self._board.ended.items()}
-            jobs = list(enumerate(self._board.jobs))
-        return [(index, known.get(index) or job.status()) for index, job in jobs if job is not None]
+            known = dict(self._board.ended)
+            jobs = [(index, job) for index, job in enumerate(self._board.jobs) if job is not None]
+        seen = [(index, known.get(index) or job.observe()) for index, job in jobs]
+        return [(index, each.status) for index, each in seen if each.reason != DROPPED]
 
     def status_counts(self) -> dict[str, int]:
         """How many jobs are in each status."""

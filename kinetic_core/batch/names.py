@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinetic_core._runner.wire import batch_object, child_id
+from kinetic_core._runner.wire import batch_object, child_id, finished_object
 from kinetic_core.lifecycle.children import MANIFEST
 
 __all__ = [
@@ -17,11 +17,6 @@ __all__ = [
 
 def manifest_object(group_id: str) -> str:
     return batch_object(group_id, MANIFEST)
-
-
-def finished_object(group_id: str) -> str:
-    """Its presence says that no further input will be submitted; it lists those never launched."""
-    return batch_object(group_id, "finished.json")
 
 
 def failure_object(group_id: str, index: int) -> str:

@@ -30,31 +30,59 @@ _LOG = logging.getLogger(__name__)
 
 def start_single(packed: Packed, items: list[Any], plan: Plan) -> BatchHandle:
     """Start the jobs one by one."""
-    group_id = plan.group_id
-    manifest: dict[str, Any] = {
-        "group_id": group_id,
-        "group_kind": "map",
-        "group_name": plan.name,
-        "tags": dict(plan.tags),
-        "created_at": time.time(),
-        "total_expected": len(items),
-        "submit_fn_name": packed.function_name,
-    }
-    packed.backend.store.create(manifest_object(group_id), json.dumps(manifest, sort_keys=True).encode())
+    store_manifest(packed, plan, len(items))
     board = Board(len(items))
     _Submitter(packed, items, plan, board).start()
-    return BatchHandle(group_id, plan.name, plan.tags, board, packed.backend)
+    return BatchHandle(plan.group_id, plan.name, plan.tags, board, packed.backend)
 
 
 def attach_single(
     backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None
 ) -> BatchHandle:
-    """The same from what is stored; a thread looks every `interval` seconds for jobs that are new."""
+    """The same from what is stored."""
+    board = read_board(backend, manifest, interval, timeout)
+    group_id, tags = str(manifest["group_id"]), manifest.get("tags") or {}
+    return BatchHandle(group_id, manifest.get("group_name"), tags, board, backend)
+
+
+def read_board(
+    backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None
+) -> Board:
+    """What is stored; while it is not all, a thread looks every `interval` seconds for jobs that are new."""
     group_id, board = str(manifest["group_id"]), Board(int(manifest["total_expected"]))
     reader = _Reader(backend, group_id, board, interval, timeout)
     if not reader.look():
         threading.Thread(target=reader.run, name=f"kinetic-{group_id}", daemon=True).start()
-    return BatchHandle(group_id, manifest.get("group_name"), manifest.get("tags") or {}, board, backend)
+    return board
+
+
+def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
+    """Say, and return what was said, that there is such a batch, of which each input has a Job of its own."""
+    manifest: dict[str, Any] = {
+        "group_id": plan.group_id,
+        "group_kind": "map",
+        "group_name": plan.name,
+        "tags": dict(plan.tags),
+        "created_at": time.time(),
+        "total_expected": size,
+        "submit_fn_name": packed.function_name,
+        **more,
+    }
+    content = json.dumps(manifest, sort_keys=True).encode()
+    packed.backend.store.create(manifest_object(plan.group_id), content)
+    return manifest
+
+
+def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle | Exception:
+    """Submit one input; why it cannot be, if so, which is stored then."""
+    try:
+        args, kwargs = arguments_of(item, plan.input_mode)
+        job_id, group = child_id(plan.group_id, index), Group(plan.group_id, "map", index)
+        return JobHandle.of(submit(address(packed, args, kwargs, job_id=job_id, group=group)))
+    except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
+        note = json.dumps({"type": type(exc).__name__, "message": str(exc)}).encode()
+        packed.backend.store.create(failure_object(plan.group_id, index), note)
+        return exc
 
 
 @dataclass(frozen=True)
@@ -113,21 +141,13 @@ class _Submitter:
         return not board.stopping
 
     def _launch(self, index: int, item: Any) -> None:
-        try:
-            args, kwargs = arguments_of(item, self.plan.input_mode)
-            group = Group(self.group_id, "map", index)
-            prepared = address(self.packed, args, kwargs, job_id=child_id(self.group_id, index), group=group)
-            handle = JobHandle.of(submit(prepared))
-        except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
-            note = json.dumps({"type": type(exc).__name__, "message": str(exc)}).encode()
-            self.packed.backend.store.create(failure_object(self.group_id, index), note)
-            with self.board.changed:
-                self.board.submission_failures[index] = exc
-                self.board.changed.notify_all()
-        else:
-            self.board.add(index, handle)
-            if self.board.cancelled:
-                handle.cancel()
+        handle = submit_input(self.packed, self.plan, index, item)
+        if isinstance(handle, Exception):
+            self.board.refuse(index, handle)
+            return
+        self.board.add(index, handle)
+        if self.board.cancelled:
+            handle.cancel()
 
     def _wait_and_cancel(self) -> None:
         board = self.board
@@ -187,5 +207,4 @@ class _Reader:
             note = json.loads(self.backend.store.read(failure_object(self.group_id, index)))
         except ObjectNotFound:
             return
-        with self.board.changed:
-            self.board.submission_failures[index] = KineticError(f"{note['type']}: {note['message']}")
+        self.board.refuse(index, KineticError(f"{note['type']}: {note['message']}"))

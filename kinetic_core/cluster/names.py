@@ -31,6 +31,8 @@ UNSCHEDULABLE = "Unschedulable"
 """As the scheduler calls it."""
 NODE_SILENT = "NodeSilent"
 """The reason of an observation: the job runs on a node that does not report."""
+DROPPED = "Dropped"
+"""The reason of an observation: an input that was not started, because its batch had been stopped."""
 CONTAINER = "kinetic-worker"
 
 SLICE = "kinetic.dev/slice"

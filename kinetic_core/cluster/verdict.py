@@ -8,7 +8,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, NODE_SILENT, QUEUE, WAITING_FOR_SLOT
+from kinetic_core.cluster.names import CANCELLED, DROPPED, FAILED_CREATE, NODE_SILENT, QUEUE, WAITING_FOR_SLOT
 from kinetic_core.cluster.pods import (
     attempt_of,
     cannot_start,
@@ -31,6 +31,7 @@ Object = Mapping[str, Any]
 _REASONS = {
     "DeadlineExceeded": FailureClass.DEADLINE,
     "Cancelled": FailureClass.CANCELLED,
+    DROPPED: FailureClass.CANCELLED,
     "NodeLost": FailureClass.PREEMPTED,
 }
 _EXITS = {

@@ -57,6 +57,7 @@ class GkeBackend:
     ) -> None:
         """`named`: the cluster the settings name, which the GKE API may know."""
         self.name = name
+        self.turns = None
         self._api = ClusterApi(target)
         self._batches = IndexedJobs(self._api, _CANCEL_SECONDS)
         self.ports = PodPorts(target)

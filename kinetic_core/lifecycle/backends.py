@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +12,7 @@ from kinetic_core.cluster.manifest import Surroundings
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.model.job import ClusterName, JobReference, JobSpec
+from kinetic_core.model.line import Line
 from kinetic_core.storage.protocol import ObjectStore
 
 if TYPE_CHECKING:
@@ -43,6 +45,19 @@ class Parts(Protocol):
         """Write down why such a Job, by what stands for its job id, can never run."""
 
 
+class Turns(Protocol):
+    """Jobs of a batch that wait for their turn, and a process that gives it to them."""
+
+    def gather(self, namespace: str, line: Line) -> AbstractContextManager[Backend]:
+        """The same backend, by which jobs are created that wait in this line; at its end their turns begin.
+
+        If it is left by an exception, all that were created are dropped.
+        """
+
+    def drop(self, namespace: str, group_id: str) -> None:
+        """End the jobs that still wait, as dropped."""
+
+
 class Ports(Protocol):
     """Connections to what jobs listen on."""
 
@@ -64,6 +79,10 @@ class Backend(Protocol):
     @property
     def parts(self) -> Parts | None:
         """What it knows of Jobs that run many inputs of a batch; None where each input has its own."""
+
+    @property
+    def turns(self) -> Turns | None:
+        """How jobs wait for their turn here; None where a client must create them one by one."""
 
     @property
     def ports(self) -> Ports: ...

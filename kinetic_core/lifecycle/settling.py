@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.names import CANCELLED, NODE_SILENT, PART, UNSCHEDULABLE
+from kinetic_core.cluster.names import CANCELLED, DROPPED, NODE_SILENT, PART, UNSCHEDULABLE
 from kinetic_core.cluster.pod_sets import is_live, runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
@@ -100,12 +100,13 @@ def settle(
     failure = observation.failure or wire.Failure(wire.FailureClass.CONTROL_PLANE, observation.message)
     lines = failure.last_lines or last_lines(backend, reference, observation.attempt)
     failure = replace(failure, last_lines=lines)
+    state = wire.DROPPED if observation.reason == DROPPED else "failed"
     header = {
         "protocol": wire.PROTOCOL,
         "job_id": reference.job_id,
         "attempt": observation.attempt,
         "pod_uid": None,
-        "state": "failed",
+        "state": state,
         "codec": "none",
         "failure": failure.to_dict(),
         "author": "observer",
@@ -114,7 +115,7 @@ def settle(
         backend.store.create(
             wire.result_object(reference.job_id),
             wire.encode_frame(header, {}, outcome_key(found[0])),
-            {wire.STATE: "failed"},
+            {wire.STATE: state},
         )
     except ObjectExists:
         return _from_store(backend.store, reference)
@@ -150,4 +151,5 @@ def _from_store(store: ObjectStore, reference: JobReference) -> JobObservation:
     fields = header.get("failure")
     failure = wire.Failure.from_dict(fields) if isinstance(fields, dict) else None
     message = failure.message if failure else "the job failed"
-    return JobObservation(JobStatus.FAILED, "Failed", message, attempt=number, failure=failure)
+    reason = DROPPED if header.get("state") == wire.DROPPED else "Failed"
+    return JobObservation(JobStatus.FAILED, reason, message, attempt=number, failure=failure)

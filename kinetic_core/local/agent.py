@@ -82,6 +82,8 @@ class Agent:
     def run(self) -> None:
         """Everything, until the Job has ended or its record was removed."""
         status = self._record["job"].setdefault("status", {})
+        if self._record.pop("waits", None):
+            self._record["created"] = time.time()  # its time limit is for itself, not for its turn to come
         self._record["agent"] = process.identity(os.getpid())
         self._set_deadline()
         try:

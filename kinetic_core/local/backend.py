@@ -7,22 +7,36 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from kinetic_core.cluster.manifest import Surroundings
-from kinetic_core.cluster.names import SPEC_DIGEST, WAITING_FOR_SLOT
+from kinetic_core.cluster.names import SPEC_DIGEST
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
 from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
 from kinetic_core.local.ports import LocalPorts
-from kinetic_core.local.record import end, is_over, read_record, take_lock, timestamp, write_record
+from kinetic_core.local.reasons import with_reason
+from kinetic_core.local.record import (
+    end,
+    end_waiting,
+    is_over,
+    is_waiting,
+    read_record,
+    take_lock,
+    timestamp,
+    write_record,
+)
 from kinetic_core.local.seen import Seen, record_times
 from kinetic_core.local.slots import core_count
 from kinetic_core.local.starting import start_agent, unpack_runner
+from kinetic_core.local.turns import LocalTurns
 from kinetic_core.model.job import ClusterName, JobSpec
+from kinetic_core.model.line import Line
 from kinetic_core.storage.directory import DirectoryObjectStore, translated
 
 _LOG = logging.getLogger(__name__)
@@ -31,14 +45,18 @@ _PACE_SECONDS = 0.04
 
 
 class LocalBackend:
-    """Jobs below one directory. Any number of processes may use it at once; there is no daemon."""
+    """Jobs below one directory. Any number of processes may use it at once; there is no daemon.
+
+    Jobs that are made for a `line` wait in it, instead of starting.
+    """
 
     name = "local"
     parts = None
     ports = LocalPorts()
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, line: Line | None = None) -> None:
         self._layout = Layout(os.path.abspath(root))
+        self._waits = {"line": asdict(line), "waits": True} if line else {}
         self.store = DirectoryObjectStore(Path(self._layout.store))
 
     @classmethod
@@ -50,6 +68,10 @@ class LocalBackend:
     def cluster(self) -> ClusterName:
         """This machine has no name that another would know."""
         return "", "", "local"
+
+    @property
+    def turns(self) -> LocalTurns:
+        return LocalTurns(self._layout, partial(LocalBackend, Path(self._layout.root)))
 
     @property
     def key(self) -> str:
@@ -99,7 +121,7 @@ class LocalBackend:
         return Surroundings(environment={"STORAGE_EMULATOR_HOST": emulator} if emulator else {})
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
-        """Start the job's agent. Raises JobConflict if the id is taken by a different job."""
+        """Start the job's agent, or let it wait. Raises JobConflict if the id is taken by a different job."""
         metadata = manifest["metadata"]
         namespace, job_id = metadata["namespace"], metadata["labels"]["kinetic.dev/job-id"]
         try:
@@ -112,8 +134,10 @@ class LocalBackend:
         path = self._layout.record(namespace, job_id)
         job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
         try:
-            write_record(path, {"job": job, "pods": [], "created": time.time()}, new=True)
-            start_agent(self._layout, namespace, job_id, lock)
+            record = {"job": job, "pods": [], "created": time.time(), **self._waits}
+            write_record(path, record, new=True)
+            if not self._waits:
+                start_agent(self._layout, namespace, job_id, lock)
         except BackendUnavailable:
             Path(path).unlink(missing_ok=True)
             raise
@@ -125,12 +149,16 @@ class LocalBackend:
         return True
 
     def get(self, namespace: str, job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-        """The Job and its Pods. A job of which nothing lives any more is ended as lost here."""
+        """The Job and its Pods.
+
+        A job of which nothing lives any more is ended as lost here; one that waits for a supervisor that
+        died gets another.
+        """
         try:
             record = self._read(namespace, job_id)
         except OSError as exc:
             raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
-        return (_with_reason(record), record["pods"]) if record else None
+        return (with_reason(record), record["pods"]) if record else None
 
     def never_runs(self, found: object) -> None:
         """Any accelerator is accepted here."""
@@ -161,7 +189,10 @@ class LocalBackend:
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: returns when the job's processes are dead."""
+        path, lock = self._layout.record(namespace, job_id), self._layout.lock(namespace, job_id)
         while (record := self._read(namespace, job_id)) is not None and not is_over(record):
+            if is_waiting(record) and end_waiting(path, lock, "Cancelled", "cancelled before its turn"):
+                return
             agent, group = record.get("agent"), record.get("group")
             if agent and process.is_same(agent):
                 os.kill(agent["pid"], signal.SIGTERM)
@@ -224,6 +255,10 @@ class LocalBackend:
         record = read_record(path)
         if record is None or is_over(record):
             return record
+        if line := record.get("line"):
+            self.turns.look_after(namespace, Line(**line), is_waiting=is_waiting(record))
+        if is_waiting(record):
+            return record
         lock = take_lock(self._layout.lock(namespace, job_id))
         if lock is None:
             return record
@@ -262,13 +297,3 @@ class LocalBackend:
             if time.monotonic() > deadline:
                 raise StoreError(f"{job_id} is being created by another process that does not go on")
             time.sleep(0.01)
-
-
-def _with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The Job, saying that it waits for slots if it does: nothing else keeps an agent from starting it."""
-    job: dict[str, Any] = record["job"]
-    if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
-        return job
-    message = f"waiting for a free CPU slot; this machine has {core_count()}"
-    condition = {"type": WAITING_FOR_SLOT, "status": "True", "message": message}
-    return {**job, "status": {**job["status"], "conditions": [condition]}}

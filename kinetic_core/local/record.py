@@ -78,6 +78,27 @@ def is_over(record: Mapping[str, Any]) -> bool:
     return any(condition["type"] in final and condition["status"] == "True" for condition in conditions)
 
 
+def is_waiting(record: Mapping[str, Any]) -> bool:
+    """Whether the job waits for its turn in a batch."""
+    return bool(record.get("waits")) and not is_over(record)
+
+
+def end_waiting(path: str, lock_path: str, reason: str, message: str) -> bool:
+    """End a job that waits for its turn; False if it does not, or is being started just now."""
+    lock = take_lock(lock_path)
+    if lock is None:
+        return False
+    try:
+        record = read_record(path)
+        if record is None or not is_waiting(record):
+            return False
+        end(record, "Failed", reason, message)
+        write_record(path, record)
+        return True
+    finally:
+        os.close(lock)
+
+
 def end(record: dict[str, Any], kind: str, reason: str, message: str) -> None:
     """Give the Job its final condition: `Complete` or `Failed`."""
     condition = {"type": kind, "status": "True", "reason": reason, "message": message}

@@ -1,31 +1,34 @@
-"""Starting a job's agent, a process of its own that this machine keeps when the submitter has gone."""
+"""Starting agents and supervisors: processes that this machine keeps when the submitter has gone."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from kinetic_core.cluster.bootstrap import PACKAGE, runner_archive, runner_files
 from kinetic_core.errors import BackendUnavailable
 from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
+from kinetic_core.model.line import Line
 
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "SSL_CERT_")
-_AGENT = """\
+_DETACHED = """\
 import gc, os, sys
 gc.disable()
 if os.fork():
     os._exit(0)
 os.setsid()
 sys.path.insert(0, sys.argv[1])
-from kinetic_core.local.agent import main
-main(*sys.argv[2:])
+__import__("kinetic_core.local", fromlist=[sys.argv[2]])
+getattr(sys.modules["kinetic_core.local"], sys.argv[2]).main(*sys.argv[3:])
 os._exit(0)
 """
-"""Forks before it imports: nobody waits for the agent, and it is nobody's child to leave as a zombie."""
+"""Forks before it imports: nobody waits for the process, and it is nobody's child to leave as a zombie."""
 
 
 def unpack_runner(layout: Layout) -> None:
@@ -50,10 +53,21 @@ def unpack_runner(layout: Layout) -> None:
 
 def start_agent(layout: Layout, namespace: str, job_id: str, lock: int) -> None:
     """Start the agent, which inherits the job's lock. Raises BackendUnavailable, OSError."""
+    _start(layout, "agent", [namespace, job_id], lock)
+
+
+def start_supervisor(layout: Layout, namespace: str, line: Line, lock: int) -> None:
+    """Start a batch's supervisor, which inherits the batch's lock. Raises BackendUnavailable, OSError."""
+    _start(layout, "supervisor", [namespace, json.dumps(asdict(line))], lock)
+
+
+def _start(layout: Layout, module: str, words: list[str], lock: int) -> None:
+    """Run `main` of a module of this room with the layout's root, those words, and the lock."""
     import subprocess
 
     source = str(Path(__file__).parents[2])
-    command = [sys.executable, "-I", "-S", "-c", _AGENT, source, layout.root, namespace, job_id, str(lock)]
+    words = [layout.root, *words, str(lock)]
+    command = [sys.executable, "-I", "-S", "-c", _DETACHED, source, module, *words]
     with open(os.path.join(layout.root, "agent.log"), "ab") as log:
         started = subprocess.run(
             command,
@@ -67,5 +81,6 @@ def start_agent(layout: Layout, namespace: str, job_id: str, lock: int) -> None:
         )
     if started.returncode != 0:
         raise BackendUnavailable(
-            f"{sys.executable} cannot start {job_id}'s agent (exit code {started.returncode}): {log.name}"
+            f"{sys.executable} cannot start the {module} of {words[2]} (exit code {started.returncode}): "
+            f"{log.name}"
         )

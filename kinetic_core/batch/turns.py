@@ -1,0 +1,85 @@
+"""A batch whose jobs were all created when it returns, and wait for their turn without a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.batch.board import Board
+from kinetic_core.batch.handle import BatchHandle, finish, in_parallel
+from kinetic_core.batch.plan import Plan
+from kinetic_core.batch.single_jobs import read_board, store_manifest, submit_input
+from kinetic_core.errors import InvalidRequest, ObjectExists
+from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.handle import JobHandle
+from kinetic_core.lifecycle.packing import Packed
+from kinetic_core.model.line import Line
+
+
+class WaitingBatchHandle(BatchHandle):
+    """One function over many inputs that this machine runs without a client."""
+
+    def __init__(self, manifest: Mapping[str, Any], board: Board, backend: Backend) -> None:
+        super().__init__(manifest["group_id"], manifest["group_name"], manifest["tags"], board, backend)
+        self._namespace: str = manifest["namespace"]
+
+    def cancel(self) -> None:
+        """Start nothing more and stop every job that has not ended; returns when nothing of it runs."""
+        self._board.stop(cancel=True)
+        with suppress(ObjectExists):
+            self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+        assert self._backend.turns is not None  # noqa: S101  only there inputs wait for their turn
+        self._backend.turns.drop(self._namespace, self.group_id)
+        with self._board.changed:
+            living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
+        for _, error in in_parallel(JobHandle.cancel, living):
+            if error is not None:
+                raise error
+
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too.
+
+        Raises InvalidRequest while some of it runs: cancel first.
+        """
+        with self._board.changed:
+            if not self._board.is_over():
+                raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
+        super().cleanup(k8s=k8s, gcs=gcs)
+
+    def _when_left(self, living: int) -> str:
+        return f"goes on without this process, {living} of its jobs have not ended"
+
+
+def start_in_turns(packed: Packed, items: Sequence[Any], plan: Plan) -> WaitingBatchHandle:
+    """Create all jobs, which wait; their supervisor runs them. Neither needs this process from here on.
+
+    If this is left by an exception, nothing of the batch runs.
+    """
+    backend, namespace = packed.backend, packed.spec.namespace
+    assert backend.turns is not None  # noqa: S101  else there is another way
+    line = Line(plan.group_id, len(items), plan.max_concurrent, plan.fail_fast, plan.cancel_running)
+    manifest = store_manifest(packed, plan, len(items), namespace=namespace)
+    board = Board(len(items))
+    try:
+        with backend.turns.gather(namespace, line) as waiting:
+            each = replace(packed, backend=waiting)
+            made = [submit_input(each, plan, index, item) for index, item in enumerate(items)]
+    finally:
+        finish(backend, plan.group_id, board)
+    for index, job in enumerate(made):
+        if isinstance(job, Exception):
+            board.refuse(index, job)
+        else:
+            board.add(index, job)
+    board.finish()
+    return WaitingBatchHandle(manifest, board, backend)
+
+
+def attach_in_turns(
+    backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None
+) -> WaitingBatchHandle:
+    """The same from what is stored, while it is being made and ever after."""
+    return WaitingBatchHandle(manifest, read_board(backend, manifest, interval, timeout), backend)

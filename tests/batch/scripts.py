@@ -1,0 +1,70 @@
+"""Scripts that start batches, to be killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.conftest import wait_for
+
+
+@contextmanager
+def run_script(tmp_path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
+    """A script with `work`, jobs of which run until `go` exists if their number is 100 or more.
+
+    Each leaves `ran-`, an `attempt-` for each time, and `saw-N` for how many it saw alive; it fails if
+    `fail-NUMBER` exists, and the one of 7 once if `fails-once` does.
+    """
+    (tmp_path / "script.py").write_text(
+        "import kinetic_core, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test was started with\n"
+        "from pathlib import Path\n"
+        "@kinetic_core.run(accelerator='cpu', backend='local')\n"
+        "def work(number):\n"
+        f"    here = Path({str(tmp_path)!r})\n"
+        "    alive = here / f'alive-{number}'\n"
+        "    alive.touch()\n"
+        "    (here / f'ran-{number}').touch()\n"
+        "    (here / f'attempt-{number}-{time.time_ns()}').touch()\n"
+        "    (here / f'saw-{len(list(here.glob(\"alive-*\")))}').touch()\n"
+        "    while number >= 100 and not (here / 'go').exists() and not (here / f'fail-{number}').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    alive.unlink()\n"
+        "    if (here / f'fail-{number}').exists(): raise ValueError(number)\n"
+        "    if number == 7 and (here / 'fails-once').exists():\n"
+        "        (here / 'fails-once').unlink()\n"
+        "        raise ValueError(number)\n"
+        "    return number\n"
+        f"{body}\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KINETIC_PACKAGE_ROOT": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as script:
+        try:
+            yield script
+        finally:
+            script.kill()
+
+
+SIX = (
+    "if __name__ == '__main__':\n"
+    "    batch = work.run_async_map(range(100, 106), max_concurrent=2)\n"
+    "    print(batch.group_id, flush=True)"
+)
+
+
+def first_run(script: subprocess.Popen[str], tmp_path: Path, count: int = 2) -> str:
+    """Wait until the first jobs of a script's batch run; the batch's id."""
+    assert script.stdout is not None
+    group_id = script.stdout.readline().strip()
+    wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == count)
+    return group_id
