@@ -12,12 +12,14 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
+from kinetic_core.cluster.choices import first_manifest
 from kinetic_core.cluster.manifest import Delivery, job_manifest
 from kinetic_core.cluster.names import HOST_INDEX, QUEUE, WORKER_INDEX
+from kinetic_core.cluster.parts import variable
 from kinetic_core.cluster.pod_sets import leader_worker_set, runs_in_set
 from kinetic_core.cluster.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.model.accelerators import parse_accelerator
-from kinetic_core.model.job import BucketMount, JobReference, JobSpec, PodOptions
+from kinetic_core.model.job import BucketMount, Budget, Fallback, JobReference, JobSpec, PodOptions
 
 DELIVERY = Delivery("a" * 64, "b" * 64, "c" * 64)
 
@@ -137,6 +139,16 @@ def test_a_slice_is_one_process_here() -> None:
     spec = JobSpec("f", parse_accelerator("tpu-v5p-8"), "local")
     job = job_manifest(spec, reference(backend="local"), DELIVERY)
     assert "KINETIC_HOST_COUNT" not in {each["name"] for each in container(job)["env"]}
+
+
+def test_a_budget_is_told_at_the_price_of_each_choice() -> None:
+    fallback = Fallback(parse_accelerator("cpu"), "python:3.11", "image")
+    budget = Budget(2.5, "EUR", {"tpu-v6e-8": 21.6, "cpu": 0.04})
+    spec = JobSpec("f", parse_accelerator("tpu-v6e-8"), "gke", fallbacks=(fallback,), budget=budget)
+    first, second = (first_manifest(spec, reference(), DELIVERY, number) for number in (0, 1))
+    assert variable(first, "KINETIC_BUDGET") == "2.5 21.6 EUR"
+    assert variable(second, "KINETIC_BUDGET") == "2.5 0.04 EUR"
+    assert variable(manifest(), "KINETIC_BUDGET") is None
 
 
 def test_a_spot_gpu_tolerates_both_taints() -> None:
