@@ -284,6 +284,9 @@ def _client(project: str, emulator: str, account: Account | None) -> Client:
         client = storage.Client(project or None, client_options=options, use_auth_w_custom_endpoint=False)
     else:
         client = storage.Client(project or None, None if account is None else account.held)
+    # It would ask for the bucket behind our back, for traces, which roles/storage.objectUser may not:
+    # https://github.com/googleapis/google-cloud-python/issues/17650
+    client._bucket_metadata_cache = None
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
