@@ -262,13 +262,13 @@ class GcsObjectStore:
                 f"cannot {what} in {self.uri}: not permitted ({exc.message}). The account needs "
                 "roles/storage.objectUser on the bucket"
             ) from exc
-        except google.auth.exceptions.DefaultCredentialsError as exc:
-            raise ConfigurationError(
-                f"cannot {what} in {self.uri}: no Google credentials here. Run `gcloud auth "
-                "application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
-            ) from exc
-        except (errors.GoogleAPICallError, errors.RetryError, google.auth.exceptions.GoogleAuthError) as exc:
+        except (errors.GoogleAPICallError, errors.RetryError, google.auth.exceptions.TransportError) as exc:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
+        except google.auth.exceptions.GoogleAuthError as exc:
+            raise ConfigurationError(
+                f"cannot {what} in {self.uri}: Google credentials are missing or have expired: {exc}. Run "
+                "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+            ) from exc
         except (requests.exceptions.RequestException, DataCorruption) as exc:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
 
