@@ -83,6 +83,7 @@ def kinetic(
     memory: str | int | None = ...,
     timeout: float | None = ...,
     capacity_timeout: float | None = ...,
+    budget: float | None = ...,
     job_retries: int = ...,
     container_image: str | None = ...,
     base_image_repo: str | None = ...,

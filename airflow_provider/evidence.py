@@ -18,6 +18,7 @@ _REMEDIES = {
     FailureClass.IMPOSSIBLE_REQUEST: "ask for hardware the cluster has, or give it a node pool that has this",
     FailureClass.QUOTA: "ask for less, for more quota, or in another zone",
     FailureClass.DEADLINE: "raise timeout=, which counts waiting too, or do less in one job",
+    FailureClass.BUDGET: "raise budget=, if it is worth it; with checkpoints a new job goes on from here",
     FailureClass.CANCELLED: "somebody cancelled the job, or Airflow did when the task was killed",
     FailureClass.CONTROL_PLANE: "a service did not answer: retries= starts it again",
 }

@@ -16,6 +16,7 @@ OPTION_NAMES = (
     "memory",
     "timeout",
     "capacity_timeout",
+    "budget",
     "job_retries",
     "container_image",
     "base_image_repo",

@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider.evidence import evidence
 from airflow_provider.values import is_plain
 from kinetic_core.errors import (
+    JobBudgetExceeded,
     JobCancelled,
     JobFailed,
     JobMisconfigured,
@@ -19,7 +20,7 @@ from kinetic_core.lifecycle.collecting import result_reference
 from kinetic_core.lifecycle.outcome import Outcome
 from kinetic_core.model.job import JobReference
 
-_NO_RETRY = (JobMisconfigured, JobCancelled, UnserializableResult)
+_NO_RETRY = (JobMisconfigured, JobCancelled, JobBudgetExceeded, UnserializableResult)
 
 
 def value_for_xcom(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +20,20 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.lifecycle.discovery import attach
 from kinetic_core.lifecycle.ending import index_object
-from kinetic_core.lifecycle.summaries import index_metadata, summaries
+from kinetic_core.lifecycle.summaries import index_metadata
 from kinetic_core.testing import make_queue
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
 _JOBS = 1000
+_COUNTED = """
+import logging, sys
+from kinetic_core.cli.main import build
+logger = logging.getLogger("urllib3.connectionpool")
+logger.setLevel(logging.DEBUG)
+logger.addHandler(logging.StreamHandler())
+build()(sys.argv[1:], prog_name="kinetic")
+"""
 
 
 @kinetic_core.run(accelerator="cpu", queue="nobody")
@@ -64,8 +69,8 @@ def on_cluster() -> list[Verdict]:
     handle = never.run_async()
     try:
         fill(backend.store, handle)
-        listing = requests(lambda: summaries(backend))
-        status = requests(lambda: attach(handle.job_id).status())
+        listing = requests("jobs", "list")
+        status = requests("jobs", "status", handle.job_id)
         seconds = median_seconds(lambda: kinetic("jobs", "list"), 5)
     finally:
         handle.cancel()
@@ -92,19 +97,15 @@ def _stamp(number: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_700_000_000 + number))
 
 
-def requests(action: Callable[[], object]) -> int:
-    """HTTP requests of this process while it does something: every client here is built on urllib3."""
-    found: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("urllib3.connectionpool")
-    logger.setLevel(logging.DEBUG)
-    logger.addHandler(handler)
-    try:
-        action()
-    finally:
-        logger.removeHandler(handler)
-    return sum(" HTTP/1.1" in message for message in found)
+def requests(*words: str) -> int:
+    """HTTP requests of the command in a process of its own: every client here is built on urllib3."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNTED, *words],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    return done.stderr.count(b" HTTP/1.1")
 
 
 if __name__ == "__main__":

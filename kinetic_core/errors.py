@@ -29,6 +29,7 @@
     │   ├── JobOutOfMemory
     │   ├── JobOutOfDisk
     │   ├── JobDeadlineExceeded
+    │   ├── JobBudgetExceeded
     │   ├── JobCancelled
     │   ├── JobLost                         the machine or the runner died under the job
     │   └── JobMisconfigured                it could not start: payload, files, environment
@@ -206,6 +207,10 @@ class JobOutOfDisk(JobError):
 
 class JobDeadlineExceeded(JobError):
     """The job ran past its `timeout`."""
+
+
+class JobBudgetExceeded(JobError):
+    """The job has cost its `budget`."""
 
 
 class JobCancelled(JobError):

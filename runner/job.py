@@ -14,6 +14,20 @@ class BadEnvironment(ValueError):
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What the job may cost, over all attempts, and what its accelerator, all hosts of it, costs an hour."""
+
+    amount: float
+    hourly: float
+    currency: str
+
+    @property
+    def seconds(self) -> float:
+        """How long the accelerator can be held for it."""
+        return self.amount / self.hourly * 3600 if self.hourly else float("inf")
+
+
+@dataclass(frozen=True)
 class Job:
     """One attempt of one job, as its container sees it.
 
@@ -50,6 +64,7 @@ class Job:
     choice: int | None = None
     set_name: str | None = None
     hang_after: float | None = None
+    budget: Budget | None = None
 
     @property
     def is_gang(self) -> bool:
@@ -113,6 +128,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             choice=int(environ["KINETIC_CHOICE"]) if "KINETIC_CHOICE" in environ else None,
             set_name=environ.get("KINETIC_SET"),
             hang_after=_seconds(environ, "KINETIC_HANG_SECONDS"),
+            budget=_budget(environ),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
@@ -122,3 +138,10 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
 
 def _seconds(environ: MutableMapping[str, str], name: str) -> float | None:
     return float(environ[name]) if name in environ else None
+
+
+def _budget(environ: MutableMapping[str, str]) -> Budget | None:
+    if "KINETIC_BUDGET" not in environ:
+        return None
+    amount, hourly, currency = environ["KINETIC_BUDGET"].split(maxsplit=2)
+    return Budget(float(amount), float(hourly), currency)

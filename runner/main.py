@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import wire
 from .child import OUTCOME_FILE, run_child, wind_down
+from .deadline import deadline_of
 from .evidence import death, facts
 from .exhaustion import NEAR, exhausted, remember
 from .gang import Gang
@@ -82,7 +83,7 @@ def _attempt(
             return _publish(job, store, end, _NOT_STARTED, started)
         os.makedirs(job.work_dir, exist_ok=True)
         run = partial(run, lease=_lease(job, opener))
-        outcome, ending = run() if job.group_id is None else _run_input(job, store, run)
+        outcome, ending = _run_in_time(job, store, run, started)
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
@@ -174,18 +175,19 @@ def _task_log(job: Job) -> TaskLog | None:
     return TaskLog(job)
 
 
-def _run_input(job: Job, store: Store, run: Callable[..., tuple[Outcome, Ending]]) -> tuple[Outcome, Ending]:
-    """Run one input of a batch, whose Job cannot say of it alone that it was cancelled, or took too long."""
-    from .batch import was_cancelled
-    from .deadline import Deadline
-
-    deadline = Deadline(job, store) if job.timeout is not None else None
+def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Outcome, Ending]:
+    """Run user code for as long as it may; of one input of a batch, the Job cannot say it was cancelled."""
+    deadline = deadline_of(job, store, started)
+    if deadline is not None and deadline.is_over:
+        return deadline.outcome(), _NOT_STARTED
     outcome, ending = run(company=deadline)
     if outcome.state == "succeeded":
         return outcome, ending
-    if deadline is not None and deadline.has_passed:
-        return deadline.outcome(), _NOT_STARTED
-    told = was_cancelled(job, store) if ending.terminated else None
+    told = deadline.close() if deadline is not None else None
+    if told is None and ending.terminated and job.group_id is not None:
+        from .batch import was_cancelled
+
+        told = was_cancelled(job, store)
     return (outcome, ending) if told is None else (told, _NOT_STARTED)
 
 

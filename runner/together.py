@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import wire
-from .deadline import Deadline
+from .deadline import Deadline, deadline_of
 from .evidence import facts, stacks
 from .gang import FAILED, INTERRUPTED, LATE, STOPPED, Gang, Told
 from .job import Job
@@ -82,7 +82,7 @@ class OtherHosts:
 def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signals, started: float) -> int:
     """Run this host's share; the container's exit code. `other` is the same store, for a thread."""
     gang = Gang(job, store)
-    deadline = Deadline(job, store) if job.timeout is not None else None
+    deadline = deadline_of(job, store, started)
     try:
         with signals.raising(_Terminated):
             end = gang.gather() if deadline is None else gang.gather(lambda: deadline.is_over)
@@ -98,8 +98,8 @@ def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signa
     os.makedirs(job.work_dir, exist_ok=True)
     note(job, "gathered")
     outcome, ending = run(OtherHosts(gang, Gang(job, other, generation), deadline))
-    if outcome.state != "succeeded" and deadline is not None and deadline.has_passed:
-        outcome = deadline.outcome()
+    if outcome.state != "succeeded" and deadline is not None:
+        outcome = deadline.close() or outcome
     if outcome.state == "succeeded":
         return _succeeded(gang, outcome, store, signals, started)
     if ending.terminated:

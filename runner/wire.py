@@ -66,6 +66,7 @@ class FailureClass(StrEnum):
     IMPOSSIBLE_REQUEST = "impossible request"
     QUOTA = "quota / stockout"
     DEADLINE = "deadline"
+    BUDGET = "budget"
     CANCELLED = "cancelled"
     CONTROL_PLANE = "control plane"
 
@@ -198,6 +199,11 @@ def claim_object(job_id: str, attempt: int, host: int = 0) -> str:
 def lease_object(job_id: str, attempt: int) -> str:
     """What an attempt renews for as long as it lives: see the runner's lease.py."""
     return f"{_attempt(job_id, attempt, 0)}/lease.json"
+
+
+def spending_object(job_id: str, attempt: int, host: int) -> str:
+    """For how long an attempt has held its accelerator: see the runner's spending.py."""
+    return f"{_attempt(job_id, attempt, host)}/spending.json"
 
 
 def memory_object(job_id: str, attempt: int) -> str:

@@ -55,6 +55,7 @@ class KineticOperator(JobTask):
         memory: str | int | None = None,
         timeout: float | None = None,
         capacity_timeout: float | None = None,
+        budget: float | None = None,
         job_retries: int | None = None,
         container_image: str | None = None,
         base_image_repo: str | None = None,
@@ -98,6 +99,7 @@ class KineticOperator(JobTask):
         self.memory = memory
         self.timeout = timeout
         self.capacity_timeout = capacity_timeout
+        self.budget = budget
         self.job_retries = job_retries
         self.container_image = container_image
         self.base_image_repo = base_image_repo

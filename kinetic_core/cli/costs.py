@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from kinetic_core.cli.jobs import Origins, attached, of_origin, summaries_of
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.side_by_side import side_by_side
 from kinetic_core.errors import InvalidRequest, KineticError
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def cost(
 
     table = read_prices(prices) if prices is not None else known_prices(read_settings())
     handles = _handles(session, job_ids or [], batch, origin or [])
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        entries = list(pool.map(lambda handle: _look(handle, table), handles))
+    entries = side_by_side(lambda handle: _look(handle, table), handles, _AT_ONCE)
     total = _total(entries, table)
     if session.output.as_json:
         session.output.json("cost", {"jobs": [_fields(entry) for entry in entries], **total})

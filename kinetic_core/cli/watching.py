@@ -10,6 +10,7 @@ from kinetic_core.cli.exits import Exit
 from kinetic_core.cli.jobs import attached, job_ids, summaries_of
 from kinetic_core.cli.root import jobs_app
 from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from kinetic_core.cli.watched import Watched
@@ -59,14 +60,11 @@ def watch(
 
 def _handles(session: Session, asked: list[str]) -> list[JobHandle]:
     """Those asked for, else all that have not ended."""
-    from concurrent.futures import ThreadPoolExecutor
-
     if not asked:
         known = summaries_of(session)
         alone = [job for job in known if not job.problem and not job.inputs]
         asked = [job.job_id for job in alone if not job.status.is_terminal]
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(lambda job_id: attached(session, job_id), asked))
+    return side_by_side(lambda job_id: attached(session, job_id), asked, _READERS)
 
 
 def _follow(session: Session, watched: Watched) -> None:

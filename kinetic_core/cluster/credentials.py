@@ -71,7 +71,7 @@ class Credentials:
             with AuthorizedSession(self._credentials) as session:
                 return session.request(method, url, json=body, timeout=_SECONDS)
         except GoogleAuthError as exc:
-            raise ConfigurationError(f"{url} cannot be asked: {exc}") from exc
+            raise ConfigurationError(f"{url} cannot be asked: {exc}. {self._remedy}") from exc
 
     def _refresh(self) -> None:
         from google.auth.exceptions import GoogleAuthError

@@ -266,6 +266,9 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         values["KINETIC_DEBUG_WAIT_TIMEOUT"] = f"{spec.debug_wait:g}"
     if spec.pod.hang_after is not None:
         values["KINETIC_HANG_SECONDS"] = f"{spec.pod.hang_after:g}"
+    if (budget := spec.budget) is not None:
+        hourly = budget.hourly[str(spec.accelerator)]
+        values["KINETIC_BUDGET"] = f"{budget.amount!r} {hourly!r} {budget.currency}"
     if spec.pod.cache_volume is not None:
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
         values |= {"UV_CACHE_DIR": f"{CACHE_DIR}/uv", "UV_LINK_MODE": "copy"}  # another file system

@@ -44,6 +44,7 @@ def run(
     memory: str | int | None = None,
     timeout: float | None = None,
     capacity_timeout: float | None = None,
+    budget: float | None = None,
     retries: int = 0,
     infrastructure_retries: int | None = None,
     cpu: float | None = None,
@@ -87,6 +88,8 @@ def run(
         no limit.
     capacity_timeout: seconds to wait for each of several accelerators before the next is tried, 600 if
         None; the last is waited for as long as `timeout` allows.
+    budget: what the job may cost, over all attempts, at the prices of `KINETIC_PRICES` and in their currency;
+        then it is ended, wherever it is. Waiting costs nothing. Of a map, what each input may cost.
     retries: extra attempts after the function failed.
     infrastructure_retries: those after what was not its fault: preemption, a lost node, the store; None for
         10, or none with `debug`.
@@ -124,6 +127,7 @@ def run(
         memory=memory,
         timeout=timeout,
         capacity_timeout=capacity_timeout,
+        budget=budget,
         retries=retries,
         infrastructure_retries=infrastructure_retries,
         requirements=requirements,

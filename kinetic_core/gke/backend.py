@@ -132,9 +132,10 @@ class GkeBackend:
         if found is None:
             return None
         job, pods = found
-        about = f"involvedObject.name={job['metadata']['name']},reason={FAILED_CREATE}"
-        told = [] if pods else self._events(namespace, about)
-        job = with_refusal(job, pods, str(told[-1].get("message") or "") if told else "")
+        if not (pods or job["spec"].get("suspend") or observe(job, []).is_terminal):  # it wants pods
+            about = f"involvedObject.name={job['metadata']['name']},reason={FAILED_CREATE}"
+            told = self._events(namespace, about)
+            job = with_refusal(job, pods, str(told[-1].get("message") or "") if told else "")
         return self._sets.view(job, pods) if runs_in_set(job) else (job, pods)
 
     def never_runs(self, found: Found) -> str | None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import ConfigurationError, InvalidAccelerator
+from kinetic_core.errors import ConfigurationError, InvalidAccelerator, InvalidRequest
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.explaining import explain
 from kinetic_core.lifecycle.moving_on import accelerator_now
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
-from kinetic_core.model.job import JobReference
+from kinetic_core.model.job import Budget, JobReference
 
 USES = ("waiting", "pulling", "installing", "running", "idle")
 _USE_OF = {
@@ -67,8 +67,12 @@ class Prices:
     def cost(self, usage: Usage) -> float | None:
         """What the job has cost by now, None if the table has no price for its hardware."""
         one = usage.accelerator
-        hourly = (self.spot if one.spot else self.on_demand).get((one.kind, one.family))
-        return None if hourly is None else hourly * sum(usage.unit_seconds.values()) / 3600
+        price = self.of(one)
+        return None if price is None else price * sum(usage.unit_seconds.values()) / 3600
+
+    def of(self, one: Accelerator) -> float | None:
+        """Of one of its chips, or cores, for an hour, as it was asked for; None if the table has none."""
+        return (self.spot if one.spot else self.on_demand).get((one.kind, one.family))
 
 
 def usage_of(reference: JobReference) -> Usage:
@@ -88,7 +92,28 @@ def usage_in(job_id: str, accelerator: str, phases: Iterable[tuple[str, float]])
     for name, lasted in phases:
         if use := _USE_OF.get(name):
             seconds[use] += lasted
-    return Usage(job_id, one, one.chips or one.cpu_count or 1, seconds)
+    return Usage(job_id, one, _units(one), seconds)
+
+
+def priced_budget(amount: float, choices: Iterable[Accelerator], settings: Settings) -> Budget:
+    """What a job may cost, with what an hour of each accelerator costs that it may run on.
+
+    Raises ConfigurationError without a price table or a price, InvalidRequest for less than a second's worth.
+    """
+    prices = known_prices(settings)
+    if prices is None:
+        raise ConfigurationError(
+            f"budget={amount:g} needs to know what the accelerator costs: name your price table in "
+            "KINETIC_PRICES, see docs/guides/costs.md"
+        )
+    hourly = {str(one): _hourly(one, prices, settings.prices) for one in choices}
+    for accelerator, price in hourly.items():
+        if amount < price / 3600:
+            raise InvalidRequest(
+                f"budget={amount:g} {prices.currency} does not pay for a second of {accelerator}, at "
+                f"{price:g} {prices.currency} an hour; give more"
+            )
+    return Budget(amount, prices.currency, hourly)
 
 
 def known_prices(settings: Settings) -> Prices | None:
@@ -115,6 +140,22 @@ def read_prices(file: Path) -> Prices:
         raise ConfigurationError(f'the price table {file}: currency must be a text, such as "EUR"')
     on_demand, spot = (_table(file, name, told.get(name, {})) for name in _TABLES)
     return Prices(currency, on_demand, spot)
+
+
+def _units(accelerator: Accelerator) -> int:
+    return accelerator.chips or accelerator.cpu_count or 1
+
+
+def _hourly(accelerator: Accelerator, prices: Prices, file: str) -> float:
+    """Of all its chips."""
+    price = prices.of(accelerator)
+    if price is None:
+        table = "spot" if accelerator.spot else "on_demand"
+        raise ConfigurationError(
+            f"budget= needs the price of {accelerator}: add it to [{table}] of {file}, the price table that "
+            "KINETIC_PRICES names"
+        )
+    return price * _units(accelerator)
 
 
 def _table(file: Path, table: str, told: Any) -> dict[tuple[str, str], float]:

@@ -41,6 +41,8 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
     }
     if spec.fallbacks:
         asked["fallbacks"] = [(str(one.accelerator), one.image_name) for one in spec.fallbacks]
+    if spec.budget is not None:
+        asked["budget"] = spec.budget.amount
     total = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     if call is None:
         total.update(packed.packed_function.pickle.body + b"\0" + arguments)

@@ -34,7 +34,7 @@ class RunOptions:
     `memory` is in bytes per host, `timeout` in seconds from submission (waiting included); None means no
     limit. `retries` counts extra attempts after the function failed. A job with `debug` waits for a debugger
     before the function begins. `fallbacks` are taken in their order, each when the accelerators before it had
-    no capacity for `capacity_timeout` seconds.
+    no capacity for `capacity_timeout` seconds. `budget` is money, in the currency of the price table.
     """
 
     accelerator: Accelerator
@@ -57,6 +57,7 @@ class RunOptions:
     requirements: str | Path | Sequence[str] | None = None
     fallbacks: tuple[Accelerator, ...] = ()
     capacity_timeout: float = _CAPACITY_TIMEOUT
+    budget: float | None = None
 
     @property
     def choices(self) -> tuple[Accelerator, ...]:
@@ -80,6 +81,7 @@ class RunOptions:
         memory: str | int | None = None,
         timeout: float | None = None,
         capacity_timeout: float | None = None,
+        budget: float | None = None,
         retries: int = 0,
         infrastructure_retries: int | None = None,
         debug: bool = False,
@@ -113,6 +115,7 @@ class RunOptions:
             debug=debug,
             memory=_memory(memory),
             timeout=_seconds("timeout", timeout),
+            budget=_budget(budget),
             retries=_retries("retries", retries),
             infrastructure_retries=_retries("infrastructure_retries", infrastructure_retries),
             pod=pod,
@@ -222,6 +225,16 @@ def _seconds(option: str, seconds: float | None) -> float | None:
         none = "no limit" if option == "timeout" else f"{_CAPACITY_TIMEOUT:g} seconds"
         raise InvalidRequest(f"{option}={seconds!r} must be at least 1 second; None means {none}")
     return float(seconds)
+
+
+def _budget(budget: float | None) -> float | None:
+    if budget is None:
+        return None
+    if not isinstance(budget, int | float) or isinstance(budget, bool):
+        raise TypeError(f"budget={budget!r} must be a number: money, in the currency of your price table")
+    if not math.isfinite(budget) or budget <= 0:
+        raise InvalidRequest(f"budget={budget!r} must be more than nothing; None means no limit")
+    return float(budget)
 
 
 def _retries(option: str, retries: int) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic_core._runner import codec, wire
 from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.errors import (
+    JobBudgetExceeded,
     JobCancelled,
     JobDeadlineExceeded,
     JobError,
@@ -32,6 +33,7 @@ _ERRORS: dict[str, type[JobError]] = {
     FailureClass.PREEMPTED: JobLost,
     FailureClass.CONTROL_PLANE: JobLost,
     FailureClass.DEADLINE: JobDeadlineExceeded,
+    FailureClass.BUDGET: JobBudgetExceeded,
     FailureClass.CANCELLED: JobCancelled,
 }
 

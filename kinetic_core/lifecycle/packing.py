@@ -22,7 +22,7 @@ from kinetic_core.lifecycle.notices import give
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.output_places import asked_output_dir
 from kinetic_core.lifecycle.shipping import Recorder, Substitutes
-from kinetic_core.model.job import BucketMount, Fallback, JobSpec
+from kinetic_core.model.job import BucketMount, Budget, Fallback, JobSpec
 from kinetic_core.packaging.callables import callable_name, source_file
 from kinetic_core.packaging.capture import capture
 from kinetic_core.packaging.payload import PackedFunction, pack_arguments, pack_function
@@ -157,11 +157,20 @@ def _checked_spec(
         container_image=options.container_image,
         mounts=tuple(options.volumes),
         debug_wait=settings.debug_wait if options.debug else None,
+        budget=_budget(options, settings),
     )
     asked = asked_output_dir(options, settings)
     if asked is not None:
         backend.check_output_dir(asked)
     return spec, (*notices, *backend.check(spec))
+
+
+def _budget(options: RunOptions, settings: Settings) -> Budget | None:
+    if options.budget is None:
+        return None
+    from kinetic_core.lifecycle.costing import priced_budget
+
+    return priced_budget(options.budget, options.choices, settings)
 
 
 def _images(options: RunOptions, find: Callable[[RunOptions], Image]) -> tuple[Image, tuple[Fallback, ...]]:

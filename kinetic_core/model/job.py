@@ -79,6 +79,15 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What a job may cost, and what an hour of each of its accelerators, all hosts of it, costs."""
+
+    amount: float
+    currency: str
+    hourly: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One call, resolved and validated: everything a manifest is made from except what ships.
 
@@ -112,6 +121,7 @@ class JobSpec:
     debug_wait: float | None = None
     fallbacks: tuple[Fallback, ...] = ()
     capacity_timeout: float = 600.0
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> N
         ({"backend": "elsewhere"}, "backend"),
         ({"memory": "lots"}, "memory"),
         ({"timeout": -1}, "timeout"),
+        ({"budget": 0}, "budget"),
         ({"job_retries": -1}, "retries"),
         ({"accelerator": "{{ params.accelerator }}", "memory": "lots"}, "memory"),
     ],

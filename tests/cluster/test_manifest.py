@@ -11,8 +11,11 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
-from kinetic_core.model.job import BucketMount, PodOptions
-from tests.cluster.manifests import container, manifest
+from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.parts import variable
+from kinetic_core.model.accelerators import parse_accelerator
+from kinetic_core.model.job import BucketMount, Budget, Fallback, JobSpec, PodOptions
+from tests.cluster.manifests import DELIVERY, container, manifest, reference
 
 
 def test_is_json_and_repeatable() -> None:
@@ -111,6 +114,16 @@ def test_flex_start_asks_for_its_nodes(queue: str | None) -> None:
     tolerated = {each["key"] for each in pod["tolerations"]}
     assert label in tolerated
     assert ("cloud.google.com/gke-queued" in tolerated) == (queue is not None)
+
+
+def test_a_budget_is_told_at_the_price_of_each_choice() -> None:
+    fallback = Fallback(parse_accelerator("cpu"), "python:3.11", "image")
+    budget = Budget(2.5, "EUR", {"tpu-v6e-8": 21.6, "cpu": 0.04})
+    spec = JobSpec("f", parse_accelerator("tpu-v6e-8"), "gke", fallbacks=(fallback,), budget=budget)
+    first, second = (first_manifest(spec, reference(), DELIVERY, number) for number in (0, 1))
+    assert variable(first, "KINETIC_BUDGET") == "2.5 21.6 EUR"
+    assert variable(second, "KINETIC_BUDGET") == "2.5 0.04 EUR"
+    assert variable(manifest(), "KINETIC_BUDGET") is None
 
 
 def test_secrets_of_the_namespace_are_the_kubelets_those_of_secret_manager_the_runners() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.ending import index_object
 from kinetic_core.lifecycle.whole_batches import forget
-from tests.conftest import Kinetic
+from tests.conftest import Kinetic, wait_for
+from tests.gke.jobs import sleep
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
 
@@ -32,27 +34,34 @@ def never(x: int) -> int:
     return x
 
 
-def requests(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Those made since the log was cleared, to the API server and to the store."""
-    found = [each.getMessage() for each in caplog.records if each.name == "urllib3.connectionpool"]
-    return [message for message in found if " HTTP/1.1" in message]
+COUNTED = """
+import logging, sys
+from kinetic_core.cli.main import build
+logger = logging.getLogger("urllib3.connectionpool")
+logger.setLevel(logging.DEBUG)
+logger.addHandler(logging.StreamHandler())
+build()(sys.argv[1:], prog_name="kinetic")
+"""
 
 
-def test_few_requests_tell_everything(kinetic: Kinetic, caplog: pytest.LogCaptureFixture) -> None:
-    done, waiting = quick.run_async(1), never.run_async(1)
-    running = kinetic("jobs", "result", done.job_id, "--no-cleanup")
-    assert running.out == "2\n"
-    caplog.set_level(logging.DEBUG, "urllib3.connectionpool")
-    for words, limit in (
-        (["jobs", "list"], 5),
-        (["jobs", "status", done.job_id], 3),
-        (["jobs", "status", waiting.job_id], 3),
-    ):
-        caplog.clear()
-        told = kinetic(*words)
-        assert told.code == 0
-        assert 0 < len(requests(caplog)) <= limit, requests(caplog)
+def requests(*words: str) -> list[str]:
+    """Those of a process that does nothing else, to the API server and to the store: nothing is watched."""
+    done = subprocess.run([sys.executable, "-c", COUNTED, *words], capture_output=True, text=True, check=True)
+    return [line for line in done.stderr.splitlines() if " HTTP/1.1" in line]
+
+
+def test_few_requests_tell_everything(kinetic: Kinetic) -> None:
+    done, waiting, running = quick.run_async(1), never.run_async(1), sleep.run_async(600)
+    told = kinetic("jobs", "result", done.job_id, "--no-cleanup")
+    assert told.out == "2\n"
+    wait_for(lambda: running.status() is kinetic_core.JobStatus.RUNNING)
+    assert 0 < len(found := requests("jobs", "list")) <= 5, found
+    for handle in (done, waiting, running):
+        assert 0 < len(found := requests("jobs", "status", handle.job_id)) <= 3, found
+    running.cancel()
+    assert 0 < len(found := requests("jobs", "status", running.job_id)) <= 4, found
     done.result(stream_logs=False)
+    assert 0 < len(found := requests("jobs", "status", done.job_id)) <= 3, found
     states = {one["job_id"]: one["status"] for one in kinetic("jobs", "list", "--json").json["jobs"]}
     assert (states[done.job_id], states[waiting.job_id]) == ("SUCCEEDED", "PENDING")
     assert kinetic("jobs", "logs", done.job_id).out == "got 1\n"

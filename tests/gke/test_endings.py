@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.errors import (
+    JobBudgetExceeded,
     JobDeadlineExceeded,
     JobOutOfMemory,
 )
@@ -40,6 +42,22 @@ def test_the_deadline_ends_the_job() -> None:
 
     with pytest.raises(JobDeadlineExceeded):
         too_long.run_async().result(stream_logs=False)
+
+
+def test_the_budget_ends_the_job_over_all_its_attempts(
+    api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "prices.toml"
+    table.write_text('currency = "EUR"\n[on_demand]\ncpu = 3600\n[spot]\ntpu-v6e = 0.1\n')
+    monkeypatch.setenv("KINETIC_PRICES", str(table))
+    spot_first = kinetic_core.run(accelerator=["tpu-v6e-1:spot", "cpu"], capacity_timeout=1, budget=9)
+    handle = spot_first(sleep.__wrapped__).run_async(600)
+    running(handle)
+    (pod,) = pods(api, handle)
+    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
+    spent = r"cost (9|1\d)[.\d]* EUR of budget=9: \d+ s of cpu at 3600 EUR an hour, in 2 attempts"
+    with pytest.raises(JobBudgetExceeded, match=spent):
+        handle.result(stream_logs=False, timeout=90)
 
 
 def test_out_of_memory_is_told() -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.errors import ConfigurationError
+from kinetic_core.configuration import Settings
+from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.lifecycle import explaining
-from kinetic_core.lifecycle.costing import USES, Usage, read_prices, usage_in
+from kinetic_core.lifecycle.costing import USES, Usage, priced_budget, read_prices, usage_in
 from kinetic_core.model.accelerators import parse_accelerator
+from kinetic_core.model.job import Budget
 
 TABLE = """
 currency = "EUR"
@@ -84,3 +86,29 @@ def test_a_wrong_table_is_refused_by_file_and_key(text: str, said: str, tmp_path
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"absent.toml cannot be read"):
         read_prices(tmp_path / "absent.toml")
+
+
+def budget_of(amount: float, table: Path | str, *accelerators: str) -> Budget:
+    return priced_budget(amount, map(parse_accelerator, accelerators), Settings(prices=str(table)))
+
+
+def test_a_budget_knows_what_each_choice_costs_as_a_whole(table: Path) -> None:
+    budget = budget_of(5, table, "tpu-v5e-16", "tpu-v5e-8:spot", "cpu:4", "cpu")
+    assert (budget.amount, budget.currency) == (5, "EUR")
+    assert list(budget.hourly.values()) == pytest.approx([32, 6.4, 2, 0.5])
+    assert list(budget.hourly) == ["tpu-v5e-16", "tpu-v5e-8:spot", "cpu:4", "cpu"]
+
+
+def test_without_a_price_there_is_no_budget(table: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"budget=5 .*name your price table in KINETIC_PRICES"):
+        budget_of(5, "", "cpu")
+    missing = r"price of gpu-l4-1:spot: add it to \[spot\] of .*prices.toml.*KINETIC_PRICES"
+    with pytest.raises(ConfigurationError, match=missing):
+        budget_of(5, table, "cpu", "gpu-l4:spot")
+
+
+def test_a_budget_that_pays_for_nothing_is_refused(table: Path) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"budget=0.0001 EUR does not pay for a second of cpu, at 0.5 EUR"
+    ):
+        budget_of(0.0001, table, "cpu")

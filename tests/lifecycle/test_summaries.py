@@ -85,14 +85,16 @@ def test_a_thousand_jobs_cost_two_listings_of_the_store(place: Place) -> None:
 
 def test_broken_handles_are_listed_as_such(place: Place) -> None:
     store(place, reference(1), metadata=False)
+    for number in range(52, 1001):
+        store(place, reference(number))
     for number in range(2, 52):
         handle = reference(number)
         place.store.create(wire.handle_object(handle.job_id), b"{broken" if number % 2 else b"[]")
         place.store.create(index_object(handle), b"")
     found = listed(place)
-    assert len(found) == 51
-    assert [job.func_name for job in found if not job.problem] == ["f"]
-    assert all("unreadable" in job.problem for job in found if job.problem)
+    assert len(found) == 1000
+    assert [job.func_name for job in found if not job.problem] == 950 * ["f"]
+    assert sum("unreadable" in job.problem for job in found) == 50
 
 
 def test_jobs_of_another_version_cluster_and_namespace(place: Place) -> None:

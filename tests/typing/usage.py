@@ -13,7 +13,7 @@ def train(steps: int, *, rate: float = 0.1) -> float:
 
 
 class Model:
-    @kinetic_core.run(accelerator=["tpu-v6e-8", "cpu"], capacity_timeout=60)
+    @kinetic_core.run(accelerator=["tpu-v6e-8", "cpu"], capacity_timeout=60, budget=2.5)
     def fit(self, epochs: int) -> str:
         return "x" * epochs
 

@@ -1,0 +1,161 @@
+"""What the command does with Google credentials that are missing, have expired, or are never answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import typer
+
+from kinetic_core.cli.main import build
+from tests.conftest import wait_for
+
+KINETIC = str(Path(sys.executable).with_name("kinetic"))
+SAMPLE = str(Path(__file__).parent / "project" / "cli_sample.py")
+JOB, BATCH = "job-0123456789abcdef", "grp-0123456789abcdef"
+ASKING = (
+    ("run", f"{SAMPLE}:scaled", "1"),
+    ("package", f"{SAMPLE}:scaled"),
+    ("build-image",),
+    ("reap",),
+    ("cost", JOB),
+    ("up", "--yes"),
+    ("down", "--yes"),
+    ("status",),
+    ("init", "--yes"),
+    ("pool", "add", "-a", "gpu-l4", "--yes"),
+    ("pool", "update", "gpu-l4", "--max-nodes", "2", "--yes"),
+    ("pool", "remove", "gpu-l4", "--yes"),
+    ("pool", "list"),
+    ("namespace", "add", "ml", "--yes"),
+    ("namespace", "remove", "ml", "--yes"),
+    ("jobs", "list"),
+    *(
+        ("jobs", verb, JOB)
+        for verb in (
+            "status",
+            "logs",
+            "result",
+            "explain",
+            "debug",
+            "cancel",
+            "cleanup",
+            "outputs",
+            "watch",
+        )
+    ),
+    ("batch", "list"),
+    *(("batch", verb, BATCH) for verb in ("status", "results", "cancel")),
+)
+"""A call of every verb that needs a cloud."""
+_OTHER_CLOUDS = ("KUBECONFIG", "STORAGE_EMULATOR_HOST")
+ALONE = {
+    "accelerators",
+    "config",
+    "doctor",
+    *(f"profile {verb}" for verb in ("create", "list", "show", "use", "remove")),
+}
+"""Those that need none, and the one that waits for nothing longer than seconds."""
+
+
+def environment(folder: Path, port: int) -> dict[str, str]:
+    """A project, and credentials for it whose tokens come from that port of this machine."""
+    (folder / "identity").write_text("token")
+    credentials = folder / f"credentials-{port}.json"
+    fields = {
+        "type": "external_account",
+        "audience": "a",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "credential_source": {"file": str(folder / "identity")},
+        "token_url": f"http://127.0.0.1:{port}/token",
+    }
+    credentials.write_text(json.dumps(fields))
+    return {
+        **{name: value for name, value in os.environ.items() if name not in _OTHER_CLOUDS},
+        "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
+        "KINETIC_BACKEND": "gke",
+        "KINETIC_PROJECT": "my-project",
+        "KINETIC_BUCKET": "b",
+        "XDG_CACHE_HOME": str(folder / str(port)),
+    }
+
+
+def verbs() -> Iterator[str]:
+    """The names of all."""
+    command = typer.main.get_command(build())
+    for name, one in command.commands.items():  # type: ignore[attr-defined]
+        yield from (f"{name} {verb}" for verb in one.commands) if hasattr(one, "commands") else (name,)
+
+
+def test_every_verb_is_here() -> None:
+    named = {next(name for name in verbs() if " ".join(words).startswith(name)) for words in ASKING}
+    assert named | ALONE == set(verbs())
+
+
+def interrupted(words: Sequence[str], folder: Path) -> tuple[int, str]:
+    """How a call ends that gets SIGINT while it waits for an answer: exit code and stderr."""
+    pipe = subprocess.PIPE
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects, and nobody answers
+        told_where = environment(folder, silent.getsockname()[1])
+        with subprocess.Popen(
+            [KINETIC, *words], env=told_where, stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            wait_for(lambda: select.select([silent], [], [], 0)[0] or process.poll() is not None, 60)
+            process.send_signal(signal.SIGINT)
+            try:
+                _, told = process.communicate(timeout=20)
+            finally:
+                process.kill()
+    return process.returncode, told
+
+
+def test_ctrl_c_ends_every_verb_that_waits_for_an_answer(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        ends = list(pool.map(lambda words: interrupted(words, tmp_path), ASKING))
+    wrong = {
+        words: end
+        for words, end in zip(ASKING, ends, strict=True)
+        if end[0] != 130 or not end[1].endswith("interrupted\n") or "Traceback" in end[1]
+    }
+    assert not wrong
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Gives no tokens for credentials that have expired."""
+
+    def do_POST(self) -> None:
+        body = b'{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}'
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("words", [("jobs", "status", JOB), ("status",)])
+def test_credentials_that_are_no_use_are_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        expired = environment(tmp_path, server.server_port)
+        absent = {**expired, "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "absent.json")}
+        for told_where, said in ((expired, "expired or revoked"), (absent, "absent.json")):
+            told = subprocess.run(
+                [KINETIC, *words], env=told_where, capture_output=True, text=True, check=False
+            )
+            assert (told.returncode, told.stdout) == (2, "")
+            assert said in told.stderr or told_where is absent
+            assert "gcloud auth application-default login" in told.stderr
+            assert "Traceback" not in told.stderr
+        server.shutdown()
