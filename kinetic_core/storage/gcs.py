@@ -265,6 +265,8 @@ class GcsObjectStore:
         except (errors.GoogleAPICallError, errors.RetryError, google.auth.exceptions.TransportError) as exc:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
         except google.auth.exceptions.GoogleAuthError as exc:
+            if exc.retryable:  # a metadata server that is busy
+                raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
             raise ConfigurationError(
                 f"cannot {what} in {self.uri}: Google credentials are missing or have expired: {exc}. Run "
                 "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
@@ -284,8 +286,7 @@ def _client(project: str, emulator: str, account: Account | None) -> Client:
         client = storage.Client(project or None, client_options=options, use_auth_w_custom_endpoint=False)
     else:
         client = storage.Client(project or None, None if account is None else account.held)
-    # It would ask for the bucket behind our back, for traces, which roles/storage.objectUser may not:
-    # https://github.com/googleapis/google-cloud-python/issues/17650
+    # Else it asks for the bucket, for traces: https://github.com/googleapis/google-cloud-python/issues/17650
     client._bucket_metadata_cache = None
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
     for scheme in ("https://", "http://"):
