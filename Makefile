@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons airflow-test matrix cluster-test examples docs lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons airflow-test matrix cluster-test examples docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -47,6 +47,9 @@ demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here
 
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
 	@$(VENV)/bin/python -m pytest -q -n 3
+
+slow-test: $(VENV)/.ready ## what is too long for the default suite
+	@$(VENV)/bin/python -m pytest -q -m "slow and not cluster"
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
 	@tried=; for version in 3.11 3.12 3.13; do \

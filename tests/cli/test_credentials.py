@@ -120,6 +120,7 @@ def interrupted(words: Sequence[str], folder: Path) -> tuple[int, str]:
     return process.returncode, told
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_verb_that_waits_for_an_answer(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         ends = list(pool.map(lambda words: interrupted(words, tmp_path), ASKING))
