@@ -48,14 +48,14 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         sys.stderr.write(f"kinetic: {exc}\n")
         return wire.EXIT_NEVER_RETRY
     signals = Signals(job.grace + _LEAVING_SECONDS)
-    task_log = _task_log(job)
-    run = partial(_run, job, store, signals, task_log)
+    logs: list[TaskLog] = []
+    run = partial(_run, store=store, signals=signals, logs=logs)
     try:
         code = _attempt(job, store, opener, signals, started, run)
     finally:
         signals.release()
-    if task_log is not None:
-        task_log.join()
+    for log in logs:
+        log.join()
     if job.set_name is None:
         return code
     from .pod_set import leave
@@ -76,14 +76,14 @@ def _attempt(
         if refused is not None:
             return refused
         if job.hosts > 1:
-            return run_together(job, store, opener(job.store_uri), run, signals, started)
+            return run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
         if job.ignored_count > job.infrastructure_retries:
             return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
         if job.ignored_count and (end := exhausted(job, store)) is not None:
             return _publish(job, store, end, _NOT_STARTED, started)
         os.makedirs(job.work_dir, exist_ok=True)
-        run = partial(run, lease=_lease(job, opener))
-        outcome, ending = _run_in_time(job, store, run, started)
+        runs = partial(run, job, lease=_lease(job, opener))
+        outcome, ending = _run_in_time(job, store, runs, started)
         return _publish(job, store, outcome, ending, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
@@ -105,7 +105,7 @@ def _in_set(
         return after_death(job, store)
     if job.attempt > job.retries + job.infrastructure_retries:
         return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
-    return run_together(job, store, opener(job.store_uri), run, signals, started)
+    return run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
 
 
 def _refusal(job: Job, store: Store, started: float) -> int | None:
@@ -166,13 +166,13 @@ def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
     return Lease(job, opener(job.store_uri))
 
 
-def _task_log(job: Job) -> TaskLog | None:
+def _task_logs(job: Job) -> list[TaskLog]:
     """The log of the Airflow task that the job is for, if pods write there; on this machine Airflow does."""
     if job.task_log is None or job.backend == "local":
-        return None
+        return []
     from .task_log import TaskLog
 
-    return TaskLog(job)
+    return [TaskLog(job)]
 
 
 def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Outcome, Ending]:
@@ -193,20 +193,23 @@ def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Out
 
 def _run(
     job: Job,
-    store: Store,
-    signals: Signals,
-    task_log: TaskLog | None,
     others: OtherHosts | None = None,
     company: Company | None = None,
     lease: Lease | None = None,
+    *,
+    store: Store,
+    signals: Signals,
+    logs: list[TaskLog],
 ) -> tuple[Outcome, Ending]:
+    """Run user code in a child; how it ended. What is still to be written is added to `logs`."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         _become_child(job, store, signals, reading, writing)
     os.close(writing)
-    tee = LogTee(job, store, reading, task_log)
+    logs += (task_logs := _task_logs(job))
+    tee = LogTee(job, store, reading, *task_logs)
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
     gauge = MemoryGauge(alarm=None if job.is_gang else partial(remember, job), near=NEAR)
@@ -270,7 +273,7 @@ def _become_child(job: Job, store: Store, signals: Signals, reading: int, writin
 def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: float) -> int:
     """Store the attempt's outcome and, if it is the job's, commit it. The container's exit code."""
     interrupted = ending.terminated and outcome.state != "succeeded"
-    infrastructure = _is_infrastructure(outcome)
+    infrastructure = outcome.is_infrastructure
     over = (not infrastructure and job.is_last_try) or not outcome.retry
     over = over or (infrastructure and job.is_last_restart)
     final = outcome.state == "succeeded" or (over and not interrupted)
@@ -292,7 +295,3 @@ def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: 
     if infrastructure:
         return wire.EXIT_NEVER_RETRY if job.is_last_restart else wire.EXIT_UNPUBLISHED
     return wire.EXIT_USER_ERROR if outcome.retry else wire.EXIT_NEVER_RETRY
-
-
-def _is_infrastructure(outcome: Outcome) -> bool:
-    return outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CONTROL_PLANE

@@ -27,6 +27,11 @@ class Outcome:
     result_repr: str | None = None
     retry: bool = True
 
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether a service failed it, which is not user code's fault."""
+        return self.failure is not None and self.failure.failure_class == wire.FailureClass.CONTROL_PLANE
+
     def to_frame(self, facts: Mapping[str, object], key: bytes | None = None) -> bytes:
         """The frame of this outcome, with `facts` about the attempt in its header."""
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "author": "runner", **facts}

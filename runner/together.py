@@ -162,8 +162,8 @@ def _interrupted(gang: Gang) -> int:
 
 def _report_failure(gang: Gang, outcome: Outcome, store: Store, started: float) -> None:
     """The evidence first, then the news of it."""
-    job, failure = gang.job, outcome.failure
-    if failure is not None and failure.failure_class == wire.FailureClass.CONTROL_PLANE:
+    job = gang.job
+    if outcome.is_infrastructure:
         gang.report(INTERRUPTED)
         gang.stop(INTERRUPTED)
         return

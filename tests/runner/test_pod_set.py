@@ -81,6 +81,7 @@ def note(folder: str) -> str:
 def fail_once(folder: str) -> str:
     import os
 
+    print("attempt", os.environ["KINETIC_FAILED_COUNT"])
     if os.environ["KINETIC_FAILED_COUNT"] == "0":
         raise ValueError("the first time")
     return f"after {os.environ['KINETIC_FAILED_COUNT']}"
@@ -115,6 +116,8 @@ def test_a_retry_begins_in_new_pods_only(group: Attempts, tmp_path: Path) -> Non
     wait_for(group.is_committed)
     assert group.outcome().value_or_raise() == "after 1"
     stay(group, *hosts)
+    logs = [wire.log_object(JOB, attempt, 0, host) for attempt in (0, 1) for host in (0, 1)]
+    assert [name for name in logs if group.store.find(name) is None] == []
 
 
 def test_a_container_that_died_as_a_whole_is_the_users_failure(group: Attempts, tmp_path: Path) -> None:
