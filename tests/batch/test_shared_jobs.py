@@ -4,129 +4,31 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinetic_core._runner import codec, wire
-from kinetic_core._runner.indexes import parse_indexes
-from kinetic_core.batch.board import Board
-from kinetic_core.batch.part_watching import PartWatch
-from kinetic_core.batch.plan import Plan
-from kinetic_core.batch.shared_jobs import can_share, submit_batch
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.names import HOST_INDEX, JOB_ID
+from kinetic_core._runner import wire
+from kinetic_core.batch.shared_jobs import can_share
+from kinetic_core.cluster.names import HOST_INDEX
 from kinetic_core.cluster.parts import variable
 from kinetic_core.cluster.pods import attempt_of
-from kinetic_core.cluster.verdict import observe
-from kinetic_core.configuration import read_settings
 from kinetic_core.errors import ConfigurationError, InvalidRequest, JobConflict, StoreError
-from kinetic_core.gke.backend import GkeBackend
 from kinetic_core.lifecycle.children import child_reference
 from kinetic_core.lifecycle.ending import index_object
-from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.observing import find
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.packing import Packed, pack
-from kinetic_core.lifecycle.reaping import orphans, reap
 from kinetic_core.lifecycle.settling import look
-from kinetic_core.lifecycle.summaries import summaries
-from kinetic_core.lifecycle.whole_batches import children, forget
 from kinetic_core.local.backend import LocalBackend
 from kinetic_core.model.accelerators import parse_accelerator
-from kinetic_core.model.job import Fallback, JobReference
+from kinetic_core.model.job import Fallback
 from kinetic_core.model.states import JobStatus
 from kinetic_core.testing import pod_behaviour as behaviours
-from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.memory_store import MemoryObjectStore
-from kinetic_core.testing.pod_behaviour import Behave, PodBehaviour
+from kinetic_core.testing.pod_behaviour import PodBehaviour
+from tests.batch.places import PLAN, Place
 from tests.conftest import wait_for
-
-PLAN = Plan("grp-a", False, "auto", 64, False, False, "a", {})
-
-
-def square(x: int) -> int:
-    return x * x
-
-
-class Place:
-    """A cluster, a store, and a function packed for them."""
-
-    def __init__(self, folder: Path, behave: Behave, **options: Any) -> None:
-        self.fake = FakeCluster(behave)
-        self.folder = folder
-        self.backend = GkeBackend(
-            Target(str(self.fake.write_kubeconfig(folder / "kubeconfig"))), "bucket", read_settings()
-        )
-        self.store = MemoryObjectStore("gs://bucket")
-        self.backend.store = self.store  # type: ignore[assignment]  # Cloud Storage is for cluster tests
-        self.options = options
-
-    def packed(self) -> Packed:
-        asked = RunOptions.checked("cpu", container_image="python:3.11", **self.options)
-        settings = replace(
-            read_settings(), cache=self.folder / "cache", package_root=str(Path(__file__).parent)
-        )
-        return pack(square, asked, settings, backend=self.backend)
-
-    def submit(self, items: list[Any], plan: Plan = PLAN) -> tuple[JobReference, dict[int, Exception]]:
-        return submit_batch(self.packed(), items, plan)
-
-    def watched(self, size: int, whole: JobReference, plan: Plan = PLAN) -> Board:
-        board = Board(size)
-        board.fill([JobHandle.of(child_reference(whole, index)) for index in range(size)])
-        parts = self.backend.parts.parts("default", whole.job_id)
-        PartWatch(self.backend, whole, board, plan.fail_fast).start(parts)
-        return board
-
-    def failure(self, child: str) -> wire.Failure:
-        """How Kubernetes' objects say that an input failed."""
-        found = self.backend.get("default", child)
-        assert found is not None
-        failure = observe(*found).failure
-        assert failure is not None
-        return failure
-
-    def jobs(self) -> list[dict[str, Any]]:
-        return self.fake.objects.list("Job", "default")[1]
-
-    def close(self) -> None:
-        """Let nobody watch any more what is about to go."""
-        for part in {job["metadata"]["labels"][JOB_ID] for job in self.jobs()}:
-            self.backend.remove("default", part)
-        wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
-        self.backend.close("default")
-        self.fake.close()
-
-    def tell(self, pod: dict[str, Any], state: str = "succeeded") -> None:
-        """What a pod's runner stores, in the least form."""
-        spec = {"spec": {"template": pod}}
-        indexes = parse_indexes(variable(spec, "KINETIC_INDEXES") or "")
-        index = indexes[int(pod["metadata"]["labels"][HOST_INDEX])]
-        child = wire.child_id(variable(spec, "KINETIC_GROUP_ID") or "", index)
-        key = wire.child_key(bytes.fromhex(variable(spec, "KINETIC_OUTCOME_KEY") or ""), index)
-        header = {"protocol": 1, "job_id": child, "attempt": 0, "state": state, "codec": "typed"}
-        if state != wire.DROPPED:
-            self.store.create(wire.claim_object(child, 0), b"{}")
-        frame = wire.encode_frame(header, codec.encode(index), key)
-        self.store.create(wire.result_object(child), frame, {wire.STATE: state})
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Any]:
-    opened: list[Place] = []
-
-    def make(behave: Behave = lambda _: behaviours.stays_pending(), **options: Any) -> Place:
-        opened.append(Place(tmp_path, behave, **options))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
 
 
 def test_everything_is_stored_once(place: Any) -> None:
@@ -190,64 +92,6 @@ def test_nothing_is_left_of_one_that_is_refused(place: Any) -> None:
     with pytest.raises(ConfigurationError, match="may not create jobs"):
         here.submit([1], replace(PLAN, is_new=True))
     assert list(here.store.list("batches/")) == []
-
-
-def test_a_list_has_it_as_one_thing(place: Any) -> None:
-    def behave(pod: dict[str, Any]) -> PodBehaviour:
-        index = int(pod["metadata"]["labels"][HOST_INDEX])
-        if index == 2:
-            return behaviours.runs_until_stopped()
-        here.tell(pod, "failed" if index == 1 else "succeeded")
-        return behaviours.exits(65) if index == 1 else behaviours.succeeds()
-
-    here: Place = place(behave)
-    here.submit([1, 2, 3])
-    here.submit([1, 2, 3])
-    wait_for(lambda: [each.status for each in summaries(here.backend)] == [JobStatus.RUNNING])
-    wait_for(lambda: summaries(here.backend)[0].failed == 1)
-    here.store.requests.clear()
-    (whole,) = summaries(here.backend, "default")
-    assert here.store.requests == [("list", "index/"), ("list", "jobs/")]
-    assert (whole.job_id, whole.func_name, whole.inputs) == ("grp-a", "square", 3)
-    assert whole.reason == "1 of 3 succeeded, 1 failed"
-    here.backend.delete("default", "grp-a-p0")
-    (whole,) = summaries(here.backend)
-    assert (whole.status, whole.succeeded, whole.reason) == (JobStatus.FAILED, 1, "")
-
-
-def test_it_is_reaped_as_one_thing(place: Any) -> None:
-    here: Place = place(lambda pod: [here.tell(pod), behaviours.succeeds()][1])
-    here.submit([1, 2])
-    here.submit([1, 2], replace(PLAN, group_id="grp-a-2"))  # no input of the other
-    wait_for(lambda: all(each.status is JobStatus.SUCCEEDED for each in summaries(here.backend)))
-    assert orphans(here.backend, "default") == []
-    kept = {orphan.job_id: orphan for orphan in orphans(here.backend, "default", retention=0)}
-    assert set(kept) == {"grp-a", "grp-a-2"}
-    reap(here.backend, kept["grp-a"])
-    assert [each.job_id for each in summaries(here.backend)] == ["grp-a-2"]
-    left = {info.name for info in here.store.list("")}
-    assert not [name for name in left if name.startswith(("batches/grp-a/", "jobs/grp-a-0/"))]
-    assert "jobs/grp-a-2-1/result" in left
-    assert [job["metadata"]["labels"][JOB_ID] for job in here.jobs()] == ["grp-a-2-p0"]
-    reap(here.backend, kept["grp-a"])  # nobody minds a second time
-
-
-def test_jobs_of_a_batch_that_the_store_forgot_are_found(place: Any) -> None:
-    here: Place = place()
-    here.submit([1, 2])
-    forget(here.store, "grp-a")
-    (orphan,) = orphans(here.backend, "default")
-    assert (orphan.job_id, orphan.stored, orphan.is_batch) == ("grp-a", False, True)
-    reap(here.backend, orphan)
-    assert here.jobs() == []
-
-
-def test_its_inputs_are_jobs_by_their_references(place: Any) -> None:
-    here: Place = place()
-    here.submit([1, 2, 3])
-    assert [one.job_id for one in children(here.backend, "grp-a")] == ["grp-a-0", "grp-a-1", "grp-a-2"]
-    here.store.delete("batches/grp-a/manifest.json")
-    assert list(children(here.backend, "grp-a")) == []
 
 
 def test_ten_thousand_inputs_are_a_part(place: Any) -> None:

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import (
     JobCancelled,
-    JobConflict,
     JobDeadlineExceeded,
     JobLost,
     JobNotFound,
     JobOutOfMemory,
     StoreFull,
 )
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call, prepare, submit
 from kinetic_core.local import limits, slots
 from kinetic_core.local.layout import Layout
 from tests.conftest import is_alive, wait_for
+from tests.local.records import record_of
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -44,12 +37,6 @@ def sleep_with_a_grandchild(folder: str) -> None:
     Path(folder, "grandchild").write_text(str(grandchild.pid))
     print("sleeping", flush=True)
     time.sleep(600)
-
-
-def record_of(handle: kinetic_core.JobHandle) -> dict[str, Any]:
-    layout = Layout(str(read_settings().local_store))
-    record: dict[str, Any] = json.loads(Path(layout.record("default", handle.job_id)).read_text())
-    return record
 
 
 def started(handle: kinetic_core.JobHandle, folder: Path) -> int:
@@ -183,84 +170,6 @@ def test_retries_are_the_users_and_only_the_last_end_counts(tmp_path: Path) -> N
     assert handle.result(cleanup=False) == "charm"
     assert handle.observe().attempt == 2
     assert handle.logs() == "trying\n" * 3
-
-
-def test_two_observers_agree() -> None:
-    handle = on_cpu(lambda: os.kill(os.getppid(), signal.SIGKILL)).run_async()
-    program = (
-        "import kinetic_core, sys\n"
-        "try: kinetic_core.attach(sys.argv[1]).result()\n"
-        "except kinetic_core.KineticError as exc: print(type(exc).__name__, exc)\n"
-    )
-    others = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, handle.job_id],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        for _ in range(2)
-    ]
-    told = {other.communicate(timeout=60)[0] for other in others}
-    with pytest.raises(JobLost) as caught:
-        handle.result()
-    assert told == {f"JobLost {caught.value}\n"}
-
-
-def increment(x: int) -> int:
-    return x + 1
-
-
-def test_two_submitters_of_one_id_make_one_job() -> None:
-    options = RunOptions.checked("cpu", backend="local")
-    prepared = [prepare(Call(increment, (1,)), options, job_id="job-00000000000000f1") for _ in range(4)]
-    assert len({one.spec_digest for one in prepared}) == 1
-    threads = [threading.Thread(target=submit, args=(one,)) for one in prepared]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    handle = kinetic_core.attach("job-00000000000000f1")
-    assert handle.result(cleanup=False) == 2
-    assert len(record_of(handle)["pods"]) == 1
-    assert submit(prepared[0]).job_id == handle.job_id  # finished: nothing is run again
-    with pytest.raises(JobConflict, match="is a different call"):
-        submit(prepare(Call(increment, (2,)), options, job_id=handle.job_id))
-
-
-def test_a_submitter_killed_half_way_is_resumed_by_the_next() -> None:
-    options = RunOptions.checked("cpu", backend="local")
-    prepared = prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2")
-    store = prepared.backend.store
-    store.create(wire.payload_object("job-00000000000000f2"), prepared.payload)
-    handle = kinetic_core.JobHandle.of(
-        submit(prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2"))
-    )
-    assert handle.result() == 6
-
-
-def test_the_digest_is_the_same_in_another_process() -> None:
-    program = (
-        "from tests.local.test_jobs import *\n"
-        "call = Call(increment, ([{'a', 'b', 'c'}, OwnClass()],))\n"
-        "print(prepare(call, RunOptions.checked('cpu'), job_id='job-00000000000000f3').spec_digest)\n"
-    )
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(told) == 1
-    assert len(told.pop().strip()) == 64
-
-
-class OwnClass:
-    """Pickled by value, with an id that cloudpickle draws anew in every process."""
 
 
 def test_a_store_removed_under_a_running_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,119 @@
+"""What verbs print: help, schemas, tables, texts of users."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cli.output import Output, printable
+from kinetic_core.cli.schemas import JOB, SCHEMAS
+from tests.conftest import Kinetic, wait_for
+
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+@on_cpu
+def double(x: int) -> int:
+    print(f"doubling {x}")
+    return 2 * x
+
+
+def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp_path: Path) -> None:
+    done = double.run_async(1)
+    batch = double.run_async_map([1])
+    batch.wait()
+    calls = {
+        "error": ["jobs", "status", "nothing"],
+        "run": ["run", f"{sample}:scaled", "1"],
+        "jobs.list": ["jobs", "list"],
+        "jobs.status": ["jobs", "status", done.job_id],
+        "jobs.result": ["jobs", "result", done.job_id],
+        "jobs.logs": ["jobs", "logs", done.job_id],
+        "jobs.explain": ["jobs", "explain", done.job_id],
+        "jobs.outputs": ["jobs", "outputs", done.job_id],
+        "jobs.watch": ["jobs", "watch", done.job_id],
+        "cost": ["cost", done.job_id],
+        "jobs.cancel": ["jobs", "cancel", done.job_id],
+        "jobs.cleanup": ["jobs", "cleanup", done.job_id],
+        "batch.list": ["batch", "list"],
+        "batch.status": ["batch", "status", batch.group_id],
+        "batch.results": ["batch", "results", batch.group_id],
+        "batch.cancel": ["batch", "cancel", batch.group_id],
+        "package": ["package", f"{sample}:scaled", "1", "--dry-run"],
+        "accelerators": ["accelerators", "l4"],
+        "doctor": ["doctor"],
+        "profile.create": ["profile", "create", "p", "--backend", "local"],
+        "profile.list": ["profile", "list"],
+        "profile.show": ["profile", "show", "p"],
+        "profile.use": ["profile", "use", "p"],
+        "profile.remove": ["profile", "remove", "p"],
+        "config": ["config"],
+        "reap": ["reap"],
+        "up.export": ["up", "--project", "my-project", "--export", "terraform", str(tmp_path)],
+    }
+    # What these print is checked where they can run, on the test cluster.
+    needs_a_cluster = {"build-image", "up", "down", "init", "status", "namespace.add", "namespace.remove"}
+    needs_a_cluster |= {f"pool.{name}" for name in ("add", "list", "remove", "update")}
+    needs_a_debugger = {"jobs.debug"}  # tests/executor/test_debugging.py
+    assert calls.keys() | needs_a_cluster | needs_a_debugger == SCHEMAS.keys()
+    for schema, words in calls.items():
+        told = kinetic(*words, "--json")
+        assert told.json.keys() == {"schema", *SCHEMAS[schema]}, told
+        assert told.json["schema"] == f"{schema}/1"
+        assert told.out.isascii()
+    assert kinetic("jobs", "list", "--limit", "1", "--json").json["jobs"][0].keys() == JOB.keys()
+
+
+def test_help_has_examples_for_every_verb(kinetic: Kinetic) -> None:
+    for name in ("run", "package", "accelerators", "config", "doctor", "reap", "jobs watch", "profile use"):
+        told = kinetic(*name.split(), "--help").out
+        assert "Examples:" in told
+        assert f"  kinetic {name}" in told
+        assert "--json" in told
+
+
+def test_text_of_users_is_neither_markup_nor_commands_to_the_terminal() -> None:
+    assert printable("a\x1b[2J[red]b\n") == "a\\x1b[2J[red]b\n"
+
+
+def test_a_table_fits_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = tmp_path / "screen"
+    with file.open("w") as stream:
+        output = Output(stream=_Terminal(stream))
+        output.table(("JOB", "STATUS"), [("[red]" + 60 * "x", "RUNNING")])
+        output.table(
+            ("JOB", "CREATED", "STATUS"), [("job-0123456789abcdef", 30 * "x", "FAILED")], ["CREATED"]
+        )
+    text = file.read_text()
+    assert text.splitlines()[-1].rstrip() == "job-0123456789abcdef  FAILED"
+    assert max(len(re.sub("\x1b\\[[0-9;]*m", "", line)) for line in text.splitlines()) <= 40
+    assert "[red]xx" in text
+    assert "\x1b[3" not in text
+
+
+class _Terminal:
+    """A stream that says it is one."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def test_json_of_a_value_that_json_has_not(kinetic: Kinetic, local_jobs: Path) -> None:
+    handle = on_cpu(lambda: {1, 2}).run_async()
+    told = kinetic("jobs", "result", handle.job_id, "--json").json
+    assert (told["result"], told["repr"], told["type"]) == (None, "{1, 2}", "set")
+    json.dumps(told)
+    wait_for(lambda: handle.status().is_terminal)
