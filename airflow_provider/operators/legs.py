@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, conf
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
@@ -66,7 +66,7 @@ class JobTask(BaseOperator):
         if try_number != context["ti"].try_number:
             return self._begin_anew(context)
         if event["status"] == "built":
-            return self._execute(context, event["deadline"])
+            return self._execute(context, event["deadline"], event.get("build"))
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"execution_timeout has passed: {event['message']}")
         raise ImageError(event["message"])
@@ -124,8 +124,8 @@ class JobTask(BaseOperator):
         self.log.info("what this leg was told is not of this try: beginning anew")
         return self.execute(context)
 
-    def _execute(self, context: Any, deadline: float | None) -> Any:
-        """`deadline` is in Unix seconds, None for never."""
+    def _execute(self, context: Any, deadline: float | None, build: Mapping[str, str] | None = None) -> Any:
+        """`deadline` is in Unix seconds, None for never. `build`: that of the image, if it was waited for."""
         from airflow_provider.remote_logs import remote_log
         from airflow_provider.task_logs import LogTail
         from airflow_provider.telling import tell_start
@@ -150,6 +150,8 @@ class JobTask(BaseOperator):
         if not observation.is_terminal:
             ended = wait_with_log(reference, tail, self.log.info, observation, patience)
             if ended is None:
+                if build is not None:
+                    self._show_build_again(build)
                 self._defer(reference, tail.cursor.to_list(), deadline, silent=silent)
             observation = ended
         return self._finish(context, reference, tail, observation)
@@ -232,6 +234,13 @@ class JobTask(BaseOperator):
             build=build, deferred_at=time.time(), deadline=deadline, conn_id=self.conn_id
         )
         self._defer_to(trigger, "execute_after_build")
+
+    def _show_build_again(self, build: Mapping[str, str]) -> None:
+        """Where Airflow keeps logs itself, the next trigger's is written over that of the one before."""
+        from kinetic_core.image.cloud_build import Following
+
+        if not conf.getboolean("logging", "remote_logging", fallback=False):
+            Following.of(build).tell(lambda line: self.log.info("%s", line))
 
     def _defer_to(self, trigger: Any, leg: str) -> NoReturn:
         assert self._identity is not None  # noqa: S101  every leg begins with it

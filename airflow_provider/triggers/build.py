@@ -42,7 +42,7 @@ class KineticBuildTrigger(ConnectedTrigger):
             status, message = await self._follow()
         await self._hold()
         yield TriggerEvent(  # type: ignore[no-untyped-call]
-            {"status": status, "message": message, "deadline": self.deadline}
+            {"status": status, "message": message, "deadline": self.deadline, "build": self.build}
         )
 
     async def _follow(self) -> tuple[str, str]:

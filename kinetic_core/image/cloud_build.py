@@ -94,18 +94,17 @@ class CloudBuild:
             waited = self.api.clock() - started
             if self.patience is not None and waited >= self.patience:
                 place = {"project": self.project, "region": self.region, "store_uri": self.store.uri}
-                raise ImageBuilding(
-                    f"the image is still being built: {self.page(build_id)}", {**place, "build_id": build_id}
-                )
+                build = {**place, "build_id": build_id, "told": str(following.told)}
+                raise ImageBuilding(f"the image is still being built: {self.page(build_id)}", build)
             self.api.sleep(_POLL_SECONDS * (3 if waited > _POLLS_SLOWLY_AFTER else 1))
         return digest
 
 
 class Following:
-    """One build, looked at now and then."""
+    """One build, looked at now and then. `told`: how many lines of its log have been told."""
 
-    def __init__(self, builds: CloudBuild, build_id: str) -> None:
-        self._builds, self._id = builds, build_id
+    def __init__(self, builds: CloudBuild, build_id: str, told: int = 0) -> None:
+        self._builds, self._id, self.told = builds, build_id, told
         self._log = _Log(builds.store, f"log-{build_id}.txt")
 
     @classmethod
@@ -113,7 +112,14 @@ class Following:
         """The build that an ImageBuilding names."""
         store = GcsObjectStore.at(build["store_uri"], replace(read_settings(), project=build["project"]))
         builds = CloudBuild(GoogleApi("cloudbuild"), build["project"], build["region"], store)
-        return cls(builds, build["build_id"])
+        return cls(builds, build["build_id"], int(build.get("told", 0)))
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """What is new in its log; nothing if that cannot be read now."""
+        self._log.read_on()
+        for line in self._log.lines[self.told :]:
+            say(line)
+        self.told = max(self.told, len(self._log.lines))
 
     def look(self, say: Callable[[str], None]) -> str | None:
         """Tell what is new in its log; the digest of its image once there is one, None while it runs.
@@ -123,8 +129,7 @@ class Following:
         build = self._builds.get(self._id)
         if build is None:
             raise ImageError(f"build {self._id} has gone from Cloud Build; submit again")
-        for line in self._log.news():
-            say(line)
+        self.tell(say)
         if build["status"] == "SUCCESS":
             source = str(build["source"]["storageSource"]["object"])
             self._builds.store.delete(source.removeprefix(place_of(self._builds.store)[1]))
@@ -148,17 +153,15 @@ class _Log:
         self._store, self._name, self._offset, self._partial = store, name, 0, b""
         self.lines: list[str] = []
 
-    def news(self) -> list[str]:
-        """Whole lines since the last call. A log that is not there yet is no reason to stop."""
+    def read_on(self) -> None:
+        """Add what has come to `lines`. A log that is not there yet is no reason to stop."""
         try:
             piece = self._store.read(self._name)[self._offset :]
         except StoreError:
-            return []
+            return
         self._offset += len(piece)
         *whole, self._partial = (self._partial + piece).split(b"\n")
-        fresh = [line.decode(errors="replace").rstrip("\r") for line in whole]
-        self.lines += fresh
-        return fresh
+        self.lines += [line.decode(errors="replace").rstrip("\r") for line in whole]
 
 
 def _failed(build: Json, lines: list[str]) -> ImageError:

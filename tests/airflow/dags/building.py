@@ -13,8 +13,11 @@ from airflow.sdk import dag, task
     requirements=["six==1.17.0"],
 )
 def imported() -> str:
+    import time
+
     import six
 
+    time.sleep(5)  # longer than a worker waits for it
     return six.__version__
 
 
