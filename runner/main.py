@@ -166,13 +166,13 @@ def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
     return Lease(job, opener(job.store_uri))
 
 
-def _task_logs(job: Job) -> list[TaskLog]:
+def _task_log(job: Job) -> TaskLog | None:
     """The log of the Airflow task that the job is for, if pods write there; on this machine Airflow does."""
     if job.task_log is None or job.backend == "local":
-        return []
+        return None
     from .task_log import TaskLog
 
-    return [TaskLog(job)]
+    return TaskLog(job)
 
 
 def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Outcome, Ending]:
@@ -208,8 +208,9 @@ def _run(
     if child == 0:
         _become_child(job, store, signals, reading, writing)
     os.close(writing)
-    logs += (task_logs := _task_logs(job))
-    tee = LogTee(job, store, reading, *task_logs)
+    if (task_log := _task_log(job)) is not None:
+        logs.append(task_log)
+    tee = LogTee(job, store, reading, *logs)
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
     gauge = MemoryGauge(alarm=None if job.is_gang else partial(remember, job), near=NEAR)

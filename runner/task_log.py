@@ -44,16 +44,14 @@ class TaskLog:
         self._size = self._from = self._to = 0
         self._closing = self._broken = False
         self._began = time.monotonic()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
 
     def add(self, chunk: bytes) -> None:
         """What user code has printed now."""
         with self._lock:
             if self._broken:
                 return
-            if self._thread is None:  # not before: a process that has threads must not fork
-                self._thread = threading.Thread(target=self._write, daemon=True)
-                self._thread.start()
             *whole, self._unfinished = (self._unfinished + chunk).split(b"\n")
             for line in whole:
                 self._take(line, 1)
@@ -72,8 +70,7 @@ class TaskLog:
 
     def join(self) -> None:
         """Wait until all is written, for some seconds."""
-        if self._thread is not None:
-            self._thread.join(_CLOSING_SECONDS)
+        self._thread.join(_CLOSING_SECONDS)
 
     def _take(self, line: bytes, newline: int) -> None:
         text = self._prefix + line.decode(errors="replace").rstrip("\r")[:_LINE]

@@ -15,7 +15,7 @@ from kinetic_core.batch.board import Board
 from kinetic_core.batch.errors import BatchError
 from kinetic_core.batch.names import finished_object
 from kinetic_core.cluster.names import DROPPED
-from kinetic_core.errors import ObjectExists
+from kinetic_core.errors import InvalidRequest, ObjectExists
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import drop_payloads
 from kinetic_core.lifecycle.handle import JobHandle
@@ -185,6 +185,12 @@ class BatchHandle:
                 f"kinetic_core.attach_batch({self.group_id!r}, backend={self._backend.name!r}).cancel()\n"
             )
             raise
+
+    def _must_be_over(self) -> None:
+        """For batches that run on without their client: what is removed now would be missing there."""
+        with self._board.changed:
+            if not self._board.is_over():
+                raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
 
     def _when_left(self, living: int) -> str:
         return f"launches nothing more; {living} of its jobs go on"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,3 +22,19 @@ class Plan:
     name: str | None
     tags: Mapping[str, str]
     skip_done: bool = False
+
+    def manifest(self, size: int, function_name: str, **more: Any) -> bytes:
+        """The batch's stored manifest (`batches/{group_id}/manifest.json`, spec 06), of `size` inputs.
+
+        `more`: what only batches of one way to run have in theirs.
+        """
+        common = {
+            "group_id": self.group_id,
+            "group_kind": "map",
+            "group_name": self.name,
+            "tags": dict(self.tags),
+            "created_at": time.time(),
+            "total_expected": size,
+            "submit_fn_name": function_name,
+        }
+        return json.dumps({**common, **more}, sort_keys=True).encode()

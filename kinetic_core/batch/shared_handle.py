@@ -12,7 +12,7 @@ from kinetic_core.batch.board import Board
 from kinetic_core.batch.handle import BatchHandle, finish, in_parallel
 from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.cluster.parts import indexes_of
-from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
+from kinetic_core.errors import JobNotFound, KineticError
 from kinetic_core.lifecycle.backends import Backend, Parts
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.settling import look, outcome_key
@@ -58,9 +58,7 @@ class SharedBatchHandle(BatchHandle):
 
         Raises InvalidRequest while some of it runs: cancel first.
         """
-        with self._board.changed:
-            if not self._board.is_over():
-                raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
+        self._must_be_over()
         if k8s:
             self._backend.remove(self._namespace, *self._part_ids())
         if gcs:

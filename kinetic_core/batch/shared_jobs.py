@@ -6,7 +6,6 @@ import json
 import logging
 import secrets
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -163,19 +162,9 @@ def _stored_payload(packed: Packed, spec: JobSpec, reference: JobReference, inpu
 def _store_manifest(
     store: ObjectStore, packed: Packed, plan: Plan, reference: JobReference, size: int
 ) -> None:
-    manifest = {
-        "group_id": plan.group_id,
-        "group_kind": "map",
-        "group_name": plan.name,
-        "tags": dict(plan.tags),
-        "created_at": time.time(),
-        "total_expected": size,
-        "submit_fn_name": packed.function_name,
-        "fail_fast": plan.fail_fast,
-        "reference": reference.to_dict(),
-    }
+    own = {"fail_fast": plan.fail_fast, "reference": reference.to_dict()}
     name = manifest_object(plan.group_id)
-    if not _keep(store, name, json.dumps(manifest, sort_keys=True).encode()):
+    if not _keep(store, name, plan.manifest(size, packed.function_name, **own)):
         known = json.loads(store.read(name)).get("reference") or {}
         _same(known.get("spec_digest"), reference)
         reference = JobReference.from_dict(known)  # one entry, of the time the batch has

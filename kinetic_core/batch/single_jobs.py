@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.handle import BatchHandle, finish
@@ -58,19 +58,9 @@ def read_board(
 
 def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
     """Say, and return what was said, that there is such a batch, of which each input has a Job of its own."""
-    manifest: dict[str, Any] = {
-        "group_id": plan.group_id,
-        "group_kind": "map",
-        "group_name": plan.name,
-        "tags": dict(plan.tags),
-        "created_at": time.time(),
-        "total_expected": size,
-        "submit_fn_name": packed.function_name,
-        **more,
-    }
-    content = json.dumps(manifest, sort_keys=True).encode()
+    content = plan.manifest(size, packed.function_name, **more)
     packed.backend.store.create(manifest_object(plan.group_id), content)
-    return manifest
+    return cast("dict[str, Any]", json.loads(content))
 
 
 def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle | Exception:

@@ -12,7 +12,7 @@ from kinetic_core.batch.board import Board
 from kinetic_core.batch.handle import BatchHandle, finish, in_parallel
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.single_jobs import read_board, store_manifest, submit_input
-from kinetic_core.errors import InvalidRequest, ObjectExists
+from kinetic_core.errors import ObjectExists
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.packing import Packed
@@ -44,9 +44,7 @@ class WaitingBatchHandle(BatchHandle):
 
         Raises InvalidRequest while some of it runs: cancel first.
         """
-        with self._board.changed:
-            if not self._board.is_over():
-                raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
+        self._must_be_over()
         super().cleanup(k8s=k8s, gcs=gcs)
 
     def _when_left(self, living: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from kinetic_core.configuration import read_settings
-from kinetic_core.errors import ImageBuilding, ImageError, StoreError
+from kinetic_core.errors import ImageBuilding, ImageError, KineticError
 from kinetic_core.image.google_api import GoogleApi, Json, Unanswered
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.storage.protocol import ObjectStore
@@ -154,10 +154,10 @@ class _Log:
         self.lines: list[str] = []
 
     def read_on(self) -> None:
-        """Add what has come to `lines`. A log that is not there yet is no reason to stop."""
+        """Add what has come to `lines`. A log that is not there yet, or may not be read, is no failure."""
         try:
             piece = self._store.read(self._name)[self._offset :]
-        except StoreError:
+        except KineticError:
             return
         self._offset += len(piece)
         *whole, self._partial = (self._partial + piece).split(b"\n")

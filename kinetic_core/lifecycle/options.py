@@ -90,10 +90,8 @@ class RunOptions:
     ) -> Self:
         """Options from what the user wrote; `others` are texts, and those of `pod_options`.
 
-        Touches no file and no network.
-
-        Raises InvalidRequest or one of its kinds, naming the argument; TypeError as Python does for an
-        argument of the wrong type.
+        Touches no file and no network. Raises InvalidRequest or one of its kinds, naming the argument, and
+        TypeError for one of the wrong type.
         """
         choices = accelerator_choices(accelerator, spot)
         if not isinstance(debug, bool):

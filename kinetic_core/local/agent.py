@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
 from kinetic_core.cluster.names import FAILED_COUNT, IGNORED_COUNT
@@ -227,7 +226,3 @@ def main(root: str, namespace: str, job_id: str, lock: str) -> None:
     """Run the agent of a job whose lock the submitter took and handed over as a descriptor."""
     os.set_inheritable(int(lock), False)
     Agent(Layout(root), namespace, job_id, int(lock)).run()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

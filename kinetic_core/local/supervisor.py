@@ -174,7 +174,3 @@ def main(root: str, namespace: str, line: str, lock: str) -> None:
     os.set_inheritable(int(lock), False)
     with suppress(FileNotFoundError, RecordGone):  # the directory was removed, and all that could be started
         Supervisor(Layout(root), namespace, Line(**json.loads(line)), int(lock)).run()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

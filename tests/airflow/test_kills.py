@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.origin import Origin
 from kinetic_core import JobStatus
+from kinetic_core.cluster.names import ORIGIN
 from kinetic_core.lifecycle.observing import find, observe
 from kinetic_core.local.backend import LocalBackend
 
@@ -120,6 +122,11 @@ def test_the_job_of_a_run_that_was_deleted_while_no_triggerer_lived_is_found_and
     reference = find(backend, job_id)
     assert reference is not None
     assert observe(reference).status is JobStatus.RUNNING
+    found = backend.get(reference.namespace, job_id)
+    assert found is not None
+    origin = Origin.from_text(found[0]["metadata"]["annotations"][ORIGIN])
+    assert origin is not None
+    assert origin.deployment.endswith(cases.airflow.environment["AIRFLOW__API__BASE_URL"])
     cases.airflow.start_component("triggerer")
     cases.airflow.until(lambda: observe(reference).is_terminal, 60, f"{job_id} to be cancelled")
     assert cases.end("remaining") == "success"

@@ -18,18 +18,15 @@ pytestmark = pytest.mark.usefixtures("local_jobs")
 
 on_cpu = kinetic_core.run(accelerator="cpu")
 
-SCALE = 3
-
 
 @on_cpu
-def scaled(x: int, *, plus: int = 0) -> int:
-    print(f"scaling {x}")
-    return x * SCALE + plus
+def tripled(x: int) -> int:
+    return x * 3
 
 
 def test_two_threads_submit_at_once() -> None:
     values: list[int] = []
-    threads = [threading.Thread(target=lambda i=i: values.append(scaled(i))) for i in range(3)]
+    threads = [threading.Thread(target=lambda i=i: values.append(tripled(i))) for i in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -56,7 +53,7 @@ def test_patience_ends_but_the_job_goes_on(tmp_path: Path) -> None:
 
 
 def test_attach_from_another_process() -> None:
-    handle = scaled.run_async(2)
+    handle = tripled.run_async(2)
     program = f"import kinetic_core; print(kinetic_core.attach({handle.job_id!r}).result(cleanup=False))"
     other = subprocess.run(
         [sys.executable, "-c", program],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
+import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.cluster.credentials import credentials
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError, OtherCluster
 from tests.gke.conftest import GOOGLE
+from tests.gke.roles import SERVICE_ACCOUNT, documented_role
 
 CLUSTER = Target(
     project="test-project",
@@ -23,6 +27,8 @@ CLUSTER = Target(
     cluster="kinetic-cluster",
     gke_api=GOOGLE.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", ""),
 )
+
+SERVICE_ACCOUNT_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 pytestmark = pytest.mark.alone
 
@@ -59,6 +65,48 @@ def test_a_profile_alone_is_enough(google: Any, gke: dict[str, str], monkeypatch
     with pytest.raises(OtherCluster, match="cluster kinetic-cluster"):
         kinetic_core.attach(handle.job_id)
     assert handle.job_id not in [job.job_id for job in kinetic_core.list_jobs()]
+
+
+@pytest.fixture
+def pod(
+    api: ClusterApi, namespace: str, gke: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """This process as in a pod of that cluster, whose service account has the documented role; its name.
+
+    What kubelet puts into every pod: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+    """
+    if SERVICE_ACCOUNT_FILES.exists():
+        pytest.skip(f"this is a pod: {SERVICE_ACCOUNT_FILES} is there")
+    name, accounts = "worker", f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    api._call("POST", accounts, {"metadata": {"name": name}})
+    token = api._call("POST", f"{accounts}/{name}/token", {"spec": {"expirationSeconds": 600}})
+    authority = connection(Target(gke["KINETIC_KUBECONFIG"])).configuration.ssl_ca_cert
+    SERVICE_ACCOUNT_FILES.mkdir(parents=True)
+    try:
+        (SERVICE_ACCOUNT_FILES / "token").write_text(token["status"]["token"])
+        shutil.copy(authority, SERVICE_ACCOUNT_FILES / "ca.crt")
+        server = urllib.parse.urlsplit(api.server)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(server.hostname))
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+        for name_of_other_way in ("KINETIC_KUBECONFIG", "KUBECONFIG"):
+            monkeypatch.delenv(name_of_other_way, raising=False)
+        connection.cache_clear()
+        yield name
+    finally:
+        shutil.rmtree(SERVICE_ACCOUNT_FILES.parent)
+        connection.cache_clear()
+        api._call("DELETE", f"{accounts}/{name}")
+
+
+def test_in_a_pod_its_service_account_is_enough(pod: str, api: ClusterApi, namespace: str) -> None:
+    seven = kinetic_core.run(accelerator="cpu")(lambda: 7)
+    with pytest.raises(ConfigurationError, match=rf"system:serviceaccount:{namespace}:{pod}"):
+        seven.run_async()
+    account = {**SERVICE_ACCOUNT, "namespace": namespace, "name": pod}
+    with documented_role(api, namespace, account):
+        handle = seven.run_async()
+        assert handle.result(stream_logs=False) == 7
+        assert kinetic_core.attach(handle.job_id).status() is kinetic_core.JobStatus.SUCCEEDED
 
 
 def test_a_token_the_server_refuses_is_renewed_once(google: Any, namespace: str) -> None:

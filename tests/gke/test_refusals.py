@@ -5,13 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
@@ -21,6 +18,7 @@ from kinetic_core.errors import (
 )
 from tests.conftest import Kinetic, wait_for
 from tests.gke.jobs import greet, running, sleep
+from tests.gke.roles import USER, documented_role
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -84,18 +82,8 @@ def test_the_documented_role_is_enough(
     kinetic: Kinetic,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    guide = Path(__file__).parents[2] / "docs" / "guides" / "clusters.md"
-    (text,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
-    role = yaml.safe_load(text)
-    api.create("Role", namespace, role)
-    binding = {
-        "metadata": {"name": "kinetic-user"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kinetic-user"},
-        "subjects": [{"kind": "User", "name": "developer", "apiGroup": "rbac.authorization.k8s.io"}],
-    }
-    api.create("RoleBinding", namespace, binding)
     monkeypatch.setenv("KINETIC_KUBECONFIG", gke["KINETIC_KUBECONFIG"].replace("admin", "developer"))
-    try:
+    with documented_role(api, namespace, {**USER, "name": "developer"}) as role:
         assert greet("developer") == "hello developer"
         assert greet_from_two("a slice") == "hello a slice"
         handle = sleep.run_async(600)
@@ -108,5 +96,3 @@ def test_the_documented_role_is_enough(
         pods["verbs"].remove("delete")
         api.patch("Role", namespace, "kinetic-user", {"rules": role["rules"]})
         wait_for(lambda: "so that less is told or done: delete pods" in kinetic("doctor").out)
-    finally:
-        api.delete("RoleBinding", namespace, "kinetic-user")

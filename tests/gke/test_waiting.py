@@ -84,6 +84,44 @@ def test_what_keeps_pods_from_being_made_is_named(api: ClusterApi, namespace: st
         missing.cancel()
 
 
+def test_a_webhook_that_does_not_answer_is_named(api: ClusterApi, namespace: str) -> None:
+    """Nothing listens there: a request for such a pod fails, as one does while a policy engine restarts."""
+    name, team = f"kinetic-{os.getpid()}", {"team": "checked"}
+    webhook = {
+        "name": "policies.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:9/validate"},
+        "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        ],
+        "failurePolicy": "Fail",
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "objectSelector": {"matchLabels": team},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    webhooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    api._call("POST", webhooks, {"metadata": {"name": name}, "webhooks": [webhook]})
+    handle = None
+    try:
+        checked = kinetic_core.run(accelerator="cpu", labels=team)(greet.__wrapped__)
+
+        def is_kept_back() -> bool:  # it takes some seconds to be known to the API server
+            nonlocal handle
+            if handle is not None:
+                handle.cancel()
+            handle = checked.run_async("you")
+            wait_for(lambda: handle.observe().reason not in ("", "Created"), 10)
+            return bool(handle.observe().reason == "FailedCreate")
+
+        wait_for(is_kept_back, 60)
+        assert handle is not None
+        message = handle.observe().message
+        assert 'failed calling webhook "policies.example.com"' in message
+    finally:
+        api._call("DELETE", f"{webhooks}/{name}")
+    assert handle.result(stream_logs=False) == "hello you"
+
+
 def test_a_job_in_a_queue_says_so() -> None:
     handle = kinetic_core.run(accelerator="cpu", queue="research")(greet.__wrapped__).run_async("x")
     wait_for(lambda: handle.observe().reason == "Queued", 10)

@@ -70,6 +70,15 @@ def test_built_once_then_found() -> None:
     assert [info.name for info in first.store.list("source/")] == []
 
 
+def test_a_log_that_may_not_be_read_fails_no_build() -> None:
+    def closed(operation: str, name: str) -> None:
+        if operation == "read" and name.startswith("log-"):
+            raise ConfigurationError("403: the reader may not")
+
+    google = FakeGoogle()
+    assert built(google, workshop(google, MemoryObjectStore(fault=closed)), "six")
+
+
 def test_who_does_not_want_to_wait_is_told_which_build_it_is() -> None:
     google, clock = FakeGoogle(looks=20), Clock()
     impatient = workshop(google, clock=clock)
