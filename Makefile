@@ -74,7 +74,7 @@ cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (
 	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4
 	@$(VENV)/bin/python -m pytest -q -m "cluster and alone"
 
-examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine
+examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine (5 GB: torch for Linux brings CUDA)
 	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples
 
 docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors

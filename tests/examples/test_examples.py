@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import subprocess
 import sys
@@ -79,9 +78,6 @@ def test_batch_inference(tmp_path: Path) -> None:
     assert (classes["0-0.txt"], classes["0-1.txt"]) == (0, 1)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="PyPI's torch for Linux is the one with CUDA: gigabytes"
-)
 def test_pytorch(tmp_path: Path) -> None:
     trained, files = run("pytorch_training.py", tmp_path)[-2:]
     assert value(trained)["accuracy"] > 0.9
