@@ -7,14 +7,19 @@ import importlib.util
 import io
 import marshal
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import kinetic_core
 from kinetic_core._runner.wire import SPARE, digest
+from kinetic_core.cache import keep
+from kinetic_core.configuration import read_settings
 
 PACKAGE = "kinetic_runner"
 """The runner's name inside its archive; user code never sees a module called `runner`."""
+
+_HEX = 64
 
 BOOTSTRAP = Path(__file__).with_name("fetch_runner.py").read_text("utf-8")
 """Run as `python3 -u -c BOOTSTRAP`. `KINETIC_RUNNER_DIR` may name an unpacked copy, which starts sooner.
@@ -26,17 +31,41 @@ imports them: a tenth of what a trivial job costs. The child that runs user code
 
 @functools.cache
 def runner_archive() -> tuple[str, bytes]:
-    """Digest and bytes of the runner's zip: the same for the same version and Python, on any machine."""
+    """Digest and bytes of the runner's zip: the same for the same version and Python, on any machine.
+
+    Every submitter needs it and few live long, so the cache keeps it.
+    """
+    sources = [(path, file.read_bytes()) for path, file in _members()]
+    made_with = (Path(__file__).read_bytes(), importlib.util.MAGIC_NUMBER, zlib.ZLIB_RUNTIME_VERSION.encode())
+    key = digest(b"".join([*made_with, *(path.encode() + source for path, source in sources)]))
+    file = read_settings().cache / "runners" / key
+    kept = _read(file)
+    if kept is None:
+        whole = _archive(sources)
+        kept = digest(whole), whole
+        keep(file, kept[0].encode() + whole)
+    return kept
+
+
+def _read(file: Path) -> tuple[str, bytes] | None:
+    """What was kept in that file: a digest and its archive."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    sha256, whole = content[:_HEX].decode(errors="replace"), content[_HEX:]
+    return (sha256, whole) if digest(whole) == sha256 else None
+
+
+def _archive(sources: Sequence[tuple[str, bytes]]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, file in _members():
-            source = file.read_bytes()
+        for path, source in sources:
             for name, content in ((path, source), (path + "c", _compiled(path, source))):
                 entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
-    whole = stream.getvalue()
-    return digest(whole), whole
+    return stream.getvalue()
 
 
 def _members() -> Iterator[tuple[str, Path]]:

@@ -39,6 +39,7 @@ class ProjectModules:
         self.own = own
         self.ships_paths = ships_paths
         self._prefix = os.path.join(os.path.realpath(root), "")
+        self._real_folders: dict[str, str] = {}
         self._known: dict[str | None, bool] = {None: False, "__main__": True}
         self._environments = tuple(
             os.path.join(os.path.realpath(prefix), "") for prefix in {sys.prefix, sys.base_prefix}
@@ -65,11 +66,19 @@ class ProjectModules:
         file = getattr(sys.modules.get(name), "__file__", None)
         if not isinstance(file, str):
             return False
-        path = os.path.realpath(file)
+        path = self._real(file)
         if not path.startswith(self._prefix) or any(part in path for part in _INSTALLED):
             return False
         inside = [env for env in self._environments if env.startswith(self._prefix)]
         return not path.startswith(tuple(inside)) if inside else True
+
+    def _real(self, file: str) -> str:
+        """`os.path.realpath`, which asks of every part of a path, of many files in few folders."""
+        folder, name = os.path.split(file)
+        if folder not in self._real_folders:
+            self._real_folders[folder] = os.path.realpath(folder)
+        path = os.path.join(self._real_folders[folder], name)
+        return os.path.realpath(path) if os.path.islink(path) else path
 
 
 class Pickled(NamedTuple):

@@ -10,8 +10,10 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kinetic_core._runner.stored_tree import HEX, split_digests
+from kinetic_core.cache import keep
 from kinetic_core.packaging.scan import FileFacts
 
 _VERSION = 2
@@ -97,7 +99,7 @@ def read_index(path: str) -> StatIndex:
 
 
 def write_index(path: str, index: StatIndex) -> None:
-    """Replace the index, whole; without a writable cache there is none, and each time is a first time."""
+    """Replace the index; without a writable cache there is none."""
     text = json.dumps(
         {
             "version": _VERSION,
@@ -111,12 +113,4 @@ def write_index(path: str, index: StatIndex) -> None:
         },
         separators=(",", ":"),
     )
-    temporary = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(temporary, "x", encoding="ascii") as stream:
-            stream.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    keep(Path(path), text.encode("ascii"))

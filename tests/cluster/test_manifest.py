@@ -58,18 +58,34 @@ def test_no_privilege_is_asked_for() -> None:
     assert container(job)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_runner_archive_is_the_same_everywhere() -> None:
+def test_the_runner_archive_is_the_same_everywhere(tmp_path: Path) -> None:
     digest, content = runner_archive()
     assert wire.digest(content) == digest
+    assert digest_elsewhere(tmp_path) == digest
+
+
+def test_the_runner_archive_is_kept_and_made_again_where_it_is_damaged(tmp_path: Path) -> None:
+    digest = digest_elsewhere(tmp_path)
+    (kept,) = (tmp_path / "kinetic" / "runners").iterdir()
+    written = kept.stat().st_mtime_ns
+    assert digest_elsewhere(tmp_path) == digest
+    assert kept.stat().st_mtime_ns == written
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert digest_elsewhere(tmp_path) == digest
+    assert wire.digest(kept.read_bytes()[64:]) == digest
+
+
+def digest_elsewhere(cache: Path) -> str:
+    """The archive's digest in another process, with that cache."""
     program = "from kinetic_core.cluster.bootstrap import runner_archive; print(runner_archive()[0])"
     other = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": ":".join(sys.path)},
+        env={"PYTHONPATH": ":".join(sys.path), "XDG_CACHE_HOME": str(cache)},
     )
-    assert other.stdout.strip() == digest
+    return other.stdout.strip()
 
 
 def test_the_bootstrap_is_short_and_compiles() -> None:

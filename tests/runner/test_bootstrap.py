@@ -14,15 +14,13 @@ from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.testing import FaultProxy, Faults
 
-DIGEST, ARCHIVE = runner_archive()
-
 
 def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "KINETIC_PROTOCOL": str(wire.PROTOCOL),
             "KINETIC_STORE": "gs://bucket/prefix",
-            "KINETIC_RUNNER_SHA256": DIGEST,
+            "KINETIC_RUNNER_SHA256": runner_archive()[0],
             "KINETIC_WORK_DIR": folder,
             "STORAGE_EMULATOR_HOST": proxy.url,
         }
@@ -48,7 +46,8 @@ def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
 )
 def test_a_runner_that_does_not_arrive_is_fetched_again(fault: Callable[[Faults], None]) -> None:
     with FaultProxy("http://127.0.0.1:1") as store, FaultProxy(store.url) as proxy:
-        store.faults.answer(f"GET .*prefix/runners/{DIGEST}.zip", 200, body=ARCHIVE, times=None)
+        digest, archive = runner_archive()
+        store.faults.answer(f"GET .*prefix/runners/{digest}.zip", 200, body=archive, times=None)
         fault(proxy.faults)
         done = start(proxy)
         assert done.returncode == wire.EXIT_NEVER_RETRY, done.stderr
