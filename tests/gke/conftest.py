@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import secrets
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,6 +19,7 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.cluster.credentials import credentials
 from kinetic_core.testing import make_queue
+from kinetic_core.testing.fault_proxy import FaultProxy
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
@@ -121,3 +124,25 @@ def faults(emulator: str) -> Iterator[Any]:
     rules = send("GET")
     send("DELETE")
     assert [rule for rule in rules if not rule["hits"]] == []
+
+
+@pytest.fixture
+def store_proxy(gke: dict[str, str], emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """Between everybody, pods too, and a store in which nothing is kept yet."""
+    host = str(urlsplit(emulator).hostname)
+    with FaultProxy(emulator, host=host) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        monkeypatch.setenv("KINETIC_BUCKET", f"test-bucket/faults-{secrets.token_hex(4)}")
+        yield proxy
+        gc.collect()  # else what the client leaked is found in another test
+    assert proxy.faults.unmet == ()
+
+
+@pytest.fixture
+def api_proxy(gke: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """Between this process and the API server."""
+    with FaultProxy.to_cluster(Target(KUBECONFIG)) as proxy:
+        kubeconfig = proxy.write_kubeconfig(tmp_path / "kubeconfig")
+        monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
+        yield proxy
+        assert proxy.faults.unmet == ()

@@ -57,7 +57,7 @@ def main(first: str) -> None:
     for number in range(len(POINTS)):
         child = os.fork()
         if child == 0:
-            _die_at(*POINTS[number])
+            die_at(*POINTS[number])
             start(job_id(first, number)).result(timeout=60, stream_logs=False, cleanup=False)
             os._exit(0)
         children.append(child)
@@ -66,7 +66,7 @@ def main(first: str) -> None:
         raise SystemExit(f"not all died: {ends}")
 
 
-def _die_at(pattern: str, nth: int, side: str) -> None:
+def die_at(pattern: str, nth: int, side: str) -> None:
     import urllib3
 
     send: Any = urllib3.HTTPConnectionPool.urlopen

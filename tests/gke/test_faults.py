@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 import kinetic_core
 from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.testing.fault_proxy import FaultProxy
 from kinetic_core.testing.faults import Faults
 from tests.conftest import wait_for
-from tests.gke.conftest import KUBECONFIG
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -51,28 +45,6 @@ DOWNLOADS = {
     "pack": r"packs/\w+.zip\?alt",
 }
 """Objects that a pod reads, in this order."""
-
-
-@pytest.fixture
-def store_proxy(gke: dict[str, str], emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """Between everybody, pods too, and a store in which nothing is kept yet."""
-    host = str(urlsplit(emulator).hostname)
-    with FaultProxy(emulator, host=host) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-        monkeypatch.setenv("KINETIC_BUCKET", f"test-bucket/faults-{secrets.token_hex(4)}")
-        yield proxy
-        gc.collect()  # else what the client leaked is found in another test
-    assert proxy.faults.unmet == ()
-
-
-@pytest.fixture
-def api_proxy(gke: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """Between this process and the API server."""
-    with FaultProxy.to_cluster(Target(KUBECONFIG)) as proxy:
-        kubeconfig = proxy.write_kubeconfig(tmp_path / "kubeconfig")
-        monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
-        yield proxy
-        assert proxy.faults.unmet == ()
 
 
 @kinetic_core.run(accelerator="cpu")
