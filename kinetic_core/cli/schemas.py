@@ -32,7 +32,7 @@ STATUS = {
     "started_at": "Unix seconds, null if not known",
     "finished_at": "Unix seconds, null if not known",
     "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
-    "moves_on_at": "Unix seconds at which it goes to its next accelerator, null if it does not",
+    "moves_on_at": "null, or Unix seconds: it goes to its next accelerator, or is given up in its queue",
 }
 _PROFILE = {
     "name": "name of the profile",

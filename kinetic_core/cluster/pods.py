@@ -20,6 +20,9 @@ _NEVER_PULLED = ("ErrImageNeverPull", "InvalidImageName")
 _IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", *_NEVER_PULLED)
 _REFUSED = re.compile(r"not found|manifest unknown|denied|unauthorized|forbidden", re.IGNORECASE)
 """A registry's answer that stays the same; one that cannot be reached may still answer."""
+_NOT_READ_YET = re.compile(r"failed to sync \w+ cache")
+"""The kubelet has not read a Secret or ConfigMap, which is no word on whether there is one
+(pkg/kubelet/util/manager/watch_based_manager.go)."""
 _OWN_USE = re.compile(
     r"exceeded its local ephemeral storage limit|local storage usage exceeds|Usage of EmptyDir volume"
     r"|has larger consumption of (\S+)"
@@ -100,7 +103,7 @@ def cannot_start(pod: Object) -> Failure | None:
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in _NEVER_PULLED or (reason in _IMAGE_REASONS and _REFUSED.search(message)):
         return Failure(FailureClass.IMAGE, f"the container image cannot be pulled: {message}", "image")
-    if reason == "CreateContainerConfigError":
+    if reason == "CreateContainerConfigError" and not _NOT_READ_YET.search(message):
         return Failure(FailureClass.CONFIGURATION, f"the container cannot be made: {message}", "container")
     return None
 

@@ -8,7 +8,15 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.cluster.names import CANCELLED, DROPPED, FAILED_CREATE, NODE_SILENT, QUEUE, WAITING_FOR_SLOT
+from kinetic_core.cluster.names import (
+    CANCELLED,
+    DROPPED,
+    FAILED_CREATE,
+    NODE_SILENT,
+    QUEUE,
+    QUEUED,
+    WAITING_FOR_SLOT,
+)
 from kinetic_core.cluster.pods import (
     attempt_of,
     cannot_start,
@@ -108,7 +116,7 @@ def _why_no_pod(job: Object, told: Mapping[str, Object]) -> tuple[str, str]:
             return kind, told[kind].get("message") or ""
     queue = (job["metadata"].get("labels") or {}).get(QUEUE)
     if queue is not None and (job.get("spec") or {}).get("suspend"):
-        return "Queued", f"the job waits in the queue {queue!r} to be admitted"
+        return QUEUED, f"the job waits in the queue {queue!r} to be admitted"
     return "Created", "no pod exists yet"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core._runner.choice import PASSED
 from kinetic_core.cluster.choices import Choice, accelerator_of, carrying, choice_number, choice_of
-from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, UNSCHEDULABLE
+from kinetic_core.cluster.names import CANCELLED, FAILED_CREATE, QUEUED, UNSCHEDULABLE
 from kinetic_core.errors import ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.model.job import JobObservation, JobReference
@@ -26,7 +26,7 @@ from kinetic_core.storage.protocol import ObjectStore
 
 MOVED_ON = "NextAccelerator"
 """The reason of an observation: the job has just gone to its next accelerator."""
-_NO_CAPACITY = frozenset({UNSCHEDULABLE, FAILED_CREATE, "Queued"})
+_NO_CAPACITY = frozenset({UNSCHEDULABLE, FAILED_CREATE, QUEUED})
 _LOG = logging.getLogger(__name__)
 
 

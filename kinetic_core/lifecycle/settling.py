@@ -8,12 +8,13 @@ outcome would be, create-only, so that every later observer, on any machine, rea
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.names import CANCELLED, DROPPED, NODE_SILENT, PART, UNSCHEDULABLE
+from kinetic_core.cluster.names import CANCELLED, DROPPED, NODE_SILENT, PART, QUEUED, UNSCHEDULABLE
 from kinetic_core.cluster.pod_sets import is_live, runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
@@ -37,6 +38,7 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
         failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, text, "scheduling")
         observation = replace(observation, message=text, failure=failure)
     observation = moved_on(backend, reference, found, observation)
+    observation = _in_queue(found[0], observation, time.time())
     if observation.failure is not None and not observation.is_terminal:
         return _give_up(backend, reference, found, observation)
     given_up = CANCELLED in (found[0]["metadata"].get("annotations") or {})
@@ -48,6 +50,22 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
     if observation.status is JobStatus.SUCCEEDED or not may_be_over:
         return observation
     return _committed(backend, reference, found, observation)
+
+
+def _in_queue(job: Mapping[str, Any], seen: JobObservation, now: float) -> JobObservation:
+    """A job in a queue whose `timeout=` is over can never run: Kubernetes counts no deadline of a Job that is
+    suspended.
+    """
+    limit = job["spec"].get("activeDeadlineSeconds")
+    given_up = CANCELLED in (job["metadata"].get("annotations") or {})
+    if seen.reason != QUEUED or limit is None or given_up:
+        return seen
+    over_at = (seen.created_at or now) + limit
+    if now < over_at:
+        return replace(seen, moves_on_at=min(over_at, seen.moves_on_at or over_at))
+    text = f"it waited {limit} seconds in vain, its timeout=: {seen.message}"
+    failure = wire.Failure(wire.FailureClass.DEADLINE, text, "scheduling")
+    return replace(seen, message=text, failure=failure)
 
 
 def _committed(

@@ -192,7 +192,7 @@ class JobObservation:
 
     `reason` is one CamelCase word a program can compare (as Kubernetes writes them: `Unschedulable`,
     `WaitingForSlot`, `DeadlineExceeded`); `message` is the sentence for people. `moves_on_at` is when a job
-    that waits for capacity goes to its next accelerator.
+    that waits for capacity goes to its next accelerator, or one in a queue is given up for its timeout.
     """
 
     status: JobStatus

@@ -128,6 +128,11 @@ def test_the_signal_is_told() -> None:
         ("ImagePullBackOff", "pull access denied, repository does not exist", FailureClass.IMAGE),
         ("InvalidImageName", "couldn't parse", FailureClass.IMAGE),
         ("CreateContainerConfigError", 'secret "x" not found', FailureClass.CONFIGURATION),
+        (
+            "CreateContainerConfigError",
+            "failed to sync secret cache: timed out waiting for the condition",
+            None,
+        ),
         ("ErrImagePull", "dial tcp: i/o timeout", None),
         ("ImagePullBackOff", "Back-off pulling image", None),
         ("ContainerCreating", "", None),

@@ -1,0 +1,93 @@
+"""`timeout=` ends every wait, whatever a job waits for; it is known then what that was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core._runner.wire import FailureClass
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import QUEUED
+from kinetic_core.errors import JobDeadlineExceeded
+from tests.conftest import wait_for
+from tests.gke.jobs import greet, running, sleep
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+def limited(seconds: float, **options: Any) -> kinetic_core.JobHandle:
+    """A job that will not be started within its time."""
+    return kinetic_core.run(accelerator="cpu", timeout=seconds, **options)(greet.__wrapped__).run_async("x")
+
+
+def over(handle: kinetic_core.JobHandle) -> str:
+    """The deadline has ended the wait; what is told of it."""
+    with pytest.raises(JobDeadlineExceeded) as caught:
+        handle.result(timeout=60, stream_logs=False, cleanup=False)
+    failure = handle.observe().failure
+    assert failure is not None
+    assert failure.failure_class == FailureClass.DEADLINE
+    assert handle.logs() in (None, "")
+    handle.cleanup()
+    return str(caught.value)
+
+
+def test_in_a_queue() -> None:
+    """Where Kubernetes counts no deadline: a queue has suspended the Job."""
+    handle = limited(3, queue="nobody")
+    seen = handle.observe()
+    assert (seen.reason, seen.failure) == (QUEUED, None)
+    assert seen.moves_on_at == (seen.created_at or 0) + 3
+    assert "it waited 3 seconds in vain" in over(handle)
+
+
+def test_while_the_quota_is_used_up(api: ClusterApi) -> None:
+    name = f"kinetic-no-pods-{os.getpid()}"
+    api.create("Namespace", "", {"metadata": {"name": name}})
+    try:
+        api.create("ResourceQuota", name, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+        over(limited(6, namespace=name))
+    finally:
+        api.delete("Namespace", "", name)
+
+
+@contextmanager
+def taken(node: str) -> Iterator[dict[str, Any]]:
+    """Most of a node's processors are taken; what to ask for to have more than is left."""
+    options = {"cpu": 1.1, "node_selector": {"kubernetes.io/hostname": node}}
+    holder = kinetic_core.run(accelerator="cpu", **options)(sleep.__wrapped__).run_async(600)
+    try:
+        running(holder)
+        yield options
+    finally:
+        holder.cancel()
+        holder.cleanup()
+
+
+def test_while_others_have_what_it_needs() -> None:
+    with taken("node-0") as options:
+        handle = limited(8, **options)
+        wait_for(lambda: handle.observe().reason == "Unschedulable", 8)
+        over(handle)
+
+
+@pytest.mark.alone
+def test_while_the_registry_does_not_answer() -> None:
+    testcluster = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
+    if not testcluster.exists():
+        pytest.skip(f"no {testcluster} to stop the registry with")
+    subprocess.run([testcluster, "stop", "docker-registry"], check=True, capture_output=True)
+    try:
+        handle = limited(12, container_image=f"example.com/not-pulled-yet:{os.getpid()}")
+        wait_for(lambda: handle.observe().reason in ("ErrImagePull", "ImagePullBackOff"), 12)
+        assert "refused" in handle.observe().message
+        over(handle)
+    finally:
+        subprocess.run([testcluster, "start", "docker-registry"], check=True, capture_output=True)
