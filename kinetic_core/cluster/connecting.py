@@ -10,6 +10,7 @@ import base64
 import copy
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
 
 _CONNECTIONS = 64
+_GKE_PLUGIN = "gke-gcloud-auth-plugin"
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ def gke_cluster(target: Target) -> dict[str, Any]:
 
 def renew(target: Target) -> bool:
     """Get another token after the server has refused one; False where tokens are not ours to get."""
-    if target.kubeconfig or not target.project:
+    token = connection(target).configuration.refresh_api_key_hook
+    if not isinstance(token, _GoogleToken):
         return False
-    credentials(target.account).refresh()
+    token.renew()
     return True
 
 
@@ -108,9 +111,7 @@ def _from_files(configuration: Configuration, target: Target) -> None:
 
     try:
         if target.kubeconfig:
-            config.load_kube_config(
-                target.kubeconfig, target.context or None, configuration, persist_config=False
-            )
+            _from_kubeconfig(configuration, target)
         else:
             config.load_incluster_config(configuration)
     except (ConfigException, OSError) as exc:
@@ -120,15 +121,61 @@ def _from_files(configuration: Configuration, target: Target) -> None:
         ) from exc
 
 
+def _from_kubeconfig(configuration: Configuration, target: Target) -> None:
+    """Fill in what the file says; in place of GKE's plugin, which would be a program to run, Google's token.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+    """
+    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+    merged = KubeConfigMerger(target.kubeconfig).config
+    if merged is None:
+        raise FileNotFoundError(f"no such file: {target.kubeconfig}")
+    loader = KubeConfigLoader(merged, active_context=target.context or None)
+    name = loader.current_context["context"].get("user")
+    users = [node.value["user"] or {} for node in merged["users"] if node["name"] == name]
+    programs = [program for user in users if (program := _program(user))]
+    if any(Path(program).name != _GKE_PLUGIN for program in programs):
+        raise ConfigurationError(
+            f"{target} gets the credentials of user {name!r} from the program {programs[0]!r}, and Kinetic "
+            "runs none: use a kubeconfig with a token or a client certificate, or a pod's service account"
+        )
+    for user in users:
+        user.pop("exec", None)
+    loader = KubeConfigLoader(merged, active_context=target.context or None)
+    loader.load_and_set(configuration)
+    if programs:
+        _with_google_token(configuration, target)
+
+
+def _program(user: dict[str, Any]) -> str:
+    """The program that would get the user's credentials, "" for none."""
+    provider = (user.get("auth-provider") or {}).get("config") or {}
+    return str((user.get("exec") or {}).get("command") or provider.get("cmd-path") or "")
+
+
 def _from_gke(configuration: Any, target: Target) -> str:
     """Fill in address and token; the certificate to trust."""
     found = gke_cluster(target)
     configuration.host = f"https://{found['endpoint']}"
-    configuration.api_key_prefix["BearerToken"] = "Bearer"
-
-    def set_token(refreshed: Any) -> None:
-        refreshed.api_key["BearerToken"] = credentials(target.account).token()
-
-    configuration.refresh_api_key_hook = set_token
-    set_token(configuration)
+    _with_google_token(configuration, target)
     return base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
+
+
+class _GoogleToken:
+    """Puts a token of Google's into every request; the client calls it before each."""
+
+    def __init__(self, account: Account | None) -> None:
+        self._account = account
+
+    def __call__(self, configuration: Any) -> None:
+        configuration.api_key["BearerToken"] = credentials(self._account).token()
+
+    def renew(self) -> None:
+        credentials(self._account).refresh()
+
+
+def _with_google_token(configuration: Any, target: Target) -> None:
+    configuration.api_key_prefix["BearerToken"] = "Bearer"
+    configuration.refresh_api_key_hook = _GoogleToken(target.account)
+    configuration.refresh_api_key_hook(configuration)
