@@ -34,7 +34,8 @@ class Job:
     Of a slice, this is host number `host` of `hosts`, and the counts are of its own pods. Of a batch whose
     inputs share a Job, it is input number `index` of `group_id`. `debug_wait` is how many seconds it waits
     for a debugger; None for a job that is not debugged. Of a job with several accelerators, this is for
-    number `choice`. `set_name` is the LeaderWorkerSet it is in.
+    number `choice`. `set_name` is the LeaderWorkerSet it is in. `at_once` is how many jobs of its batch may
+    run at the same time.
     """
 
     store_uri: str
@@ -65,6 +66,7 @@ class Job:
     set_name: str | None = None
     hang_after: float | None = None
     budget: Budget | None = None
+    at_once: int = 1
 
     @property
     def is_gang(self) -> bool:
@@ -129,6 +131,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             set_name=environ.get("KINETIC_SET"),
             hang_after=_seconds(environ, "KINETIC_HANG_SECONDS"),
             budget=_budget(environ),
+            at_once=int(environ.get("KINETIC_AT_ONCE") or 1),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import wire
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 _CHUNK = 256 << 10
 _SECONDS = 5.0
+_AT_ONCE = 200
+"""So many pods of a batch may store their logs as often; the more there are, the rarer each does. A new
+bucket takes 1,000 writes a second: https://cloud.google.com/storage/docs/request-rate
+"""
 _TAIL = 16 << 10
 _TAIL_LINES = 20
 
@@ -26,7 +31,14 @@ class LogTee:
     `size` is how many bytes came.
     """
 
-    def __init__(self, job: Job, store: Store, pipe: int, also: TaskLog | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        store: Store,
+        pipe: int,
+        also: TaskLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         os.set_blocking(pipe, False)
         self.pipe = pipe
         self.size = 0
@@ -36,7 +48,9 @@ class LogTee:
         self._tail = b""
         self._sequence = 0
         self._unsure = 0
-        self._last = time.monotonic()
+        self._clock = clock
+        self._last = clock()
+        self._pause = _SECONDS * max(1.0, job.at_once / _AT_ONCE)
         self._also = also
 
     def say(self, line: str) -> None:
@@ -60,7 +74,7 @@ class LogTee:
 
     def tick(self) -> None:
         """Store what has waited long enough."""
-        if self._pending and time.monotonic() - self._last >= _SECONDS:
+        if self._pending and self._clock() - self._last >= self._pause:
             self._flush()
 
     def close(self) -> None:
@@ -94,7 +108,7 @@ class LogTee:
         """
         size = self._unsure or len(self._pending)
         name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence, self._job.host)
-        self._last = time.monotonic()
+        self._last = self._clock()
         try:
             self._store.create(name, bytes(self._pending[:size]))
         except OSError as exc:

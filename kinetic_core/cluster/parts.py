@@ -63,7 +63,11 @@ def part_job(manifest: Mapping[str, Any], part: Part) -> dict[str, Any]:
     labels = {GROUP_ID: part.group_id, PART: str(part.number)}
     template = job["template"]
     container = template["spec"]["containers"][0]
-    told = {"KINETIC_GROUP_ID": part.group_id, "KINETIC_INDEXES": part.indexes}
+    told = {
+        "KINETIC_GROUP_ID": part.group_id,
+        "KINETIC_INDEXES": part.indexes,
+        "KINETIC_AT_ONCE": str(job["parallelism"]),
+    }
     if "activeDeadlineSeconds" in job:
         told["KINETIC_TIMEOUT"] = str(job.pop("activeDeadlineSeconds"))  # of each input, not of all together
     if part.fail_fast:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,25 @@ def test_a_failed_write_neither_loses_nor_doubles_a_line(
     tee.close()
     folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
     assert b"".join(path.read_bytes() for path in sorted(folder.iterdir())) == b"".join(lines)
+
+
+@pytest.mark.parametrize(("at_once", "seconds"), [(1, 5.0), (200, 5.0), (1000, 25.0)])
+def test_a_line_is_stored_soon_and_later_where_hundreds_write(
+    job: Job, tmp_path: Path, at_once: int, seconds: float
+) -> None:
+    now = 0.0
+    (tmp_path / "store").mkdir()
+    reading, writing = os.pipe()
+    many = replace(job, at_once=at_once)
+    tee = LogTee(many, open_store((tmp_path / "store").as_uri()), reading, clock=lambda: now)
+    os.write(writing, b"a line\n")
+    tee.pump()
+    file = tmp_path / "store" / wire.log_object(job.job_id, 0, 0)
+    now = seconds - 0.1
+    tee.tick()
+    assert not file.exists()
+    now = seconds
+    tee.tick()
+    assert file.read_bytes() == b"a line\n"
+    os.close(writing)
+    tee.close()
