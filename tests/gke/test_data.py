@@ -9,7 +9,6 @@ import random
 import secrets
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +23,9 @@ from kinetic_core.errors import InvalidRequest, JobMisconfigured, JobOutOfDisk
 from kinetic_core.lifecycle.dry_run import dry_run
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call
-from kinetic_core.packaging.packs import PACK
-from kinetic_core.packaging.tree import store_data
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.hub import FakeHub
-from tests.conftest import wait_for
+from tests.gke.objects import stored
 
 pytestmark = pytest.mark.usefixtures("gke")
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -61,25 +58,25 @@ def bucket(location: str, emulator: str) -> Iterator[GcsObjectStore]:
         store.delete(info.name)
 
 
-def stored(location: str, prefix: str) -> list[str]:
-    return [info.name for info in GcsObjectStore.at(location).list(prefix)]
-
-
 def test_local_data_arrives_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "set/empty").mkdir(parents=True)
     (tmp_path / "set/run me.sh").write_text("#!/bin/sh")
     (tmp_path / "set/run me.sh").chmod(0o750)
     (tmp_path / "set/latest").symlink_to("run me.sh")
+    (tmp_path / "set/ü ☃.txt").write_text("a")
+    (tmp_path / "set/here").symlink_to("there")
+    (tmp_path / "set/there").symlink_to("here")
     (tmp_path / "one.bin").write_bytes(b"1")
     one = Data(str(tmp_path / "one.bin"))
     mounted = kinetic_core.run(accelerator="cpu", volumes={"/vol": Data(str(tmp_path / "set")), "/file": one})
-    whole = {"empty": {}, "latest": "-> run me.sh", "run me.sh": ("0o750", 9, b"#!/bin/sh")}
+    file = ("0o750", 9, b"#!/bin/sh")
+    whole = {"empty": {}, "latest": "-> run me.sh", "run me.sh": file, "ü ☃.txt": ("0o644", 1, b"a")}
     handle = mounted(look.__wrapped__).run_async(Data(str(tmp_path / "set")), one, "/vol", "/file")
-    folder, single, volume, file = handle.result(stream_logs=False)
+    folder, single, volume, mounted_file = handle.result(stream_logs=False)
     assert folder[1] == whole
     assert single == ("one.bin", ("0o644", 1, b"1"))
     assert volume[1].keys() == whole.keys()
-    assert file == ("file", {"one.bin": ("0o644", 1, b"1")})
+    assert mounted_file == ("file", {"one.bin": ("0o644", 1, b"1")})
 
 
 def test_a_directory_and_an_object_of_a_bucket(bucket: GcsObjectStore) -> None:
@@ -166,30 +163,6 @@ def test_what_a_lifecycle_rule_removed_is_named_and_then_stored_again(tmp_path: 
         handle.result(stream_logs=False)
     ((_, found),) = look(data)
     assert list(found) == ["unique.txt"]
-
-
-def test_an_upload_that_is_killed_is_gone_on_with(tmp_path: Path, location: str) -> None:
-    with (tmp_path / "large").open("wb") as stream:
-        for _ in range(5):
-            stream.write(secrets.token_bytes(PACK))
-    program = (
-        "import sys; from pathlib import Path; from kinetic_core.packaging.tree import store_data; "
-        "from kinetic_core.storage.gcs import GcsObjectStore; "
-        "store_data(Path(sys.argv[1]), GcsObjectStore.at(sys.argv[2]), cache=Path(sys.argv[3]))"
-    )
-    own = f"{location}/killed"
-    arguments = [str(tmp_path / "large"), own, str(tmp_path / "cache")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment) as uploading:
-        wait_for(lambda: stored(own, "packs/"), 60)
-        uploading.kill()
-    store = GcsObjectStore.at(own)
-    made = {info.name: info.created for info in store.list("packs/")}
-    assert stored(own, "trees/") == []
-    store_data(tmp_path / "large", store, cache=tmp_path / "cache")
-    now = {info.name: info.created for info in store.list("packs/")}
-    assert 0 < len(made) < len(now)
-    assert now == {**now, **made}
 
 
 def kubectl(*arguments: str, given: Any = None) -> Any:
@@ -296,19 +269,3 @@ def test_mounts_are_what_the_api_server_accepts(
     prefix = bucket.uri.removeprefix("gs://test-bucket/")
     assert folders[:2] == [f"{prefix}/set", prefix]
     assert folders[2].startswith(f"{location.partition('/')[2]}/data/")
-
-
-def test_local_data_to_be_mounted_is_stored_file_by_file(tmp_path: Path, location: str) -> None:
-    from kinetic_core.packaging.plain import store_plain
-
-    (tmp_path / "set/sub").mkdir(parents=True)
-    (tmp_path / "set/sub/a.txt").write_text("a")
-    (tmp_path / "set/link").symlink_to("sub/a.txt")
-    store = GcsObjectStore.at(location)
-    tree = store_plain(tmp_path / "set", store, cache=tmp_path / "cache")
-    names = [f"data/{tree.sha256}/link", f"data/{tree.sha256}/sub/a.txt"]
-    assert stored(location, f"data/{tree.sha256}/") == names
-    store.delete(names[1])
-    assert store_plain(tmp_path / "set", store, cache=tmp_path / "cache").stored == 1
-    assert store_plain(tmp_path / "set", store, cache=tmp_path / "cache").stored == 0
-    assert stored(location, f"data/{tree.sha256}/") == names
