@@ -1,0 +1,105 @@
+"""What is in images that are built, and what is said of builds that fail, in a repository of their own."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import secrets
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.errors import ImageError
+from kinetic_core.image.bundled import Workshop, bundled_image
+from kinetic_core.image.recipe import Recipe
+from kinetic_core.image.requirements_file import parse_requirements
+from kinetic_core.image.runtimes import choose
+from kinetic_core.storage.gcs import GcsObjectStore
+from tests.gke.images import GOOGLE, ZONE, Images, own_images
+
+pytestmark = pytest.mark.alone
+REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
+"""Every registry of the test cluster, as its README says."""
+COUNT = 50
+
+
+@pytest.fixture
+def images(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Images]:
+    """A repository in which nothing is, not even a base."""
+    if "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD" not in GOOGLE:
+        pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
+    monkeypatch.delenv("KINETIC_CONTAINER_IMAGE")
+    with own_images() as fresh:
+        for name, value in fresh.settings.items():
+            monkeypatch.setenv(name, value)
+        yield fresh
+
+
+def build(images: Images, requirement: str) -> str:
+    recipe = Recipe("cpu", choose(parse_requirements([requirement], "requirements", Path()), "cpu"))
+    workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
+    return bundled_image(recipe, workshop, lambda _: None)
+
+
+def test_of_several_steps_the_one_that_failed_is_shown(images: Images) -> None:
+    """The base is built first, then its dependencies: the lines of the latter are told."""
+    with pytest.raises(ImageError, match="in step 'dependencies'") as caught:
+        build(images, "no-such-package-anywhere==2")
+    text = str(caught.value)
+    assert "no-such-package-anywhere was not found" in text
+    assert "Step #2" in text
+    assert "Step #0" not in text
+
+
+def test_no_secret_is_in_an_image(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The submitter has them in its environment meanwhile. The registry is down for a moment, too."""
+    values = [f"canary-{secrets.token_hex(12)}" for _ in range(COUNT)]
+    for number, value in enumerate(values):
+        monkeypatch.setenv(f"CANARY_{number}", value)
+
+    @kinetic_core.run(accelerator="cpu", requirements=["six==1.16.0"])
+    def version() -> str:
+        import six
+
+        return str(six.__version__)
+
+    with images.fault(match=f"GET .*/kn-{images.cluster}/packages", status=503, times=2):
+        handle = version.run_async()
+    assert set(images.builds.values()) == {1}
+    assert handle.result(stream_logs=False) == "1.16.0"
+    seen = [*contents(handle.image_uri), *builds(images)]
+    assert any(b"six.py" in content for content in seen), "it was looked where the requirement is"
+    for value in values:
+        forms = (value.encode(), base64.b64encode(value.encode()))
+        assert not any(form in content for form in forms for content in seen)
+
+
+def contents(image_uri: str) -> list[bytes]:
+    """Manifest, configuration and layers of an image, unpacked."""
+    name, _, digest = image_uri.partition("/")[2].partition("@")
+
+    def get(kind: str, digest: str) -> bytes:
+        kinds = (
+            "application/vnd.oci.image.manifest.v1+json,application/vnd.docker.distribution.manifest.v2+json"
+        )
+        request = urllib.request.Request(f"{REGISTRY}/v2/{name}/{kind}/{digest}", headers={"Accept": kinds})
+        with urllib.request.urlopen(request) as answer:
+            body: bytes = answer.read()
+            return body
+
+    manifest = get("manifests", digest)
+    described = json.loads(manifest)
+    parts = [get("blobs", each["digest"]) for each in (described["config"], *described["layers"])]
+    return [manifest, *(gzip.decompress(part) if part[:2] == b"\x1f\x8b" else part for part in parts)]
+
+
+def builds(images: Images) -> list[bytes]:
+    """What the builds left in their bucket."""
+    store = GcsObjectStore.at(f"test-project-kn-{images.cluster}-builds")
+    found = [store.read(info.name) for info in store.list("")]
+    return [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for body in found]
