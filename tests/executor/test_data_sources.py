@@ -30,6 +30,8 @@ def test_a_dataset_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         seen = read(Data("hf://acme/set"), {"deep": [Data("hf://acme/set?split=test")]}["deep"][0])
         assert seen == [{"train.csv": "a", "test.csv": "b"}, {"test.csv": "b"}]
+        trusted = Data("hf://acme/set", hf_trust_remote_code=True)
+        assert read(trusted) == [{"train.csv": "a", "test.csv": "b", "load.py": "c"}]
         with pytest.raises(JobMisconfigured, match="no split 'dev'"):
             read(Data("hf://acme/set?split=dev"))
 

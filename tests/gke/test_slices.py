@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import kinetic_core
-from kinetic_core import JobStatus
+from kinetic_core import Data, JobStatus
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import HOST_INDEX
+from kinetic_core.storage.gcs import GcsObjectStore
 from tests.conftest import wait_for
 from tests.gke.jobs import pods
 
@@ -61,6 +64,30 @@ def test_two_hosts_find_each_other_and_both_are_logged(
     assert (handle.logs() or "").splitlines() == ["[host 0] worker 0", "[host 1] worker 1"]
     assert handle.logs(host=1) == "worker 1\n"
     assert handle.tail(1) == "[host 1] worker 1"
+
+
+@on_slice
+def share(*folders: str) -> None:
+    for folder in folders:
+        print("share", *sorted(each.name for each in Path(folder).iterdir()), flush=True)
+
+
+def test_each_host_gets_its_share_of_the_data(tmp_path: Path, location: str) -> None:
+    names = [f"{number}.bin" for number in range(4)]
+    store = GcsObjectStore.at(f"{location}/shards")
+    (tmp_path / "set").mkdir()
+    for name in names:
+        (tmp_path / "set" / name).write_bytes(b"x")
+        store.create(name, b"x")
+    handle = share.run_async(Data(str(tmp_path / "set"), shard=True), Data(f"{store.uri}/", shard=True))
+    handle.result(stream_logs=False, cleanup=False)
+    logs = [(handle.logs(host=host) or "").splitlines() for host in range(2)]
+    hosts = [[line.split()[1:] for line in lines if line.startswith("share")] for lines in logs]
+    assert len(hosts[0]) == 2
+    for first, second in zip(*hosts, strict=True):
+        assert len(first) == len(second) == 2
+        assert sorted([*first, *second]) == names
+    handle.cleanup()
 
 
 def test_one_hosts_failure_is_the_jobs_with_the_stacks_of_the_other() -> None:

@@ -130,6 +130,8 @@ def test_a_mount_that_shows_nothing_is_an_error_that_names_it(world):
         folder.find({**source, "path": str(world.home / "mount/sub")})
     with pytest.raises(MissingObject, match="gs://b/x/ is not there"):
         folder.find({**source, "file": "weights.h5"})
+    (world.home / "mount/weights.h5").touch()
+    assert folder.find({**source, "file": "weights.h5"}) == (str(world.home / "mount"), "weights.h5")
     with pytest.raises(MissingObject, match="is not mounted"):
         folder.find({**source, "path": str(world.home / "elsewhere")})
 
