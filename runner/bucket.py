@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from urllib.parse import quote
 
 from .downloads import Item, Sink, download
@@ -99,21 +100,23 @@ class GcsData:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._bucket, _, name = uri.removeprefix("gs://").partition("/")
-        bucket = Bucket(self._bucket)
         self.file = None if uri.endswith("/") else name.rpartition("/")[2]
-        self.items = bucket.items(name) if self.file is None else [bucket.item(name)]
+        with closing(Bucket(self._bucket)) as bucket:
+            self.items = bucket.items(name) if self.file is None else [bucket.item(name)]
         if not self.items:
             raise MissingObject(f"{uri} holds no object")
-        self._own = threading.local()
 
     def make(self, items: list[Item], target: str) -> None:
         """Download those of the items into a new directory."""
-        download(self._uri, items, target, self._fetch)
+        own = threading.local()
+        with ExitStack() as connections:
 
-    def _fetch(self, item: Item, offset: int, size: int, sink: Sink) -> None:
-        if not hasattr(self._own, "bucket"):
-            self._own.bucket = Bucket(self._bucket)  # a connection is one thread's
-        self._own.bucket.fetch_range(item, offset, size, sink)
+            def fetch(item: Item, offset: int, size: int, sink: Sink) -> None:
+                if not hasattr(own, "bucket"):  # a connection is one thread's
+                    own.bucket = connections.enter_context(closing(Bucket(self._bucket)))
+                own.bucket.fetch_range(item, offset, size, sink)
+
+            download(self._uri, items, target, fetch)
 
 
 def _item(entry: dict[str, str], prefix: str) -> Item:
