@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,14 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.connecting import Target
+from kinetic_core.cluster.manifest import job_manifest
 from kinetic_core.cluster.parts import variable
+from kinetic_core.configuration import read_settings
+from kinetic_core.gke.backend import GkeBackend
 from kinetic_core.model.accelerators import parse_accelerator
 from kinetic_core.model.job import BucketMount, Budget, Fallback, JobSpec, PodOptions
+from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.cluster.manifests import DELIVERY, container, manifest, reference
 
 
@@ -40,6 +46,44 @@ def test_limits_are_the_users() -> None:
     assert job["spec"]["activeDeadlineSeconds"] == 90
     assert job["spec"]["backoffLimitPerIndex"] == 3
     assert "activeDeadlineSeconds" not in manifest()["spec"]
+
+
+def test_what_is_asked_of_every_pod_and_job() -> None:
+    job = manifest(shipped=5, grace=30)
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
+    assert job["spec"]["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+    assert job["metadata"]["annotations"]["kinetic.dev/spec-digest"] == "d" * 64
+    pod = job["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 40
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    at = {each["mountPath"]: volumes[each["name"]] for each in container(job)["volumeMounts"]}
+    assert at["/dev/shm"]["emptyDir"] == {"medium": "Memory"}
+    assert at["/kinetic"]["emptyDir"] == {}
+    assert container(job)["resources"]["requests"]["ephemeral-storage"] == str((1 << 30) + 2 * 5)
+    assert "ephemeral-storage" not in container(job)["resources"]["limits"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "devices"),
+    [("tpu-v6e-8", {"google.com/tpu": "8"}), ("gpu-l4-2", {"nvidia.com/gpu": "2"}), ("cpu", {})],
+)
+def test_devices_are_requested_and_limited(accelerator: str, devices: dict[str, str]) -> None:
+    resources = container(manifest(accelerator))["resources"]
+    assert resources["limits"] == devices
+    assert devices.items() <= resources["requests"].items()
+
+
+def test_home_is_on_a_volume(tmp_path: Path) -> None:
+    with FakeCluster() as cluster:
+        backend = GkeBackend(
+            Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))), "bucket", read_settings()
+        )
+        around = backend.surroundings("default")
+    spec = JobSpec("f", parse_accelerator("cpu"), "gke")
+    job = job_manifest(spec, reference(), replace(DELIVERY, surroundings=around))
+    (work,) = (each["name"] for each in container(job)["volumeMounts"] if each["mountPath"] == "/kinetic")
+    assert variable(job, "HOME") == "/kinetic"
+    assert {"name": work, "emptyDir": {}} in job["spec"]["template"]["spec"]["volumes"]
 
 
 def test_whose_budget_an_exit_spends() -> None:

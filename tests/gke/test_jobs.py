@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import secrets
 import subprocess
 import sys
@@ -15,11 +16,14 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.errors import (
     JobCancelled,
     JobConflict,
+    UnverifiedResult,
 )
+from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
 from tests.conftest import wait_for
@@ -41,6 +45,71 @@ def test_what_it_raises_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError, match="on the cluster") as caught:
         fail()
     assert "in fail" in "".join(caught.value.__notes__)
+
+
+def test_success_removes_the_job_and_its_payload_only(api: ClusterApi) -> None:
+    handle = greet.run_async("nobody else")
+    store = backend_of(handle).store
+    assert store.find(wire.payload_object(handle.job_id)) is not None
+    assert handle.result(stream_logs=False) == "hello nobody else"
+    assert api.get("Job", handle.namespace, handle.k8s_name) is None
+    wait_for(lambda: pods(api, handle) == [])
+    assert store.find(wire.payload_object(handle.job_id)) is None
+    again = kinetic_core.attach(handle.job_id)
+    assert again.status() is JobStatus.SUCCEEDED
+    assert again.result(stream_logs=False) == "hello nobody else"
+    assert "greeting nobody else" in again.logs()
+
+
+def test_a_failure_removes_nothing(api: ClusterApi) -> None:
+    @on_cpu
+    def fail() -> None:
+        print("about to fail")
+        raise ZeroDivisionError("on the cluster")
+
+    handle = fail.run_async()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="on the cluster"):
+            handle.result(stream_logs=False)
+    assert api.get("Job", handle.namespace, handle.k8s_name) is not None
+    assert len(pods(api, handle)) == 1
+    store = backend_of(handle).store
+    assert store.find(wire.payload_object(handle.job_id)) is not None
+    assert store.find(wire.result_object(handle.job_id)) is not None
+    assert "about to fail" in kinetic_core.attach(handle.job_id).logs()
+    handle.cleanup()
+    assert api.get("Job", handle.namespace, handle.k8s_name) is None
+    assert list(store.list(f"jobs/{handle.job_id}/")) == []
+
+
+class _Burglar:
+    """Makes whoever unpickles it make a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._place),)
+
+
+def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
+    """Whoever may write to the bucket cannot make this process unpickle what it likes."""
+    inside = tmp_path / "inside"
+    handle = kinetic_core.run(accelerator="cpu", queue="nobody")(greet.__wrapped__).run_async("queue")
+    header = {
+        "protocol": wire.PROTOCOL,
+        "job_id": handle.job_id,
+        "attempt": 0,
+        "state": "succeeded",
+        "codec": "pickle",
+    }
+    forged = wire.encode_frame(header, {"body": pickle.dumps(_Burglar(inside))}, b"0" * 32)
+    backend_of(handle).store.create(wire.result_object(handle.job_id), forged)
+    handle.cancel()
+    with pytest.raises(UnverifiedResult, match=f"{handle.job_id} is not its own"):
+        handle.result(stream_logs=False)
+    assert not inside.exists()
+    handle.cleanup()
 
 
 def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> None:

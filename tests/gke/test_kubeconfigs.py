@@ -1,74 +1,86 @@
-"""Kubeconfigs as other tools write them: read, never written, and no program is run for them."""
+"""Which cluster a kubeconfig and its contexts lead to, of several."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 import kinetic_core
-from kinetic_core.cluster.connecting import connection
-from kinetic_core.errors import ConfigurationError
-from tests.gke.conftest import KUBECONFIG
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
+from kinetic_core.configuration import Settings, read_settings, using
+from kinetic_core.errors import ClusterUnreachable, ConfigurationError
+from kinetic_core.gke.backend import GkeBackend
+from kinetic_core.testing.fake_cluster import FakeCluster
+from tests.conftest import wait_for
+from tests.gke.jobs import greet
 
-pytestmark = [pytest.mark.usefixtures("google"), pytest.mark.alone]
+pytestmark = pytest.mark.usefixtures("gke")
 
-PROGRAM = """
-import sys
-started = []
-sys.addaudithook(lambda name, given: started.append(name) if name in {
-    "subprocess.Popen", "os.posix_spawn", "os.exec", "os.system", "os.fork", "os.forkpty"} else None)
-import kinetic_core
-print(kinetic_core.run(accelerator="cpu")(lambda: 7)(), started)
-"""
-
-
-def written(tmp_path: Path, user: dict[str, Any], current: str | None = None) -> Path:
-    """The cluster's kubeconfig with another user; the file."""
-    content = yaml.safe_load(Path(KUBECONFIG).read_text())
-    for each in content["users"]:
-        each["user"] = user
-    if current is not None:
-        content["current-context"] = current
-    file = tmp_path / "kubeconfig"
-    file.write_text(yaml.safe_dump(content))
-    return file
+AT_ONCE = 3
 
 
-def plugin(command: str) -> dict[str, Any]:
-    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": command}}
+@pytest.mark.parametrize(
+    ("current", "without"),
+    [("gone", ConfigurationError), ("dead", ClusterUnreachable)],
+    ids=lambda each: each,
+)
+def test_a_named_context_is_used_whatever_the_current_one_is(
+    current: str,
+    without: type[Exception],
+    gke: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the file stays as it is: what `kubectl` uses is not switched."""
+    content = yaml.safe_load(Path(gke["KINETIC_KUBECONFIG"]).read_text())
+    right = content["current-context"]
+    user = next(each["context"]["user"] for each in content["contexts"] if each["name"] == right)
+    content["clusters"].append({"name": "dead", "cluster": {"server": "http://127.0.0.1:9"}})
+    content["contexts"].append({"name": "dead", "context": {"cluster": "dead", "user": user}})
+    kubeconfig = tmp_path / "kubeconfig"
+    text = json.dumps({**content, "current-context": current})
+    kubeconfig.write_text(text)
+    with pytest.raises(without):
+        ClusterApi(Target(str(kubeconfig)), patience=0.0).list("Pod", gke["KINETIC_NAMESPACE"])
+    monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
+    monkeypatch.setenv("KINETIC_KUBE_CONTEXT", right)
+    assert greet.run_async(current).result(stream_logs=False, timeout=60) == f"hello {current}"
+    assert kubeconfig.read_text() == text
 
 
-def test_gclouds_is_enough_without_its_plugin(tmp_path: Path) -> None:
-    """`gcloud container clusters get-credentials` writes one with a program that few pods have."""
-    file = written(tmp_path, plugin("gke-gcloud-auth-plugin"))
-    before = (file.read_bytes(), file.stat().st_mtime_ns)
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "KINETIC_KUBECONFIG": str(file)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert ran.stdout.split("\n")[-2] == "7 []"
-    assert (file.read_bytes(), file.stat().st_mtime_ns) == before
+def test_jobs_of_two_clusters_at_once_do_not_meet(
+    gke: dict[str, str], api: ClusterApi, namespace: str, tmp_path: Path
+) -> None:
+    """From two threads, in namespaces of one name. The pods of the other cluster only pretend to run."""
+    both = threading.Barrier(2)
 
+    def run(settings: Settings) -> list[kinetic_core.JobHandle]:
+        with using(settings):
+            handles = []
+            for number in range(AT_ONCE):
+                both.wait(30)
+                handles.append(greet.run_async(str(number)))
+            for handle in handles:
+                wait_for(lambda asked=handle: asked.status() is JobStatus.SUCCEEDED, 60)
+        return handles
 
-def test_another_program_is_named_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = tmp_path / "it ran"
-    program = tmp_path / "give-me-a-token"
-    program.write_text(f"#!/bin/sh\ntouch '{trace}'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("KINETIC_KUBECONFIG", str(written(tmp_path, plugin(str(program)))))
-    connection.cache_clear()
-    with pytest.raises(
-        ConfigurationError, match=r"from the program '.*give-me-a-token', and Kinetic runs none"
-    ):
-        kinetic_core.run(accelerator="cpu")(lambda: 7)()
-    assert not trace.exists()
+    with FakeCluster(namespaces=("default", namespace)) as cluster:
+        elsewhere = str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))
+        other = ClusterApi(Target(elsewhere))
+        settings = read_settings()
+        settings_there = replace(settings, kubeconfig=elsewhere)
+        with ThreadPoolExecutor(2) as threads:
+            here, there = threads.map(run, (settings, settings_there))
+        for handles, of, not_of in ((here, api, other), (there, other, api)):
+            assert all(of.get("Job", namespace, handle.k8s_name) for handle in handles)
+            assert not any(not_of.get("Job", namespace, handle.k8s_name) for handle in handles)
+        GkeBackend(Target(elsewhere), settings.bucket, settings_there).close(namespace)
+    assert [handle.result(stream_logs=False) for handle in here] == ["hello 0", "hello 1", "hello 2"]

@@ -1,0 +1,146 @@
+"""The runner as process 1 of a real container: what user code can do to it, and what it does for orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core._runner import wire
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.errors import JobFailed, JobLost
+from tests.conftest import wait_for
+from tests.gke.jobs import on_cpu, pods, sleep
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+LONG = 600
+"""More seconds than any of these tests waits."""
+
+
+def test_without_infrastructure_retries_a_lost_pod_is_the_end(api: ClusterApi) -> None:
+    """Of the function: the pod that takes the place of the lost one only says so."""
+    once = kinetic_core.run(accelerator="cpu", retries=1, infrastructure_retries=0)
+    handle = once(sleep.__wrapped__).run_async(LONG)
+    wait_for(lambda: "sleeping" in (handle.logs() or ""), 60)
+    (pod,) = pods(api, handle)
+    api.delete("Pod", handle.namespace, pod["metadata"]["name"])
+    with pytest.raises(JobLost, match="interrupted 1 times") as caught:
+        handle.result(stream_logs=False, timeout=120)
+    assert caught.value.failure is not None
+    assert caught.value.failure.failure_class == wire.FailureClass.PREEMPTED
+    handle.cleanup()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_signal_that_user_code_sends_to_itself_is_its_own_fault(number: signal.Signals) -> None:
+    @on_cpu
+    def die() -> None:
+        print("about to die", flush=True)
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)  # the runner's makes an exit of it
+        os.kill(os.getpid(), number)
+        time.sleep(LONG)
+
+    with pytest.raises(JobFailed, match=number.name) as caught:
+        die.run_async().result(stream_logs=False, timeout=60)
+    failure = caught.value.failure
+    assert failure is not None
+    assert (failure.failure_class, failure.signal, failure.exit_code) == (
+        wire.FailureClass.USER_ERROR,
+        number,
+        None,
+    )
+    assert "about to die" in failure.last_lines
+
+
+def test_sigterm_without_a_handler_of_its_own_is_an_exit() -> None:
+    """Its `finally` blocks run, as they do when the pod is told to stop; but nobody told it."""
+
+    @on_cpu
+    def stop() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(LONG)
+        finally:
+            print("put away", flush=True)
+
+    handle = stop.run_async()
+    with pytest.raises(JobFailed) as caught:
+        handle.result(stream_logs=False, timeout=60)
+    assert caught.value.failure is not None
+    assert (caught.value.failure.failure_class, caught.value.failure.exit_code) == (
+        wire.FailureClass.USER_ERROR,
+        143,
+    )
+    assert "put away" in (handle.logs() or "")
+    handle.cleanup()
+
+
+def test_user_code_cannot_kill_the_runner() -> None:
+    @on_cpu
+    def attack() -> int:
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getppid(), signal.SIGSEGV)
+        return os.getppid()
+
+    assert attack.run_async().result(stream_logs=False, timeout=60) == 1
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_stop_signal_to_the_runner_is_an_interruption(spare: int) -> None:
+    """Whoever sends it: the same signal comes from a node that goes."""
+
+    @kinetic_core.run(accelerator="cpu", infrastructure_retries=spare)
+    def stop_the_runner() -> str:
+        if not int(os.environ["KINETIC_IGNORED_COUNT"] or 0):
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(LONG)
+        return "again"
+
+    handle = stop_the_runner.run_async()
+    if spare:
+        assert handle.result(stream_logs=False, timeout=90) == "again"
+        return
+    with pytest.raises(JobLost, match="interrupted 1 times"):
+        handle.result(stream_logs=False, timeout=90)
+
+
+def test_orphans_are_collected_when_they_end() -> None:
+    """Process 1 inherits what nobody waits for; else a long job would collect zombies."""
+
+    @on_cpu
+    def orphans() -> tuple[int, list[str]]:
+        def states() -> dict[str, str]:
+            stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat")]
+            return {stat.split()[0]: stat.rpartition(")")[2].split()[0] for stat in stats}
+
+        program = "import os; os.fork() or os.fork() or os._exit(0); print(os.getpid(), flush=True)"
+        made = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+        deadline = time.monotonic() + 20
+        while "Z" in states().values() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return len(made.stdout.split()), [pid for pid, state in states().items() if state == "Z"]
+
+    count, zombies = orphans.run_async().result(stream_logs=False, timeout=60)
+    assert count >= 2
+    assert zombies == []
+
+
+def test_an_orphan_that_goes_on_does_not_keep_the_job() -> None:
+    """Though it holds the log open."""
+
+    @on_cpu
+    def leave_one() -> int:
+        code = f"import time; print('left alone', flush=True); time.sleep({LONG})"
+        program = f"import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"
+        subprocess.run([sys.executable, "-c", program], start_new_session=True, check=True)
+        return os.getpid()
+
+    assert leave_one.run_async().result(stream_logs=False, timeout=60) > 1
