@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kinetic_core.cli.each import tell
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
+from kinetic_core.errors import KineticError
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.reaping import Orphan
 
 
 @verb(app, "reap", examples=["kinetic reap", "kinetic reap --older-than 24 --apply"])
@@ -20,7 +26,7 @@ def reap(
     keep_days: Annotated[
         float, typer.Option(min=0, help="days since it was submitted that a job which has ended is kept")
     ] = 30.0,
-) -> None:
+) -> int | None:
     """Find jobs that nobody can want any more, and with --apply end and remove them.
 
     Found are jobs that were stored but never created, that were cancelled and still live, whose stored
@@ -34,15 +40,29 @@ def reap(
     settings = read_settings()
     backend = known_backend(session.backend, settings)
     found = reaping.orphans(backend, settings.namespace, older_than * 3600, keep_days * 86400)
-    if apply:
-        for orphan in found:
+    problems: dict[str, KineticError] = {}
+    for orphan in found if apply else ():
+        try:
             reaping.reap(backend, orphan)
+        except KineticError as exc:
+            problems[orphan.job_id] = exc
+    _tell(session, found, apply, problems)
+    return tell(session, problems)
+
+
+def _tell(
+    session: Session, found: Sequence[Orphan], apply: bool, problems: Mapping[str, KineticError]
+) -> None:
     if session.output.as_json:
-        listed = [{"job_id": orphan.job_id, "why": orphan.why} for orphan in found]
+        listed = [
+            {"job_id": one.job_id, "why": one.why, "problem": str(problems.get(one.job_id, ""))}
+            for one in found
+        ]
         session.output.json("reap", {"orphans": listed, "removed": apply})
         return
     if not found:
         session.output.line("nothing to remove")
         return
-    session.output.table(("JOB", "WHY"), [(orphan.job_id, orphan.why) for orphan in found])
-    session.output.line("removed" if apply else "nothing has been done; --apply does it")
+    session.output.table(("JOB", "WHY"), [(one.job_id, one.why) for one in found])
+    done = f"removed {len(found) - len(problems)} of {len(found)}" if problems else "removed"
+    session.output.line(done if apply else "nothing has been done; --apply does it")

@@ -145,6 +145,11 @@ def fail(output: Output, error: BaseException, code: Exit) -> Exit:
         kind = type(error).__name__
         output.json("error", {"error": kind, "message": str(error), "notes": notes, "exit_code": int(code)})
         return code
-    said = f"error: {error}" if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-    sys.stderr.write(printable("\n".join([said, *notes])) + "\n")
+    complain(error)
     return code
+
+
+def complain(error: BaseException) -> None:
+    """An error for people, on stderr."""
+    said = f"error: {error}" if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+    sys.stderr.write(printable("\n".join([said, *getattr(error, "__notes__", ())])) + "\n")

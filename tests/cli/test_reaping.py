@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 import kinetic_core
 from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
@@ -54,3 +58,62 @@ def test_what_has_been_kept_long_enough(kinetic: Kinetic, own_jobs: None) -> Non
     assert not any(backend.store.list(f"jobs/{handle.job_id}/"))
     assert not alive.status().is_terminal
     alive.cancel()
+
+
+def break_handle(job_id: str, forget: bool) -> None:
+    """Nobody can read the job's handle any more; with `forget` its index entry says nothing either."""
+    store = read_settings().local_store / "store"
+    (store / "jobs" / job_id / "handle.json").write_text("{")
+    (described,) = (store / ".metadata" / "index").glob(f"*{job_id}*")
+    if forget:
+        described.unlink()
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_broken_handles_stop_nothing(forget: bool, kinetic: Kinetic, own_jobs: None) -> None:
+    fine, broken = sleep.run_async(0), sleep.run_async(0)
+    for handle in (fine, broken):
+        handle.result(cleanup=False)
+    break_handle(broken.job_id, forget)
+    assert kinetic("reap").out == "nothing to remove\n"
+    done = kinetic("reap", "--keep-days", "0", "--apply", "--json")
+    expected = {fine.job_id} if forget else {fine.job_id, broken.job_id}
+    assert {one["job_id"]: one["problem"] for one in done.json["orphans"]} == dict.fromkeys(expected, "")
+    left = {broken.job_id} if forget else set()  # how old it is nobody can say
+    assert (done.code, {job["job_id"] for job in kinetic("jobs", "list", "--json").json["jobs"]}) == (0, left)
+
+
+def test_what_cannot_be_removed_is_told_and_keeps_nothing_else(kinetic: Kinetic, own_jobs: None) -> None:
+    fine, newer = sleep.run_async(0), sleep.run_async(0)
+    for handle in (fine, newer):
+        handle.result(cleanup=False)
+    stored = read_settings().local_store / "store" / "jobs" / newer.job_id / "handle.json"
+    stored.write_text(json.dumps({**newer.to_dict(), "protocol": 99}))
+    done = kinetic("reap", "--keep-days", "0", "--apply")
+    assert (done.code, done.out.splitlines()[-1]) == (2, "removed 1 of 2")
+    assert "speaks wire protocol 99" in done.err
+    told = kinetic("reap", "--keep-days", "0", "--apply", "--json")
+    (left,) = told.json["orphans"]
+    assert (told.code, left["job_id"], "protocol 99" in left["problem"]) == (2, newer.job_id, True)
+
+
+def test_one_of_several_jobs_that_is_broken(kinetic: Kinetic, own_jobs: None) -> None:
+    broken, fine = sleep.run_async(0), sleep.run_async(0)
+    for handle in (broken, fine):
+        handle.result(cleanup=False)
+    break_handle(broken.job_id, forget=False)
+    both = (broken.job_id, fine.job_id)
+    costs = kinetic("cost", *both, "--json")
+    assert costs.code == 3
+    assert {job["job_id"]: bool(job["problem"]) for job in costs.json["jobs"]} == {
+        broken.job_id: True,
+        fine.job_id: False,
+    }
+    cancelled = kinetic("jobs", "cancel", *both)
+    assert (cancelled.code, cancelled.out) == (3, f"{fine.job_id} had ended\n")
+    assert f"the handle of {broken.job_id}" in cancelled.err
+    cleaned = kinetic("jobs", "cleanup", *both, "--json")
+    assert (cleaned.code, cleaned.json["job_ids"], cleaned.err) == (3, [fine.job_id], "")
+    assert "is unreadable" in cleaned.json["problems"][broken.job_id]
+    neither = kinetic("jobs", "cleanup", broken.job_id, "job-0000000000000000", "--json").json
+    assert (neither["schema"], len(neither["notes"])) == ("error/1", 1)
