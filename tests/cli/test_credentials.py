@@ -59,6 +59,15 @@ ASKING = (
     *(("batch", verb, BATCH) for verb in ("status", "results", "cancel")),
 )
 """A call of every verb that needs a cloud."""
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+"""
+"""Of a cluster of which nobody answers."""
 _OTHER_CLOUDS = ("KUBECONFIG", "STORAGE_EMULATOR_HOST")
 ALONE = {
     "accelerators",
@@ -160,3 +169,22 @@ def test_credentials_that_are_no_use_are_named(words: tuple[str, ...], tmp_path:
             assert "gcloud auth application-default login" in told.stderr
             assert "Traceback" not in told.stderr
         server.shutdown()
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("run", f"{SAMPLE}:scaled", "1")])
+def test_credentials_that_are_absent(words: tuple[str, ...], tmp_path: Path) -> None:
+    """With a cluster that needs none, so that the bucket alone asks for them."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    asked = {
+        **environment(tmp_path, 1),
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "absent.json"),
+        "KINETIC_KUBECONFIG": str(kubeconfig),
+        "KINETIC_CONTAINER_IMAGE": "python:3.12",
+    }
+    done = subprocess.run([KINETIC, *words], env=asked, capture_output=True, text=True, check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode == (5 if words == ("doctor",) else 2), told
+    assert "gcloud auth application-default login" in told
+    for unhelpful in ("the check itself failed", "report it", "Traceback"):
+        assert unhelpful not in told
