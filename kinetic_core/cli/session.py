@@ -126,7 +126,6 @@ def _perform(function: Verb, values: dict[str, Any]) -> int:
     except KineticError as exc:
         return fail(output, exc, exit_code(exc))
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more at exit; there is nobody to tell that it fails.

@@ -17,6 +17,20 @@ import pytest
 import kinetic_core
 from tests.conftest import wait_for
 
+INTERRUPTED_IMPORT = """\
+import os, signal, sys
+from kinetic_core.cli.main import main
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupts())
+main()
+"""
+"""The command, which gets SIGINT when it imports the module that is named first."""
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
 
 
@@ -73,6 +87,17 @@ def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) 
         _, told = process.communicate(timeout=20)
         assert (process.returncode, told) == (130, "interrupted\n")
     assert running.status() is kinetic_core.JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("module", ["typer", "kinetic_core.cli.root", "kinetic_core.cli.config"])
+def test_ctrl_c_while_it_starts(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, module, "config"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:
