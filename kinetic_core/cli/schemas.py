@@ -213,6 +213,6 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
     "reap": {
         "orphans": 'list of `job_id`, `why` and `problem`: why it could not be removed, "" otherwise',
-        "removed": "whether they were ended and removed; false is a dry run",
+        "removed": "whether they were ended and removed, with `--origin` cancelled; false is a dry run",
     },
 }

@@ -7,9 +7,14 @@ import json
 import pytest
 
 import kinetic_core
+from airflow_provider.adoption import start_or_adopt
+from airflow_provider.identity import TaskIdentity
+from airflow_provider.origin import Origin
 from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call
 from tests.conftest import Kinetic, wait_for
 
 
@@ -117,3 +122,42 @@ def test_one_of_several_jobs_that_is_broken(kinetic: Kinetic, own_jobs: None) ->
     assert "is unreadable" in cleaned.json["problems"][broken.job_id]
     neither = kinetic("jobs", "cleanup", broken.job_id, "job-0000000000000000", "--json").json
     assert (neither["schema"], len(neither["notes"])) == ("error/1", 1)
+
+
+def test_the_jobs_of_a_dead_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
+    def started(run_id: str, seconds: float) -> kinetic_core.JobHandle:
+        identity = TaskIdentity("train", run_id, "", "fit", -1, 0, 1)
+        origin = Origin.of(identity, "ours").to_text()
+        call, options = Call(sleep.__wrapped__, (seconds,), {}), RunOptions.checked(accelerator="cpu")
+        reference = start_or_adopt(call, options, identity, origin=origin).reference
+        return kinetic_core.attach(reference.job_id, backend="local")
+
+    over, other = started("over", 0), started("other", 60)
+    over.result(cleanup=False)
+    words = ("reap", "--origin", "dag_id=train", "--origin", "run_id=dead")
+    assert kinetic(*words, "--apply").out == "nothing to cancel\n"
+    dead = started("dead", 60)
+    assert f"{dead.job_id}  it is " in kinetic(*words).out
+    assert not dead.status().is_terminal  # a dry run
+    assert kinetic("reap").out == "nothing to remove\n"  # it merely runs on
+    told = kinetic(*words, "--apply", "--json")
+    assert (told.code, [one["job_id"] for one in told.json["orphans"]]) == (0, [dead.job_id])
+    assert dead.status() is kinetic_core.JobStatus.FAILED
+    assert not other.status().is_terminal
+    every = kinetic("reap", "--origin", "dag_id=train", "--apply").out
+    assert (other.job_id in every, over.job_id in every, every.endswith("\ncancelled\n")) == (
+        True,
+        False,
+        True,
+    )
+    assert kinetic("reap", "--origin", "train").code == 2
+
+
+def test_a_batch_of_a_dead_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
+    batch = sleep.run_async_map([60, 60])
+    store = read_settings().local_store / "store" / ".metadata" / "index"
+    for entry in store.iterdir():
+        entry.write_text(json.dumps({**json.loads(entry.read_text()), "origin": '{"dag_id": "train"}'}))
+    told = kinetic("reap", "--origin", "dag_id=train", "--apply")
+    assert (told.code, told.out.splitlines()[-1]) == (0, "cancelled")
+    assert all(state.is_terminal for _, state in batch.statuses())
