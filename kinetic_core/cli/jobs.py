@@ -97,10 +97,12 @@ def list_jobs(
     if not found:
         session.output.line("no jobs")
         return
+    from kinetic_core.model.states import JobStatus
+
     rows = [
         (
             job.job_id,
-            "?" if job.problem else job.status.value,
+            "?" if job.problem and job.status is JobStatus.NOT_FOUND else job.status.value,
             job.func_name,
             job.accelerator,
             job.backend,

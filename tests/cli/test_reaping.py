@@ -88,6 +88,19 @@ def test_broken_handles_stop_nothing(forget: bool, kinetic: Kinetic, own_jobs: N
     assert (done.code, {job["job_id"] for job in kinetic("jobs", "list", "--json").json["jobs"]}) == (0, left)
 
 
+def test_a_list_and_its_json_say_the_same_of_a_broken_job(kinetic: Kinetic, own_jobs: None) -> None:
+    ended, alive = sleep.run_async(0), sleep.run_async(60)
+    ended.result(cleanup=False)
+    for handle in (ended, alive):
+        break_handle(handle.job_id, forget=True)
+    listed = {job["job_id"]: job for job in kinetic("jobs", "list", "--json").json["jobs"]}
+    assert all("is unreadable" in job["problem"] for job in listed.values())
+    assert [listed[one.job_id]["status"] for one in (ended, alive)] == ["SUCCEEDED", "NOT_FOUND"]
+    rows = {line.split()[0]: line.split()[1] for line in kinetic("jobs", "list").out.splitlines()}
+    assert [rows[one.job_id] for one in (ended, alive)] == ["SUCCEEDED", "?"]
+    alive.cancel()
+
+
 def test_what_cannot_be_removed_is_told_and_keeps_nothing_else(kinetic: Kinetic, own_jobs: None) -> None:
     fine, newer = sleep.run_async(0), sleep.run_async(0)
     for handle in (fine, newer):
