@@ -32,6 +32,7 @@ class Exit(IntEnum):
     TIMEOUT = 4
     FINDINGS = 5
     INTERNAL = 70
+    FULL_OUTPUT = 74
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -49,6 +50,7 @@ _MEANINGS = {
     Exit.TIMEOUT: "`--timeout` passed; the job goes on",
     Exit.FINDINGS: "`doctor` found something that keeps jobs from running",
     Exit.INTERNAL: "a mistake of this program; the traceback is on stderr",
+    Exit.FULL_OUTPUT: "what was to be said could not be written, as on a full disk",
     Exit.INTERRUPTED: "Ctrl-C; what was submitted goes on, and how to stop it is said",
     Exit.CLOSED_PIPE: "whoever read the output went away, as `head` does",
 }

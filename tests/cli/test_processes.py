@@ -43,6 +43,15 @@ def waits(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@kinetic_core.run(accelerator="cpu")
+def counts() -> None:
+    import time
+
+    for number in range(1200):
+        print(f"line {number}", flush=True)
+        time.sleep(0.1)
+
+
 @pytest.fixture
 def running(local_jobs: Path) -> Iterator[kinetic_core.JobHandle]:
     handle = waits.run_async(120)
@@ -70,12 +79,44 @@ def start(*words: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_closed_pipe_ends_it_quietly() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["accelerators"],
+        ["accelerators", "--json"],
+        ["jobs", "list"],
+        ["jobs", "list", "--json"],
+        ["jobs", "status", "no id", "--json"],  # an error, which nobody reads either
+        ["jobs", "explain", "JOB"],
+        ["jobs", "logs", "JOB"],
+        ["jobs", "logs", "JOB", "-n", "20"],
+        ["jobs", "logs", "JOB", "-f"],
+        ["jobs", "watch", "JOB"],
+        ["cost", "JOB"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_a_closed_pipe_ends_it_quietly(words: list[str], running: kinetic_core.JobHandle) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([KINETIC, "accelerators"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    called = [KINETIC, *(word.replace("JOB", running.job_id) for word in words)]
+    done = subprocess.run(called, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
+    handle = counts.run_async()
+    following = start("jobs", "logs", handle.job_id, "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "line 0\n"
+    following.stdout.close()
+    assert following.stderr is not None
+    assert (following.wait(60), following.stderr.read()) == (141, "")
+    following.stderr.close()
+    assert handle.status() is kinetic_core.JobStatus.RUNNING
+    handle.cancel()
 
 
 def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) -> None:
@@ -87,6 +128,17 @@ def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) 
         _, told = process.communicate(timeout=20)
         assert (process.returncode, told) == (130, "interrupted\n")
     assert running.status() is kinetic_core.JobStatus.RUNNING
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize(
+    "words", [["accelerators"], ["accelerators", "--json"], ["jobs", "status", "no id", "--json"]]
+)
+def test_a_full_disk_is_told(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([KINETIC, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "error: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (74, told)
 
 
 @pytest.mark.parametrize("module", ["typer", "kinetic_core.cli.root", "kinetic_core.cli.config"])
