@@ -10,15 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-import typer
 
-from kinetic_core.cli.main import build
+from tests.cli.all_verbs import all_verbs
+from tests.cli.clusters import KUBECONFIG
 from tests.conftest import wait_for
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -59,15 +59,6 @@ ASKING = (
     *(("batch", verb, BATCH) for verb in ("status", "results", "cancel")),
 )
 """A call of every verb that needs a cloud."""
-KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
-users: [{name: u, user: {token: t}}]
-"""
-"""Of a cluster of which nobody answers."""
 _OTHER_CLOUDS = ("KUBECONFIG", "STORAGE_EMULATOR_HOST")
 ALONE = {
     "accelerators",
@@ -100,16 +91,9 @@ def environment(folder: Path, port: int) -> dict[str, str]:
     }
 
 
-def verbs() -> Iterator[str]:
-    """The names of all."""
-    command = typer.main.get_command(build())
-    for name, one in command.commands.items():  # type: ignore[attr-defined]
-        yield from (f"{name} {verb}" for verb in one.commands) if hasattr(one, "commands") else (name,)
-
-
 def test_every_verb_is_here() -> None:
-    named = {next(name for name in verbs() if " ".join(words).startswith(name)) for words in ASKING}
-    assert named | ALONE == set(verbs())
+    named = {next(name for name in all_verbs() if " ".join(words).startswith(name)) for words in ASKING}
+    assert named | ALONE == set(all_verbs())
 
 
 def interrupted(words: Sequence[str], folder: Path) -> tuple[int, str]:

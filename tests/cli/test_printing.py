@@ -12,6 +12,7 @@ import pytest
 import kinetic_core
 from kinetic_core.cli.output import Output, printable
 from kinetic_core.cli.schemas import JOB, SCHEMAS
+from tests.cli.all_verbs import all_verbs
 from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -69,12 +70,12 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
     assert kinetic("jobs", "list", "--limit", "1", "--json").json["jobs"][0].keys() == JOB.keys()
 
 
-def test_help_has_examples_for_every_verb(kinetic: Kinetic) -> None:
-    for name in ("run", "package", "accelerators", "config", "doctor", "reap", "jobs watch", "profile use"):
-        told = kinetic(*name.split(), "--help").out
-        assert "Examples:" in told
-        assert f"  kinetic {name}" in told
-        assert "--json" in told
+@pytest.mark.parametrize("name", all_verbs())
+def test_help_has_examples_for_every_verb(name: str, kinetic: Kinetic) -> None:
+    done = kinetic(*name.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"  kinetic {name}" in done.out.partition("Examples:")[2]
+    assert "--json" in done.out
 
 
 def test_text_of_users_is_neither_markup_nor_commands_to_the_terminal() -> None:
