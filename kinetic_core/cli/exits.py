@@ -47,7 +47,7 @@ _MEANINGS = {
     Exit.OK: "done",
     Exit.JOB_FAILED: "a job, or one of a batch, ended without a value",
     Exit.USER_ERROR: "the command, a setting, a file or an id is wrong; nothing was created",
-    Exit.CLOUD_ERROR: "object store, cluster or Google Cloud refused or did not answer, or no image was built",
+    Exit.CLOUD_ERROR: "store, cluster or Google Cloud refused or did not answer, or no image was built",
     Exit.TIMEOUT: "`--timeout` passed; the job goes on",
     Exit.FINDINGS: "`doctor` found something that keeps jobs from running",
     Exit.INTERNAL: "a mistake of this program; the traceback is on stderr",

@@ -17,6 +17,7 @@ from tests.cli.all_errors import every_error
 from tests.cli.clusters import KUBECONFIG, NOBODY
 from tests.conftest import Kinetic
 
+NO_JOB, NO_BATCH = "job-0000000000000000", "grp-0000000000000000"
 CLOUD = (
     errors.StoreError,
     errors.ClusterError,
@@ -94,3 +95,35 @@ def test_a_cluster_that_is_not_there_is_code_3(cloud: str, kinetic: Kinetic, tmp
     told = kinetic("jobs", "list", "--json").json
     assert (told["schema"], told["error"], told["exit_code"]) == ("error/1", "ClusterUnreachable", 3)
     assert NOBODY in told["message"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ("jobs", verb, NO_JOB)
+            for verb in (
+                "status",
+                "logs",
+                "result",
+                "explain",
+                "debug",
+                "cancel",
+                "cleanup",
+                "outputs",
+                "watch",
+            )
+        ),
+        ("cost", NO_JOB),
+        *(("batch", verb, NO_BATCH) for verb in ("status", "results", "cancel")),
+        ("cost", "--batch", NO_BATCH),
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_there_is_code_2(words: tuple[str, ...], kinetic: Kinetic, local_jobs: Path) -> None:
+    done = kinetic(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: no {'batch' if NO_BATCH in words else 'job'} {words[-1]} in ")
+    told = kinetic(*words, "--json")
+    assert (told.code, told.json["exit_code"], told.err) == (2, 2, "")
+    assert told.json["error"] == ("BatchNotFound" if NO_BATCH in words else "JobNotFound")
