@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -178,3 +180,35 @@ def test_a_stored_handle_cannot_choose_the_cluster() -> None:
     found = find(by_kubeconfig, "x")
     assert found is not None
     assert found.cluster is None
+
+
+HALF_WRITTEN = """\
+import resource, sys
+from pathlib import Path
+from kinetic_core.errors import ConfigurationError
+from kinetic_core.profiles import Profiles, editing
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))  # no file gets longer
+try:
+    with editing(Path(sys.argv[1])) as box:
+        box[0] = Profiles(box[0].file, None, {f"p{n}": {"backend": "local"} for n in range(20)})
+except ConfigurationError as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a process has no limits")
+def test_a_write_that_fails_midway_leaves_what_was_there(file: Path) -> None:
+    store(file, team=TEAM)
+    before = file.read_text()
+    assert len(before) > 64
+    done = subprocess.run(
+        [sys.executable, "-c", HALF_WRITTEN, str(file)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"the profiles file {file} cannot be written: File too large\n"
+    assert file.read_text() == before
+    assert {each.name for each in file.parent.iterdir() if "profiles" in each.name} == {
+        file.name,
+        f".{file.name}.lock",
+    }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kinetic_core.cli.remedies import remedy
 from kinetic_core.errors import KineticError
 
 Outcome = Literal["ok", "warn", "fail", "skip"]
@@ -27,7 +28,7 @@ class Finding:
 class Check:
     """One thing to look at. `needs` names a check without whose success this one means nothing.
 
-    An error of ours that `look` raises is a failure whose message says what to do.
+    An error of ours that `look` raises is a failure.
     """
 
     name: str
@@ -45,7 +46,10 @@ class Report:
 
 
 def perform(checks: Sequence[Check], limit: float = LIMIT_SECONDS) -> list[Report]:
-    """The reports, in the order of the checks. One that has not ended after `limit` seconds has failed."""
+    """The reports, in the order of the checks.
+
+    One that has not ended after `limit` seconds has failed, or is skipped where it waits for what it needs.
+    """
     started = time.monotonic()
     running = {check.name: _Running() for check in checks}
     for check in checks:
@@ -55,9 +59,7 @@ def perform(checks: Sequence[Check], limit: float = LIMIT_SECONDS) -> list[Repor
     for check in checks:
         one = running[check.name]
         one.ended.wait(max(0.0, started + limit - time.monotonic()))
-        finding = one.finding or Finding(
-            "fail", f"no answer within {limit:g} s", "see whether it is reachable"
-        )
+        finding = one.finding or _unfinished(check, running, limit)
         reports.append(Report(check.name, finding, (one.at or time.monotonic()) - started))
     return reports
 
@@ -68,6 +70,11 @@ class _Running:
         self.finding: Finding | None = None
         self.at: float | None = None
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it has ended, so that what needs it means something."""
+        return self.finding is not None and self.finding.outcome in ("ok", "warn")
+
 
 def _perform(check: Check, running: dict[str, _Running]) -> None:
     one = running[check.name]
@@ -76,14 +83,25 @@ def _perform(check: Check, running: dict[str, _Running]) -> None:
     one.ended.set()
 
 
+def _unfinished(check: Check, running: dict[str, _Running], limit: float) -> Finding:
+    if (needed := running.get(check.needs)) and not needed.is_well:
+        return _skipped(check)
+    fix = "see whether this machine gets to it (network, VPN, proxy), and whether it is up"
+    return Finding("fail", f"no answer within {limit:g} s", fix)
+
+
+def _skipped(check: Check) -> Finding:
+    return Finding("skip", f"needs: {check.needs}")
+
+
 def _finding(check: Check, running: dict[str, _Running]) -> Finding:
     if needed := running.get(check.needs):
         needed.ended.wait()
-        if needed.finding is None or needed.finding.outcome in ("fail", "skip"):
-            return Finding("skip", f"needs: {check.needs}")
+        if not needed.is_well:
+            return _skipped(check)
     try:
         return check.look()
     except KineticError as exc:
-        return Finding("fail", str(exc), "as the message says")
+        return Finding("fail", str(exc), remedy(exc))
     except Exception as exc:  # noqa: BLE001  a check that breaks is a finding, not the end of all others
         return Finding("fail", f"the check itself failed: {exc!r}", "report it")

@@ -12,7 +12,7 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.credentials import ask_google, message_of
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import ClusterError, ConfigurationError
+from kinetic_core.errors import ClusterError
 from kinetic_core.lifecycle.backends import Backend, cluster_target
 from kinetic_core.model.accelerators import Accelerator
 
@@ -56,7 +56,12 @@ def _google_apis(settings: Settings) -> Finding:
     url = f"{base}/v1/projects/{settings.project}/services?filter=state:ENABLED&pageSize=200"
     status, answer = ask_google("GET", url, account=settings.google_account)
     if status != 200:
-        raise ConfigurationError(f"{url}: {message_of(answer)}")
+        return Finding(
+            "fail",
+            f"{url}: {message_of(answer)}",
+            f"let this account list them (roles/serviceusage.serviceUsageViewer) in {settings.project}, or "
+            "correct KINETIC_PROJECT",
+        )
     enabled = {service["name"].rpartition("/")[2] for service in answer.get("services", ())}
     if missing := [name for name in _APIS if name not in enabled]:
         return Finding(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.each import raise_if_all
+from kinetic_core.cli.exits import exit_code
 from kinetic_core.cli.jobs import Origins, attached, of_origin, summaries_of
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
@@ -51,7 +53,7 @@ def cost(
     prices: Annotated[
         Path | None, typer.Option(help="your price table, a TOML file; else that of $KINETIC_PRICES")
     ] = None,
-) -> None:
+) -> int | None:
     """Say what jobs have used of their hardware by now, and on what; with a price table, what it costs.
 
     WAITING holds no hardware. From PULLING on it does.
@@ -60,27 +62,37 @@ def cost(
     from kinetic_core.lifecycle.costing import known_prices, read_prices
 
     table = read_prices(prices) if prices is not None else known_prices(read_settings())
-    handles = _handles(session, job_ids or [], batch, origin or [])
+    handles, unknown = _handles(session, job_ids or [], batch, origin or [])
+    raise_if_all(unknown, len(unknown) + len(handles))
     entries = side_by_side(lambda handle: _look(handle, table), handles, _AT_ONCE)
+    entries += [_Entry(job_id, "", problem=str(error)) for job_id, error in unknown.items()]
     total = _total(entries, table)
     if session.output.as_json:
         session.output.json("cost", {"jobs": [_fields(entry) for entry in entries], **total})
-        return
-    _show(session, entries, total)
+    else:
+        _show(session, entries, total)
+    return next((exit_code(error) for error in unknown.values()), None)
 
 
 def _handles(
     session: Session, job_ids: Sequence[str], batch: str | None, origins: Sequence[str]
-) -> list[JobHandle]:
+) -> tuple[list[JobHandle], dict[str, KineticError]]:
+    """The jobs that were asked for; of those that cannot be found or read, why."""
     from kinetic_core.batch.fan_out import attach_batch
 
     if not job_ids and batch is None and not origins:
         raise InvalidRequest("name jobs, a batch with --batch, or a DAG run with --origin")
     asked = [job.job_id for job in of_origin(summaries_of(session), origins)] if origins else []
-    found = [attached(session, job_id) for job_id in dict.fromkeys([*job_ids, *asked])]
+    found: list[JobHandle] = []
+    unknown: dict[str, KineticError] = {}
+    for job_id in dict.fromkeys([*job_ids, *asked]):
+        try:
+            found.append(attached(session, job_id))
+        except KineticError as exc:
+            unknown[job_id] = exc
     if batch is not None:
         found += [job for job in attach_batch(batch, backend=session.backend).jobs if job]
-    return found
+    return found, unknown
 
 
 def _look(handle: JobHandle, prices: Prices | None) -> _Entry:

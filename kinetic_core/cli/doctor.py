@@ -12,6 +12,7 @@ import typer
 
 from kinetic_core.cli.checks import Check, Finding, Report, perform
 from kinetic_core.cli.exits import Exit
+from kinetic_core.cli.remedies import remedy
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.errors import KineticError
@@ -84,7 +85,7 @@ def _job(session: Session, accelerator: str, before: list[Report]) -> Report:
     try:
         value = _run_probe(session.backend, accelerator)
     except KineticError as exc:
-        return Report("job", Finding("fail", str(exc), "as the message says"), time.monotonic() - started)
+        return Report("job", Finding("fail", str(exc), remedy(exc)), time.monotonic() - started)
     seconds = time.monotonic() - started
     return Report(
         "job", Finding("ok", f"{accelerator}: {value}, {seconds:.1f} s from here and back"), seconds

@@ -9,6 +9,7 @@ from kinetic_core.errors import (
     CloudError,
     ClusterError,
     ConfigurationError,
+    ImageError,
     InvalidRequest,
     JobConflict,
     JobError,
@@ -32,6 +33,7 @@ class Exit(IntEnum):
     TIMEOUT = 4
     FINDINGS = 5
     INTERNAL = 70
+    FULL_OUTPUT = 74
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -45,10 +47,11 @@ _MEANINGS = {
     Exit.OK: "done",
     Exit.JOB_FAILED: "a job, or one of a batch, ended without a value",
     Exit.USER_ERROR: "the command, a setting, a file or an id is wrong; nothing was created",
-    Exit.CLOUD_ERROR: "the object store, the cluster or Google Cloud refused or did not answer",
+    Exit.CLOUD_ERROR: "store, cluster or Google Cloud refused or did not answer, or no image was built",
     Exit.TIMEOUT: "`--timeout` passed; the job goes on",
     Exit.FINDINGS: "`doctor` found something that keeps jobs from running",
     Exit.INTERNAL: "a mistake of this program; the traceback is on stderr",
+    Exit.FULL_OUTPUT: "what was to be said could not be written, as on a full disk",
     Exit.INTERRUPTED: "Ctrl-C; what was submitted goes on, and how to stop it is said",
     Exit.CLOSED_PIPE: "whoever read the output went away, as `head` does",
 }
@@ -60,6 +63,7 @@ _ORDER: tuple[tuple[type[KineticError], Exit], ...] = (
     (ClusterError, Exit.CLOUD_ERROR),
     (CloudError, Exit.CLOUD_ERROR),
     (ProvisioningError, Exit.CLOUD_ERROR),
+    (ImageError, Exit.CLOUD_ERROR),
     (InvalidRequest, Exit.USER_ERROR),
     (BackendUnavailable, Exit.USER_ERROR),
     (ConfigurationError, Exit.USER_ERROR),

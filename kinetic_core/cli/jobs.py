@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.each import do_each
 from kinetic_core.cli.root import jobs_app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.cli.values import collected, show_value, value_fields
@@ -96,10 +97,12 @@ def list_jobs(
     if not found:
         session.output.line("no jobs")
         return
+    from kinetic_core.model.states import JobStatus
+
     rows = [
         (
             job.job_id,
-            "?" if job.problem else job.status.value,
+            "?" if job.problem and job.status is JobStatus.NOT_FOUND else job.status.value,
             job.func_name,
             job.accelerator,
             job.backend,
@@ -203,16 +206,17 @@ def debug(
 
 
 @verb(jobs_app, "cancel", examples=[f"kinetic jobs cancel {_ID}"])
-def cancel(session: Session, job_ids: JobIds) -> None:
+def cancel(session: Session, job_ids: JobIds) -> int | None:
     """Stop jobs; what they stored is kept. Returns when nothing of them runs."""
-    handles = [attached(session, job_id) for job_id in job_ids]
-    for handle in handles:
-        ended = handle.status().is_terminal
-        if not ended:
-            handle.cancel()
-        session.output.line(f"{handle.job_id} had ended" if ended else f"cancelled {handle.job_id}")
-    if session.output.as_json:
-        session.output.json("jobs.cancel", {"job_ids": job_ids})
+
+    def stop(job_id: str) -> str:
+        handle = attached(session, job_id)
+        if handle.status().is_terminal:
+            return f"{job_id} had ended"
+        handle.cancel()
+        return f"cancelled {job_id}"
+
+    return do_each(session, "jobs.cancel", job_ids, stop)
 
 
 @verb(jobs_app, "cleanup", examples=[f"kinetic jobs cleanup {_ID}", f"kinetic jobs cleanup {_ID} --no-gcs"])
@@ -221,11 +225,11 @@ def cleanup(
     job_ids: JobIds,
     k8s: Annotated[bool, typer.Option(help="the Kubernetes objects")] = True,
     gcs: Annotated[bool, typer.Option(help="the stored objects: handle, outcome, logs")] = True,
-) -> None:
+) -> int | None:
     """Remove what is left of jobs that have ended. Outputs stay."""
-    handles = [attached(session, job_id) for job_id in job_ids]
-    for handle in handles:
-        handle.cleanup(k8s=k8s, gcs=gcs)
-        session.output.line(f"cleaned up {handle.job_id}")
-    if session.output.as_json:
-        session.output.json("jobs.cleanup", {"job_ids": job_ids})
+
+    def remove(job_id: str) -> str:
+        attached(session, job_id).cleanup(k8s=k8s, gcs=gcs)
+        return f"cleaned up {job_id}"
+
+    return do_each(session, "jobs.cleanup", job_ids, remove)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import typer
@@ -33,8 +33,27 @@ _MODULES = {
 """Where the verbs of each first word are."""
 
 
+_INTERRUPTED = 130
+"""`Exit.INTERRUPTED`, also while that is being imported."""
+
+
 def main() -> None:
-    """Entry point of `kinetic`. Ends the process with one of `kinetic_core.cli.exits.Exit`."""
+    """Entry point of `kinetic`. Ends the process with one of `kinetic_core.cli.exits.Exit`.
+
+    Ctrl-C is told here alone, whoever noticed it: an import, typer, or a verb.
+    """
+    try:
+        _call()
+    except KeyboardInterrupt:
+        pass
+    except SystemExit as ended:
+        if ended.code != _INTERRUPTED:
+            raise
+    sys.stderr.write("interrupted\n")
+    sys.exit(_INTERRUPTED)
+
+
+def _call() -> NoReturn:
     try:
         import_module("typer")
     except ModuleNotFoundError:
@@ -42,10 +61,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without the letters of a log
-    try:
-        build(sys.argv[1:])(prog_name="kinetic")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    build(sys.argv[1:])(prog_name="kinetic")
+    sys.exit()
 
 
 def build(words: Sequence[str] = ()) -> typer.Typer:

@@ -52,7 +52,7 @@ def _commands_page() -> str:
         "| code | meaning |\n|---|---|",
         *(f"| {code.value} | {code.meaning} |" for code in Exit),
         "\n## Environment\n",
-        "Everything that [settings](../guides/clusters.md) are read from; `NO_COLOR` turns colours off.\n",
+        "Everything that [settings](configuration.md) are read from; `NO_COLOR` turns colours off.\n",
     ]
     for name, text in _helps():
         parts.append(f"## `{name}`\n\n```text\n{text}\n```\n")

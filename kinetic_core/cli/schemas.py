@@ -13,7 +13,7 @@ JOB = {
     "namespace": "namespace it runs in",
     "created_at": "submission, ISO 8601 in UTC",
     "group_id": 'batch it belongs to, "" for none',
-    "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED` or `NOT_FOUND`",
+    "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED` or `NOT_FOUND`, with `problem`: unknown",
     "reason": 'one word on why it waits, "" if it does not',
     "problem": 'why little is known of it, "" normally',
     "origin": "object: who asked for it; `dag_id`, `run_id`, `task_id`, `map_index`, `deployment` for a task",
@@ -34,6 +34,7 @@ STATUS = {
     "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
     "moves_on_at": "null, or Unix seconds: it goes to its next accelerator, or is given up in its queue",
 }
+_PROBLEMS = "object: id of a job with which that was not possible to why; all of them: an `error/1` instead"
 _PROFILE = {
     "name": "name of the profile",
     "current": "whether it is the one kept as current",
@@ -129,8 +130,11 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "job_id": "id of the job",
         "ended": "why no debugger can attach any more, as a sentence",
     },
-    "jobs.cancel": {"job_ids": "list of ids of jobs of which nothing runs any more"},
-    "jobs.cleanup": {"job_ids": "list of ids of jobs that were removed"},
+    "jobs.cancel": {
+        "job_ids": "list of ids of jobs of which nothing runs any more",
+        "problems": _PROBLEMS,
+    },
+    "jobs.cleanup": {"job_ids": "list of ids of jobs that were removed", "problems": _PROBLEMS},
     "jobs.outputs": {
         "job_id": "id of the job",
         "location": "the directory: a path, or `gs://bucket/prefix`",
@@ -208,7 +212,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "without_price": "list of ids of jobs whose amount is not known; empty without a price table",
     },
     "reap": {
-        "orphans": "list of `job_id`, `why`",
-        "removed": "whether they were ended and removed; false is a dry run",
+        "orphans": 'list of `job_id`, `why` and `problem`: why it could not be removed, "" otherwise',
+        "removed": "whether they were ended and removed, with `--origin` cancelled; false is a dry run",
     },
 }

@@ -9,6 +9,7 @@ None for success, and may raise any error of ours.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
 import os
@@ -52,6 +53,8 @@ _FLAGS = {
 FLAG_OF = {name: flag for name, (flag, _, _) in _FLAGS.items()}
 """The flag that replaces a setting."""
 _CLUSTER_FLAGS = ("project", "zone", "cluster")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to a file that is stdout fails with; such an error names no file."""
 _KUBECONFIG = ("KINETIC_KUBECONFIG", "KINETIC_KUBE_CONTEXT")
 
 
@@ -121,21 +124,33 @@ def _perform(function: Verb, values: dict[str, Any]) -> int:
     set_flags(flags)
     try:
         _set_up_logging()
-        code = function(Session(output, flags), **values)
+        code = _answer(function, Session(output, flags), values)
         output.flush()
-    except KineticError as exc:
-        return fail(output, exc, exit_code(exc))
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; there is nobody to tell that it fails.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return Exit.CLOSED_PIPE
-    except Exception:  # noqa: BLE001  the program's own mistake: shown whole, with a code of its own
+    except Exception as exc:  # noqa: BLE001  the program's own mistake: shown whole, with a code of its own
+        if isinstance(exc, OSError) and exc.errno in _NO_ROOM and exc.filename is None:
+            _drop_output()
+            sys.stderr.write(f"error: the output cannot be written: {exc.strerror}\n")
+            return Exit.FULL_OUTPUT
         sys.stderr.write(traceback.format_exc())
         return Exit.INTERNAL
     return Exit.OK if code is None else code
+
+
+def _answer(function: Verb, session: Session, values: dict[str, Any]) -> int | None:
+    try:
+        return function(session, **values)
+    except KineticError as exc:
+        return fail(session.output, exc, exit_code(exc))
+
+
+def _drop_output() -> None:
+    """Python flushes stdout once more at exit; there is nobody to tell that it fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(output: Output, error: BaseException, code: Exit) -> Exit:
@@ -145,6 +160,11 @@ def fail(output: Output, error: BaseException, code: Exit) -> Exit:
         kind = type(error).__name__
         output.json("error", {"error": kind, "message": str(error), "notes": notes, "exit_code": int(code)})
         return code
-    said = f"error: {error}" if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-    sys.stderr.write(printable("\n".join([said, *notes])) + "\n")
+    complain(error)
     return code
+
+
+def complain(error: BaseException) -> None:
+    """An error for people, on stderr."""
+    said = f"error: {error}" if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+    sys.stderr.write(printable("\n".join([said, *getattr(error, "__notes__", ())])) + "\n")

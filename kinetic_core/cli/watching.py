@@ -44,6 +44,7 @@ def watch(
     from kinetic_core.cli.watched import Watched
 
     handles = _handles(session, asked or [])
+    origins = {job.job_id: job.origin for job in summaries_of(session)} if session.output.as_json else {}
     if not handles:
         session.output.line("no job is waiting or running")
     with Watched(handles) as watched:
@@ -54,7 +55,11 @@ def watch(
         else:
             _follow(session, watched)
     if session.output.as_json:
-        session.output.json("jobs.watch", {"jobs": [_fields(*one) for one in watched.states()]})
+        jobs = [
+            {**_fields(handle, seen), "origin": dict(origins.get(handle.job_id, {}))}
+            for handle, seen in watched.states()
+        ]
+        session.output.json("jobs.watch", {"jobs": jobs})
     return Exit.JOB_FAILED if watched.has_failures() else None
 
 

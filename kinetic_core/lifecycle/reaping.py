@@ -16,6 +16,7 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core.cluster.pod_sets import runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
+from kinetic_core.errors import StoreError
 from kinetic_core.lifecycle import ending, observing
 from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.settling import look
@@ -76,7 +77,13 @@ def reap(backend: Backend, orphan: Orphan) -> None:
         backend.delete(orphan.namespace, orphan.job_id)
         backend.remove(orphan.namespace, orphan.job_id)
         return
-    reference = observing.find(backend, orphan.job_id)
+    try:
+        reference = observing.find(backend, orphan.job_id)
+    except StoreError:
+        if not orphan.kept:
+            raise
+        _remove_unreadable(backend, orphan)
+        return
     if reference is None:
         return
     if orphan.kept or look(backend, reference).status is JobStatus.NOT_FOUND:
@@ -84,6 +91,14 @@ def reap(backend: Backend, orphan: Orphan) -> None:
     else:
         backend.delete(reference.namespace, reference.job_id)
         look(backend, reference)
+
+
+def _remove_unreadable(backend: Backend, orphan: Orphan) -> None:
+    """One that has ended, whose handle nobody can read: where its objects are its id says."""
+    backend.remove(orphan.namespace, orphan.job_id)
+    backend.store.delete_all(f"jobs/{orphan.job_id}/")
+    for entry in list(backend.store.list("index/", f"index/*-{orphan.job_id}")):
+        backend.store.delete(entry.name)
 
 
 def _never_created(known: list[JobSummary], before: float) -> Iterator[Orphan]:
@@ -101,7 +116,8 @@ def _still_alive(known: list[JobSummary], cancelled: set[str]) -> Iterator[Orpha
 
 def _long_over(known: list[JobSummary], before: float) -> Iterator[Orphan]:
     for job in known:
-        if job.status in (JobStatus.SUCCEEDED, JobStatus.FAILED) and _created(job) < before:
+        has_ended = job.status in (JobStatus.SUCCEEDED, JobStatus.FAILED)
+        if has_ended and not job.problem and _created(job) < before:
             why = f"it has ended, and was submitted on {job.created_at[:10]}"
             yield Orphan(job.job_id, job.namespace, why, kept=True, is_batch=job.inputs > 0)
 

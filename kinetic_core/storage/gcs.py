@@ -94,10 +94,10 @@ class GcsObjectStore:
         return f"gs://{self._bucket_name}/{self._prefix}".rstrip("/")
 
     def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
-        blob = self._blob(name)
         mark = secrets.token_hex(8)
-        blob.metadata = {**(metadata or {}), WRITE_MARK: mark}
         with self._told(f"store {name}"):
+            blob = self._blob(name)
+            blob.metadata = {**(metadata or {}), WRITE_MARK: mark}
             for _ in range(_ROUNDS):
                 holder = self._store_or_find(name, blob, content)
                 if holder == mark:
@@ -152,10 +152,9 @@ class GcsObjectStore:
                 yield self._info(blob)
 
     def delete(self, name: str) -> bool:
-        blob = self._blob(name)
         with self._told(f"delete {name}"):
             try:
-                blob.delete(**self._again)
+                self._blob(name).delete(**self._again)
             except self._errors().NotFound as exc:
                 if _NO_BUCKET in str(exc):
                     raise
@@ -170,7 +169,8 @@ class GcsObjectStore:
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):
             raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
-        self._blob(prefix + "any")
+        with self._told(f"delete {prefix}"):
+            self._blob(prefix + "any")
         deleted: set[str] = set()
         for _ in range(_ROUNDS):
             names = [info.name for info in self.list(prefix)]
@@ -206,9 +206,9 @@ class GcsObjectStore:
             blob.upload_from_filename(str(content), content_type="application/octet-stream", **options)
 
     def _existing(self, name: str) -> Blob | None:
-        blob = self._blob(name)
         with self._told(f"look at {name}"):
             try:
+                blob = self._blob(name)
                 blob.reload(**self._again)
             except self._errors().NotFound as exc:
                 if _NO_BUCKET in str(exc):

@@ -10,15 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-import typer
 
-from kinetic_core.cli.main import build
+from tests.cli.all_verbs import all_verbs
+from tests.cli.clusters import KUBECONFIG
 from tests.conftest import wait_for
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -91,16 +91,9 @@ def environment(folder: Path, port: int) -> dict[str, str]:
     }
 
 
-def verbs() -> Iterator[str]:
-    """The names of all."""
-    command = typer.main.get_command(build())
-    for name, one in command.commands.items():  # type: ignore[attr-defined]
-        yield from (f"{name} {verb}" for verb in one.commands) if hasattr(one, "commands") else (name,)
-
-
 def test_every_verb_is_here() -> None:
-    named = {next(name for name in verbs() if " ".join(words).startswith(name)) for words in ASKING}
-    assert named | ALONE == set(verbs())
+    named = {next(name for name in all_verbs() if " ".join(words).startswith(name)) for words in ASKING}
+    assert named | ALONE == set(all_verbs())
 
 
 def interrupted(words: Sequence[str], folder: Path) -> tuple[int, str]:
@@ -160,3 +153,22 @@ def test_credentials_that_are_no_use_are_named(words: tuple[str, ...], tmp_path:
             assert "gcloud auth application-default login" in told.stderr
             assert "Traceback" not in told.stderr
         server.shutdown()
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("run", f"{SAMPLE}:scaled", "1")])
+def test_credentials_that_are_absent(words: tuple[str, ...], tmp_path: Path) -> None:
+    """With a cluster that needs none, so that the bucket alone asks for them."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    asked = {
+        **environment(tmp_path, 1),
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "absent.json"),
+        "KINETIC_KUBECONFIG": str(kubeconfig),
+        "KINETIC_CONTAINER_IMAGE": "python:3.12",
+    }
+    done = subprocess.run([KINETIC, *words], env=asked, capture_output=True, text=True, check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode == (5 if words == ("doctor",) else 2), told
+    assert "gcloud auth application-default login" in told
+    for unhelpful in ("the check itself failed", "report it", "Traceback"):
+        assert unhelpful not in told

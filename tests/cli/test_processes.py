@@ -17,6 +17,20 @@ import pytest
 import kinetic_core
 from tests.conftest import wait_for
 
+INTERRUPTED_IMPORT = """\
+import os, signal, sys
+from kinetic_core.cli.main import main
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupts())
+main()
+"""
+"""The command, which gets SIGINT when it imports the module that is named first."""
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
 
 
@@ -27,6 +41,15 @@ def waits(seconds: float) -> None:
     for number in range(50):
         print(f"line {number} [bold]x[/bold] \x1b[2J ü", flush=True)
     time.sleep(seconds)
+
+
+@kinetic_core.run(accelerator="cpu")
+def counts() -> None:
+    import time
+
+    for number in range(1200):
+        print(f"line {number}", flush=True)
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -56,12 +79,44 @@ def start(*words: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_closed_pipe_ends_it_quietly() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["accelerators"],
+        ["accelerators", "--json"],
+        ["jobs", "list"],
+        ["jobs", "list", "--json"],
+        ["jobs", "status", "no id", "--json"],  # an error, which nobody reads either
+        ["jobs", "explain", "JOB"],
+        ["jobs", "logs", "JOB"],
+        ["jobs", "logs", "JOB", "-n", "20"],
+        ["jobs", "logs", "JOB", "-f"],
+        ["jobs", "watch", "JOB"],
+        ["cost", "JOB"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_a_closed_pipe_ends_it_quietly(words: list[str], running: kinetic_core.JobHandle) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([KINETIC, "accelerators"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    called = [KINETIC, *(word.replace("JOB", running.job_id) for word in words)]
+    done = subprocess.run(called, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
+    handle = counts.run_async()
+    following = start("jobs", "logs", handle.job_id, "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "line 0\n"
+    following.stdout.close()
+    assert following.stderr is not None
+    assert (following.wait(60), following.stderr.read()) == (141, "")
+    following.stderr.close()
+    assert handle.status() is kinetic_core.JobStatus.RUNNING
+    handle.cancel()
 
 
 def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) -> None:
@@ -73,6 +128,28 @@ def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) 
         _, told = process.communicate(timeout=20)
         assert (process.returncode, told) == (130, "interrupted\n")
     assert running.status() is kinetic_core.JobStatus.RUNNING
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize(
+    "words", [["accelerators"], ["accelerators", "--json"], ["jobs", "status", "no id", "--json"]]
+)
+def test_a_full_disk_is_told(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([KINETIC, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "error: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (74, told)
+
+
+@pytest.mark.parametrize("module", ["typer", "kinetic_core.cli.root", "kinetic_core.cli.config"])
+def test_ctrl_c_while_it_starts(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, module, "config"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from kinetic_core.cli.plans import answer
+from kinetic_core.cli.schemas import SCHEMAS, SHAPES
 from kinetic_core.provision.applying import apply
 from kinetic_core.provision.prepare import prepare_up
+from kinetic_core.provision.state import State, pool_of
 from tests.provision.worlds import WANTED, Killed, World
 
 
@@ -20,6 +23,15 @@ def test_up_makes_each_resource_with_one_request_and_the_second_does_nothing(wor
     again = world.up().steps
     assert {step.action for step in again} == {"keep"}
     assert world.mutations() == before
+
+
+def test_steps_and_pools_are_what_is_said_of_their_json(world: World) -> None:
+    made = answer(world.up(), done=True)
+    assert made.keys() == SCHEMAS["pool.add"].keys()
+    assert {frozenset(step) for step in made["steps"]} == {frozenset(SHAPES["step"])}
+    pools = State("path", pools=(pool_of({"name": "one"}),)).fields()["pools"]
+    assert [pool.keys() for pool in pools] == [SHAPES["pool"].keys()]
+    assert State("path").fields().keys() == SCHEMAS["status"].keys()
 
 
 def test_down_leaves_nothing_but_the_apis(world: World) -> None:

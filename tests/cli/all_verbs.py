@@ -1,0 +1,15 @@
+"""The verbs that the command has."""
+
+from __future__ import annotations
+
+import typer
+
+from kinetic_core.cli.main import build
+
+
+def all_verbs() -> list[str]:
+    """Their names, `jobs list` among them."""
+    found: list[str] = []
+    for name, one in typer.main.get_command(build()).commands.items():  # type: ignore[attr-defined]
+        found += [f"{name} {verb}" for verb in one.commands] if hasattr(one, "commands") else [name]
+    return found

@@ -1,0 +1,106 @@
+"""How doctor's checks are carried out: side by side, none for longer than the limit, each with a fix."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kinetic_core.cli.checks import Check, Finding, perform
+from kinetic_core.cli.remedies import remedy
+from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError, StoreError
+from tests.cli.all_errors import every_error
+
+WELL = Finding("ok", "well")
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[[], Finding]]:
+    """What gets no answer, until the test has ended."""
+    over = threading.Event()
+
+    def look() -> Finding:
+        over.wait(60)
+        return WELL
+
+    yield look
+    over.set()
+
+
+def raising(error: Exception) -> Callable[[], Finding]:
+    def look() -> Finding:
+        raise error
+
+    return look
+
+
+def outcomes(*checks: Check, limit: float = 10.0) -> dict[str, tuple[str, str]]:
+    return {each.name: (each.finding.outcome, each.finding.found) for each in perform(checks, limit)}
+
+
+def test_they_run_side_by_side_and_are_told_in_their_order() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def meets() -> Finding:
+        both.wait()
+        return WELL
+
+    assert list(outcomes(Check("b", meets), Check("a", meets)).items()) == [
+        ("b", ("ok", "well")),
+        ("a", ("ok", "well")),
+    ]
+
+
+def test_what_gets_no_answer_has_failed_and_what_needs_it_is_skipped(silent: Callable[[], Finding]) -> None:
+    found = outcomes(
+        Check("server", silent),
+        Check("namespace", lambda: WELL, needs="server"),
+        Check("quota", lambda: WELL, needs="namespace"),
+        Check("bucket", lambda: WELL),
+        limit=0.2,
+    )
+    assert found == {
+        "server": ("fail", "no answer within 0.2 s"),
+        "namespace": ("skip", "needs: server"),
+        "quota": ("skip", "needs: namespace"),
+        "bucket": ("ok", "well"),
+    }
+
+
+def test_one_that_is_silent_itself_has_failed_though_what_it_needs_is_well(
+    silent: Callable[[], Finding],
+) -> None:
+    found = outcomes(Check("server", lambda: WELL), Check("quota", silent, needs="server"), limit=0.2)
+    assert found == {"server": ("ok", "well"), "quota": ("fail", "no answer within 0.2 s")}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "then"), [("ok", "ok"), ("warn", "ok"), ("fail", "skip"), ("skip", "skip")]
+)
+def test_what_is_needed_decides(outcome: str, then: str) -> None:
+    needed = Check("needed", lambda: Finding(outcome, "found", "fix"))  # type: ignore[arg-type]
+    assert outcomes(needed, Check("one", lambda: WELL, needs="needed"))["one"][0] == then
+    # A need that is no check of this run is none.
+    assert outcomes(Check("one", lambda: WELL, needs="absent"))["one"][0] == "ok"
+
+
+def test_every_failure_says_what_to_do(silent: Callable[[], Finding]) -> None:
+    checks = [
+        Check("setting", raising(ConfigurationError("no bucket"))),
+        Check("server", raising(ClusterUnreachable("no answer"))),
+        Check("store", raising(StoreError("not permitted"))),
+        Check("mistake", raising(ZeroDivisionError("of ours"))),
+        Check("silent", silent),
+    ]
+    reports = perform(checks, 0.2)
+    assert {each.finding.outcome for each in reports} == {"fail"}
+    assert all(each.finding.fix for each in reports)
+    assert len({each.finding.fix for each in reports}) == len(checks)
+    assert "ZeroDivisionError('of ours')" in reports[3].finding.found
+
+
+def test_there_is_advice_for_every_error() -> None:
+    assert all(remedy(error) for error in every_error())
+    busy, refused = ClusterError("why", 503), ClusterError("why", 403)
+    assert len({remedy(error) for error in (busy, refused, ClusterUnreachable("why"))}) == 3
