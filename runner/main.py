@@ -144,7 +144,8 @@ def _claim(job: Job, store: Store) -> int | None:
 
 def _worn_out(job: Job) -> Outcome:
     """The Job controller counts what the infrastructure did, but has no limit for it."""
-    text = f"pods of this job were interrupted {job.ignored_count} times, through no fault of its own"
+    times = "once" if job.ignored_count == 1 else f"{job.ignored_count} times"
+    text = f"pods of this job were interrupted {times}, through no fault of its own"
     failure = wire.Failure(wire.FailureClass.PREEMPTED, text, "start")
     return Outcome("failed", "none", {}, failure, retry=False)
 

@@ -91,19 +91,6 @@ def test_an_evicted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
     handle.cleanup()
 
 
-def test_a_killed_user_process_is_a_fact() -> None:
-    @on_cpu
-    def kill_myself() -> None:
-        import signal
-
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(kinetic_core.errors.JobError) as caught:
-        kill_myself.run_async().result(stream_logs=False)
-    assert caught.value.failure is not None
-    assert caught.value.failure.signal == 9
-
-
 def test_every_way_to_end_is_told(api: ClusterApi) -> None:
     @on_cpu
     def leave(code: int) -> None:
