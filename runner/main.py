@@ -211,7 +211,7 @@ def _run(
     os.close(writing)
     if (task_log := _task_log(job)) is not None:
         logs.append(task_log)
-    tee = LogTee(job, store, reading, *logs)
+    tee = LogTee(job, store, reading, task_log)
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
     gauge = MemoryGauge(alarm=None if job.is_gang else partial(remember, job), near=NEAR)
