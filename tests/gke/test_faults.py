@@ -171,6 +171,7 @@ WATCH_FAULTS: dict[str, Callable[[Faults, str], None]] = {
     "410": lambda faults, match: faults.answer(match, 410, body=b'{"message": "too old"}', times=3),
     "410 in it": _watch_says_gone,
     "503": lambda faults, match: faults.answer(match, 503, times=3),
+    "429": lambda faults, match: faults.answer(match, 429, headers={"Retry-After": "1"}, times=3),
     "dropped": lambda faults, match: faults.drop(match, times=3),
     "ends at once": lambda faults, match: faults.answer(match, 200, times=3),
     "cut": lambda faults, match: faults.cut_reply(match, 500, times=3),
