@@ -97,6 +97,6 @@ def _default() -> Any:
 
 
 @functools.cache
-def credentials(account: Account | None = None) -> Credentials:
+def credentials(account: Account | None) -> Credentials:
     """An account's, or this process's."""
     return Credentials(account)

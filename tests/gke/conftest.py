@@ -101,8 +101,11 @@ def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
         urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
 
     credentials.cache_clear()
+    good = credentials(None).token()
+    credentials.cache_clear()
     connection.cache_clear()
     yield control
+    control("token", access_token=good, expires_in=3599)
     credentials.cache_clear()
     connection.cache_clear()
 

@@ -38,10 +38,13 @@ def test_the_deadline_ends_the_job() -> None:
     @kinetic_core.run(accelerator="cpu", timeout=8)
     def too_long() -> None:
 
+        print("begun", flush=True)
         time.sleep(600)
 
-    with pytest.raises(JobDeadlineExceeded):
+    with pytest.raises(JobDeadlineExceeded) as caught:
         too_long.run_async().result(stream_logs=False)
+    assert caught.value.failure is not None
+    assert (caught.value.failure.failure_class, caught.value.failure.last_lines) == ("deadline", ("begun",))
 
 
 def test_the_budget_ends_the_job_over_all_its_attempts(
@@ -63,11 +66,14 @@ def test_the_budget_ends_the_job_over_all_its_attempts(
 def test_out_of_memory_is_told() -> None:
     @kinetic_core.run(accelerator="cpu", memory="128Mi")
     def greedy() -> int:
+        print("greedy", flush=True)
         return len(b"x" * (1 << 30))
 
     with pytest.raises(JobOutOfMemory) as caught:
         greedy.run_async().result(stream_logs=False)
-    assert caught.value.failure is not None
+    failure = caught.value.failure
+    assert failure is not None
+    assert (failure.failure_class, failure.last_lines) == ("out of memory", ("greedy",))
 
 
 def test_a_deleted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
@@ -95,6 +101,8 @@ def test_every_way_to_end_is_told(api: ClusterApi) -> None:
     @on_cpu
     def leave(code: int) -> None:
 
+        for word in ("packing", f"leaving with {code}"):
+            print(word, flush=True)
         os._exit(code)
 
     codes = (0, 1, 65, 137, 143)
@@ -102,21 +110,25 @@ def test_every_way_to_end_is_told(api: ClusterApi) -> None:
     for code, job in zip(codes, jobs, strict=True):
         with pytest.raises(kinetic_core.errors.JobFailed, match=f"exited with code {code}") as caught:
             job.result(stream_logs=False)
-        assert caught.value.failure is not None
-        assert (caught.value.failure.exit_code, caught.value.failure.signal) == (code, None)
+        failure = caught.value.failure
+        assert failure is not None
+        assert (failure.failure_class, failure.exit_code, failure.signal) == ("user error", code, None)
+        assert failure.last_lines == ("packing", f"leaving with {code}")
 
 
 def test_a_secret_that_does_not_exist_ends_the_job() -> None:
     function = kinetic_core.run(accelerator="cpu", secrets={"WORD": "nowhere/word"})(greet.__wrapped__)
-    with pytest.raises(kinetic_core.errors.JobMisconfigured, match='secret "nowhere" not found'):
-        function.run_async("nobody").result(timeout=60, stream_logs=False)
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match='secret "nowhere" not found') as caught:
+        function.run_async("nobody").result(timeout=30, stream_logs=False)
+    assert caught.value.failure is not None
+    assert caught.value.failure.failure_class == "configuration"
 
 
 def test_an_image_that_does_not_exist_ends_the_job(api: ClusterApi) -> None:
     image = "10.88.0.1:5000/no/such/image:1"
     handle = kinetic_core.run(accelerator="cpu", container_image=image)(greet.__wrapped__).run_async("nobody")
     with pytest.raises(kinetic_core.errors.JobMisconfigured, match="image cannot be pulled") as caught:
-        handle.result(timeout=60, stream_logs=False)
+        handle.result(timeout=30, stream_logs=False)
     assert caught.value.failure is not None
     assert caught.value.failure.failure_class == "image"
     wait_for(lambda: not [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Pending"])

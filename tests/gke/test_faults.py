@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -171,6 +174,7 @@ WATCH_FAULTS: dict[str, Callable[[Faults, str], None]] = {
     "410": lambda faults, match: faults.answer(match, 410, body=b'{"message": "too old"}', times=3),
     "410 in it": _watch_says_gone,
     "503": lambda faults, match: faults.answer(match, 503, times=3),
+    "429": lambda faults, match: faults.answer(match, 429, headers={"Retry-After": "1"}, times=3),
     "dropped": lambda faults, match: faults.drop(match, times=3),
     "ends at once": lambda faults, match: faults.answer(match, 200, times=3),
     "cut": lambda faults, match: faults.cut_reply(match, 500, times=3),
@@ -191,21 +195,61 @@ def test_a_silent_watch_is_not_believed_for_ever(api: ClusterApi, api_proxy: Fau
     check(api, work.run_async(3.0))
 
 
+def leave(api_proxy: FaultProxy) -> None:
+    """No request of this process reaches the API server for 20 seconds."""
+    api_proxy.faults.drop(".", times=None)
+    api_proxy.disconnect()
+    threading.Timer(20, api_proxy.faults.clear).start()
+
+
 @pytest.mark.parametrize("step", ["before", "running", "ending"])
 def test_twenty_seconds_without_an_api_server(api: ClusterApi, api_proxy: FaultProxy, step: str) -> None:
-    def leave() -> None:
-        api_proxy.faults.drop(".", times=None)
-        api_proxy.disconnect()
-        threading.Timer(20, api_proxy.faults.clear).start()
-
     if step == "before":
-        leave()
+        leave(api_proxy)
     handle = work.run_async(4.0)
     if step != "before":
         wait_for(lambda: handle.status() is kinetic_core.JobStatus.RUNNING, 60)
         time.sleep(3.0 if step == "ending" else 0.0)
-        leave()
+        leave(api_proxy)
     check(api, handle)
+
+
+def looked_after(job_id: str) -> str:
+    """What a new process, which has not watched so far, says of a job and whether it finds it."""
+    ask = (
+        "import kinetic_core as k\n"
+        f"print(k.attach({job_id!r}).status().name, {job_id!r} in [each.job_id for each in k.list_jobs()])"
+    )
+    ran = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)
+    return ran.stdout.strip()
+
+
+def test_twenty_seconds_without_an_api_server_for_whoever_looks_after_jobs(
+    api: ClusterApi, api_proxy: FaultProxy
+) -> None:
+    """To attach, list, cancel and clean up, all at once: they wait for the server."""
+    ended, finished, lives = work.run_async(), work.run_async(), work.run_async(600.0)
+    for handle in (ended, finished):
+        wait_for(lambda handle=handle: handle.status() is kinetic_core.JobStatus.SUCCEEDED, 60)
+    wait_for(lambda: lives.status() is kinetic_core.JobStatus.RUNNING, 60)
+    leave(api_proxy)
+    begun = time.monotonic()
+    with ThreadPoolExecutor() as threads:
+        asked = [
+            threads.submit(looked_after, lives.job_id),
+            threads.submit(finished.cleanup),
+            threads.submit(lives.cancel),
+        ]
+        collected = threads.submit(ended.result, stream_logs=False, cleanup=False)
+        wait(asked, return_when=FIRST_COMPLETED)
+        assert time.monotonic() - begun > 15
+    assert asked[0].result() in ("RUNNING True", "FAILED True")
+    assert [each.exception() for each in asked] == [None] * 3
+    assert collected.result() == "done"
+    assert api.get("Job", finished.namespace, finished.k8s_name) is None
+    with pytest.raises(kinetic_core.errors.JobCancelled):
+        lives.result(stream_logs=False)
+    check(api, ended)
 
 
 def test_a_cancellation_whose_answers_are_lost(api: ClusterApi, api_proxy: FaultProxy) -> None:

@@ -195,8 +195,17 @@ def test_a_container_killed_as_a_whole_says_limit_and_peak(api: ClusterApi) -> N
     handle = nearly_full.run_async()
     wait_for(lambda: "full" in (handle.logs() or ""), 60)
     kill_everything_of(handle.job_id)
-    with pytest.raises(JobOutOfMemory, match=r"the container .*limit was 256 MiB, it had used 2[34]\d MiB"):
+    used = r"the container .*limit was 256 MiB, it had used 2[34]\d MiB"
+    with pytest.raises(JobOutOfMemory, match=used) as first:
         handle.result(timeout=60, stream_logs=False)
+    api.delete("Job", handle.namespace, handle.k8s_name)
+    wait_for(lambda: not pods(api, handle), 60)
+    with pytest.raises(JobOutOfMemory, match=used) as later:
+        kinetic_core.attach(handle.job_id).result(timeout=30, stream_logs=False)
+    for caught in (first, later):
+        failure = caught.value.failure
+        assert failure is not None
+        assert (failure.failure_class, failure.last_lines) == ("out of memory", ("full",))
 
 
 def kill_everything_of(job_id: str) -> None:
