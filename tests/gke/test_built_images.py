@@ -22,7 +22,7 @@ from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.gke.images import GOOGLE, ZONE, Images, own_images
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.xdist_group("images")  # the stand-in's faults are everybody's
 REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
 """Every registry of the test cluster, as its README says."""
 COUNT = 50
