@@ -33,6 +33,7 @@ STATUS = {
     "finished_at": "Unix seconds, null if not known",
     "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
     "moves_on_at": "null, or Unix seconds: it goes to its next accelerator, or is given up in its queue",
+    "overdue": "whether its timeout is over, while its node does not say whether it has ended",
 }
 _PROBLEMS = "object: id of a job with which that was not possible to why; all of them: an `error/1` instead"
 _PROFILE = {

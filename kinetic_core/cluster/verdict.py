@@ -88,7 +88,8 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         return replace(seen, reason=missing[0], message=missing[1], failure=missing[2])
     if running is not None:
         reason, message = _how_running(running)
-        return replace(seen, status=JobStatus.RUNNING, reason=reason, message=message)
+        overdue = reason == NODE_SILENT and _is_overdue(told)
+        return replace(seen, status=JobStatus.RUNNING, reason=reason, message=message, overdue=overdue)
     if (terminated(last) or {}).get("exitCode") == 0:
         message = "the function has returned; Kubernetes has still to say so of the job"
         return replace(seen, status=JobStatus.RUNNING, reason="Finishing", message=message)
@@ -96,7 +97,7 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         reason, message = _why_no_pod(job, told)
         return replace(seen, reason=reason, message=message)
     if is_unanswered(last):
-        return replace(seen, reason=NODE_SILENT, message=_silence_of(last))
+        return replace(seen, reason=NODE_SILENT, message=_silence_of(last), overdue=_is_overdue(told))
     reason, message = why_waiting(last)
     return replace(seen, reason=reason, message=message, failure=cannot_start(last))
 
@@ -124,6 +125,11 @@ def _how_running(pod: Object) -> tuple[str, str]:
     if not is_silent(pod):
         return "Running", "the runner has started"
     return NODE_SILENT, _silence_of(pod)
+
+
+def _is_overdue(told: Mapping[str, Object]) -> bool:
+    """Whether the Job was told to end for its deadline."""
+    return (told.get("FailureTarget") or {}).get("reason") == "DeadlineExceeded"
 
 
 def _silence_of(pod: Object) -> str:

@@ -39,7 +39,8 @@ def wait(
     """Block until the job has ended; its final observation.
 
     `on_change` is called in this thread, with every observation. Raises WaitTimeout after `timeout`
-    seconds; the job goes on.
+    seconds; the job goes on. Raises it, too, if the job's own timeout is over and nobody can know whether it
+    has ended.
     """
     deadline = None if timeout is None else clock() + timeout
     pending: list[JobObservation] = []
@@ -63,6 +64,11 @@ def wait(
                     on_change(observation)
                 if observation.is_terminal:
                     return observation
+                if observation.overdue:
+                    raise WaitTimeout(
+                        f"the timeout= of {reference.job_id} is over, but {observation.message}. Ask again "
+                        f"with kinetic_core.attach({reference.job_id!r}, backend={reference.backend!r})"
+                    )
             if deadline is not None and clock() >= deadline:
                 raise WaitTimeout(
                     f"{reference.job_id} has not ended after {timeout:g} s. It goes on; ask again with "

@@ -193,6 +193,7 @@ class JobObservation:
     `reason` is one CamelCase word a program can compare (as Kubernetes writes them: `Unschedulable`,
     `WaitingForSlot`, `DeadlineExceeded`); `message` is the sentence for people. `moves_on_at` is when a job
     that waits for capacity goes to its next accelerator, or one in a queue is given up for its timeout.
+    `overdue`: its timeout is over, and its node does not say whether it has ended.
     """
 
     status: JobStatus
@@ -204,6 +205,7 @@ class JobObservation:
     finished_at: float | None = None
     failure: Failure | None = None
     moves_on_at: float | None = None
+    overdue: bool = False
 
     @property
     def is_terminal(self) -> bool:

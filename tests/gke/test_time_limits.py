@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import kinetic_core
+from kinetic_core import JobStatus
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import QUEUED
-from kinetic_core.errors import JobDeadlineExceeded
+from kinetic_core.errors import JobDeadlineExceeded, WaitTimeout
 from tests.conftest import wait_for
-from tests.gke.jobs import greet, running, sleep
+from tests.gke.jobs import greet, pods, running, sleep
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -78,16 +79,42 @@ def test_while_others_have_what_it_needs() -> None:
         over(handle)
 
 
-@pytest.mark.alone
-def test_while_the_registry_does_not_answer() -> None:
+@contextmanager
+def stopped(part: str) -> Iterator[None]:
+    """A part of the test cluster is not there."""
     testcluster = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
     if not testcluster.exists():
-        pytest.skip(f"no {testcluster} to stop the registry with")
-    subprocess.run([testcluster, "stop", "docker-registry"], check=True, capture_output=True)
+        pytest.skip(f"no {testcluster} to stop {part} with")
+    subprocess.run([testcluster, "stop", part], check=True, capture_output=True)
     try:
+        yield
+    finally:
+        subprocess.run([testcluster, "start", part], check=True, capture_output=True)
+
+
+@pytest.mark.alone
+def test_while_the_registry_does_not_answer() -> None:
+    with stopped("docker-registry"):
         handle = limited(12, container_image=f"example.com/not-pulled-yet:{os.getpid()}")
         wait_for(lambda: handle.observe().reason in ("ErrImagePull", "ImagePullBackOff"), 12)
         assert "refused" in handle.observe().message
         over(handle)
-    finally:
-        subprocess.run([testcluster, "start", "docker-registry"], check=True, capture_output=True)
+
+
+@pytest.mark.alone
+def test_while_a_node_is_silent_the_wait_ends_and_not_the_doubt(api: ClusterApi) -> None:
+    """Nothing replaces what may go on there, and its outcome would count."""
+    tolerations = [{"operator": "Exists"}]
+    selector = {"kubernetes.io/hostname": "node-4"}
+    limited = kinetic_core.run(accelerator="cpu", node_selector=selector, tolerations=tolerations, timeout=25)
+    handle = limited(sleep.__wrapped__).run_async(600)
+    running(handle)
+    with stopped("node-4"):
+        with pytest.raises(WaitTimeout, match="node node-4 has stopped reporting"):
+            handle.result(timeout=150, stream_logs=False)
+        assert (handle.observe().overdue, handle.status()) == (True, JobStatus.RUNNING)
+        assert len(pods(api, handle)) == 1
+    wait_for(lambda: handle.status().is_terminal, 120)
+    with pytest.raises(JobDeadlineExceeded):
+        handle.result(stream_logs=False)
+    handle.cleanup()
