@@ -101,6 +101,10 @@ class ObjectExists(StoreError):
     """A create-only write found the name taken."""
 
 
+class StoreRefused(StoreError):
+    """This account may not do that in the store, until somebody lets it."""
+
+
 class StoreFull(StoreError):
     """No space left in the store. What was being written is not there; nothing else changed."""
 

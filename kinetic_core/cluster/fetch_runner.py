@@ -73,7 +73,7 @@ def fetched(store, sha256):
             break
         if tried == 9 or status in (400, 403, 404):
             print(f"kinetic: cannot fetch the runner from {store}: {why}", file=sys.stderr)
-            sys.exit(67)
+            sys.exit(65 if is_last_restart() else 67)
         time.sleep(min(2**tried / 4, 10) * (0.5 + os.urandom(1)[0] / 255))
     if hashlib.sha256(archive).hexdigest() != sha256:
         print("kinetic: the runner in the store is not the one this job was submitted with", file=sys.stderr)
@@ -84,6 +84,14 @@ def fetched(store, sha256):
     with open(path, "wb") as stream:
         stream.write(archive)
     return path
+
+
+def is_last_restart():
+    # as the runner judges; the Job controller has no limit of its own
+    spent, allowed = (
+        int(os.environ.get(name) or 0) for name in ("KINETIC_IGNORED_COUNT", "KINETIC_INFRASTRUCTURE_RETRIES")
+    )
+    return not os.environ.get("KINETIC_SET") and spent >= allowed
 
 
 def own_runner(path, protocol):

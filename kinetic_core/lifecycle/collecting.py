@@ -10,7 +10,7 @@ from kinetic_core.errors import JobNotFound, ObjectNotFound
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.outcome import Outcome, read_outcome
 from kinetic_core.lifecycle.references import ResultReference
-from kinetic_core.lifecycle.settling import outcome_key
+from kinetic_core.lifecycle.settling import look, outcome_key
 from kinetic_core.model.job import JobReference
 from kinetic_core.packaging.doubts import doubt
 
@@ -64,8 +64,13 @@ def result_reference(reference: JobReference, outcome: Outcome) -> ResultReferen
 
 
 def _frame(reference: JobReference) -> bytes:
+    backend, name = backend_of(reference), wire.result_object(reference.job_id)
     try:
-        return backend_of(reference).store.read(wire.result_object(reference.job_id))
+        return backend.store.read(name)
+    except ObjectNotFound:
+        look(backend, reference)  # settles what has ended, or raises what keeps it from being settled
+    try:
+        return backend.store.read(name)
     except ObjectNotFound as exc:
         raise JobNotFound(
             f"{reference.job_id} has no outcome in {reference.store_uri}: it has not ended, or its "

@@ -3,7 +3,7 @@
 A hub is a daemon thread that lives while somebody is subscribed. It asks the backend what changed,
 computes the verdict of those jobs and calls their subscribers. Events are hints: what is handed out is
 always a fresh observation. A look that fails is tried again after a while; it neither fails the job nor
-keeps the others waiting.
+keeps the others waiting. Only a store that goes on refusing ends the wait: nobody can tell how the job ended.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from kinetic_core._runner import wire
 from kinetic_core.cluster.names import NODE_SILENT
 from kinetic_core.cluster.parts import part_of
+from kinetic_core.errors import StoreRefused
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.leases import LeaseWatch
 from kinetic_core.lifecycle.settling import look
@@ -28,6 +30,8 @@ _UNSEEN_SECONDS = 5.0
 """How often the store is asked for the outcome of a job of which Kubernetes does not see the end."""
 _UNWATCHED_SECONDS = 10.0
 """How often is asked why a part of a batch has not started: its pods are not watched."""
+_REFUSED_SECONDS = 15.0
+"""For how long a store may refuse what it is asked before a job's observers are told."""
 _LOG = logging.getLogger(__name__)
 
 Callback = Callable[[JobObservation], None]
@@ -62,6 +66,8 @@ class JobHub:
     _wake: threading.Event = field(default_factory=threading.Event)
     _look_at: dict[str, float] = field(default_factory=dict)
     """When (monotonic) a job must be looked at although nothing says that it changed."""
+    _refused: dict[str, float] = field(default_factory=dict)
+    """Since when (monotonic) the store has refused whoever looks at a job."""
     _thread: threading.Thread | None = None
     _leases: LeaseWatch = field(init=False)
 
@@ -110,6 +116,7 @@ class JobHub:
             if not others:
                 self._subscriptions.pop(subscription.reference.job_id, None)
                 self._look_at.pop(subscription.reference.job_id, None)
+                self._refused.pop(subscription.reference.job_id, None)
         self._wake.set()
 
     def _run(self) -> None:
@@ -157,10 +164,14 @@ class JobHub:
     def _tell(self, job_id: str, subscriptions: list[Subscription]) -> None:
         try:
             observation = subscriptions[0].look(self.backend, subscriptions[0].reference)
+            self._refused.pop(job_id, None)
         except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
             _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
             self._look_again(job_id, _RETRY_SECONDS)
-            return
+            if not self._is_refused(job_id, exc):
+                return
+            failure = wire.Failure(wire.FailureClass.CONFIGURATION, str(exc), "result")
+            observation = JobObservation(JobStatus.FAILED, "StoreRefused", str(exc), failure=failure)
         if observation.reason == NODE_SILENT:
             self._look_again(job_id, _UNSEEN_SECONDS)
             self._look_at_lease(subscriptions[0].reference, observation.attempt)
@@ -178,6 +189,13 @@ class JobHub:
                 subscription.callback(observation)
             except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
                 _LOG.exception("an observer of %s failed", job_id)
+
+    def _is_refused(self, job_id: str, exc: Exception) -> bool:
+        """Whether it is time to say so."""
+        if not isinstance(exc, StoreRefused):
+            return False
+        now = time.monotonic()
+        return now - self._refused.setdefault(job_id, now) >= _REFUSED_SECONDS
 
     def _look_at_lease(self, reference: JobReference, attempt: int) -> None:
         try:

@@ -24,6 +24,7 @@ from kinetic_core.errors import (
     ObjectExists,
     ObjectNotFound,
     StoreError,
+    StoreRefused,
 )
 from kinetic_core.storage.parts import PartsFile
 from kinetic_core.storage.protocol import ObjectInfo
@@ -258,7 +259,7 @@ class GcsObjectStore:
                 ) from exc
             raise ObjectNotFound(f"cannot {what} in {self.uri}: there is no such object") from exc
         except (errors.Forbidden, errors.Unauthorized) as exc:
-            raise StoreError(
+            raise StoreRefused(
                 f"cannot {what} in {self.uri}: not permitted ({exc.message}). The account needs "
                 "roles/storage.objectUser on the bucket"
             ) from exc

@@ -14,10 +14,11 @@ import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.errors import (
     ConfigurationError,
-    StoreError,
+    JobMisconfigured,
+    StoreRefused,
 )
 from tests.conftest import Kinetic, wait_for
-from tests.gke.jobs import greet, running, sleep
+from tests.gke.jobs import greet, pods, running, sleep
 from tests.gke.roles import USER, documented_role
 
 pytestmark = pytest.mark.usefixtures("gke")
@@ -53,13 +54,45 @@ def test_a_bucket_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) 
         greet("nobody")
 
 
-def test_a_bucket_one_may_not_write_to_is_named(emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"closed-{os.getpid()}"
-    body = json.dumps({"name": name, "mode": "forbidden"}).encode()
-    urllib.request.urlopen(f"{emulator}/emulator/bucket", body).close()
+@pytest.mark.parametrize("mode", ["forbidden", "read-only"])
+def test_a_bucket_one_may_not_write_to_is_named(
+    emulator: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    name = f"{mode}-{os.getpid()}"
+    post(f"{emulator}/storage/v1/b?project=test-project", {"name": name})
+    post(f"{emulator}/emulator/bucket", {"name": name, "mode": mode})
     monkeypatch.setenv("KINETIC_BUCKET", name)
-    with pytest.raises(StoreError, match=rf"in gs://{name}: not permitted .*roles/storage.objectUser"):
+    with pytest.raises(StoreRefused, match=rf"in gs://{name}: not permitted .*roles/storage.objectUser"):
         greet("nobody")
+
+
+@pytest.mark.parametrize("mode", ["forbidden", "read-only"])
+def test_a_bucket_one_may_no_longer_write_to_is_named(
+    api: ClusterApi, emulator: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """It is closed while user code runs: the value cannot be stored, and that is not tried for ever."""
+    name = f"closing-{mode}-{os.getpid()}"
+    post(f"{emulator}/storage/v1/b?project=test-project", {"name": name})
+    monkeypatch.setenv("KINETIC_BUCKET", name)
+    handle = kinetic_core.run(accelerator="cpu", infrastructure_retries=1)(sleep.__wrapped__).run_async(3)
+    wait_for(lambda: "sleeping" in (handle.logs() or ""), 60)
+    post(f"{emulator}/emulator/bucket", {"name": name, "mode": mode})
+    with pytest.raises(StoreRefused, match=rf"in gs://{name}: not permitted"):
+        handle.result(timeout=60, stream_logs=False)
+    assert len(pods(api, handle)) <= 2
+    post(f"{emulator}/emulator/bucket", {"name": name, "mode": "normal"})
+    with pytest.raises(JobMisconfigured) as caught:
+        handle.result(timeout=60, stream_logs=False)
+    assert caught.value.failure is not None
+    assert f"gs://{name}" in caught.value.failure.last_lines[-1]
+    assert "HTTP 403" in caught.value.failure.last_lines[-1]
+    handle.cleanup()
+
+
+def post(address: str, body: dict[str, str]) -> None:
+    urllib.request.urlopen(
+        urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    ).close()
 
 
 def test_a_user_without_permission_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

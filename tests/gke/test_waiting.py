@@ -14,9 +14,10 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.verdict import seconds
 from kinetic_core.lifecycle.observing import watch
 from tests.conftest import wait_for
-from tests.gke.jobs import greet, running, sleep
+from tests.gke.jobs import greet, pods, running, sleep
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -128,6 +129,53 @@ def test_a_job_in_a_queue_says_so() -> None:
     assert "'research'" in handle.observe().message
     handle.cancel()
     assert handle.status() is JobStatus.FAILED
+    handle.cleanup()
+
+
+def first_told(handle: kinetic_core.JobHandle, reason: str) -> float:
+    """When an observer is first told that reason."""
+    told: list[float] = []
+    subscription = watch(handle, lambda seen: told.append(time.time()) if seen.reason == reason else None)
+    try:
+        wait_for(lambda: told, 30)
+    finally:
+        subscription.close()
+    return told[0]
+
+
+def test_what_a_job_waits_for_is_told_when_the_cluster_knows_it(api: ClusterApi) -> None:
+    """Five seconds later at most; the cluster's times are whole seconds."""
+    selector = {"kinetic.test/node": "none"}
+    unscheduled = kinetic_core.run(accelerator="cpu", node_selector=selector)(greet.__wrapped__)
+    handle = unscheduled.run_async("nobody")
+    told = first_told(handle, "Unschedulable")
+    (pod,) = pods(api, handle)
+    (known,) = [each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled"]
+    assert told - (seconds(known["lastTransitionTime"]) or 0) <= 6
+    handle.cancel()
+    handle.cleanup()
+    handle = kinetic_core.run(accelerator="cpu", service_account="nobody")(greet.__wrapped__).run_async("x")
+    told = first_told(handle, "FailedCreate")
+    query = {"fieldSelector": f"reason=FailedCreate,involvedObject.name={handle.k8s_name}"}
+    (event,) = api.list("Event", handle.namespace, query)["items"]
+    assert told - (seconds(event["firstTimestamp"]) or 0) <= 6
+    handle.cancel()
+    handle.cleanup()
+
+
+def test_an_image_that_cannot_be_pulled_is_told_when_the_cluster_knows_it(api: ClusterApi) -> None:
+    image = "10.88.0.1:5000/no/such/image:1"
+    handle = kinetic_core.run(accelerator="cpu", container_image=image)(greet.__wrapped__).run_async("nobody")
+    told: list[float] = []
+    subscription = watch(handle, lambda seen: told.append(time.time()) if seen.is_terminal else None)
+    wait_for(lambda: told, 30)
+    subscription.close()
+    (pod,) = pods(api, handle)
+    query = {"fieldSelector": f"reason=Failed,involvedObject.name={pod['metadata']['name']}"}
+    known = min(
+        seconds(each["firstTimestamp"]) or 0 for each in api.list("Event", handle.namespace, query)["items"]
+    )
+    assert told[0] - known <= 6
     handle.cleanup()
 
 

@@ -11,6 +11,7 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.configuration import read_settings
+from kinetic_core.errors import StoreRefused
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.observing import watch
@@ -93,6 +94,28 @@ def test_a_job_that_cannot_be_looked_at_keeps_nobody_waiting(
         observer.subscription.close()
     broken.cleanup()
     fine.result()
+
+
+def test_a_store_that_goes_on_refusing_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    answers: list[Exception] = [StoreRefused("not permitted") for _ in range(2)]
+    seen: list[JobObservation] = []
+
+    def refused(*_: object) -> JobObservation:
+        if answers:
+            raise answers.pop()
+        return JobObservation(JobStatus.RUNNING)
+
+    monkeypatch.setattr("kinetic_core.lifecycle.hub._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kinetic_core.lifecycle.hub._REFUSED_SECONDS", 0.01)
+    subscription = hub_for(backend_of(handle), handle.namespace).subscribe(handle, seen.append, refused)
+    wait_for(lambda: len(seen) == 2)
+    subscription.close()
+    told, later = seen
+    assert (told.status, told.reason, told.message) == (JobStatus.FAILED, "StoreRefused", "not permitted")
+    assert later.status is JobStatus.RUNNING
+    (tmp_path / "go").touch()
+    handle.result()
 
 
 def test_an_observer_that_fails_blinds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

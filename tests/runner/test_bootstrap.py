@@ -55,9 +55,24 @@ def test_a_runner_that_does_not_arrive_is_fetched_again(fault: Callable[[Faults]
         assert proxy.faults.count("runners/") == 2
 
 
-def test_a_runner_that_is_not_there_is_told_at_once() -> None:
+@pytest.mark.parametrize(
+    ("spent", "group", "code"),
+    [
+        ("", "", wire.EXIT_UNPUBLISHED),
+        ("1", "", wire.EXIT_UNPUBLISHED),
+        ("2", "", wire.EXIT_NEVER_RETRY),
+        ("2", "a-set", wire.EXIT_UNPUBLISHED),
+    ],
+)
+def test_a_runner_that_is_not_there_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, spent: str, group: str, code: int
+) -> None:
+    """Another pod may find it, but not for ever."""
+    monkeypatch.setenv("KINETIC_IGNORED_COUNT", spent)
+    monkeypatch.setenv("KINETIC_INFRASTRUCTURE_RETRIES", "2")
+    monkeypatch.setenv("KINETIC_SET", group)
     with FaultProxy("http://127.0.0.1:1") as store:
         store.faults.answer("runners/", 404)
         done = start(store)
-        assert (done.returncode, store.faults.count("runners/")) == (wire.EXIT_UNPUBLISHED, 1)
+        assert (done.returncode, store.faults.count("runners/")) == (code, 1)
         assert "cannot fetch the runner from gs://bucket/prefix" in done.stderr
