@@ -3,7 +3,7 @@
 A hub is a daemon thread that lives while somebody is subscribed. It asks the backend what changed,
 computes the verdict of those jobs and calls their subscribers. Events are hints: what is handed out is
 always a fresh observation. A look that fails is tried again after a while; it neither fails the job nor
-keeps the others waiting. Only a store that goes on refusing ends the wait: nobody can tell how the job ended.
+keeps the others waiting. Of a store that goes on refusing, whoever asked for it is told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kinetic_core._runner import wire
 from kinetic_core.cluster.names import NODE_SILENT
 from kinetic_core.cluster.parts import part_of
 from kinetic_core.errors import StoreRefused
@@ -31,7 +30,7 @@ _UNSEEN_SECONDS = 5.0
 _UNWATCHED_SECONDS = 10.0
 """How often is asked why a part of a batch has not started: its pods are not watched."""
 _REFUSED_SECONDS = 15.0
-"""For how long a store may refuse what it is asked before a job's observers are told."""
+"""For how long a store may refuse what it is asked before those who asked for it are told."""
 _LOG = logging.getLogger(__name__)
 
 Callback = Callable[[JobObservation], None]
@@ -46,6 +45,7 @@ class Subscription:
     callback: Callback
     hub: JobHub
     look: Look
+    refused: Callable[[StoreRefused], None] | None = None
     last: JobObservation | None = None
     closed: bool = False
 
@@ -74,9 +74,18 @@ class JobHub:
     def __post_init__(self) -> None:
         self._leases = LeaseWatch(self.backend)
 
-    def subscribe(self, reference: JobReference, callback: Callback, look: Look = look) -> Subscription:
-        """`look` says what is known of what the reference names: the same for all who subscribe to it."""
-        subscription = Subscription(reference, callback, self, look)
+    def subscribe(
+        self,
+        reference: JobReference,
+        callback: Callback,
+        look: Look = look,
+        refused: Callable[[StoreRefused], None] | None = None,
+    ) -> Subscription:
+        """`look` says what is known of what the reference names: the same for all who subscribe to it.
+
+        `refused` is called when the store goes on refusing to say more.
+        """
+        subscription = Subscription(reference, callback, self, look, refused)
         with self._lock:
             self._subscriptions.setdefault(reference.job_id, []).append(subscription)
             self._look_at[reference.job_id] = 0.0
@@ -168,10 +177,11 @@ class JobHub:
         except Exception as exc:  # noqa: BLE001  one job's trouble must not keep the others waiting
             _LOG.warning("cannot look at %s, trying again: %r", job_id, exc)
             self._look_again(job_id, _RETRY_SECONDS)
-            if not self._is_refused(job_id, exc):
-                return
-            failure = wire.Failure(wire.FailureClass.CONFIGURATION, str(exc), "result")
-            observation = JobObservation(JobStatus.FAILED, "StoreRefused", str(exc), failure=failure)
+            if isinstance(exc, StoreRefused) and self._goes_on_refusing(job_id):
+                for subscription in subscriptions:
+                    if subscription.refused is not None and not subscription.closed:
+                        subscription.refused(exc)
+            return
         if observation.reason == NODE_SILENT:
             self._look_again(job_id, _UNSEEN_SECONDS)
             self._look_at_lease(subscriptions[0].reference, observation.attempt)
@@ -190,10 +200,8 @@ class JobHub:
             except Exception:  # noqa: BLE001  an observer's own mistake must not blind the others
                 _LOG.exception("an observer of %s failed", job_id)
 
-    def _is_refused(self, job_id: str, exc: Exception) -> bool:
+    def _goes_on_refusing(self, job_id: str) -> bool:
         """Whether it is time to say so."""
-        if not isinstance(exc, StoreRefused):
-            return False
         now = time.monotonic()
         return now - self._refused.setdefault(job_id, now) >= _REFUSED_SECONDS
 

@@ -9,7 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kinetic_core._runner import wire
-from kinetic_core.errors import JobNotFound, ObjectNotFound, OtherCluster, StoreError, WaitTimeout
+from kinetic_core.errors import (
+    JobNotFound,
+    ObjectNotFound,
+    OtherCluster,
+    StoreError,
+    StoreRefused,
+    WaitTimeout,
+)
 from kinetic_core.lifecycle.backends import Backend, backend_of
 from kinetic_core.lifecycle.children import stored_child
 from kinetic_core.lifecycle.hub import Subscription, hub_for
@@ -40,18 +47,19 @@ def wait(
 
     `on_change` is called in this thread, with every observation. Raises WaitTimeout after `timeout`
     seconds; the job goes on. Raises it, too, if the job's own timeout is over and nobody can know whether it
-    has ended.
+    has ended. Raises StoreRefused if the store goes on refusing to say how it ended.
     """
     deadline = None if timeout is None else clock() + timeout
-    pending: list[JobObservation] = []
+    pending: list[JobObservation | StoreRefused] = []
     arrived = threading.Condition()
 
-    def notice(observation: JobObservation) -> None:
+    def notice(news: JobObservation | StoreRefused) -> None:
         with arrived:
-            pending.append(observation)
+            pending.append(news)
             arrived.notify()
 
-    subscription = watch(reference, notice)
+    hub = hub_for(backend_of(reference), reference.namespace)
+    subscription = hub.subscribe(reference, notice, refused=notice)
     try:
         while True:
             with arrived:
@@ -60,6 +68,8 @@ def wait(
                     arrived.wait(remaining)
                 news, pending[:] = list(pending), []
             for observation in news:
+                if isinstance(observation, StoreRefused):
+                    raise observation
                 if on_change is not None:
                     on_change(observation)
                 if observation.is_terminal:
