@@ -31,7 +31,7 @@ POINTS = [
 _PAYLOAD = r"(POST .*/batch/storage/.*|DELETE .*%2Fpayload.pkl.*)"
 COLLECTING = [
     (request, 1, side)
-    for request in (r"GET .*%2Fresult\?.*", r"DELETE /apis/batch/.*", _PAYLOAD)
+    for request in (r"GET /download/.*%2Fresult\?.*", r"DELETE /apis/batch/.*", _PAYLOAD)
     for side in ("before", "after")
 ]
 """The same of a process whose job has ended: it reads the value, and removes the Job and the payload."""
