@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -238,7 +238,8 @@ def test_twenty_seconds_without_an_api_server_for_whoever_looks_after_jobs(
         found = threads.submit(looked_after, lives.job_id)
         ends = [threads.submit(finished.cleanup), threads.submit(lives.cancel)]
         collected = threads.submit(ended.result, stream_logs=False, cleanup=False)
-        wait({found, *ends}, return_when=FIRST_COMPLETED)
+        asked: list[Future[Any]] = [found, *ends]
+        wait(asked, return_when=FIRST_COMPLETED)
         assert time.monotonic() - begun > 15
     assert found.result() in ("RUNNING True", "FAILED True")
     assert [each.result() for each in ends] == [None, None]
