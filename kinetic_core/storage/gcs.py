@@ -41,8 +41,7 @@ SILENCE = 25.0
 _CONNECT_SECONDS = 5.0
 _STREAM_BYTES = 8 << 20
 _ROUNDS = 3
-"""How often what arrived damaged is read, a name is written to that was taken and is free, and what is left
-of a prefix is deleted."""
+"""How often what arrived damaged is read, a name taken but free is written to, a prefix's rest is deleted."""
 _DELETES_A_CALL = 100
 _NO_BUCKET = "bucket does not exist"
 """In the message of a 404 that is about the bucket."""

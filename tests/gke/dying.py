@@ -28,6 +28,13 @@ POINTS = [
     (r"DELETE .*", 1, "after"),
 ]
 """Which request, the how many-th of its kind, and on which side of it a process dies."""
+_PAYLOAD = r"(POST .*/batch/storage/.*|DELETE .*%2Fpayload.pkl.*)"
+COLLECTING = [
+    (request, 1, side)
+    for request in (r"GET /download/.*%2Fresult\?.*", r"DELETE /apis/batch/.*", _PAYLOAD)
+    for side in ("before", "after")
+]
+"""The same of a process whose job has ended: it reads the value, and removes the Job and the payload."""
 
 
 def leave_a_trace(name: str) -> str:
@@ -43,22 +50,24 @@ def job_id(first: str, point: int) -> str:
     return f"{first[:-2]}{point:02d}"
 
 
-def start(identity: str) -> JobHandle:
-    """Make the call, under that id."""
-    options = RunOptions.checked(CHOICES, capacity_timeout=1)
+def start(identity: str, *, choose: bool = True) -> JobHandle:
+    """Make the call, under that id; not to `choose` is to have the second of the accelerators only."""
+    options = RunOptions.checked(CHOICES, capacity_timeout=1) if choose else RunOptions.checked(CHOICES[1])
     return JobHandle.of(submit(prepare(Call(leave_a_trace, ("once",)), options, job_id=identity)))
 
 
-def main(first: str) -> None:
+def main(first: str, *, collecting: bool = False) -> None:
     """A process for each point, which ends there as by SIGKILL; its job id is `first` with the point's number
-    in the last two digits. Fails if one got to its job's end.
+    in the last two digits. They die while the job begins, or while they collect. Fails if one got to its
+    end.
     """
-    children = []
-    for number in range(len(POINTS)):
+    children, points = [], COLLECTING if collecting else POINTS
+    for number in range(len(points)):
         child = os.fork()
         if child == 0:
-            die_at(*POINTS[number])
-            start(job_id(first, number)).result(timeout=60, stream_logs=False, cleanup=False)
+            die_at(*points[number])
+            handle = start(job_id(first, number), choose=not collecting)
+            handle.result(timeout=60, stream_logs=False, cleanup=collecting)
             os._exit(0)
         children.append(child)
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

@@ -83,6 +83,18 @@ def test_a_caller_killed_at_any_request_is_followed_by_the_same_call() -> None:
         handle.cleanup()
 
 
+def test_a_caller_killed_while_it_collects_is_followed_by_the_same_call(api: ClusterApi) -> None:
+    """Whatever of the job is left, its value is there, and the function has run once."""
+    first = f"job-{secrets.token_hex(8)}"
+    program = f"from tests.gke.dying import main; main({first!r}, collecting=True)"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=120)
+    for number in range(len(dying.COLLECTING)):
+        handle = dying.start(dying.job_id(first, number), choose=False)
+        assert handle.result(timeout=90, stream_logs=False) == "once"
+        assert (runs(handle), accelerators(api, handle)) == (1, [])
+        handle.cleanup()
+
+
 @pytest.fixture
 def late_node(api: ClusterApi) -> Iterator[tuple[str, str, str]]:
     """A label that node-0 has from the start, and the node with GPUs, which has not got it yet."""
