@@ -71,13 +71,14 @@ ALONE = {
 
 def environment(folder: Path, port: int) -> dict[str, str]:
     """A project, and credentials for it whose tokens come from that port of this machine."""
-    (folder / "identity").write_text("token")
+    identity = folder / f"identity-{port}"
+    identity.write_text("token")
     credentials = folder / f"credentials-{port}.json"
     fields = {
         "type": "external_account",
         "audience": "a",
         "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-        "credential_source": {"file": str(folder / "identity")},
+        "credential_source": {"file": str(identity)},
         "token_url": f"http://127.0.0.1:{port}/token",
     }
     credentials.write_text(json.dumps(fields))
