@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_jobs import IMAGE, KUBECONFIG, settings_for
+from fake_node import fake_node
 from measuring import Verdict, report, seconds
 
 import kinetic_core
@@ -78,28 +79,12 @@ def bare_age(api: ClusterApi, namespace: str) -> float:
 
 def collecting(api: ClusterApi) -> list[Verdict]:
     """The values of five hundred jobs that have ended, with their clean-up going on behind."""
-    pool = f"bench-{secrets.token_hex(3)}"
-    label = {"cloud.google.com/gke-nodepool": pool}
-    size = {"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "10Ti", "pods": "1000"}
-    taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
-    node = {
-        "metadata": {
-            "name": pool,
-            "labels": {**label, "type": "kwok"},
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-        },
-        "spec": {"taints": [taint]},
-        "status": {"capacity": size, "allocatable": size},
-    }
-    api.create("Node", "", node)
-    try:
-        return [Verdict(f"values of {_JOBS} ended jobs", _collected(label), 2.0, "s")]
-    finally:
-        api.delete("Node", "", pool)
+    with fake_node(api) as options:
+        return [Verdict(f"values of {_JOBS} ended jobs", _collected(options), 2.0, "s")]
 
 
-def _collected(label: dict[str, str]) -> float:
-    @kinetic_core.run(accelerator="cpu", node_selector=label, tolerations=[{"operator": "Exists"}])
+def _collected(options: dict[str, Any]) -> float:
+    @kinetic_core.run(accelerator="cpu", **options)
     def increment(n: int) -> int:
         return n + 1
 

@@ -9,24 +9,27 @@ import json
 import os
 import secrets
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fake_node import fake_node
 from measuring import Verdict, report, seconds
 from projects import make_project
 
 import kinetic_core
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
+from kinetic_core.lifecycle.dry_run import dry_run
 from kinetic_core.lifecycle.observing import watch
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
+from kinetic_core.model.states import JobStatus
 from kinetic_core.testing import make_queue
 
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
@@ -34,6 +37,8 @@ KUBECONFIG = os.environ.get("KUBECONFIG", "")
 AUDIT = Path(os.environ.get("TESTCLUSTER_HOME", "/var/tmp/testcluster"), "log", "audit.jsonl")
 _FUNCTION = "def work(x):\n    return x + 1\n"
 _OBSERVED = 500
+_NOWHERE = {"kinetic.test/node": "none"}
+"""No node has that label: pods, which ask the store for things, do not run while requests are counted."""
 
 
 @kinetic_core.run(accelerator="cpu")
@@ -47,19 +52,21 @@ def audited(since: int, *, verbs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     with AUDIT.open() as stream:
         stream.seek(since)
         events = [json.loads(line) for line in stream]
-    return [
+    asked = [
         event
         for event in events
         if "python" in event["userAgent"]
         and event["user"]["username"] == "admin"
         and (not verbs or event["verb"] in verbs)
     ]
+    return list({event["auditID"]: event for event in asked}.values())  # a watch is written down twice
 
 
-def store_requests() -> int:
-    """Requests to the Cloud Storage emulator so far."""
+def store_traffic() -> tuple[int, int]:
+    """Requests to the Cloud Storage emulator so far, and the bytes it was sent."""
     with urllib.request.urlopen(f"{os.environ['STORAGE_EMULATOR_HOST']}/emulator/stats") as answer:
-        return sum(kind["requests"] for kind in json.load(answer).values())
+        kinds = json.load(answer).values()
+        return sum(kind["requests"] for kind in kinds), sum(kind["bytes_in"] for kind in kinds)
 
 
 def settings_for(namespace: str) -> str:
@@ -88,23 +95,37 @@ def measure() -> list[Verdict]:
 
 
 def submitting() -> list[Verdict]:
-    """A project of 2,000 files that has not changed since the last submission."""
+    """A project of 2,000 files that has not changed since the last submission; in another process, too."""
     with tempfile.TemporaryDirectory() as folder:
         make_project(Path(folder), 2000, 5 << 20)
         namespace: dict[str, Any] = {"__name__": "work", "__file__": f"{folder}/work.py"}
         exec(compile(_FUNCTION, f"{folder}/work.py", "exec"), namespace)
         os.environ["KINETIC_PACKAGE_ROOT"] = folder
-        options = RunOptions.checked("cpu")
+        options = RunOptions.checked("cpu", node_selector=_NOWHERE)
         submit(prepare(Call(namespace["work"], (1,)), options))
-        place, before = AUDIT.stat().st_size, store_requests()
-        submit(prepare(Call(namespace["work"], (2,)), options))
-        after = store_requests()
-        requests = audited(place)
+        warm = _taken(lambda: submit(prepare(Call(namespace["work"], (2,)), options)))
+        program = f"import sys; sys.path.insert(0, {folder!r}); import work, kinetic_core; "
+        program += f"kinetic_core.run(accelerator='cpu', node_selector={_NOWHERE})(work.work).run_async(3)"
+        fresh = _taken(lambda: subprocess.run([sys.executable, "-c", program], check=True))
+        manifest = len(json.dumps(dry_run(Call(namespace["work"], (2,)), options)))
         del os.environ["KINETIC_PACKAGE_ROOT"]
     return [
-        Verdict("unchanged project: store requests of a submit", after - before, 4, ""),
-        Verdict("unchanged project: API-server requests of a submit", len(requests), 2, ""),
+        Verdict("unchanged project: store requests of a submit", warm[0], 4, ""),
+        Verdict("unchanged project: API-server requests of a submit", warm[2], 2, ""),
+        Verdict("the same in a process of its own: store requests", fresh[0], 4, ""),
+        Verdict("the same in a process of its own: API-server requests", fresh[2], 2, ""),
+        Verdict(
+            "unchanged project: sent to the store and as manifest", (warm[1] + manifest) / 1000, 20, "KB"
+        ),
     ]
+
+
+def _taken(action: Callable[[], object]) -> tuple[int, int, int]:
+    """What an action asks for: store requests, bytes sent to the store, API-server requests."""
+    place, before = AUDIT.stat().st_size, store_traffic()
+    action()
+    after = store_traffic()
+    return after[0] - before[0], after[1] - before[1], len(audited(place))
 
 
 def bare_job(api: ClusterApi, namespace: str) -> float:
@@ -164,19 +185,30 @@ def lag_after_completion(place: int, returned: float) -> float:
 
 
 def observing(api: ClusterApi, namespace: str) -> list[Verdict]:
-    """Requests while five hundred jobs are watched for a minute. They stay suspended: nothing runs."""
-    del api
-    backend = open_backend("gke", read_settings())
-    suspended = RunOptions.checked("cpu", queue="nobody")
-    references = [submit(prepare(Call(trivial.__wrapped__, (n,)), suspended)) for n in range(_OBSERVED)]
-    place = AUDIT.stat().st_size
-    subscriptions = [watch(reference, lambda _: None) for reference in references]
-    time.sleep(60)
-    requests = audited(place)
-    for subscription in subscriptions:
-        subscription.close()
-    del backend, namespace
-    return [Verdict(f"{_OBSERVED} jobs observed for 60 s: API-server requests", len(requests), 10, "")]
+    """Requests while five hundred jobs are watched for a minute. Pods run on a node without a machine."""
+    seen: dict[str, JobStatus] = {}
+    with fake_node(api) as options:
+        suspended = RunOptions.checked("cpu", queue="nobody", **options)
+        references = [submit(prepare(Call(trivial.__wrapped__, (n,)), suspended)) for n in range(_OBSERVED)]
+        endless = {"metadata": {"annotations": {"kinetic.test/outcome": "run"}}}
+        for reference in references:  # the queue admits them, to run on
+            admitted = {"suspend": False, "template": endless}
+            api.patch("Job", namespace, reference.k8s_name, {"spec": admitted})
+        place = AUDIT.stat().st_size
+        subscriptions = [
+            watch(each, lambda now, job_id=each.job_id: seen.update({job_id: now.status}))
+            for each in references
+        ]
+        time.sleep(60)
+        requests = audited(place)
+        for subscription in subscriptions:
+            subscription.close()
+    running = sum(status is JobStatus.RUNNING for status in seen.values())
+    if running < _OBSERVED:
+        raise AssertionError(f"only {running} of {_OBSERVED} jobs were running")
+    return [
+        Verdict(f"{_OBSERVED} running jobs observed for 60 s: API-server requests", len(requests), 10, "")
+    ]
 
 
 if __name__ == "__main__":
