@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 import kinetic_core
+from kinetic_core._runner import wire
 from kinetic_core.errors import UnpicklableArgument
+from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.lifecycle.submission import Call, prepare
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -207,6 +210,15 @@ def test_the_jobs_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert seen["env"] == ["blue", None]
     assert "workspace" in seen["helper"]
     assert (tmp_path / "out" / "model.txt").read_text() == "weights"
+
+
+def test_captured_values_are_beside_the_pickles_and_not_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLOUR_OF_SKY", "blue as can be")
+    options = RunOptions.checked("cpu", capture_env_vars=["COLOUR_*"])
+    header, parts = wire.decode_frame(prepare(Call(lambda: 1), options).payload)
+    assert header["env"]["COLOUR_OF_SKY"] == "blue as can be"
+    assert parts
+    assert not any(b"blue as can be" in part for part in parts.values())
 
 
 def test_a_result_reference_is_resolved_in_the_next_job() -> None:

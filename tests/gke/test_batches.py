@@ -22,6 +22,7 @@ from kinetic_core.cluster.names import GROUP_ID, HOST_INDEX
 from kinetic_core.errors import JobCancelled, JobConflict, JobOutOfMemory, WaitTimeout
 from kinetic_core.lifecycle.backends import backend_of
 from tests.conftest import wait_for
+from tests.gke.dying import leave_a_trace
 
 pytestmark = [
     pytest.mark.usefixtures("gke"),
@@ -138,6 +139,17 @@ def test_cancelling_all_stops_what_runs(api: ClusterApi) -> None:
     assert values[0][0] == 1
     assert isinstance(values[1], JobCancelled)
     assert [p for p in objects(api, "Pod", batch) if p["status"]["phase"] == "Running"] == []
+    batch.cleanup()
+
+
+def test_outputs_of_an_input_are_its_own() -> None:
+    """At the default place in the bucket, which the inputs of one Job must not share."""
+    traced = kinetic_core.run(accelerator="cpu", cpu=0.1, memory="160Mi")(leave_a_trace)
+    batch = traced.run_async_map(["first", "second"])
+    assert batch.results(timeout=120, cleanup=False) == ["first", "second"]
+    for index, name in enumerate(("first", "second")):
+        outputs = child(batch, index).outputs()
+        assert [outputs.read(file.name) for file in outputs] == [name.encode()]
     batch.cleanup()
 
 

@@ -236,6 +236,19 @@ def test_jobs_share_what_is_in_a_cache_volume(claim: str, tmp_path: Path, bucket
     assert "downloading" not in (third.logs() or "")
 
 
+def test_attempts_share_what_is_in_a_cache_volume(claim: str, bucket: GcsObjectStore) -> None:
+    @kinetic_core.run(accelerator="cpu", cache_volume=claim, retries=1)
+    def once_more(path: str) -> list[str]:
+        if os.environ["KINETIC_FAILED_COUNT"] == "0":
+            raise KeyError("the first time")
+        return sorted(child.name for child in Path(path).iterdir())
+
+    handle = once_more.run_async(Data(f"{bucket.uri}/set/"))
+    assert handle.result(stream_logs=False, cleanup=False) == ["a b.txt", "ü"]
+    assert (handle.logs() or "").count("downloading") == 1
+    handle.cleanup()
+
+
 def test_a_dataset_of_the_hub(monkeypatch: pytest.MonkeyPatch, api: ClusterApi) -> None:
     files = {"data/train-0.csv": b"a,b\n" * 1000, "data/test-0.csv": b"t", "README.md": b"# set"}
     host = os.environ["STORAGE_EMULATOR_HOST"].partition("//")[2].partition(":")[0]

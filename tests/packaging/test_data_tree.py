@@ -129,3 +129,14 @@ def test_what_was_hashed_is_not_hashed_again_after_an_interrupted_upload(world):
     (cached,) = (world.cache / "trees").iterdir()
     assert list(read_index(str(cached)).digests) == ["big"]
     assert read_index(str(cached)).tree is None
+
+
+def test_how_far_an_upload_is_is_told(tmp_path):
+    data, said = tmp_path / "large", []
+    with data.open("wb") as stream:
+        for number in range(20):
+            stream.write(random.Random(number).randbytes(8 << 20))
+    store_data(data, MemoryObjectStore(), cache=tmp_path / "cache", progress=said.append)
+    told = [line for line in said if line.startswith("uploading: ")]
+    assert told[-1] == "uploading: 160 of 160 MiB"
+    assert len(told) > 2
