@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import secrets
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,13 +58,28 @@ def test_of_several_steps_the_one_that_failed_is_shown(images: Images) -> None:
     assert "Step #0" not in text
 
 
-def test_no_secret_is_in_an_image(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    """A `uv.lock` as uv writes it, with hashes."""
+    facts = (
+        'name = "locked"',
+        'version = "0"',
+        'requires-python = ">=3.11"',
+        'dependencies = ["six==1.16.0"]',
+    )
+    (tmp_path / "pyproject.toml").write_text("\n".join(("[project]", *facts)))
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "lock", "--quiet"], cwd=tmp_path, check=True)
+    return tmp_path / "uv.lock"
+
+
+def test_no_secret_is_in_an_image(images: Images, lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The submitter has them in its environment meanwhile. The registry is down for a moment, too."""
     values = [f"canary-{secrets.token_hex(12)}" for _ in range(COUNT)]
     for number, value in enumerate(values):
         monkeypatch.setenv(f"CANARY_{number}", value)
 
-    @kinetic_core.run(accelerator="cpu", requirements=["six==1.16.0"])
+    @kinetic_core.run(accelerator="cpu", requirements=lock)
     def version() -> str:
         import six
 
