@@ -57,6 +57,32 @@ def test_keras(tmp_path: Path) -> None:
     assert value(shapes, "shapes ")[-1] == (2,)
 
 
+FIRST = """
+import kinetic_core as kinetic
+import numpy as np
+
+x_train, y_train = np.arange(64.0).reshape(64, 1), np.arange(64.0) * 2
+
+@kinetic.run(accelerator="tpu-v6e-8")
+def train_model():
+    import keras
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(x_train, y_train, verbose=0)
+    return model.history.history["loss"][-1]
+
+final_loss = train_model()
+print(final_loss)
+"""
+"""What users saw first of it, with what it leaves to them filled in."""
+
+
+def test_the_first_thing_that_was_promised(tmp_path: Path) -> None:
+    script = (tmp_path / "first").with_suffix(".py")
+    script.write_text(FIRST)
+    assert float(run(str(script), tmp_path)[-1]) > 0
+
+
 def test_language_model(tmp_path: Path) -> None:
     lines = run("llm_finetune.py", tmp_path)
     first, then = (
