@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import io
 import marshal
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -48,8 +49,10 @@ def runner_archive() -> tuple[str, bytes]:
 
 
 def _read(file: Path) -> tuple[str, bytes] | None:
-    """What was kept in that file: a digest and its archive."""
+    """What was kept in that file: a digest and its archive. It is code: nobody else may have written it."""
     try:
+        if file.stat().st_uid != os.getuid():
+            return None
         content = file.read_bytes()
     except OSError:
         return None

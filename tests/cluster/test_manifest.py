@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -117,6 +118,17 @@ def test_the_runner_archive_is_kept_and_made_again_where_it_is_damaged(tmp_path:
     kept.write_bytes(kept.read_bytes()[:-1])
     assert digest_elsewhere(tmp_path) == digest
     assert wire.digest(kept.read_bytes()[64:]) == digest
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_an_archive_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> None:
+    digest = digest_elsewhere(tmp_path)
+    (kept,) = (tmp_path / "kinetic" / "runners").iterdir()
+    other = b"not our runner"
+    kept.write_bytes(wire.digest(other).encode() + other)
+    assert digest_elsewhere(tmp_path) == wire.digest(other), "what is its owner's is"
+    os.chown(kept, 12345, 12345)
+    assert digest_elsewhere(tmp_path) == digest
 
 
 def digest_elsewhere(cache: Path) -> str:
