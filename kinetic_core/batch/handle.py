@@ -9,13 +9,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.errors import BatchError
 from kinetic_core.batch.names import finished_object
 from kinetic_core.cluster.names import DROPPED
-from kinetic_core.errors import InvalidRequest, ObjectExists
+from kinetic_core.errors import InvalidRequest, ObjectExists, WaitTimeout
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import drop_payloads
 from kinetic_core.lifecycle.handle import JobHandle
@@ -23,6 +24,7 @@ from kinetic_core.model.states import JobStatus
 
 _LOG = logging.getLogger(__name__)
 _WORKERS = 16
+_HEARD_SECONDS = 30.0
 T = TypeVar("T")
 
 
@@ -188,6 +190,9 @@ class BatchHandle:
 
     def _must_be_over(self) -> None:
         """For batches that run on without their client: what is removed now would be missing there."""
+        if self._board.cancelled:  # nothing of it runs, which the board hears a moment later
+            with suppress(WaitTimeout):
+                self._wait_for(self._board.is_over, _deadline(_HEARD_SECONDS))
         with self._board.changed:
             if not self._board.is_over():
                 raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")

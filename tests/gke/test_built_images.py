@@ -24,22 +24,28 @@ from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.gke.images import GOOGLE, ZONE, Images, own_images
 
-pytestmark = pytest.mark.xdist_group("images")  # the stand-in's faults are everybody's
+pytestmark = pytest.mark.alone
 REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
 """Every registry of the test cluster, as its README says."""
 COUNT = 50
 
 
-@pytest.fixture
-def images(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Images]:
-    """A repository in which nothing is, not even a base."""
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Images]:
+    """A repository in which nothing is, not even a base: the first test builds that."""
     if "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD" not in GOOGLE:
         pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
+    with own_images() as images:
+        yield images
+
+
+@pytest.fixture
+def images(gke: dict[str, str], fresh: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
+    """The settings of somebody whose images are built there."""
     monkeypatch.delenv("KINETIC_CONTAINER_IMAGE")
-    with own_images() as fresh:
-        for name, value in fresh.settings.items():
-            monkeypatch.setenv(name, value)
-        yield fresh
+    for name, value in fresh.settings.items():
+        monkeypatch.setenv(name, value)
+    return fresh
 
 
 def build(images: Images, requirement: str) -> str:

@@ -23,7 +23,7 @@ from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.gke.images import GOOGLE, LOCATION, REGION, ZONE, Images, own_images
 
-pytestmark = pytest.mark.xdist_group("images")  # the stand-in's faults are everybody's
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

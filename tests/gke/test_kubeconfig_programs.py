@@ -16,7 +16,7 @@ from kinetic_core.cluster.connecting import connection
 from kinetic_core.errors import ConfigurationError
 from tests.gke.conftest import KUBECONFIG
 
-pytestmark = [pytest.mark.usefixtures("google"), pytest.mark.alone]
+pytestmark = pytest.mark.usefixtures("google")
 
 PROGRAM = """
 import sys
