@@ -9,8 +9,9 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,20 +49,25 @@ def images(gke: dict[str, str], fresh: Images, monkeypatch: pytest.MonkeyPatch) 
     return fresh
 
 
-def build(images: Images, requirement: str) -> str:
+def build(images: Images, requirement: str, say: Callable[[str], None]) -> str:
     recipe = Recipe("cpu", choose(parse_requirements([requirement], "requirements", Path()), "cpu"))
     workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
-    return bundled_image(recipe, workshop, lambda _: None)
+    return bundled_image(recipe, workshop, say)
 
 
 def test_of_several_steps_the_one_that_failed_is_shown(images: Images) -> None:
-    """The base is built first, then its dependencies: the lines of the latter are told."""
+    """The base is built first, then its dependencies: the lines of the latter are told. All are while it is
+    built, not when it has ended.
+    """
+    told: list[tuple[float, str]] = []
     with pytest.raises(ImageError, match="in step 'dependencies'") as caught:
-        build(images, "no-such-package-anywhere==2")
+        build(images, "no-such-package-anywhere==2", lambda line: told.append((time.monotonic(), line)))
     text = str(caught.value)
     assert "no-such-package-anywhere was not found" in text
     assert "Step #2" in text
     assert "Step #0" not in text
+    base, dependencies = (next(at for at, line in told if line.startswith(f"Step #{n}")) for n in (0, 2))
+    assert dependencies - base > 1.0, "uv and Python are installed in between"
 
 
 @pytest.fixture
