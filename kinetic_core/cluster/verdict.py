@@ -93,6 +93,9 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     if (terminated(last) or {}).get("exitCode") == 0:
         message = "the function has returned; Kubernetes has still to say so of the job"
         return replace(seen, status=JobStatus.RUNNING, reason="Finishing", message=message)
+    if CANCELLED in (job["metadata"].get("annotations") or {}) and (last is None or terminated(last)):
+        message = "it was told to end; Kubernetes has still to say that nothing of it runs"
+        return replace(seen, status=JobStatus.RUNNING, reason="Cancelling", message=message)
     if last is None:
         reason, message = _why_no_pod(job, told)
         return replace(seen, reason=reason, message=message)

@@ -152,6 +152,14 @@ def test_a_job_without_pods_says_why(kind: str) -> None:
     assert (seen.status, seen.reason, seen.message) == (JobStatus.PENDING, kind, "exceeded quota: gpus")
 
 
+@pytest.mark.parametrize("pods", [[], [pod(ended(143))]], ids=["pods gone", "pod ended"])
+def test_a_job_that_is_being_cancelled_does_not_wait_to_begin(pods: list[dict[str, Any]]) -> None:
+    cancelled = job()
+    cancelled["metadata"]["annotations"] = {CANCELLED: "true"}
+    seen = observe(cancelled, pods)
+    assert (seen.status, seen.reason) == (JobStatus.RUNNING, "Cancelling")
+
+
 def test_a_cancelled_jobs_deadline_is_not_a_deadline() -> None:
     cancelled = job(("Failed", "DeadlineExceeded", "Job was active longer than specified deadline"))
     cancelled["metadata"]["annotations"] = {CANCELLED: "true"}

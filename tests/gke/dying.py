@@ -67,7 +67,7 @@ def main(first: str, *, collecting: bool = False) -> None:
         if child == 0:
             die_at(*points[number])
             handle = start(job_id(first, number), choose=not collecting)
-            handle.result(timeout=60, stream_logs=False, cleanup=collecting)
+            handle.result(timeout=180, stream_logs=False, cleanup=collecting)
             os._exit(0)
         children.append(child)
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

@@ -135,7 +135,7 @@ def test_cancelling_all_stops_what_runs(api: ClusterApi) -> None:
     wait_for(lambda: batch.status_counts().get("SUCCEEDED") == 1, 120)
     wait_for(lambda: "number" in (child(batch, 1).logs() or ""), 60)
     kinetic_core.attach_batch(batch.group_id).cancel()
-    values = batch.results(timeout=60, return_exceptions=True)
+    values = batch.results(timeout=180, return_exceptions=True)
     assert values[0][0] == 1
     assert isinstance(values[1], JobCancelled)
     assert [p for p in objects(api, "Pod", batch) if p["status"]["phase"] == "Running"] == []

@@ -50,7 +50,7 @@ def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, locatio
     seen: list[JobObservation] = []
     subscription = watch(handle, seen.append)
     try:
-        assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "awake"
+        assert handle.result(timeout=180, stream_logs=False, cleanup=False) == "awake"
     finally:
         subscription.close()
     reasons = [each.reason for each in seen]
@@ -76,7 +76,7 @@ def test_a_caller_killed_at_any_request_is_followed_by_the_same_call() -> None:
     handles = [dying.start(dying.job_id(first, number)) for number in range(len(dying.POINTS))]
     subscriptions = [watch(handle, lambda _: None) for handle in handles]  # all move on at once
     for handle in handles:
-        assert handle.result(timeout=90, stream_logs=False, cleanup=False) == "once"
+        assert handle.result(timeout=180, stream_logs=False, cleanup=False) == "once"
     assert [runs(handle) for handle in handles] == [1] * len(handles)
     for subscription, handle in zip(subscriptions, handles, strict=True):
         subscription.close()
@@ -90,7 +90,7 @@ def test_a_caller_killed_while_it_collects_is_followed_by_the_same_call(api: Clu
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=120)
     for number in range(len(dying.COLLECTING)):
         handle = dying.start(dying.job_id(first, number), choose=False)
-        assert handle.result(timeout=90, stream_logs=False) == "once"
+        assert handle.result(timeout=180, stream_logs=False) == "once"
         assert (runs(handle), accelerators(api, handle)) == (1, [])
         handle.cleanup()
 
@@ -124,7 +124,7 @@ def test_capacity_that_comes_at_the_very_moment(api: ClusterApi, late_node: tupl
     wait_for(lambda: time.monotonic() - begun > 4.6)
     api.patch("Node", "", gpus, {"metadata": {"labels": {label: "yes"}}})
     for other, handle in zip(others, handles, strict=True):
-        assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "once"
+        assert handle.result(timeout=180, stream_logs=False, cleanup=False) == "once"
         other.join()
     assert [runs(handle) for handle in handles] == [1] * len(handles)
 

@@ -125,7 +125,7 @@ def test_a_token_is_renewed_before_it_expires(google: Any, seconds: int) -> None
     google("token", expires_in=seconds)
     before = tokens_given()
     handle = sleep.run_async(5)
-    assert handle.result(timeout=60, stream_logs=False) == "awake"
+    assert handle.result(timeout=180, stream_logs=False) == "awake"
     assert tokens_given() - before >= 2
 
 
@@ -165,7 +165,7 @@ def test_jobs_are_watched_on_when_the_token_has_become_a_bad_one(
     running(handle)
     before = tokens_given()
     credentials(None)._credentials.token = "no longer good"
-    assert handle.result(timeout=90, stream_logs=False) == "awake"
+    assert handle.result(timeout=180, stream_logs=False) == "awake"
     assert tokens_given() > before
 
 

@@ -60,7 +60,7 @@ def test_the_budget_ends_the_job_over_all_its_attempts(
     api.delete("Pod", handle.namespace, pod["metadata"]["name"])
     spent = r"cost (9|1\d)[.\d]* EUR of budget=9: \d+ s of cpu at 3600 EUR an hour, in 2 attempts"
     with pytest.raises(JobBudgetExceeded, match=spent):
-        handle.result(stream_logs=False, timeout=90)
+        handle.result(stream_logs=False, timeout=180)
 
 
 def test_out_of_memory_is_told() -> None:

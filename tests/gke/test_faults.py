@@ -268,6 +268,6 @@ def test_a_log_that_is_followed_through_a_breaking_connection(
 ) -> None:
     api_proxy.faults.cut_reply("GET .*/log", 400, times=3)
     handle = work.run_async(4.0)
-    assert handle.result(stream_logs=True, cleanup=False, timeout=60) == "done"
+    assert handle.result(stream_logs=True, cleanup=False, timeout=180) == "done"
     assert [line for line in capfd.readouterr().out.splitlines() if line.startswith("line")] == LINES
     check(api, handle)

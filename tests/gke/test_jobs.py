@@ -240,7 +240,7 @@ def test_a_clock_that_is_wrong_does_no_harm(minutes: int) -> None:
         "    print('adding')\n"
         "    return a + b\n"
         "handle = add.run_async(1, 2)\n"
-        "print(handle.result(timeout=60, stream_logs=False, cleanup=False))\n"
+        "print(handle.result(timeout=180, stream_logs=False, cleanup=False))\n"
         "print(handle.job_id in [job.job_id for job in kinetic_core.list_jobs()])\n"
         "print(all(0 <= phase.seconds < 900 for phase in handle.explain().phases))\n"
         "handle.cleanup()\n"

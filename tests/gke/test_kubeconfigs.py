@@ -52,7 +52,7 @@ def test_a_named_context_is_used_whatever_the_current_one_is(
         ClusterApi(Target(str(kubeconfig)), patience=0.0).list("Pod", gke["KINETIC_NAMESPACE"])
     monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
     monkeypatch.setenv("KINETIC_KUBE_CONTEXT", right)
-    assert greet.run_async(current).result(stream_logs=False, timeout=60) == f"hello {current}"
+    assert greet.run_async(current).result(stream_logs=False, timeout=180) == f"hello {current}"
     assert kubeconfig.read_text() == text
 
 

@@ -97,7 +97,7 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
     cluster_tool("stop", silent_node)
     wait_for(lambda: handle.observe().reason == NODE_SILENT, 50)
     assert f"node {silent_node} has stopped reporting" in handle.observe().message
-    assert handle.result(timeout=60, stream_logs=False, cleanup=False) == pod["metadata"]["uid"]
+    assert handle.result(timeout=180, stream_logs=False, cleanup=False) == pod["metadata"]["uid"]
     assert (handle.logs() or "").splitlines() == [f"second {number}" for number in range(35)]
     assert len(pods(api, handle)) == 1
     cluster_tool("start", silent_node)
@@ -197,7 +197,7 @@ def test_a_container_killed_as_a_whole_says_limit_and_peak(api: ClusterApi) -> N
     kill_everything_of(handle.job_id)
     used = r"the container .*limit was 256 MiB, it had used 2[34]\d MiB"
     with pytest.raises(JobOutOfMemory, match=used) as first:
-        handle.result(timeout=60, stream_logs=False)
+        handle.result(timeout=180, stream_logs=False)
     api.delete("Job", handle.namespace, handle.k8s_name)
     wait_for(lambda: not pods(api, handle), 60)
     with pytest.raises(JobOutOfMemory, match=used) as later:
@@ -262,7 +262,7 @@ def test_evictions_for_its_own_disk_use_spend_the_users_retries(
         pod = max(pods(api, handle), key=lambda each: str(each["metadata"]["creationTimestamp"]))
         end_as_evicted(api, handle.namespace, pod, told)
     with pytest.raises(JobOutOfDisk, match=r"exceeded its local ephemeral storage limit.*disk="):
-        handle.result(timeout=60, stream_logs=False, cleanup=False)
+        handle.result(timeout=180, stream_logs=False, cleanup=False)
     assert len(pods(api, handle)) <= 3
     handle.cleanup()
 

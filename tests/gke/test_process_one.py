@@ -49,7 +49,7 @@ def test_a_signal_that_user_code_sends_to_itself_is_its_own_fault(number: signal
         time.sleep(LONG)
 
     with pytest.raises(JobFailed, match=number.name) as caught:
-        die.run_async().result(stream_logs=False, timeout=60)
+        die.run_async().result(stream_logs=False, timeout=180)
     failure = caught.value.failure
     assert failure is not None
     assert (failure.failure_class, failure.signal, failure.exit_code) == (
@@ -73,7 +73,7 @@ def test_sigterm_without_a_handler_of_its_own_is_an_exit() -> None:
 
     handle = stop.run_async()
     with pytest.raises(JobFailed) as caught:
-        handle.result(stream_logs=False, timeout=60)
+        handle.result(stream_logs=False, timeout=180)
     assert caught.value.failure is not None
     assert (caught.value.failure.failure_class, caught.value.failure.exit_code) == (
         wire.FailureClass.USER_ERROR,
@@ -90,7 +90,7 @@ def test_user_code_cannot_kill_the_runner() -> None:
         os.kill(os.getppid(), signal.SIGSEGV)
         return os.getppid()
 
-    assert attack.run_async().result(stream_logs=False, timeout=60) == 1
+    assert attack.run_async().result(stream_logs=False, timeout=180) == 1
 
 
 @pytest.mark.parametrize("spare", [0, 1])
@@ -106,10 +106,10 @@ def test_a_stop_signal_to_the_runner_is_an_interruption(spare: int) -> None:
 
     handle = stop_the_runner.run_async()
     if spare:
-        assert handle.result(stream_logs=False, timeout=90) == "again"
+        assert handle.result(stream_logs=False, timeout=180) == "again"
         return
     with pytest.raises(JobLost, match="interrupted once"):
-        handle.result(stream_logs=False, timeout=90)
+        handle.result(stream_logs=False, timeout=180)
 
 
 def test_orphans_are_collected_when_they_end() -> None:
@@ -135,7 +135,7 @@ else:
             time.sleep(0.1)
         return parent, process.exists()
 
-    assert orphan.run_async().result(stream_logs=False, timeout=60) == ("1", False)
+    assert orphan.run_async().result(stream_logs=False, timeout=180) == ("1", False)
 
 
 def test_an_orphan_that_goes_on_does_not_keep_the_job() -> None:
@@ -148,4 +148,4 @@ def test_an_orphan_that_goes_on_does_not_keep_the_job() -> None:
         subprocess.run([sys.executable, "-c", program], start_new_session=True, check=True)
         return os.getpid()
 
-    assert leave_one.run_async().result(stream_logs=False, timeout=60) > 1
+    assert leave_one.run_async().result(stream_logs=False, timeout=180) > 1

@@ -78,11 +78,11 @@ def test_a_bucket_one_may_no_longer_write_to_is_named(
     wait_for(lambda: "sleeping" in (handle.logs() or ""), 60)
     post(f"{emulator}/emulator/bucket", {"name": name, "mode": mode})
     with pytest.raises(StoreRefused, match=rf"in gs://{name}: not permitted"):
-        handle.result(timeout=60, stream_logs=False)
+        handle.result(timeout=180, stream_logs=False)
     assert len(pods(api, handle)) <= 2
     post(f"{emulator}/emulator/bucket", {"name": name, "mode": "normal"})
     with pytest.raises(JobMisconfigured) as caught:
-        handle.result(timeout=60, stream_logs=False)
+        handle.result(timeout=180, stream_logs=False)
     assert caught.value.failure is not None
     assert f"gs://{name}" in caught.value.failure.last_lines[-1]
     assert "HTTP 403" in caught.value.failure.last_lines[-1]

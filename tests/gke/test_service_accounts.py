@@ -25,7 +25,7 @@ def fresh(api: ClusterApi) -> Iterator[str]:
 
 def account_of_a_job(api: ClusterApi, namespace: str) -> str:
     handle = kinetic_core.run(accelerator="cpu", namespace=namespace)(greet.__wrapped__).run_async("whoever")
-    assert handle.result(timeout=60, stream_logs=False, cleanup=False) == "hello whoever"
+    assert handle.result(timeout=180, stream_logs=False, cleanup=False) == "hello whoever"
     (pod,) = pods(api, handle)
     handle.cleanup()
     return str(pod["spec"]["serviceAccountName"])

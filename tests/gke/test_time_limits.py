@@ -31,7 +31,7 @@ def limited(seconds: float, **options: Any) -> kinetic_core.JobHandle:
 def over(handle: kinetic_core.JobHandle) -> str:
     """The deadline has ended the wait; what is told of it."""
     with pytest.raises(JobDeadlineExceeded) as caught:
-        handle.result(timeout=60, stream_logs=False, cleanup=False)
+        handle.result(timeout=180, stream_logs=False, cleanup=False)
     failure = handle.observe().failure
     assert failure is not None
     assert failure.failure_class == FailureClass.DEADLINE

@@ -34,7 +34,7 @@ def test_an_exceeded_quota_is_named_while_the_job_waits_for_it(api: ClusterApi) 
         assert "exceeded quota: none" in seen[-1].message
         assert seen[-1].status is JobStatus.PENDING
         api.delete("ResourceQuota", name, "none")
-        assert handle.result(timeout=60, stream_logs=False) == "hello patient"
+        assert handle.result(timeout=180, stream_logs=False) == "hello patient"
     finally:
         subscription.close()
         api.delete("Namespace", "", name)
@@ -186,7 +186,7 @@ def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
     waiting = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("second")
     wait_for(lambda: waiting.observe().reason == "Unschedulable", 20)
     assert "Insufficient google.com/tpu" in waiting.observe().message
-    assert waiting.result(timeout=60, stream_logs=False) == "hello second"
+    assert waiting.result(timeout=180, stream_logs=False) == "hello second"
     holder.result(stream_logs=False)
 
 
