@@ -192,7 +192,7 @@ class BatchHandle:
         """For batches that run on without their client: what is removed now would be missing there."""
         if self._board.cancelled:  # nothing of it runs, which the board hears a moment later
             with suppress(WaitTimeout):
-                self._wait_for(self._board.is_over, _deadline(_HEARD_SECONDS))
+                self._board.wait_for(self._board.is_over, _deadline(_HEARD_SECONDS), f"batch {self.group_id}")
         with self._board.changed:
             if not self._board.is_over():
                 raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")

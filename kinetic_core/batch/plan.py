@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ class Plan:
     tags: Mapping[str, str]
     skip_done: bool = False
 
-    def manifest(self, size: int, function_name: str, **more: Any) -> bytes:
+    def manifest(self, size: int, function_name: str, **more: Any) -> dict[str, Any]:
         """The batch's stored manifest (`batches/{group_id}/manifest.json`, spec 06), of `size` inputs.
 
         `more`: what only batches of one way to run have in theirs.
@@ -37,4 +36,4 @@ class Plan:
             "total_expected": size,
             "submit_fn_name": function_name,
         }
-        return json.dumps({**common, **more}, sort_keys=True).encode()
+        return {**common, **more}

@@ -163,8 +163,8 @@ def _store_manifest(
     store: ObjectStore, packed: Packed, plan: Plan, reference: JobReference, size: int
 ) -> None:
     own = {"fail_fast": plan.fail_fast, "reference": reference.to_dict()}
-    name = manifest_object(plan.group_id)
-    if not _keep(store, name, plan.manifest(size, packed.function_name, **own)):
+    name, content = manifest_object(plan.group_id), plan.manifest(size, packed.function_name, **own)
+    if not _keep(store, name, json.dumps(content, sort_keys=True).encode()):
         known = json.loads(store.read(name)).get("reference") or {}
         _same(known.get("spec_digest"), reference)
         reference = JobReference.from_dict(known)  # one entry, of the time the batch has

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.handle import BatchHandle, finish
@@ -59,8 +59,8 @@ def read_board(
 def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
     """Say, and return what was said, that there is such a batch, of which each input has a Job of its own."""
     content = plan.manifest(size, packed.function_name, **more)
-    packed.backend.store.create(manifest_object(plan.group_id), content)
-    return cast("dict[str, Any]", json.loads(content))
+    packed.backend.store.create(manifest_object(plan.group_id), json.dumps(content, sort_keys=True).encode())
+    return content
 
 
 def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle | Exception:

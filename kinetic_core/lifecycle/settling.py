@@ -32,7 +32,7 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
     """The job's state now. Settles it if it ended without an outcome."""
     found = backend.get(reference.namespace, reference.job_id)
     if found is None:
-        return _from_store(backend.store, reference)
+        return _from_store(backend.store, reference, None)
     observation = verdict(*found)
     if observation.reason == UNSCHEDULABLE and (text := backend.never_runs(found)):
         failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, text, "scheduling")
@@ -72,7 +72,7 @@ def _committed(
     backend: Backend, reference: JobReference, found: Found, observation: JobObservation
 ) -> JobObservation:
     """What the store says of a job that may be over."""
-    committed = _from_store(backend.store, reference)
+    committed = _from_store(backend.store, reference, outcome_key(found[0]))
     if committed.status is JobStatus.NOT_FOUND:
         return settle(backend, reference, found, observation) if observation.is_terminal else observation
     # The runner may have been killed between committing and exiting: what it committed counts.
@@ -136,7 +136,7 @@ def settle(
             {wire.STATE: state},
         )
     except ObjectExists:
-        return _from_store(backend.store, reference)
+        return _from_store(backend.store, reference, outcome_key(found[0]))
     return replace(observation, status=JobStatus.FAILED, message=failure.message, failure=failure)
 
 
@@ -151,9 +151,10 @@ def outcome_key(job: Mapping[str, Any] | None) -> bytes | None:
     return None
 
 
-def _from_store(store: ObjectStore, reference: JobReference) -> JobObservation:
+def _from_store(store: ObjectStore, reference: JobReference, key: bytes | None) -> JobObservation:
+    """What the stored outcome says, which counts only if it is signed with `key`, where that is known."""
     try:
-        header, _ = wire.decode_frame(store.read(wire.result_object(reference.job_id)))
+        header, _ = wire.decode_frame(store.read(wire.result_object(reference.job_id)), key)
     except ObjectNotFound:
         return JobObservation(
             JobStatus.NOT_FOUND,
@@ -161,7 +162,7 @@ def _from_store(store: ObjectStore, reference: JobReference) -> JobObservation:
             f"neither a running job nor an outcome of {reference.job_id} exists",
         )
     except wire.FrameError as exc:
-        return JobObservation(JobStatus.FAILED, "BadOutcome", f"the stored outcome is unreadable: {exc}")
+        return JobObservation(JobStatus.FAILED, "BadOutcome", f"the stored outcome is not its own: {exc}")
     attempt = header.get("attempt")
     number = attempt if isinstance(attempt, int) else 0
     if header.get("state") == "succeeded":

@@ -175,8 +175,9 @@ def write_pack(contents: Sequence[Content], stream: BinaryIO, deflate: bool = Tr
             records: list[bytes] = []
             for content, (method, crc, body) in zip(batch, finished(), strict=True):
                 members.append(Member(content.sha256, method, crc, len(body), content.size, offset))
-                records += (local_record(members[-1]), body)
-                offset += len(records[-2]) + len(body)
+                record = local_record(members[-1])
+                records += (record, body)
+                offset += len(record) + len(body)
             write(b"".join(records))  # at once: while it is hashed, the threads have the interpreter
     write(directory_records(members, offset))
     return digest.hexdigest()

@@ -6,6 +6,11 @@ import typer
 
 from kinetic_core.cli.main import build
 
+JOB_VERBS = ("status", "logs", "result", "explain", "debug", "cancel", "cleanup", "outputs", "watch")
+"""What `kinetic jobs VERB JOB_ID` can do."""
+BATCH_VERBS = ("status", "results", "cancel")
+"""What `kinetic batch VERB BATCH_ID` can do."""
+
 
 def all_verbs() -> list[str]:
     """Their names, `jobs list` among them."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.all_verbs import all_verbs
+from tests.cli.all_verbs import BATCH_VERBS, JOB_VERBS, all_verbs
 from tests.cli.clusters import KUBECONFIG
 from tests.conftest import wait_for
 
@@ -41,22 +41,9 @@ ASKING = (
     ("namespace", "add", "ml", "--yes"),
     ("namespace", "remove", "ml", "--yes"),
     ("jobs", "list"),
-    *(
-        ("jobs", verb, JOB)
-        for verb in (
-            "status",
-            "logs",
-            "result",
-            "explain",
-            "debug",
-            "cancel",
-            "cleanup",
-            "outputs",
-            "watch",
-        )
-    ),
+    *(("jobs", verb, JOB) for verb in JOB_VERBS),
     ("batch", "list"),
-    *(("batch", verb, BATCH) for verb in ("status", "results", "cancel")),
+    *(("batch", verb, BATCH) for verb in BATCH_VERBS),
 )
 """A call of every verb that needs a cloud."""
 _OTHER_CLOUDS = ("KUBECONFIG", "STORAGE_EMULATOR_HOST")

@@ -14,6 +14,7 @@ from kinetic_core import errors
 from kinetic_core.cli.exits import Exit, exit_code
 from kinetic_core.errors import JobError, KineticError
 from tests.cli.all_errors import every_error
+from tests.cli.all_verbs import BATCH_VERBS, JOB_VERBS
 from tests.cli.clusters import KUBECONFIG, NOBODY
 from tests.conftest import Kinetic
 
@@ -100,22 +101,9 @@ def test_a_cluster_that_is_not_there_is_code_3(cloud: str, kinetic: Kinetic, tmp
 @pytest.mark.parametrize(
     "words",
     [
-        *(
-            ("jobs", verb, NO_JOB)
-            for verb in (
-                "status",
-                "logs",
-                "result",
-                "explain",
-                "debug",
-                "cancel",
-                "cleanup",
-                "outputs",
-                "watch",
-            )
-        ),
+        *(("jobs", verb, NO_JOB) for verb in JOB_VERBS),
         ("cost", NO_JOB),
-        *(("batch", verb, NO_BATCH) for verb in ("status", "results", "cancel")),
+        *(("batch", verb, NO_BATCH) for verb in BATCH_VERBS),
         ("cost", "--batch", NO_BATCH),
     ],
     ids=" ".join,

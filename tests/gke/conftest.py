@@ -20,16 +20,10 @@ from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.cluster.credentials import credentials
 from kinetic_core.testing import make_queue
 from kinetic_core.testing.fault_proxy import FaultProxy
+from tests.gke.images import GOOGLE
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
-
-GOOGLE = {
-    name: value
-    for name, value in os.environ.items()
-    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
-}
-"""The variables of the stand-in for Google's APIs, which every test starts without."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.cluster.credentials import credentials
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError, OtherCluster
-from tests.gke.conftest import GOOGLE
+from tests.gke.images import GOOGLE
 from tests.gke.jobs import running, sleep
 from tests.gke.roles import SERVICE_ACCOUNT, documented_role
 

@@ -109,6 +109,7 @@ def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnverifiedResult, match=f"{handle.job_id} is not its own"):
         handle.result(stream_logs=False)
     assert not inside.exists()
+    assert (handle.status(), handle.observe().reason) == (JobStatus.FAILED, "BadOutcome")
     handle.cleanup()
 
 

@@ -21,15 +21,11 @@ from kinetic_core.errors import JobMisconfigured, JobOutOfDisk, JobOutOfMemory
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
+from tests.gke.images import GOOGLE
 from tests.gke.jobs import pods, running
 
 pytestmark = pytest.mark.usefixtures("gke")
 TESTCLUSTER = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
-GOOGLE = {
-    name: value
-    for name, value in os.environ.items()
-    if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_") or name == "GOOGLE_CLOUD_PROJECT"
-}
 ANY_TAINT: list[dict[str, Any]] = [{"operator": "Exists"}]
 TPU_TAINT: list[dict[str, Any]] = [{"key": "google.com/tpu", "operator": "Exists"}]
 PAIR = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}

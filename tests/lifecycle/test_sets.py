@@ -25,9 +25,13 @@ JOB = reference(backend="pathways", accelerator="tpu-v5p-8")
 RUNNING = {"metadata": {"name": "pod"}, "status": {"phase": "Running"}}
 
 
+KEY = bytes(range(32))
+
+
 def job(*conditions: dict[str, Any]) -> dict[str, Any]:
     labels = {JOB_ID: JOB.job_id, LEADER_WORKER_SET: "true"}
-    template = {"spec": {"containers": [{"env": []}]}}
+    env = [{"name": "KINETIC_OUTCOME_KEY", "value": KEY.hex()}]
+    template = {"spec": {"containers": [{"env": env}]}}
     return {
         "metadata": {"name": JOB.k8s_name, "labels": labels},
         "spec": {"template": template},
@@ -61,9 +65,9 @@ class Cluster:
             raise self.refusal
         self.released.append(succeeded)
 
-    def commit(self, state: str = "succeeded") -> None:
+    def commit(self, state: str = "succeeded", key: bytes = KEY) -> None:
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "state": state, "codec": "none"}
-        frame = wire.encode_frame(header, {}, None)
+        frame = wire.encode_frame(header, {}, key)
         self.store.create(wire.result_object(JOB.job_id), frame, {wire.STATE: state})
 
     def submit(self) -> None:
@@ -89,6 +93,12 @@ def test_what_is_committed_is_the_end_although_the_pods_run(state: str, status: 
     cluster.commit(state)
     assert cluster.look() is status
     assert cluster.released == [state == "succeeded"]
+
+
+def test_an_outcome_that_somebody_else_wrote_is_no_success() -> None:
+    cluster = Cluster((job(), [RUNNING]))
+    cluster.commit(key=b"0" * 32)
+    assert cluster.look() is JobStatus.FAILED
 
 
 def test_a_job_that_has_given_all_back_is_left_alone() -> None:
