@@ -2,18 +2,21 @@
 
 A task is ended while no triggerer is alive, and its DAG run deleted; a worker dies, and Airflow gives the
 task up: then no trigger and no worker is left that would cancel the job. Every triggerer that watches jobs
-of a namespace compares all that live there with what Airflow says of their tasks.
+of a namespace compares all that live there with what Airflow says of their tasks; where it watches none,
+`unattended` does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from airflow_provider.attendance import Attendance
 from airflow_provider.origin import Origin
 from kinetic_core.cluster.names import ORIGIN
 from kinetic_core.cluster.verdict import observe as verdict
@@ -22,7 +25,8 @@ from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.observing import find
 
-_FIRST_SECONDS, _PAUSE_SECONDS = 5.0, 25.0
+FIRST_SECONDS, PAUSE_SECONDS, DOUBT_SECONDS = 5.0, 25.0, 10.0
+"""Before the first look, between two, and after one that saw a task over whose job lives."""
 _ALIVE = frozenset(
     ("None", "scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule")
 )
@@ -44,6 +48,11 @@ class Reconciler:
     ask: AskStates
     _doubted: set[str] = field(default_factory=set)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the last look saw a job whose task seems to be over, and left it for the next."""
+        return bool(self._doubted)
+
     async def look(self) -> list[str]:
         """Cancel the jobs whose tasks were over at this look and the one before; their ids.
 
@@ -52,10 +61,10 @@ class Reconciler:
         live = await asyncio.to_thread(self._unwatched)
         over = set(await self._over(live))
         ended = sorted(over & self._doubted)
-        self._doubted = over
+        self._doubted = over - self._doubted
         for job_id in ended:
             _LOG.warning("cancelling %s: its task, %s, is over", job_id, live[job_id])
-            await asyncio.to_thread(self._cancel, job_id)
+        await asyncio.gather(*(asyncio.to_thread(self._cancel, job_id) for job_id in ended))
         return ended
 
     def _unwatched(self) -> Live:
@@ -89,6 +98,11 @@ class Reconciler:
 
 def _is_over(states: Mapping[str, object], key: str) -> bool:
     return key not in states or str(states[key]) not in _ALIVE
+
+
+def place_key(backend: Backend, namespace: str) -> str:
+    """By which the triggers and the main process of a triggerer know a place."""
+    return f"{backend.key} {namespace}"
 
 
 @dataclass
@@ -125,7 +139,8 @@ async def reconciled(
 async def _reconcile(
     backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
 ) -> None:
-    await asyncio.sleep(_FIRST_SECONDS)
+    attendance, key = Attendance(os.getppid()), place_key(backend, namespace)
+    await asyncio.sleep(FIRST_SECONDS)
     reconciler: Reconciler | None = None
     while True:
         try:
@@ -133,6 +148,8 @@ async def _reconcile(
                 reconciler = Reconciler(backend, namespace, deployment, ask)
             if reconciler is not None:
                 await reconciler.look()
+                await asyncio.to_thread(attendance.mark, key)
         except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
             _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
-        await asyncio.sleep(_PAUSE_SECONDS)
+        doubts = reconciler is not None and reconciler.in_doubt
+        await asyncio.sleep(DOUBT_SECONDS if doubts else PAUSE_SECONDS)

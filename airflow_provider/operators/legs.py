@@ -129,6 +129,7 @@ class JobTask(BaseOperator):
         from airflow_provider.remote_logs import remote_log
         from airflow_provider.task_logs import LogTail
         from airflow_provider.telling import tell_start
+        from airflow_provider.used_places import remember
         from airflow_provider.waiting import describe, wait_with_log
         from kinetic_core.errors import ImageBuilding
 
@@ -143,6 +144,7 @@ class JobTask(BaseOperator):
         reference, observation = started.reference, started.observation
         self._reference = reference
         tell_start(context, self._identity, started)
+        remember(reference, self.conn_id)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
         silent = remote is not None and reference.backend != "local" and not started.adopted

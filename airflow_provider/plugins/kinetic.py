@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider.plugins import listener
+
 PREFIX = "/kinetic"
 """Where the application is mounted, below the API server's base URL."""
 
@@ -51,9 +53,13 @@ _VIEWS: list[Any] = [
 ]
 
 
+_LISTENERS: list[Any] = [listener]
+
+
 class KineticPlugin(AirflowPlugin):
-    """The page and its API."""
+    """The page and its API, and a triggerer's search for forgotten jobs."""
 
     name = "kinetic"
     fastapi_apps = _APPS
     external_views = _VIEWS
+    listeners = _LISTENERS

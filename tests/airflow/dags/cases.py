@@ -216,11 +216,6 @@ def forgotten():
     long_job(300, "forgotten")
 
 
-@dag(schedule=None, catchup=False)
-def remaining():
-    long_job(80, "remaining")
-
-
 for each in (
     shapes,
     classic,
@@ -235,6 +230,5 @@ for each in (
     adopted,
     moved,
     forgotten,
-    remaining,
 ):
     each()

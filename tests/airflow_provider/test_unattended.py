@@ -1,0 +1,115 @@
+"""Places where no trigger watches, and what a triggerer's main process does there: real local jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.attendance import FRESH_SECONDS, Attendance
+from airflow_provider.reconciling import place_key
+from airflow_provider.unattended import Attendant
+from airflow_provider.used_places import MOST, UsedPlace, read_places, with_place
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.lifecycle.observing import observe
+from kinetic_core.model.job import JobReference
+from tests.airflow_provider.forgotten import Told, job
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+
+
+@dataclass
+class Broken:
+    """A place whose connection is gone."""
+
+    reference: JobReference
+
+    def connected(self) -> AbstractContextManager[None]:
+        raise PermissionError("no such connection")
+
+
+@dataclass
+class There:
+    reference: JobReference
+
+    def connected(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def attendant(folder: Path, told: Told, places: Iterable[There | Broken], name: str = "ours") -> Attendant:
+    return Attendant(Attendance(os.getpid(), folder / "marks"), lambda: places, told, lambda: name)
+
+
+def test_a_forgotten_job_is_cancelled_at_the_second_look(tmp_path: Path) -> None:
+    with job(tmp_path) as forgotten:
+        looking = attendant(tmp_path, Told({}), [There(forgotten)])
+        assert looking.look()
+        assert not observe(forgotten).is_terminal
+        assert not looking.look()
+        assert observe(forgotten).is_terminal
+
+
+def test_without_a_name_nothing_is_compared(tmp_path: Path) -> None:
+    with job(tmp_path) as forgotten:
+        told = Told({})
+        assert not attendant(tmp_path, told, [There(forgotten)], name="").look()
+        assert told.asked == []
+
+
+def test_a_place_is_asked_once_however_many_connections_lead_to_it(tmp_path: Path) -> None:
+    with job(tmp_path) as forgotten:
+        told = Told({"r": {"train": "deferred"}})
+        attendant(tmp_path, told, [There(forgotten), There(forgotten)]).look()
+        assert len(told.asked) == 1
+
+
+def test_what_triggers_look_after_is_left_to_them_for_as_long_as_they_do(tmp_path: Path) -> None:
+    with job(tmp_path) as forgotten:
+        told, marks = Told({}), Attendance(os.getpid(), tmp_path / "marks")
+        marks.mark(place_key(backend_of(forgotten), forgotten.namespace))
+        looking = attendant(tmp_path, told, [There(forgotten)])
+        assert not looking.look()
+        (mark,) = (tmp_path / "marks").iterdir()
+        long_ago = mark.stat().st_mtime - FRESH_SECONDS
+        os.utime(mark, (long_ago, long_ago))
+        assert looking.look()
+
+
+def test_trouble_in_one_place_is_told_once_and_keeps_no_other_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with job(tmp_path) as forgotten:
+        places = [Broken(replace(forgotten, namespace="gone")), There(forgotten)]
+        looking = attendant(tmp_path, Told({}), places)
+        looking.look()
+        looking.look()
+        assert observe(forgotten).is_terminal
+        assert sum("no such connection" in each.message for each in caplog.records) == 1
+
+
+def test_marks_of_an_earlier_process_with_this_id_say_nothing(tmp_path: Path) -> None:
+    Attendance(1, tmp_path).mark("here")
+    Attendance(2, tmp_path).mark("here")
+    Attendance(1, tmp_path).forget()
+    assert not Attendance(1, tmp_path).is_marked("here")
+    assert Attendance(2, tmp_path).is_marked("here")
+
+
+def test_a_place_is_noted_once_with_the_newest_others(tmp_path: Path) -> None:
+    with job(tmp_path) as reference:
+        text = ""
+        for number in range(MOST + 3):
+            text = with_place(text, UsedPlace(replace(reference, namespace=f"n{number}"))) or ""
+        assert with_place(text, UsedPlace(replace(reference, namespace="n50", job_id="job-2"))) is None
+        assert with_place(text, UsedPlace(replace(reference, namespace="n50"), "other")) is not None
+        found = [place.reference.namespace for place in read_places(text)]
+        assert found == [f"n{number}" for number in range(3, MOST + 3)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": {"reference": {"protocol": -1}}}'])
+def test_what_somebody_else_wrote_there_is_no_place(text: str) -> None:
+    assert read_places(text) == []
