@@ -22,14 +22,12 @@ from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
 from tests.gke.dying import die_at
+from tests.gke.machine import NODES, PAIR, TPU_TAINT, add_to_pair, cluster_tool, give_up, restored
 
 pytestmark = [
     pytest.mark.usefixtures("gke"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of Google's client
 ]
-TESTCLUSTER = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
-PAIR = {"kinetic.test/pair": "1"}
-TPU_TAINT: list[dict[str, Any]] = [{"key": "google.com/tpu", "operator": "Exists"}]
 WIDE = range(500)
 MOST_REQUESTS = 12
 """Of which the last few are not made: a batch is submitted with fewer, and those processes end unharmed."""
@@ -141,16 +139,10 @@ def test_an_input_that_is_never_scheduled_keeps_no_other_from_its_value() -> Non
 @pytest.fixture
 def pair(api: ClusterApi) -> Iterator[str]:
     """Two nodes for a batch, and the one to lose; it is back after the test."""
-    if not TESTCLUSTER.exists():
-        pytest.skip(f"no {TESTCLUSTER} to stop a node with")
-    nodes = ("node-3", "node-4")
-    for node in nodes:
-        api.patch("Node", "", node, {"metadata": {"labels": PAIR}})
-    yield nodes[1]
-    for node in nodes:
-        taints = [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
-        api.patch("Node", "", node, {"metadata": {"labels": dict.fromkeys(PAIR)}, "spec": {"taints": taints}})
-    subprocess.run([TESTCLUSTER, "start", nodes[1]], check=True, capture_output=True)
+    with restored(api) as lost:
+        for node in NODES:
+            add_to_pair(api, node)
+        yield lost
 
 
 @pytest.mark.alone
@@ -169,11 +161,9 @@ def test_a_node_is_lost_in_the_middle(api: ClusterApi, pair: str) -> None:
 
     wait_for(lambda: batch.status_counts().get("RUNNING") == 8 and running_there(), 90)
     lost = running_there()
-    subprocess.run([TESTCLUSTER, "lose", pair], check=True, capture_output=True)
+    cluster_tool("lose", pair)
     wait_for(lambda: batch.status_counts().get("SUCCEEDED", 0) == 8 - lost, 90)
-    taints = (api.get("Node", "", pair) or {})["spec"]["taints"]
-    out_of_service = {"key": "node.kubernetes.io/out-of-service", "value": "dead", "effect": "NoExecute"}
-    api.patch("Node", "", pair, {"spec": {"taints": [*taints, out_of_service]}})
+    give_up(api, pair)
     values = batch.results(timeout=240, cleanup=False)
     assert [job_id for job_id, _ in values] == [f"{batch.group_id}-{index}" for index in range(8)]
     assert sorted(begun_anew for _, begun_anew in values) == ["0"] * (8 - lost) + ["1"] * lost

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,10 @@ from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
 from tests.gke.images import GOOGLE
 from tests.gke.jobs import pods, running
+from tests.gke.machine import NODES, PAIR, TPU_TAINT, add_to_pair, cluster_tool, give_up, restored
 
 pytestmark = pytest.mark.usefixtures("gke")
-TESTCLUSTER = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
 ANY_TAINT: list[dict[str, Any]] = [{"operator": "Exists"}]
-TPU_TAINT: list[dict[str, Any]] = [{"key": "google.com/tpu", "operator": "Exists"}]
-PAIR = {"metadata": {"labels": {"kinetic.test/pair": "1"}}}
-"""A patch for each of two nodes, where the jobs of `on_pair` run."""
-
-
-def cluster_tool(*arguments: str) -> None:
-    subprocess.run([TESTCLUSTER, *arguments], check=True, capture_output=True)
 
 
 def count(seconds: int) -> str:
@@ -53,11 +45,8 @@ def on_node(name: str) -> kinetic_core.RemoteCallable[[int], str]:
 
 
 def on_pair(lease: int | None = None) -> kinetic_core.RemoteCallable[[int], str]:
-    """`count` on the nodes patched with `PAIR`."""
-    selector = {"kinetic.test/pair": "1"}
-    return kinetic_core.run(accelerator="cpu", node_selector=selector, tolerations=TPU_TAINT, lease=lease)(
-        count
-    )
+    """`count` on the nodes added to the pair."""
+    return kinetic_core.run(accelerator="cpu", node_selector=PAIR, tolerations=TPU_TAINT, lease=lease)(count)
 
 
 def containers_of(pod_uid: str) -> list[str]:
@@ -75,14 +64,8 @@ def containers_of(pod_uid: str) -> list[str]:
 @pytest.fixture
 def silent_node(api: ClusterApi) -> Iterator[str]:
     """A node to stop; it is back after the test."""
-    if not TESTCLUSTER.exists():
-        pytest.skip(f"no {TESTCLUSTER} to stop a node with")
-    yield "node-4"
-    for node in ("node-3", "node-4"):
-        api.patch("Node", "", node, {"metadata": {"labels": {"kinetic.test/pair": None}}})
-    tpu = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
-    api.patch("Node", "", "node-4", {"spec": {"taints": [tpu]}})
-    cluster_tool("start", "node-4")
+    with restored(api) as node:
+        yield node
 
 
 @pytest.mark.alone
@@ -107,19 +90,16 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
 def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     api: ClusterApi, silent_node: str
 ) -> None:
-    """As an administrator, or the cloud's controller, gives one up: by the out-of-service taint."""
-    api.patch("Node", "", silent_node, PAIR)
+    add_to_pair(api, silent_node)
     handle = on_pair().run_async(15)
     running(handle)
     (first,) = pods(api, handle)
     assert first["spec"]["nodeName"] == silent_node
-    api.patch("Node", "", "node-3", PAIR)
+    add_to_pair(api, NODES[0])
     cluster_tool("lose", silent_node)
     wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
     assert [pod["metadata"]["uid"] for pod in pods(api, handle)] == [first["metadata"]["uid"]]
-    taints = api.get("Node", "", silent_node)["spec"]["taints"]  # type: ignore[index]
-    out_of_service = {"key": "node.kubernetes.io/out-of-service", "value": "dead", "effect": "NoExecute"}
-    api.patch("Node", "", silent_node, {"spec": {"taints": [*taints, out_of_service]}})
+    give_up(api, silent_node)
     again = handle.result(timeout=120, stream_logs=False, cleanup=False)
     assert again != first["metadata"]["uid"]
     assert handle.observe().attempt == 1
@@ -147,7 +127,7 @@ def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node reaches neither the API server nor the store: its runner ends, then another begins."""
-    api.patch("Node", "", silent_node, PAIR)
+    add_to_pair(api, silent_node)
     with FaultProxy(emulator, host=str(urlsplit(emulator).hostname)) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
         handle = on_pair(lease=15).run_async(18)
@@ -155,7 +135,7 @@ def test_a_lease_ends_the_doubt_about_a_silent_node(
         running(handle)  # a node that has not said so yet is not known to be silent about it
         wait_for(lambda: backend_of(handle).store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
         (first,) = pods(api, handle)
-        api.patch("Node", "", "node-3", PAIR)
+        add_to_pair(api, NODES[0])
         cluster_tool("stop", silent_node)
         proxy.faults.drop(".", times=None)
         proxy.disconnect()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from kinetic_core.cluster.names import QUEUED
 from kinetic_core.errors import JobDeadlineExceeded, WaitTimeout
 from tests.conftest import wait_for
 from tests.gke.jobs import greet, pods, running, sleep
+from tests.gke.machine import stopped
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -77,19 +76,6 @@ def test_while_others_have_what_it_needs() -> None:
         handle = limited(8, **options)
         wait_for(lambda: handle.observe().reason == "Unschedulable", 8)
         over(handle)
-
-
-@contextmanager
-def stopped(part: str) -> Iterator[None]:
-    """A part of the test cluster is not there."""
-    testcluster = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
-    if not testcluster.exists():
-        pytest.skip(f"no {testcluster} to stop {part} with")
-    subprocess.run([testcluster, "stop", part], check=True, capture_output=True)
-    try:
-        yield
-    finally:
-        subprocess.run([testcluster, "start", part], check=True, capture_output=True)
 
 
 @pytest.mark.alone

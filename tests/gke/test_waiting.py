@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from kinetic_core.cluster.verdict import seconds
 from kinetic_core.lifecycle.observing import watch
 from tests.conftest import wait_for
 from tests.gke.jobs import greet, pods, running, sleep
+from tests.gke.machine import stopped
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -195,22 +194,16 @@ def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
 def test_the_control_plane_may_go_away_while_a_job_runs(api: ClusterApi, part: str) -> None:
     handle = sleep.run_async(6)
     running(handle)
-    testcluster = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
-    if not testcluster.exists():
-        pytest.skip(f"no {testcluster} to stop {part} with")
     results: list[str] = []
-    thread = threading.Thread(target=lambda: results.append(handle.result(stream_logs=False)))
-    thread.start()
-    subprocess.run([testcluster, "stop", part], check=True, capture_output=True)
-    try:
-        submitted: list[str] = []
-        other = threading.Thread(
-            target=lambda: submitted.append(greet.run_async("late").result(stream_logs=False))
-        )
-        other.start()
+    submitted: list[str] = []
+    waiting = threading.Thread(target=lambda: results.append(handle.result(stream_logs=False)))
+    submitting = threading.Thread(
+        target=lambda: submitted.append(greet.run_async("late").result(stream_logs=False))
+    )
+    waiting.start()
+    with stopped(part):
+        submitting.start()
         time.sleep(5)
-    finally:
-        subprocess.run([testcluster, "start", part], check=True, capture_output=True)
-    thread.join(60)
-    other.join(60)
+    for thread in (waiting, submitting):
+        thread.join(180)
     assert (results, submitted) == (["awake"], ["hello late"])

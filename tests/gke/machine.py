@@ -1,0 +1,66 @@
+"""What of the test cluster a test may stop, lose and start: its programs, and the nodes that run jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic_core.cluster.access import ClusterApi
+
+NODES = ("node-3", "node-4")
+"""The two hosts of a slice."""
+PAIR = {"kinetic.test/pair": "1"}
+"""A label for some of them, as a node selector of jobs."""
+TPU_TAINT: list[dict[str, Any]] = [{"key": "google.com/tpu", "operator": "Exists"}]
+"""The toleration that lets any job run there."""
+TPU = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
+"""The taint of the nodes with TPUs."""
+_OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "dead", "effect": "NoExecute"}
+
+
+def cluster_tool(*arguments: str) -> None:
+    """Run the test cluster's program; skips the test where there is none."""
+    program = Path(os.environ.get("TESTCLUSTER", "../shared/cluster/testcluster"))
+    if not program.exists():
+        pytest.skip(f"no {program} to {' '.join(arguments)} with")
+    subprocess.run([program, *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def stopped(part: str) -> Iterator[None]:
+    """A program of the cluster is not there."""
+    cluster_tool("stop", part)
+    try:
+        yield
+    finally:
+        cluster_tool("start", part)
+
+
+def add_to_pair(api: ClusterApi, node: str) -> None:
+    """Let jobs with `PAIR` as their node selector run there, too."""
+    api.patch("Node", "", node, {"metadata": {"labels": PAIR}})
+
+
+@contextmanager
+def restored(api: ClusterApi) -> Iterator[str]:
+    """A node to stop or lose. It is back in the end, and nothing is left of what was said of the nodes."""
+    cluster_tool("status")
+    try:
+        yield NODES[1]
+    finally:
+        facts = {"labels": dict.fromkeys(PAIR)}
+        for node in NODES:
+            api.patch("Node", "", node, {"metadata": facts, "spec": {"taints": [TPU]}})
+        cluster_tool("start", NODES[1])
+
+
+def give_up(api: ClusterApi, node: str) -> None:
+    """As an administrator, or the cloud's controller, gives up a node that is dead."""
+    facts: dict[str, Any] = api.get("Node", "", node) or {}
+    api.patch("Node", "", node, {"spec": {"taints": [*facts["spec"]["taints"], _OUT_OF_SERVICE]}})

@@ -1,0 +1,148 @@
+"""A slice one of whose hosts dies, or which is cancelled: at the start, in the middle, at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.names import HOST_INDEX, WORKER_INDEX
+from kinetic_core.errors import JobCancelled
+from tests.conftest import wait_for
+from tests.gke.jobs import pods
+from tests.gke.machine import NODES, cluster_tool, restored
+
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
+PATIENCE = 90
+
+
+def rest(*seconds: float) -> str:
+    """Each host for its own time; which start of the slice it was."""
+    import os
+    import time
+
+    start = os.environ["KINETIC_IGNORED_COUNT"]
+    print(f"begun {start}", flush=True)
+    time.sleep(seconds[int(os.environ["TPU_WORKER_ID"])])
+    print(f"over {start}", flush=True)
+    return start
+
+
+@pytest.fixture(params=["gke", "pathways"])
+def resting(request: pytest.FixtureRequest) -> kinetic_core.RemoteCallable[..., str]:
+    """`rest` on two hosts: as a Job, and as a LeaderWorkerSet."""
+    return kinetic_core.run(accelerator="tpu-v5p-8", backend=request.param)(rest)
+
+
+@pytest.fixture
+def kept_back(api: ClusterApi) -> Iterator[str]:
+    """A node that takes no pods for now: the slice lacks a host."""
+    api.patch("Node", "", NODES[1], {"spec": {"unschedulable": True}})
+    yield NODES[1]
+    let_go(api)
+
+
+def let_go(api: ClusterApi) -> None:
+    api.patch("Node", "", NODES[1], {"spec": {"unschedulable": None}})
+
+
+def lines(handle: kinetic_core.JobHandle, host: int) -> list[str]:
+    return (handle.logs(host=host) or "").splitlines()
+
+
+def ran(handle: kinetic_core.JobHandle) -> Counter[str]:
+    """How often user code began, by the start of the slice."""
+    told = (handle.logs() or "").splitlines()
+    return Counter(line.partition("begun ")[2] for line in told if "begun " in line)
+
+
+def there(api: ClusterApi, handle: kinetic_core.JobHandle, node: str) -> list[str]:
+    """The names of the job's pods that run on a node."""
+    return [
+        pod["metadata"]["name"]
+        for pod in pods(api, handle)
+        if pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"
+    ]
+
+
+def pod_of(api: ClusterApi, handle: kinetic_core.JobHandle, host: int) -> str:
+    """The name of a host's pod, which a Job and a set number in different ways."""
+    facts = [pod["metadata"] for pod in pods(api, handle)]
+    numbered = {
+        each["annotations"].get(HOST_INDEX) or each["labels"].get(WORKER_INDEX): each for each in facts
+    }
+    return str(numbered[str(host)]["name"])
+
+
+def cancelled(api: ClusterApi, handle: kinetic_core.JobHandle) -> None:
+    handle.cancel()
+    assert [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Running"] == []
+    with pytest.raises(JobCancelled):
+        handle.result(stream_logs=False)
+    handle.cleanup()
+
+
+def test_a_host_that_dies_before_all_are_there(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str], kept_back: str
+) -> None:
+    handle = resting.run_async(1, 1)
+    wait_for(lambda: there(api, handle, NODES[0]), PATIENCE)
+    (first,) = there(api, handle, NODES[0])
+    api.delete("Pod", handle.namespace, first)
+    let_go(api)
+    start = handle.result(timeout=240, stream_logs=False, cleanup=False)
+    assert ran(handle) == {start: 2}, "user code began once on each host"
+    handle.cleanup()
+
+
+def test_a_node_that_is_lost_in_the_middle(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
+) -> None:
+    """It comes back a minute later, without its pods: the slice starts anew, at no cost of retries."""
+    with restored(api) as node:
+        handle = resting.run_async(20, 20)
+        wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
+        cluster_tool("lose", node)
+        wait_for(lambda: is_not_ready(api, node), PATIENCE)
+        cluster_tool("start", node)
+        start = handle.result(timeout=300, stream_logs=False, cleanup=False)
+    assert start != "0"
+    assert set(lines(handle, 0)) >= {f"begun {start}", f"over {start}"} <= set(lines(handle, 1))
+    handle.cleanup()
+
+
+def is_not_ready(api: ClusterApi, node: str) -> bool:
+    told = (api.get("Node", "", node) or {})["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] != "True" for each in told)
+
+
+def test_a_host_that_dies_when_its_own_part_is_done(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
+) -> None:
+    """What host 0 returns counts, once, whether the slice had to start anew for it or not."""
+    handle = resting.run_async(12, 0)
+    wait_for(lambda: any(line.startswith("over") for line in lines(handle, 1)), PATIENCE)
+    api.delete("Pod", handle.namespace, pod_of(api, handle, 1))
+    start = handle.result(timeout=240, stream_logs=False, cleanup=False)
+    assert f"over {start}" in lines(handle, 0)
+    assert ran(handle)[start] == 2
+    handle.cleanup()
+
+
+def test_cancelled_before_all_are_there(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str], kept_back: str
+) -> None:
+    handle = resting.run_async(1, 1)
+    wait_for(lambda: there(api, handle, NODES[0]), PATIENCE)
+    assert handle.status() is not JobStatus.FAILED
+    cancelled(api, handle)
+
+
+def test_cancelled_when_one_is_done(api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]) -> None:
+    handle = resting.run_async(600, 0)
+    wait_for(lambda: any(line.startswith("over") for line in lines(handle, 1)), PATIENCE)
+    cancelled(api, handle)
