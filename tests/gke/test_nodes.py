@@ -229,10 +229,18 @@ def test_evictions_for_its_own_disk_use_spend_the_users_retries(
     api: ClusterApi, fake_node: dict[str, str]
 ) -> None:
     function = kinetic_core.run(
-        accelerator="cpu", retries=1, disk="1Gi", node_selector=fake_node, tolerations=ANY_TAINT
+        accelerator="cpu",
+        retries=1,
+        disk="1Gi",
+        node_selector=fake_node,
+        tolerations=ANY_TAINT,
+        queue="nobody",
     )(count)
     told = f'Container {CONTAINER} exceeded its local ephemeral storage limit "1Gi". '
     handle = function.run_async(1)
+    stays = {"metadata": {"annotations": {"kinetic.test/outcome": "run"}}}  # until this test ends it
+    api.patch("Job", handle.namespace, handle.k8s_name, {"spec": {"template": stays}})
+    api.patch("Job", handle.namespace, handle.k8s_name, {"spec": {"suspend": False}})
     for attempt in range(2):
         wait_for(lambda n=attempt: len(pods(api, handle)) == n + 1, 30)
         pod = max(pods(api, handle), key=lambda each: str(each["metadata"]["creationTimestamp"]))

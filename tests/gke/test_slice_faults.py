@@ -14,20 +14,20 @@ from kinetic_core.cluster.names import HOST_INDEX, WORKER_INDEX
 from kinetic_core.errors import JobCancelled
 from tests.conftest import wait_for
 from tests.gke.jobs import pods
-from tests.gke.machine import NODES, cluster_tool, restored
+from tests.gke.machine import NODES, TPU, cluster_tool, give_up, restored
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
 PATIENCE = 90
 
 
 def rest(*seconds: float) -> str:
-    """Each host for its own time; which start of the slice it was."""
+    """Each host for its own time, when the slice starts for the first time; which start of it this is."""
     import os
     import time
 
     start = os.environ["KINETIC_IGNORED_COUNT"]
     print(f"begun {start}", flush=True)
-    time.sleep(seconds[int(os.environ["TPU_WORKER_ID"])])
+    time.sleep(seconds[int(os.environ["TPU_WORKER_ID"])] if start == "0" else 1)
     print(f"over {start}", flush=True)
     return start
 
@@ -36,6 +36,14 @@ def rest(*seconds: float) -> str:
 def resting(request: pytest.FixtureRequest) -> kinetic_core.RemoteCallable[..., str]:
     """`rest` on two hosts: as a Job, and as a LeaderWorkerSet."""
     return kinetic_core.run(accelerator="tpu-v5p-8", backend=request.param)(rest)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(api: ClusterApi, namespace: str) -> Iterator[None]:
+    """What a failed test leaves would keep the nodes from the next."""
+    yield
+    for kind in ("Job", "LeaderWorkerSet"):
+        api.delete_all(kind, namespace, "app=kinetic")
 
 
 @pytest.fixture
@@ -102,12 +110,15 @@ def test_a_host_that_dies_before_all_are_there(
 def test_a_node_that_is_lost_in_the_middle(
     api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
 ) -> None:
-    """It comes back a minute later, without its pods: the slice starts anew, at no cost of retries."""
+    """An administrator gives it up, and there is another: the slice starts anew, at no cost of retries."""
     with restored(api) as node:
-        handle = resting.run_async(20, 20)
+        handle = resting.run_async(600, 600)
         wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
         cluster_tool("lose", node)
-        wait_for(lambda: is_not_ready(api, node), PATIENCE)
+        wait_for(lambda: is_silent(api, node), PATIENCE)
+        give_up(api, node)
+        wait_for(lambda: not there(api, handle, node), PATIENCE)
+        api.patch("Node", "", node, {"spec": {"taints": [TPU]}})
         cluster_tool("start", node)
         start = handle.result(timeout=300, stream_logs=False, cleanup=False)
     assert start != "0"
@@ -115,7 +126,7 @@ def test_a_node_that_is_lost_in_the_middle(
     handle.cleanup()
 
 
-def is_not_ready(api: ClusterApi, node: str) -> bool:
+def is_silent(api: ClusterApi, node: str) -> bool:
     told = (api.get("Node", "", node) or {})["status"]["conditions"]
     return any(each["type"] == "Ready" and each["status"] != "True" for each in told)
 
