@@ -21,8 +21,6 @@ from kinetic_core.provision.resources import Json, Request
 
 PATIENCE = 120.0
 """Seconds for which one step is tried again after failures that pass."""
-_LONGEST = 3600.0
-"""Seconds for which a step waits for a cluster that is busy with another operation."""
 Say = Callable[[str], None]
 
 
@@ -55,7 +53,7 @@ class _Effort:
         self._cloud, self._step, self._resource = cloud, step, step.resource
         self._pause = 0.5
         self._give_up = cloud.clock() + PATIENCE
-        self._give_up_waiting = cloud.clock() + _LONGEST
+        self._give_up_waiting = cloud.clock() + self._resource.longest
 
     def bring_about(self, found: There | None) -> None:
         """What the plan knows is good for one try. After it, and where it is busy, what is there is read."""
@@ -94,7 +92,7 @@ class _Effort:
             if found is None or not self._resource.busy(found):
                 return found
             if self._cloud.clock() > self._give_up_waiting:
-                raise CloudError(f"{self._resource} has been busy for an hour; look at it in the console")
+                raise CloudError(self._resource.stuck(found))
             self._wait()
 
     def _wait(self) -> None:

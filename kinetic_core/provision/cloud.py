@@ -83,6 +83,9 @@ class Cloud:
         with _told():
             if request.method == "POST":
                 return self.cluster.create(kind, namespace, request.body or {})
+            if request.method in ("APPLY", "REAPPLY"):
+                force = request.method == "REAPPLY"
+                return self.cluster.apply(kind, namespace, name, request.body or {}, force=force)
             if request.method == "PATCH":
                 return self.cluster.patch(kind, namespace, name, request.body or {})
             if request.method == "DELETE":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.image.registry import region_of
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
+from kinetic_core.provision.vendored import AddOn
 
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 _POOL_NODES = 10
@@ -57,6 +58,7 @@ class Wanted:
     subnetwork: str | None = None
     machine_type: str | None = None
     """Of the default pool, whose nodes run what the cluster itself needs."""
+    add_ons: tuple[AddOn, ...] = ()
 
     @property
     def region(self) -> str:
