@@ -25,6 +25,7 @@ def applied(
     objects: KubeObjects, kind: str, namespace: str, name: str, body: Object, query: Mapping[str, str]
 ) -> tuple[int, Object]:
     """Server-side apply: status and object. Lists are whole values here, and fields that were left out stay.
+    Of a dry run, the answer is what is there now, or what was asked for.
 
     Raises Refused with 409 for fields that are somebody else's.
     """
@@ -33,6 +34,8 @@ def applied(
         try:
             there = objects.get(kind, namespace, name)
         except Refused:
+            if query.get("dryRun"):
+                return 201, body
             mine = {"manager": manager, "operation": "Apply"}
             facts = {**body.get("metadata", {}), "managedFields": [mine]}
             return 201, objects.create(kind, namespace, {**body, "metadata": facts})
@@ -41,6 +44,8 @@ def applied(
         if taken:
             text = f"Apply failed with {len(taken)} conflict(s): {', '.join(taken)}"
             raise Refused(409, "Conflict", text)
+        if query.get("dryRun"):
+            return 200, there
         entry = {"manager": manager, "operation": "Apply"}
 
         def edit(item: Object) -> None:

@@ -75,12 +75,21 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self._later: list[tuple[float, Callable[[], object]]] = []
+
+    def at(self, moment: float, happens: Callable[[], object]) -> None:
+        """Something happens then."""
+        self._later.append((moment, happens))
 
     def __call__(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        due = [each for each in self._later if each[0] <= self.now]
+        self._later = [each for each in self._later if each not in due]
+        for _, happens in due:
+            happens()
 
 
 class Killed(BaseException):
@@ -149,8 +158,11 @@ class World:
         """A verb, as a process of its own."""
         cloud = self.cloud
         prepared = prepare(cloud, wanted)
-        apply(cloud, prepared.steps, prepared.found, self.said.append)
+        self.carry_out(cloud, prepared)
         return prepared
+
+    def carry_out(self, cloud: Cloud, prepared: Prepared) -> None:
+        apply(cloud, prepared.steps, prepared.found, self.said.append)
 
     def mutations(self) -> list[str]:
         """The requests so far that change something, of both servers."""
