@@ -12,7 +12,7 @@ from kinetic_core.cli.output import printable
 from kinetic_core.cli.session import Session
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.provision.add_ons import AddOnObject
+from kinetic_core.provision.add_ons import add_on_of
 from kinetic_core.provision.applying import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
@@ -90,7 +90,7 @@ def answer(prepared: Prepared, *, done: bool) -> dict[str, Any]:
 
 
 def _folded(step: Step) -> tuple[Action, AddOn | None]:
-    return step.action, step.resource.add_on if isinstance(step.resource, AddOnObject) else None
+    return step.action, None if step.resource.only_waits else add_on_of(step.resource)
 
 
 def _folded_row(add_on: AddOn, steps: list[Step]) -> tuple[str, str, str]:

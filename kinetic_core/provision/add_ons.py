@@ -124,6 +124,11 @@ def objects_of(add_on: AddOn) -> tuple[AddOnObject, ...]:
     )
 
 
+def add_on_of(resource: Resource) -> AddOn | None:
+    """What it is a part of."""
+    return resource.add_on if isinstance(resource, AddOnObject | AddOnReady) else None
+
+
 def left_alone(
     resources: Iterable[Resource], found: Mapping[str, Mapping[str, Any] | None]
 ) -> Mapping[AddOn, str]:

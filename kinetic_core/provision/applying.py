@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from kinetic_core.errors import (
     CloudError,
@@ -14,13 +15,16 @@ from kinetic_core.errors import (
     KineticError,
     ProvisioningError,
 )
+from kinetic_core.provision.add_ons import AddOnReady, add_on_of, left_alone, objects_of
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Found, Step
 from kinetic_core.provision.resources import Found as There
-from kinetic_core.provision.resources import Json, Request
+from kinetic_core.provision.resources import Json, Request, Resource
+from kinetic_core.provision.vendored import AddOn
 
 PATIENCE = 120.0
 """Seconds for which one step is tried again after failures that pass."""
+_READERS = 8
 Say = Callable[[str], None]
 
 
@@ -31,9 +35,12 @@ def apply(cloud: Cloud, steps: Sequence[Step], found: Found, say: Say) -> None:
     out again, continues there.
     """
     todo = [step for step in steps if step.acts]
+    others = _Others(cloud, say)
     for number, step in enumerate(todo):
-        say(f"[{number + 1}/{len(todo)}] {step}")
         try:
+            if others.have(step.resource):
+                continue
+            say(f"[{number + 1}/{len(todo)}] {step}")
             _Effort(cloud, step).bring_about(found.resources.get(str(step.resource)))
         except KeyboardInterrupt:
             say(f"interrupted at: {step}. What was begun goes on; the same command continues")
@@ -44,6 +51,31 @@ def apply(cloud: Cloud, steps: Sequence[Step], found: Found, say: Say) -> None:
                 f"{step}: {exc}. Done: {number} of {len(todo)} steps. Not done: {left}. "
                 "The same command, when the cause is gone, continues here"
             ) from exc
+
+
+class _Others:
+    """Add-ons that somebody else has installed. They are looked for before the first step of each, as nobody
+    could look while there was no cluster.
+    """
+
+    def __init__(self, cloud: Cloud, say: Say) -> None:
+        self._cloud, self._say = cloud, say
+        self._left: dict[AddOn, bool] = {}
+
+    def have(self, resource: Resource) -> bool:
+        """Whether the resource is part of such a one; says so once."""
+        add_on = add_on_of(resource)
+        if add_on is None:
+            return False
+        if add_on not in self._left:
+            parts = (*objects_of(add_on), AddOnReady(add_on))
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = pool.map(self._cloud.read, [each.reading for each in parts])
+                why = left_alone(parts, dict(zip(map(str, parts), found, strict=True)))
+            self._left[add_on] = add_on in why
+            if add_on in why:
+                self._say(f"{add_on}: {why[add_on]}")
+        return self._left[add_on]
 
 
 class _Effort:

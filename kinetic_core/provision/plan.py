@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from kinetic_core.errors import ConfigurationError
-from kinetic_core.provision.add_ons import AddOnObject, AddOnReady, add_ons, left_alone
+from kinetic_core.provision.add_ons import AddOnReady, add_on_of, add_ons, left_alone
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.namespaces import KubernetesObject, namespace_objects
 from kinetic_core.provision.policies import (
@@ -105,7 +105,8 @@ def plan(wanted: Sequence[Resource], found: Found) -> tuple[Step, ...]:
     left = left_alone(wanted, found.resources)
     steps = []
     for resource in wanted:
-        why = left.get(resource.add_on) if isinstance(resource, AddOnObject | AddOnReady) else None
+        add_on = add_on_of(resource)
+        why = left.get(add_on) if add_on is not None else None
         if why is None:
             steps.append(_step(resource, found.resources.get(str(resource))))
         elif isinstance(resource, AddOnReady):  # one step for all of it

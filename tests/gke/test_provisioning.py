@@ -67,7 +67,10 @@ def test_up_a_job_on_its_pool_and_down(
     made = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
     assert made["profile"] == cluster
     again = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
-    assert {step["action"] for step in again["steps"]} == {"keep"}
+    assert {step["action"] for step in again["steps"] if step["kind"] != "add-on"} == {"keep"}
+    (sets,) = [step for step in again["steps"] if step["kind"] == "add-on"]
+    assert (sets["action"], sets["details"]) == ("leave", ["installed by somebody else, left as it is"])
+    assert api.get("Namespace", "", "lws-system") is None  # the cluster's own sets stay all there is
     (pool,) = [pool for pool in well(kinetic("pool", "list", "--json"))["pools"] if pool["accelerator"]]
     assert (pool["name"], pool["accelerator"]) == ("tpu-v6e-8", "tpu-v6e-8")
     check_ageing(f"{project}-kn-{cluster}-jobs", namespace, emulator)

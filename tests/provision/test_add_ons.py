@@ -15,7 +15,7 @@ import pytest
 from kinetic_core.cli.output import Output
 from kinetic_core.cli.plans import show
 from kinetic_core.cli.session import Session
-from kinetic_core.errors import ConfigurationError, ProvisioningError
+from kinetic_core.errors import CloudError, ConfigurationError, ProvisioningError
 from kinetic_core.provision import vendored
 from kinetic_core.provision.add_ons import DIGEST, VERSION, objects_of
 from kinetic_core.provision.plan import Action
@@ -133,17 +133,37 @@ def test_fields_that_others_have_changed_in_ours_are_set_again_with_a_new_versio
     assert world.cluster.objects.get(*DEPLOYMENT)["spec"]["paused"] == "v1.3.0"
 
 
-def test_somebody_who_installs_it_at_the_same_time_wins(world: World) -> None:
+def test_somebody_who_installs_it_before_our_turn_wins(world: World) -> None:
     """Their definition comes between our look and our turn."""
     world.up(BARE)
     cloud = world.cloud
     prepared = prepare_up(cloud, WANTED)
     body = {"metadata": {"name": CRD[2]}, "spec": {"group": "another"}}
     world.cluster.objects.create(CRD[0], CRD[1], body)
-    with pytest.raises(ProvisioningError, match="has been made by somebody else meanwhile"):
-        world.carry_out(cloud, prepared)
+    before = world.mutations()
+    world.carry_out(cloud, prepared)
+    assert world.said[-1] == "Sets v1.2.0: installed by somebody else, left as it is"
+    assert world.mutations() == before
     assert world.cluster.objects.get(*CRD)["spec"] == {"group": "another"}
     assert actions(world.up()) == {"Sets v1.2.0": Action.LEAVE}
+
+
+def test_a_new_cluster_that_comes_with_it_keeps_its_own(world: World) -> None:
+    world.cluster.objects.create("CustomResourceDefinition", "", {**ADD_ON.objects[1], "spec": {"old": True}})
+    assert actions(world.up())["Sets Namespace sets-system"] is Action.CREATE  # nobody could look
+    assert [line for line in world.mutations() if "sets" in line] == []
+    assert world.cluster.objects.get(*CRD)["spec"] == {"old": True}
+
+
+def test_theirs_that_comes_between_look_and_request_is_not_overwritten(world: World) -> None:
+    """The request itself does not force what it says on anybody."""
+    world.up(BARE)
+    (_, crd, _) = objects_of(ADD_ON)
+    body = {"metadata": {"name": CRD[2]}, "spec": {"group": "another"}}
+    world.cluster.objects.create(CRD[0], CRD[1], body)
+    with pytest.raises(CloudError, match="conflict"):
+        world.cloud.do(crd.creation()[0])
+    assert world.cluster.objects.get(*CRD)["spec"] == {"group": "another"}
 
 
 def test_the_controller_is_waited_for(world: World, unready: Callable[[], None]) -> None:
