@@ -122,6 +122,15 @@ def test_a_cluster_is_changed_as_far_as_it_can_be(world: World) -> None:
         world.up(replace(WANTED, private=True))
 
 
+def test_apis_beyond_the_first_page_are_seen(world: World) -> None:
+    world.project.enabled |= {f"a{number:03}.googleapis.com" for number in range(450)}
+    world.up()
+    before = world.mutations()
+    assert {step.action for step in world.up().steps} == {Action.KEEP}
+    assert world.mutations() == before
+    assert sum("/services?" in each.line for each in world.project.faults.requests) == 6
+
+
 def test_another_zone_is_refused(world: World) -> None:
     world.up()
     before = world.mutations()
