@@ -17,7 +17,7 @@ from kinetic_core.provision.policies import Grant, Policy, jobs_policy, principa
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import Bucket
 from kinetic_core.provision.resources import Json, Request, lacking
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, check, wanted_pool
+from kinetic_core.provision.wanted import Wanted, WantedNamespace, WantedPool, check, wanted_pool
 from tests.provision.worlds import WANTED, World
 
 REGIONAL = replace(WANTED, location="europe-west4", pools=())
@@ -162,11 +162,53 @@ def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
         world.up()
     assert "you lack container.clusters.create in my-project: gcloud projects" in str(refused.value)
     assert "us-central1-a has no machines ct5lp-hightpu-4t" in str(refused.value)
-    assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine has 1: ask for" in str(refused.value)
+    assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine needs 1: ask for" in str(refused.value)
     assert "setIamPolicy" not in str(refused.value)
     assert world.mutations() == []
     with pytest.raises(ConfigurationError, match="project other-project may not be used"):
         world.up(replace(WANTED, project="other-project"))
+
+
+@pytest.mark.parametrize(
+    ("pool", "limits", "said"),
+    [
+        (
+            wanted_pool("tpu-v5e-4"),
+            (3, 64),
+            "quota TPU_LITE_PODSLICE_V5 in us-central1 is 3, and one machine ",
+        ),
+        (wanted_pool("tpu-v5e-4"), (4, 0), ""),
+        (wanted_pool("tpu-v5e-16"), (15, 64), "is 15, and one slice needs 16"),
+        (wanted_pool("tpu-v5e-16", reservation="mine"), (0, 0), ""),
+        (
+            wanted_pool("tpu-v5e-4", spot=True),
+            (0, 3),
+            "quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5 in us-central1",
+        ),
+        (wanted_pool("tpu-v5e-4", spot=True), (0, 4), ""),
+        (wanted_pool("tpu-v5e-4", spot=True), (4, 0), ""),
+        (wanted_pool("tpu-v5e-4", flex_start=True), (0, 4), ""),
+        (wanted_pool("tpu-v6e-8"), (0, 0), ""),
+    ],
+)
+def test_a_quota_of_tpus_is_seen_before_anything_is_made(
+    pool: WantedPool, limits: tuple[float, float], said: str, world: World
+) -> None:
+    world.project.enabled |= {"compute.googleapis.com"}
+    names = ("TPU_LITE_PODSLICE_V5", "PREEMPTIBLE_TPU_LITE_PODSLICE_V5")
+    world.project.quotas = dict(zip(names, limits, strict=True))
+    if not said:
+        world.up(replace(WANTED, pools=(pool,)))
+        return
+    with pytest.raises(ConfigurationError, match=said):
+        world.up(replace(WANTED, pools=(pool,)))
+    assert world.mutations() == []
+
+
+def test_a_quota_that_the_region_does_not_list_is_gkes_to_refuse(world: World) -> None:
+    world.project.enabled |= {"compute.googleapis.com"}
+    world.project.quotas = {"PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 0.0}
+    world.up(replace(WANTED, pools=(wanted_pool("tpu-v5e-4"), wanted_pool("tpu-v5e-4", spot=True))))
 
 
 def test_grants_of_others_stay_and_stale_etags_are_read_again(world: World) -> None:
