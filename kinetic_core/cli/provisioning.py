@@ -13,6 +13,7 @@ from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.costing import known_prices
 from kinetic_core.provision.prepare import open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.reading import clusters
 from kinetic_core.provision.resources import Json
@@ -85,6 +86,7 @@ def up(
         subnetwork=subnetwork,
         machine_type=machine_type,
         add_ons=_add_ons(lws=lws, kueue=kueue),
+        prices=known_prices(settings),
     )
     if export is not None:
         _export(session, wanted, *export)
@@ -214,6 +216,7 @@ def init(
         pools=pools,
         namespaces=spaces,
         add_ons=_add_ons(lws=True, kueue=False),
+        prices=known_prices(settings),
     )
     _up(session, settings, wanted, profile_name, plan=False, yes=yes, schema="init")
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from kinetic_core.errors import ConfigurationError, InvalidRequest
+from kinetic_core.lifecycle.costing import Prices
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.namespaces import LEADER, LEADER_RULES, RULES, USER
 from kinetic_core.provision.plan import Action, Found, plan, resources
@@ -98,6 +99,20 @@ def test_the_terms_of_a_pool() -> None:
     regional = pool_body("gpu-l4", REGIONAL, zones=("europe-west4-a",))
     assert regional["autoscaling"]["totalMaxNodeCount"] == 10
     assert regional["locations"] == ["europe-west4-a"]
+
+
+def test_what_a_pool_costs_is_told_at_the_users_prices() -> None:
+    spot, on_demand = {("tpu", "v5e"): 0.4}, {("tpu", "v5p"): 4.2, ("tpu", "v5e"): 1.2}
+    priced = replace(WANTED, prices=Prices("EUR", on_demand, spot))
+
+    def cost(accelerator: str, wanted: Wanted = priced, **options: Any) -> str:
+        return NodePool(wanted, wanted_pool(accelerator, **options)).cost
+
+    assert cost("tpu-v5e-4", spot=True) == "nothing while idle, then 1.60 EUR/hour for each ct5lp-hightpu-4t"
+    always = "16.80 EUR/hour for each ct5p-hightpu-4t, 33.60 EUR/hour always for 2 of them"
+    assert cost("tpu-v5p-8", min_nodes=2) == always
+    assert cost("gpu-l4") == cost("gpu-l4", WANTED) == "nothing while idle, then g2-standard-4 each"
+    assert cost("gpu-l4", min_nodes=2) == "2 of g2-standard-4 always"
 
 
 def test_autopilot_and_private_clusters() -> None:
