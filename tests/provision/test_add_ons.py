@@ -62,6 +62,8 @@ def test_both_are_installed_and_kept(world: World) -> None:
     world.cluster.objects.create("Namespace", "", {"metadata": {"name": "kube-system"}})
     steps = world.up(BOTH).steps
     assert len(world.mutations()) == len([step for step in steps if not step.resource.only_waits])
+    reads = [each.line for each in world.cluster.faults.requests if each.line.startswith("GET ")]
+    assert len(reads) <= 2 * sum(step.resource.reading.service == "kubernetes" for step in steps)
     made = world.cluster.objects.get("Deployment", "lws-system", "lws-controller-manager")
     assert made["metadata"]["labels"][VERSION] == add_on(LWS).version
     before = world.mutations()
