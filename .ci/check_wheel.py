@@ -37,6 +37,7 @@ def main() -> None:
     runner = {f"kinetic_core/_runner/{file.name}" for file in (ROOT / "runner").glob("*.py")}
     expect(runner <= names, f"the wheel lacks {sorted(runner - names)}")
     shipped = {str(path.relative_to(ROOT)) for path in (ROOT / "kinetic_core").rglob("*.json")}
+    shipped |= {str(path.relative_to(ROOT)) for path in (ROOT / "kinetic_core").rglob("*.json.gz")}
     page = ROOT / "airflow_provider" / "page" / "static"
     shipped |= {str(path.relative_to(ROOT)) for path in page.iterdir()}
     expect(shipped <= names, f"the wheel lacks {sorted(shipped - names)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from typing import Any
 
 import typer
@@ -11,10 +12,12 @@ from kinetic_core.cli.output import printable
 from kinetic_core.cli.session import Session
 from kinetic_core.configuration import Settings, read_settings
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.provision.add_ons import add_on_of
 from kinetic_core.provision.applying import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
+from kinetic_core.provision.vendored import AddOn
 
 
 def named_project() -> Settings:
@@ -56,9 +59,13 @@ def say(line: str) -> None:
 
 
 def show(session: Session, steps: tuple[Step, ...]) -> None:
-    """The steps, for people; what is kept is counted."""
+    """The steps, for people; what is kept is counted, and so are the objects of an add-on."""
     shown = [step for step in steps if step.action is not Action.KEEP]
-    rows = [(step.action.value, step.resource.kind, step.resource.name, _about(step)) for step in shown]
+    rows = [
+        row
+        for (action, add_on), few in groupby(shown, _folded)
+        for row in ([(action.value, *_folded_row(add_on, list(few)))] if add_on else map(_row, few))
+    ]
     if rows:
         session.output.table(("ACTION", "KIND", "NAME", "DETAILS"), rows)
     if kept := len(steps) - len(shown):
@@ -80,6 +87,19 @@ def answer(prepared: Prepared, *, done: bool) -> dict[str, Any]:
     ]
     place = {"project": wanted.project, "zone": wanted.location, "cluster": wanted.cluster}
     return {**place, "done": done, "steps": steps}
+
+
+def _folded(step: Step) -> tuple[Action, AddOn | None]:
+    return step.action, None if step.resource.only_waits else add_on_of(step.resource)
+
+
+def _folded_row(add_on: AddOn, steps: list[Step]) -> tuple[str, str, str]:
+    changes = {detail for step in steps for detail in step.details}
+    return steps[0].resource.kind, str(add_on), ", ".join([f"{len(steps)} objects", *sorted(changes)])
+
+
+def _row(step: Step) -> tuple[str, ...]:
+    return step.action.value, step.resource.kind, step.resource.name, _about(step)
 
 
 def _about(step: Step) -> str:

@@ -13,6 +13,7 @@ from kinetic_core.cli.root import pool_app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.costing import known_prices
 from kinetic_core.provision.prepare import (
     Prepared,
     open_cloud,
@@ -112,7 +113,14 @@ def list_pools(session: Session) -> None:
 
 
 def _with_pools(settings: Settings, *pools: WantedPool) -> Wanted:
-    return Wanted(settings.project, settings.zone, settings.cluster, pools=pools, namespaces=())
+    return Wanted(
+        settings.project,
+        settings.zone,
+        settings.cluster,
+        pools=pools,
+        namespaces=(),
+        prices=known_prices(settings),
+    )
 
 
 def _slices(pool: WantedPool, count: int) -> list[WantedPool]:

@@ -13,10 +13,12 @@ from kinetic_core.cli.root import app
 from kinetic_core.cli.session import Session, verb
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.lifecycle.costing import known_prices
 from kinetic_core.provision.prepare import open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.reading import clusters
 from kinetic_core.provision.resources import Json
 from kinetic_core.provision.state import look
+from kinetic_core.provision.vendored import KUEUE, LWS, AddOn, add_on
 from kinetic_core.provision.wanted import Wanted, WantedNamespace, WantedPool, wanted_pool
 
 Plan = Annotated[bool, typer.Option("--plan", help="show the steps and do nothing")]
@@ -55,6 +57,10 @@ def up(
     network: Annotated[str | None, typer.Option(help="a VPC network; default: default")] = None,
     subnetwork: Annotated[str | None, typer.Option(help="a subnetwork of it")] = None,
     machine_type: Annotated[str | None, typer.Option(help="of the default pool; e2-standard-4")] = None,
+    lws: Annotated[
+        bool, typer.Option("--lws/--no-lws", help="also LeaderWorkerSet, for slices of several hosts")
+    ] = True,
+    kueue: Annotated[bool, typer.Option("--kueue", help="also Kueue, for queues")] = False,
     member: Members = None,
     profile_name: ProfileName = None,
     export: Annotated[
@@ -79,6 +85,8 @@ def up(
         network=network,
         subnetwork=subnetwork,
         machine_type=machine_type,
+        add_ons=_add_ons(lws=lws, kueue=kueue),
+        prices=known_prices(settings),
     )
     if export is not None:
         _export(session, wanted, *export)
@@ -106,6 +114,10 @@ def _up(
         session.output.line(f"kept profile {profile}, now the current one; `kinetic doctor` looks it over")
 
 
+def _add_ons(*, lws: bool, kueue: bool) -> tuple[AddOn, ...]:
+    return tuple(add_on(name) for name, on in ((LWS, lws), (KUEUE, kueue)) if on)
+
+
 def _export(session: Session, wanted: Wanted, form: str, folder: str) -> None:
     from pathlib import Path
 
@@ -118,6 +130,9 @@ def _export(session: Session, wanted: Wanted, form: str, folder: str) -> None:
         session.output.json("up.export", {"files": files})
     for path in files:
         session.output.line(f"wrote {path}")
+    session.output.line(
+        "not in it: what is inside the cluster; after `terraform apply`, `kinetic up` makes it"
+    )
 
 
 @verb(app, "down", examples=["kinetic down --plan", "kinetic down", "kinetic down --yes"])
@@ -194,7 +209,15 @@ def init(
         return
     pools: tuple[WantedPool, ...] = tuple(map(wanted_pool, accelerator or ()))
     spaces = (WantedNamespace(settings.namespace),)
-    wanted = Wanted(settings.project, settings.zone, settings.cluster, pools=pools, namespaces=spaces)
+    wanted = Wanted(
+        settings.project,
+        settings.zone,
+        settings.cluster,
+        pools=pools,
+        namespaces=spaces,
+        add_ons=_add_ons(lws=True, kueue=False),
+        prices=known_prices(settings),
+    )
     _up(session, settings, wanted, profile_name, plan=False, yes=yes, schema="init")
 
 

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from kinetic_core.cluster.connecting import Target, connection, renew
+from kinetic_core.cluster.paths import path_of
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
 
 Object = dict[str, Any]
@@ -19,6 +20,8 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 20.0
 PATIENCE = 30.0
 """Seconds for which a request that may be repeated is."""
+_MANAGER = "kinetic"
+"""Whose the fields are that have been applied."""
 
 
 class Expired(ClusterError):
@@ -43,12 +46,12 @@ class ClusterApi:
 
     def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
         """POST a namespaced object."""
-        return self._call("POST", _path(kind, namespace), body)
+        return self._call("POST", path_of(kind, namespace), body)
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """GET one object; None if there is none."""
         try:
-            return self._call("GET", _path(kind, namespace, name))
+            return self._call("GET", path_of(kind, namespace, name))
         except ClusterError as exc:
             if exc.status == 404:
                 return None
@@ -56,19 +59,38 @@ class ClusterApi:
 
     def list(self, kind: str, namespace: str, query: Mapping[str, str] | None = None) -> Object:
         """The whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
-        return self._call("GET", _path(kind, namespace), query=query)
+        return self._call("GET", path_of(kind, namespace), query=query)
 
     def patch(
         self, kind: str, namespace: str, name: str, body: Mapping[str, Any], part: str = ""
     ) -> Object | None:
         """A merge patch of an object, or of the subresource `part`; None if there is no such object."""
-        path = _path(kind, namespace, name) + (f"/{part}" if part else "")
+        path = path_of(kind, namespace, name) + (f"/{part}" if part else "")
         try:
             return self._call("PATCH", path, body)
         except ClusterError as exc:
             if exc.status == 404:
                 return None
             raise
+
+    def apply(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Object:
+        """Server-side apply: the object is made, or has its fields set to those of `body`; those that an
+        earlier one set and `body` leaves out go. Raises ClusterError (409) if somebody else has set a field
+        to something else, unless `force`. With `dry_run` the server only says what it would become.
+        """
+        query = {"fieldManager": _MANAGER, "force": "true" if force else ""}
+        return self._call(
+            "PATCH", path_of(kind, namespace, name), body, {**query, "dryRun": "All" if dry_run else ""}
+        )
 
     def delete(
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace: int | None = None
@@ -83,7 +105,7 @@ class ClusterApi:
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:
-            self._call("DELETE", _path(kind, namespace, name), body)
+            self._call("DELETE", path_of(kind, namespace, name), body)
         except ClusterError as exc:
             if exc.status in (404, 409):
                 return False
@@ -93,7 +115,7 @@ class ClusterApi:
     def delete_all(self, kind: str, namespace: str, selector: str) -> None:
         """DELETE all objects with these labels, and everything that belongs to them."""
         body = {"propagationPolicy": "Background"}
-        self._call("DELETE", _path(kind, namespace), body, {"labelSelector": selector})
+        self._call("DELETE", path_of(kind, namespace), body, {"labelSelector": selector})
 
     def versions(self, group: str) -> frozenset[str]:
         """Those of an API group that the server has, such as `v1` of `batch`; none without the group."""
@@ -126,8 +148,8 @@ class ClusterApi:
             "resourceVersion": version,
             "timeoutSeconds": str(round(seconds)),
         }
-        with self._told("GET", _path(kind, namespace)):
-            response = self._request("GET", _path(kind, namespace), None, query, seconds + READ_SECONDS)
+        with self._told("GET", path_of(kind, namespace)):
+            response = self._request("GET", path_of(kind, namespace), None, query, seconds + READ_SECONDS)
             try:
                 for line in _lines(response):
                     event = json.loads(line)
@@ -142,7 +164,7 @@ class ClusterApi:
 
     def pod_log(self, namespace: str, pod: str, container: str) -> bytes | None:
         """All the log the node has of a container; None if it has none (yet, or any more)."""
-        path = _path("Pod", namespace, pod) + "/log"
+        path = path_of("Pod", namespace, pod) + "/log"
         try:
             with self._told("GET", path):
                 response = self._request("GET", path, None, {"container": container}, READ_SECONDS)
@@ -154,7 +176,7 @@ class ClusterApi:
 
     def follow_pod_log(self, namespace: str, pod: str, container: str) -> Iterator[bytes]:
         """The container's log as it grows, from its start, until the container or the connection ends."""
-        path = _path("Pod", namespace, pod) + "/log"
+        path = path_of("Pod", namespace, pod) + "/log"
         with self._told("GET", path):
             response = self._request("GET", path, None, {"container": container, "follow": "true"}, None)
             try:
@@ -200,6 +222,8 @@ class ClusterApi:
 
         client = connection(self._target)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        if "fieldManager" in query:
+            kind = "application/apply-patch+yaml"  # of which JSON is a part
         url = client.configuration.host + path
         if asked := {key: value for key, value in query.items() if value}:
             url += "?" + urlencode(asked)
@@ -256,29 +280,3 @@ def _lines(response: Any) -> Iterator[bytes]:
     for piece in response.stream(1 << 16, decode_content=False):
         *lines, rest = (rest + piece).split(b"\n")
         yield from (line for line in lines if line)
-
-
-_PATHS = {
-    "APIGroup": "/apis{}",
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions{}",
-    "Namespace": "/api/v1/namespaces{}",
-    "Node": "/api/v1/nodes{}",
-    "Job": "/apis/batch/v1/namespaces/{}/jobs",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "Event": "/api/v1/namespaces/{}/events",
-    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets",
-    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    "SelfSubjectAccessReview": "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews{}",
-    "Secret": "/api/v1/namespaces/{}/secrets",
-    "Service": "/api/v1/namespaces/{}/services",
-    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-    "LocalQueue/v1beta1": "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues",
-    "LocalQueue/v1beta2": "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/localqueues",
-}
-
-
-def _path(kind: str, namespace: str, name: str = "") -> str:
-    path = _PATHS[kind].format(quote(namespace, safe=""))
-    return f"{path}/{quote(name, safe='')}" if name else path

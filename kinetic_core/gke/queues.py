@@ -32,7 +32,7 @@ def check_queue(api: Reader, namespace: str, queue: str) -> None:
         if not served:
             raise ConfigurationError(
                 f"queue={queue!r} is a queue of Kueue, which this cluster does not have: install it "
-                "(https://kueue.sigs.k8s.io/docs/installation/), or leave queue= out"
+                "(`kinetic up --kueue`, or https://kueue.sigs.k8s.io/docs/installation/), or leave queue= out"
             )
         version = next((one for one in _VERSIONS if one in served), None)
         if version is not None and api.get(f"LocalQueue/{version}", namespace, queue) is None:

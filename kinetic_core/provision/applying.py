@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from kinetic_core.errors import (
     CloudError,
@@ -14,15 +15,16 @@ from kinetic_core.errors import (
     KineticError,
     ProvisioningError,
 )
+from kinetic_core.provision.add_ons import AddOnReady, add_on_of, left_alone, objects_of
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Found, Step
 from kinetic_core.provision.resources import Found as There
-from kinetic_core.provision.resources import Json, Request
+from kinetic_core.provision.resources import Json, Request, Resource
+from kinetic_core.provision.vendored import AddOn
 
 PATIENCE = 120.0
 """Seconds for which one step is tried again after failures that pass."""
-_LONGEST = 3600.0
-"""Seconds for which a step waits for a cluster that is busy with another operation."""
+_READERS = 8
 Say = Callable[[str], None]
 
 
@@ -33,9 +35,12 @@ def apply(cloud: Cloud, steps: Sequence[Step], found: Found, say: Say) -> None:
     out again, continues there.
     """
     todo = [step for step in steps if step.acts]
+    others = _Others(cloud, say)
     for number, step in enumerate(todo):
-        say(f"[{number + 1}/{len(todo)}] {step}")
         try:
+            if others.have(step.resource):
+                continue
+            say(f"[{number + 1}/{len(todo)}] {step}")
             _Effort(cloud, step).bring_about(found.resources.get(str(step.resource)))
         except KeyboardInterrupt:
             say(f"interrupted at: {step}. What was begun goes on; the same command continues")
@@ -48,6 +53,31 @@ def apply(cloud: Cloud, steps: Sequence[Step], found: Found, say: Say) -> None:
             ) from exc
 
 
+class _Others:
+    """Add-ons that somebody else has installed. They are looked for before the first step of each, as nobody
+    could look while there was no cluster.
+    """
+
+    def __init__(self, cloud: Cloud, say: Say) -> None:
+        self._cloud, self._say = cloud, say
+        self._left: dict[AddOn, bool] = {}
+
+    def have(self, resource: Resource) -> bool:
+        """Whether the resource is part of such a one; says so once."""
+        add_on = add_on_of(resource)
+        if add_on is None:
+            return False
+        if add_on not in self._left:
+            parts = (*objects_of(add_on), AddOnReady(add_on))
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = pool.map(self._cloud.read, [each.reading for each in parts])
+                why = left_alone(parts, dict(zip(map(str, parts), found, strict=True)))
+            self._left[add_on] = add_on in why
+            if add_on in why:
+                self._say(f"{add_on}: {why[add_on]}")
+        return self._left[add_on]
+
+
 class _Effort:
     """One step."""
 
@@ -55,7 +85,7 @@ class _Effort:
         self._cloud, self._step, self._resource = cloud, step, step.resource
         self._pause = 0.5
         self._give_up = cloud.clock() + PATIENCE
-        self._give_up_waiting = cloud.clock() + _LONGEST
+        self._give_up_waiting = cloud.clock() + self._resource.longest
 
     def bring_about(self, found: There | None) -> None:
         """What the plan knows is good for one try. After it, and where it is busy, what is there is read."""
@@ -94,7 +124,7 @@ class _Effort:
             if found is None or not self._resource.busy(found):
                 return found
             if self._cloud.clock() > self._give_up_waiting:
-                raise CloudError(f"{self._resource} has been busy for an hour; look at it in the console")
+                raise CloudError(self._resource.stuck(found))
             self._wait()
 
     def _wait(self) -> None:

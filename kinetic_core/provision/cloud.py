@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.credentials import ask_google
@@ -37,16 +38,32 @@ class Cloud:
     _services: dict[str, GoogleService] = field(default_factory=dict)
 
     def read(self, request: Request) -> Json | None:
-        """What there is, None for nothing, also where the API is not enabled yet. Raises CloudError."""
+        """What there is, with all pages of a list; None for nothing, also where the API is not enabled yet.
+
+        Raises CloudError.
+        """
         if request.service == "kubernetes":
             return self.service("container").patiently(lambda: self._kubernetes(request))
         service = self.service(request.service)
+
+        def page(token: str) -> Json:
+            join = "&" if "?" in request.path else "?"
+            path = f"{request.path}{join}pageToken={quote(token, safe='')}" if token else request.path
+            return service.patiently(lambda: service.send(request.method, path, request.body))
+
         try:
-            return service.patiently(lambda: service.send(request.method, request.path, request.body))
+            found = page("")
         except CloudError as exc:
             if exc.status == 404 or exc.reason == "SERVICE_DISABLED":
                 return None
             raise
+        while token := found.pop("nextPageToken", ""):
+            more = page(token)
+            lists = {
+                key: [*found.get(key, ()), *each] for key, each in more.items() if isinstance(each, list)
+            }
+            found |= {**lists, "nextPageToken": more.get("nextPageToken", "")}
+        return found
 
     def do(self, request: Request) -> None:
         """Send a request that changes something, once, and wait until it is done. Raises CloudError."""
@@ -83,6 +100,9 @@ class Cloud:
         with _told():
             if request.method == "POST":
                 return self.cluster.create(kind, namespace, request.body or {})
+            if request.method in ("APPLY", "REAPPLY"):
+                force = request.method == "REAPPLY"
+                return self.cluster.apply(kind, namespace, name, request.body or {}, force=force)
             if request.method == "PATCH":
                 return self.cluster.patch(kind, namespace, name, request.body or {})
             if request.method == "DELETE":

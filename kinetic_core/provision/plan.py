@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from kinetic_core.errors import ConfigurationError
+from kinetic_core.provision.add_ons import AddOnReady, add_on_of, add_ons, left_alone
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.namespaces import KubernetesObject, namespace_objects
 from kinetic_core.provision.policies import (
@@ -34,7 +35,7 @@ class Action(StrEnum):
     KEEP = "keep"
     DELETE = "delete"
     LEAVE = "leave"
-    """What `down` does not remove, as somebody else made it."""
+    """What is neither changed nor removed, as somebody else made it."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def resources(wanted: Wanted, number: str) -> tuple[Resource, ...]:
         *pools(wanted),
         jobs_policy(wanted, number),  # behind the cluster, which makes the identities it names
         *objects,
+        *add_ons(wanted),  # last: they are waited for
     )
 
 
@@ -100,7 +102,16 @@ def namespace(wanted: Wanted, number: str) -> tuple[Resource, ...]:
 
 def plan(wanted: Sequence[Resource], found: Found) -> tuple[Step, ...]:
     """The steps that bring about what is wanted."""
-    return tuple(_step(resource, found.resources.get(str(resource))) for resource in wanted)
+    left = left_alone(wanted, found.resources)
+    steps = []
+    for resource in wanted:
+        add_on = add_on_of(resource)
+        why = left.get(add_on) if add_on is not None else None
+        if why is None:
+            steps.append(_step(resource, found.resources.get(str(resource))))
+        elif isinstance(resource, AddOnReady):  # one step for all of it
+            steps.append(Step(Action.LEAVE, resource, (why,)))
+    return tuple(steps)
 
 
 def plan_removal(unwanted: Sequence[Resource], found: Found) -> tuple[Step, ...]:
@@ -156,7 +167,7 @@ def problems(steps: Sequence[Step], found: Found, wanted: Wanted) -> None:
 
 def _step(resource: Resource, found: Mapping[str, Any] | None) -> Step:
     if found is None:
-        return Step(Action.CREATE, resource)
+        return Step(Action.WAIT if resource.only_waits else Action.CREATE, resource)
     if resource.broken(found):
         return Step(Action.REPLACE, resource, (str(found.get("statusMessage") or "it is in error"),))
     if resource.busy(found):

@@ -135,8 +135,15 @@ class NodePool(Resource):
 
     @property
     def cost(self) -> str:
-        machine, least = self.pool.accelerator.machine_type, self.pool.min_nodes
-        return f"{least} of {machine} always" if least else f"nothing while idle, then {machine} each"
+        hardware, least, prices = self.pool.accelerator, self.pool.min_nodes, self.wanted.prices
+        machine = str(hardware.machine_type)
+        chip = prices.of(hardware) if prices is not None else None
+        if prices is None or chip is None:
+            return f"{least} of {machine} always" if least else f"nothing while idle, then {machine} each"
+        one = chip * hardware.chips_per_host
+        each = f"{one:.2f} {prices.currency}/hour for each {machine}"
+        always = f"{least * one:.2f} {prices.currency}/hour always for {least} of them"
+        return f"{each}, {always}" if least else f"nothing while idle, then {each}"
 
     def body(self) -> Json:
         """The NodePool that is created."""

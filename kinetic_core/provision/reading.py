@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kinetic_core.errors import CloudError, ConfigurationError
-from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.plan import Found
 from kinetic_core.provision.pools import NodePool, Pool
 from kinetic_core.provision.resources import Json, Request, Resource
-from kinetic_core.provision.wanted import Wanted
+from kinetic_core.provision.wanted import Wanted, WantedPool
 
 _READERS = 8
 
@@ -98,12 +97,11 @@ def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource
 
 
 def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> tuple[str, ...]:
-    """GPU quotas of the region, as far as Compute Engine lists them; TPUs are not among these.
-
-    Their names: "GPU quota" in Compute Engine's documentation.
+    """Quotas of the region that are too small for one machine of a pool, or for its one slice, as far as
+    Compute Engine lists them.
     """
-    gpus = [each.pool.accelerator for each in resources if isinstance(each, NodePool)]
-    needs = {_metric(gpu): gpu.chips_per_host for gpu in gpus if gpu.kind == "gpu"}
+    pools = [each.pool for each in resources if isinstance(each, NodePool)]
+    needs = [(names, *_chips(pool)) for pool in pools if (names := _metrics(pool))]
     if not needs:
         return ()
     try:
@@ -111,16 +109,37 @@ def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -
     except CloudError:
         return ()
     limits = {quota["metric"]: quota["limit"] for quota in region.get("quotas", ())}
-    return tuple(
-        f"quota {metric} in {wanted.region} is {limits[metric]:g}, and one machine has {count}"
-        for metric, count in needs.items()
-        if limits.get(metric, count) < count
-    )
+    told = []
+    for names, chips, what in needs:
+        known = [limits[name] for name in names if name in limits]
+        if len(known) == len(names) and max(known) < chips:
+            told.append(
+                f"quota {names[0]} in {wanted.region} is {max(known):g}, and one {what} needs {chips}"
+            )
+    return tuple(dict.fromkeys(told))
 
 
-def _metric(gpu: Accelerator) -> str:
-    name = str(gpu.label).upper().replace("-", "_").replace("_TESLA", "")
-    return f"{'PREEMPTIBLE_' if gpu.spot else ''}{name}_GPUS"
+def _metrics(pool: WantedPool) -> tuple[str, ...]:
+    """The quotas any of which the pool's machines may be counted in; none for what is not listed.
+
+    Their names: "GPU quota" in Compute Engine's documentation, "Plan TPUs" in GKE's. Newer TPUs than v5e are
+    counted by family, which a region does not list, and TPUs of a reservation are not counted. Machines that
+    are not there for good come of the preemptible quota, and where there is none of the other.
+    """
+    one = pool.accelerator
+    if one.kind == "gpu":
+        name = str(one.label).upper().replace("-", "_").replace("_TESLA", "") + "_GPUS"
+    elif one.family == "v5e" and not pool.reservation:
+        name = "TPU_LITE_PODSLICE_V5"
+    else:
+        return ()
+    return (f"PREEMPTIBLE_{name}", name) if one.spot or pool.flex_start else (name,)
+
+
+def _chips(pool: WantedPool) -> tuple[int, str]:
+    """How many must be there at once, and what has them."""
+    one = pool.accelerator
+    return one.chips_per_host * one.hosts, "slice" if one.hosts > 1 else "machine"
 
 
 def _lacks(cloud: Cloud, project: str, zone: str, machine: str) -> bool:

@@ -20,8 +20,9 @@ MINE = {"kinetic": "true", "goog-packaged-solution": "kinetic"}
 
 @dataclass(frozen=True)
 class Request:
-    """One request: `service` is Google's name of one, `kubernetes` (whose paths are `Kind/namespace/name`)
-    or `objects` (of which DELETE empties the bucket `path`).
+    """One request: `service` is Google's name of one, `kubernetes` (whose paths are `Kind/namespace/name`;
+    it knows APPLY, and REAPPLY for what is ours whatever others set in it) or `objects` (of which
+    DELETE empties the bucket `path`).
     """
 
     service: str
@@ -38,6 +39,10 @@ class Resource(ABC):
     """The word for people."""
     reads_first: ClassVar[bool] = False
     """Whether a change is made to what was found a moment before, as with a policy and its etag."""
+    only_waits: ClassVar[bool] = False
+    """Whether it comes about by itself, once what is before it is there."""
+    longest: ClassVar[float] = 3600.0
+    """Seconds for which it is waited for while it is busy."""
 
     @property
     @abstractmethod
@@ -53,6 +58,11 @@ class Resource(ABC):
         """Whether it is being made, changed or removed right now."""
         del found
         return False
+
+    def stuck(self, found: Found) -> str:
+        """What is said of it when it has been busy for `longest`."""
+        del found
+        return f"{self} has been busy for an hour; look at it in the console"
 
     def mine(self, found: Found) -> bool:
         """Whether this command made it."""

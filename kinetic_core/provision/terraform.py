@@ -1,7 +1,7 @@
 """The plan as Terraform, in its JSON syntax, for those who keep their infrastructure there.
 
 Arguments are those of the provider hashicorp/google (registry.terraform.io/providers/hashicorp/google). What
-is inside the cluster is left to `kinetic namespace add`.
+is inside the cluster (namespaces, add-ons) is left to `kinetic up` and `kinetic namespace add`.
 """
 
 from __future__ import annotations

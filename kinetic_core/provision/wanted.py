@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.image.registry import region_of
 from kinetic_core.model.accelerators import Accelerator, parse_accelerator
+from kinetic_core.provision.vendored import AddOn
+
+if TYPE_CHECKING:
+    from kinetic_core.lifecycle.costing import Prices
 
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 _POOL_NODES = 10
@@ -57,6 +62,9 @@ class Wanted:
     subnetwork: str | None = None
     machine_type: str | None = None
     """Of the default pool, whose nodes run what the cluster itself needs."""
+    add_ons: tuple[AddOn, ...] = ()
+    prices: Prices | None = None
+    """What accelerators cost, if somebody has said it."""
 
     @property
     def region(self) -> str:

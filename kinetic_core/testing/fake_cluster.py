@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from kinetic_core.testing.applying import applied, merge
 from kinetic_core.testing.faulty_server import FaultyHandler, FaultyServer
 from kinetic_core.testing.job_controller import JobController, delete_pod, owned_pods
 from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused
@@ -33,6 +34,15 @@ _PLACE = re.compile(
     r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
 )
 _KINDS = {
+    "apiservices": "APIService",
+    "clusterroles": "ClusterRole",
+    "clusterrolebindings": "ClusterRoleBinding",
+    "configmaps": "ConfigMap",
+    "customresourcedefinitions": "CustomResourceDefinition",
+    "deployments": "Deployment",
+    "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
+    "services": "Service",
+    "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
     "namespaces": "Namespace",
     "nodes": "Node",
     "jobs": "Job",
@@ -159,8 +169,10 @@ class FakeCluster(FaultyServer):
             return 201, self._evict(namespace, name)
         if method == "POST":
             return 201, self.objects.create(kind, namespace, asked.body)
+        if method == "PATCH" and "fieldManager" in asked.query:
+            return applied(self.objects, kind, namespace, name, asked.body, asked.query)
         if method == "PATCH":
-            return 200, self.objects.change(kind, namespace, name, lambda item: _merge(item, asked.body))
+            return 200, self.objects.change(kind, namespace, name, lambda item: merge(item, asked.body))
         if method == "DELETE" and name:
             return 200, self._delete(kind, namespace, name, asked.body)
         if name:
@@ -226,16 +238,3 @@ def _asked(path: str, body: bytes) -> _Asked:
         query,
         content,
     )
-
-
-def _merge(item: Object, patch: Mapping[str, Any]) -> None:
-    """A JSON merge patch (RFC 7396)."""
-    for key, value in patch.items():
-        if value is None:
-            item.pop(key, None)
-        elif isinstance(value, dict):
-            if not isinstance(item.get(key), dict):
-                item[key] = {}
-            _merge(item[key], value)
-        else:
-            item[key] = value

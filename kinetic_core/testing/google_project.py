@@ -84,13 +84,17 @@ class FakeProject:
         return handler(method, path, query, body)
 
     def _serviceusage(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
-        del query
         if path.startswith("operations/"):
             return 200, {"name": path, "done": True}
         if method == "POST":
             self.enabled.update(body["serviceIds"])
             return 200, {"name": f"operations/{next(self._numbers)}", "done": False}
-        return 200, {"services": [{"name": f"projects/1/services/{api}"} for api in sorted(self.enabled)]}
+        start = int(query.get("pageToken", ["0"])[0])
+        end = start + int(query.get("pageSize", ["50"])[0])
+        found = {
+            "services": [{"name": f"projects/1/services/{api}"} for api in sorted(self.enabled)[start:end]]
+        }
+        return 200, {**found, "nextPageToken": str(end)} if end < len(self.enabled) else found
 
     def _cloudresourcemanager(
         self, method: str, path: str, query: dict[str, list[str]], body: Json

@@ -15,7 +15,12 @@ Change = tuple[int, str, Object]
 """A resource version, ADDED, MODIFIED or DELETED, and the object as it then was."""
 
 _GROUPS = {"Job": "jobs.batch", "Role": "roles.rbac.authorization.k8s.io"}
-_FIRST_STATUS: Object = {"Job": {}, "Pod": {"phase": "Pending"}, "Namespace": {"phase": "Active"}}
+_FIRST_STATUS: Object = {
+    "Job": {},
+    "Pod": {"phase": "Pending"},
+    "Namespace": {"phase": "Active"},
+    "Deployment": {"observedGeneration": 1, "availableReplicas": 1},  # its pods are imagined
+}
 _KEPT = 10_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 
 import pytest
@@ -118,3 +119,28 @@ def test_the_informer_follows_a_job_to_its_end(world: Make) -> None:
     informer.close()
     assert changed is not None
     assert job_id in changed
+
+
+def test_what_is_applied_is_made_kept_and_not_taken_from_others(world: Make) -> None:
+    here = world(SUCCEEDS)
+    name = f"applied-{secrets.token_hex(4)}"
+    wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}}
+    asked = ("ConfigMap", here.namespace, name)
+    here.api.apply(*asked, wanted, dry_run=True)
+    assert here.api.get(*asked) is None
+    made = here.api.apply(*asked, wanted)
+    assert made["data"] == {"a": "1"}
+    again = here.api.apply(*asked, wanted)
+    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    here.api.delete(*asked)
+    here.api.create("ConfigMap", here.namespace, {**wanted, "data": {"a": "theirs"}})
+    with pytest.raises(ClusterError) as caught:
+        here.api.apply(*asked, wanted)
+    kept = here.api.get(*asked)
+    assert kept is not None
+    assert (caught.value.status, kept["data"]) == (409, {"a": "theirs"})
+    assert here.api.apply(*asked, wanted, force=True)["data"] == {"a": "1"}
+    with pytest.raises(ClusterError) as caught:
+        here.api.apply("ConfigMap", "nowhere", name, wanted)
+    assert caught.value.status == 404
+    here.api.delete(*asked)

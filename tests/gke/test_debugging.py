@@ -16,6 +16,7 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.pods import host_of
 from kinetic_core.errors import ConfigurationError, WaitTimeout
 from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.provision.namespaces import RULES
 from tests.conftest import wait_for
 from tests.debugger import Debugger
 from tests.gke.jobs import pods
@@ -23,7 +24,7 @@ from tests.gke.jobs import pods
 pytestmark = pytest.mark.usefixtures("gke")
 HERE = Path(__file__)
 DEVELOPER = [{"kind": "User", "name": "developer", "apiGroup": "rbac.authorization.k8s.io"}]
-FORWARDING = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
+(FORWARDING,) = (rule for rule in RULES if rule["resources"] == ["pods/portforward"])
 ALL_ELSE = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},

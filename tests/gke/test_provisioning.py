@@ -58,16 +58,28 @@ def never_ends() -> None:
 
 
 def test_up_a_job_on_its_pool_and_down(
-    place: dict[str, str], kinetic: Kinetic, api: ClusterApi, emulator: str
+    place: dict[str, str],
+    kinetic: Kinetic,
+    api: ClusterApi,
+    emulator: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     project, cluster, namespace = place["PROJECT"], place["CLUSTER"], place["NAMESPACE"]
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\n[on_demand]\ntpu-v6e = 2.5\n')
+    monkeypatch.setenv("KINETIC_PRICES", str(tmp_path / "prices.toml"))
     planned = well(kinetic("up", "-a", "tpu-v6e-8", "--plan", "--json"))
     assert not planned["done"]
+    costs = {step["name"]: step["cost"] for step in planned["steps"]}
+    assert "20.00 EUR/hour for each ct6e-standard-8t" in costs["tpu-v6e-8"]
     assert api.get("Namespace", "", namespace) is None
     made = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
     assert made["profile"] == cluster
     again = well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
-    assert {step["action"] for step in again["steps"]} == {"keep"}
+    assert {step["action"] for step in again["steps"] if step["kind"] != "add-on"} == {"keep"}
+    (sets,) = [step for step in again["steps"] if step["kind"] == "add-on"]
+    assert (sets["action"], sets["details"]) == ("leave", ["installed by somebody else, left as it is"])
+    assert api.get("Namespace", "", "lws-system") is None  # the cluster's own sets stay all there is
     (pool,) = [pool for pool in well(kinetic("pool", "list", "--json"))["pools"] if pool["accelerator"]]
     assert (pool["name"], pool["accelerator"]) == ("tpu-v6e-8", "tpu-v6e-8")
     check_ageing(f"{project}-kn-{cluster}-jobs", namespace, emulator)

@@ -11,7 +11,7 @@ from kinetic_core.cluster.connecting import connection
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.faults import Faults
 from kinetic_core.testing.google_project import FakeProject
-from tests.provision.worlds import World
+from tests.provision.worlds import KINDS, World
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def worlds(_cluster: tuple[FakeCluster, Path]) -> Callable[[], World]:
     def make() -> World:
         cluster, kubeconfig = _cluster
         cluster.faults = Faults()
-        for kind in ("RoleBinding", "Role", "ServiceAccount", "Namespace"):
+        for kind in KINDS:
             for item in cluster.objects.list(kind, "")[1]:
                 facts = item["metadata"]
                 cluster.objects.remove(kind, facts.get("namespace", ""), facts["name"], None)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from kinetic_core.errors import ConfigurationError, InvalidRequest
+from kinetic_core.lifecycle.costing import Prices
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.namespaces import LEADER, LEADER_RULES, RULES, USER
 from kinetic_core.provision.plan import Action, Found, plan, resources
@@ -17,7 +18,7 @@ from kinetic_core.provision.policies import Grant, Policy, jobs_policy, principa
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import Bucket
 from kinetic_core.provision.resources import Json, Request, lacking
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, check, wanted_pool
+from kinetic_core.provision.wanted import Wanted, WantedNamespace, WantedPool, check, wanted_pool
 from tests.provision.worlds import WANTED, World
 
 REGIONAL = replace(WANTED, location="europe-west4", pools=())
@@ -29,12 +30,13 @@ def pool_body(accelerator: str, wanted: Wanted = WANTED, **options: Any) -> Json
 
 def test_the_plan_for_nothing_makes_everything_behind_what_it_needs() -> None:
     steps = plan(resources(WANTED, "1"), Found())
-    assert {step.action for step in steps} == {Action.CREATE}
+    assert {step.action for step in steps[:-1]} == {Action.CREATE}
     order = [str(step.resource) for step in steps]
     assert order.index("service account kn-training-nodes") < order.index("cluster training")
     assert order.index("cluster training") < order.index("pool gpu-l4-1")
     assert order.index("cluster training") < order.index("grants on bucket my-project-kn-training-jobs")
-    assert order[-1] == "Kubernetes RoleBinding ml/kinetic-user"
+    assert order[-5] == "Kubernetes RoleBinding ml/kinetic-user"
+    assert (steps[-1].action, order[-1]) == (Action.WAIT, "add-on Sets v1.2.0")
     assert len(set(order)) == len(order)
 
 
@@ -99,6 +101,20 @@ def test_the_terms_of_a_pool() -> None:
     assert regional["locations"] == ["europe-west4-a"]
 
 
+def test_what_a_pool_costs_is_told_at_the_users_prices() -> None:
+    spot, on_demand = {("tpu", "v5e"): 0.4}, {("tpu", "v5p"): 4.2, ("tpu", "v5e"): 1.2}
+    priced = replace(WANTED, prices=Prices("EUR", on_demand, spot))
+
+    def cost(accelerator: str, wanted: Wanted = priced, **options: Any) -> str:
+        return NodePool(wanted, wanted_pool(accelerator, **options)).cost
+
+    assert cost("tpu-v5e-4", spot=True) == "nothing while idle, then 1.60 EUR/hour for each ct5lp-hightpu-4t"
+    always = "16.80 EUR/hour for each ct5p-hightpu-4t, 33.60 EUR/hour always for 2 of them"
+    assert cost("tpu-v5p-8", min_nodes=2) == always
+    assert cost("gpu-l4") == cost("gpu-l4", WANTED) == "nothing while idle, then g2-standard-4 each"
+    assert cost("gpu-l4", min_nodes=2) == "2 of g2-standard-4 always"
+
+
 def test_autopilot_and_private_clusters() -> None:
     body = Cluster(replace(REGIONAL, autopilot=True, private=True, channel="RAPID")).body()
     assert body["autopilot"] == {"enabled": True}
@@ -119,6 +135,15 @@ def test_a_cluster_is_changed_as_far_as_it_can_be(world: World) -> None:
     assert cluster["releaseChannel"] == {"channel": "RAPID"}
     with pytest.raises(ConfigurationError, match="enablePrivateNodes, which cannot be changed"):
         world.up(replace(WANTED, private=True))
+
+
+def test_apis_beyond_the_first_page_are_seen(world: World) -> None:
+    world.project.enabled |= {f"a{number:03}.googleapis.com" for number in range(450)}
+    world.up()
+    before = world.mutations()
+    assert {step.action for step in world.up().steps} == {Action.KEEP}
+    assert world.mutations() == before
+    assert sum("/services?" in each.line for each in world.project.faults.requests) == 6
 
 
 def test_another_zone_is_refused(world: World) -> None:
@@ -152,11 +177,53 @@ def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
         world.up()
     assert "you lack container.clusters.create in my-project: gcloud projects" in str(refused.value)
     assert "us-central1-a has no machines ct5lp-hightpu-4t" in str(refused.value)
-    assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine has 1: ask for" in str(refused.value)
+    assert "quota NVIDIA_L4_GPUS in us-central1 is 0, and one machine needs 1: ask for" in str(refused.value)
     assert "setIamPolicy" not in str(refused.value)
     assert world.mutations() == []
     with pytest.raises(ConfigurationError, match="project other-project may not be used"):
         world.up(replace(WANTED, project="other-project"))
+
+
+@pytest.mark.parametrize(
+    ("pool", "limits", "said"),
+    [
+        (
+            wanted_pool("tpu-v5e-4"),
+            (3, 64),
+            "quota TPU_LITE_PODSLICE_V5 in us-central1 is 3, and one machine ",
+        ),
+        (wanted_pool("tpu-v5e-4"), (4, 0), ""),
+        (wanted_pool("tpu-v5e-16"), (15, 64), "is 15, and one slice needs 16"),
+        (wanted_pool("tpu-v5e-16", reservation="mine"), (0, 0), ""),
+        (
+            wanted_pool("tpu-v5e-4", spot=True),
+            (0, 3),
+            "quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5 in us-central1",
+        ),
+        (wanted_pool("tpu-v5e-4", spot=True), (0, 4), ""),
+        (wanted_pool("tpu-v5e-4", spot=True), (4, 0), ""),
+        (wanted_pool("tpu-v5e-4", flex_start=True), (0, 4), ""),
+        (wanted_pool("tpu-v6e-8"), (0, 0), ""),
+    ],
+)
+def test_a_quota_of_tpus_is_seen_before_anything_is_made(
+    pool: WantedPool, limits: tuple[float, float], said: str, world: World
+) -> None:
+    world.project.enabled |= {"compute.googleapis.com"}
+    names = ("TPU_LITE_PODSLICE_V5", "PREEMPTIBLE_TPU_LITE_PODSLICE_V5")
+    world.project.quotas = dict(zip(names, limits, strict=True))
+    if not said:
+        world.up(replace(WANTED, pools=(pool,)))
+        return
+    with pytest.raises(ConfigurationError, match=said):
+        world.up(replace(WANTED, pools=(pool,)))
+    assert world.mutations() == []
+
+
+def test_a_quota_that_the_region_does_not_list_is_gkes_to_refuse(world: World) -> None:
+    world.project.enabled |= {"compute.googleapis.com"}
+    world.project.quotas = {"PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 0.0}
+    world.up(replace(WANTED, pools=(wanted_pool("tpu-v5e-4"), wanted_pool("tpu-v5e-4", spot=True))))
 
 
 def test_grants_of_others_stay_and_stale_etags_are_read_again(world: World) -> None:

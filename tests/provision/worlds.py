@@ -18,17 +18,55 @@ from kinetic_core.provision.prepare import (
     prepare_up,
 )
 from kinetic_core.provision.resources import Request
+from kinetic_core.provision.vendored import AddOn
 from kinetic_core.provision.wanted import Wanted, WantedNamespace, wanted_pool
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.google_project import FakeProject
 
+ADD_ON = AddOn(
+    "Sets",
+    "v1.2.0",
+    "registry.example/sets:v1.2.0",
+    (
+        {"kind": "Namespace", "metadata": {"name": "sets-system"}},
+        {
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "sets.example.org"},
+            "spec": {"group": "e"},
+        },
+        {
+            "kind": "Deployment",
+            "metadata": {"name": "sets", "namespace": "sets-system", "labels": {"app": "sets"}},
+            "spec": {"template": {"spec": {"containers": [{"image": "registry.example/sets:v1.2.0"}]}}},
+        },
+    ),
+)
+"""As the real ones are, but small."""
 WANTED = Wanted(
     "my-project",
     "us-central1-a",
     "training",
     pools=(wanted_pool("tpu-v5e-4", spot=True), wanted_pool("tpu-v5p-8"), wanted_pool("gpu-l4")),
     namespaces=(WantedNamespace("ml", ("user:ada@example.org",)),),
+    add_ons=(ADD_ON,),
 )
+KINDS = (
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+    "APIService",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ConfigMap",
+    "CustomResourceDefinition",
+    "Deployment",
+    "MutatingWebhookConfiguration",
+    "Secret",
+    "Service",
+    "ValidatingWebhookConfiguration",
+    "Namespace",
+)
+"""Of all that is made in the cluster."""
 READS = ("GET ", ":getIamPolicy", ":testIamPermissions")
 
 
@@ -37,12 +75,21 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self._later: list[tuple[float, Callable[[], object]]] = []
+
+    def at(self, moment: float, happens: Callable[[], object]) -> None:
+        """Something happens then."""
+        self._later.append((moment, happens))
 
     def __call__(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        due = [each for each in self._later if each[0] <= self.now]
+        self._later = [each for each in self._later if each not in due]
+        for _, happens in due:
+            happens()
 
 
 class Killed(BaseException):
@@ -111,8 +158,11 @@ class World:
         """A verb, as a process of its own."""
         cloud = self.cloud
         prepared = prepare(cloud, wanted)
-        apply(cloud, prepared.steps, prepared.found, self.said.append)
+        self.carry_out(cloud, prepared)
         return prepared
+
+    def carry_out(self, cloud: Cloud, prepared: Prepared) -> None:
+        apply(cloud, prepared.steps, prepared.found, self.said.append)
 
     def mutations(self) -> list[str]:
         """The requests so far that change something, of both servers."""
@@ -121,10 +171,9 @@ class World:
 
     def state(self) -> object:
         """Everything that is there, without numbers of versions."""
-        kinds = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
         objects = {
             (kind, item["metadata"].get("namespace", ""), item["metadata"]["name"])
-            for kind in kinds
+            for kind in KINDS
             for item in self.cluster.objects.list(kind, "")[1]
         }
         policies = {owner: policy["bindings"] for owner, policy in self.project.policies.items()}
