@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from kinetic_core.cluster.google_api import GoogleService
 from kinetic_core.errors import CloudError, ConfigurationError
 from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.provision.cloud import Cloud
@@ -98,19 +99,16 @@ def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource
 
 
 def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> tuple[str, ...]:
-    """GPU quotas of the region, as far as Compute Engine lists them; TPUs are not among these.
-
-    Their names: "GPU quota" in Compute Engine's documentation.
-    """
+    """GPU quotas of the region, as far as Compute Engine lists them; TPUs are not among these."""
     gpus = [each.pool.accelerator for each in resources if isinstance(each, NodePool)]
-    needs = {_metric(gpu): gpu.chips_per_host for gpu in gpus if gpu.kind == "gpu"}
+    needs = {quota_metric(gpu): gpu.chips_per_host for gpu in gpus if gpu.kind == "gpu"}
     if not needs:
         return ()
     try:
-        region = cloud.service("compute").send("GET", f"projects/{wanted.project}/regions/{wanted.region}")
+        quotas = region_quotas(cloud.service("compute"), wanted.project, wanted.region)
     except CloudError:
         return ()
-    limits = {quota["metric"]: quota["limit"] for quota in region.get("quotas", ())}
+    limits = {metric: quota["limit"] for metric, quota in quotas.items()}
     return tuple(
         f"quota {metric} in {wanted.region} is {limits[metric]:g}, and one machine has {count}"
         for metric, count in needs.items()
@@ -118,7 +116,14 @@ def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -
     )
 
 
-def _metric(gpu: Accelerator) -> str:
+def region_quotas(compute: GoogleService, project: str, region: str) -> dict[str, Json]:
+    """Compute Engine's quotas of a region by metric, each with `limit` and `usage`. Raises CloudError."""
+    found = compute.send("GET", f"projects/{project}/regions/{region}")
+    return {quota["metric"]: quota for quota in found.get("quotas", ())}
+
+
+def quota_metric(gpu: Accelerator) -> str:
+    """The quota that machines with a GPU count against: "GPU quota" in Compute Engine's documentation."""
     name = str(gpu.label).upper().replace("-", "_").replace("_TESLA", "")
     return f"{'PREEMPTIBLE_' if gpu.spot else ''}{name}_GPUS"
 
