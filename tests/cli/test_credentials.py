@@ -40,6 +40,7 @@ ASKING = (
     ("pool", "list"),
     ("namespace", "add", "ml", "--yes"),
     ("namespace", "remove", "ml", "--yes"),
+    ("accelerators", "--live"),
     ("jobs", "list"),
     *(("jobs", verb, JOB) for verb in JOB_VERBS),
     ("batch", "list"),

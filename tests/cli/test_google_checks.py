@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kinetic_core.cli.accelerators import pools_with
 from kinetic_core.cli.checks import Check, Finding, perform
 from kinetic_core.cli.cluster_checks import skew_finding
 from kinetic_core.cli.google_checks import google_checks, pools_finding, quota_finding
@@ -79,6 +80,15 @@ def test_pools_as_gke_describes_them(
 def test_a_cluster_that_makes_pools_needs_none(says: dict[str, Any]) -> None:
     found = pools_finding({**says, "nodePools": []}, parse_accelerator("gpu-l4"))
     assert (found.outcome, found.found) == ("ok", "none; the cluster makes others when jobs need them")
+
+
+def test_pools_that_have_an_accelerator() -> None:
+    cluster = {"nodePools": [PLAIN, pool("gpu-l4"), pool("tpu-v5e-4")]}
+    assert pools_with(cluster, parse_accelerator("gpu-l4-1")) == ["gpu-l4-1"]
+    assert pools_with(cluster, parse_accelerator("tpu-v5e-4")) == ["tpu-v5e-4"]
+    assert pools_with(cluster, parse_accelerator("tpu-v5e-8")) == []
+    autopilot = {**cluster, "autopilot": {"enabled": True}}
+    assert pools_with(autopilot, parse_accelerator("tpu-v5e-8")) == ["(made when asked for)"]
 
 
 def quota(asked: str | None, project: FakeProject) -> Finding:

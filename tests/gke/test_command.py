@@ -94,6 +94,13 @@ def test_doctor_on_gke(google: object, kinetic: Kinetic, monkeypatch: pytest.Mon
     assert "needs: API server" in told.out
 
 
+def test_pools_of_the_cluster_are_told_with_the_accelerators(google: object, kinetic: Kinetic) -> None:
+    listed = kinetic("accelerators", "--live", "--json").json["accelerators"]
+    having = {one["name"]: one["pools"] for one in listed if one["pools"]}
+    assert having
+    assert all(pool in kinetic("accelerators", "--live").out for pools in having.values() for pool in pools)
+
+
 def test_doctor_names_what_is_not_permitted(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig = Path(os.environ["KUBECONFIG"]).with_name("developer.kubeconfig")
     monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
