@@ -258,11 +258,16 @@ def waiting(running: kinetic_core.JobHandle) -> Iterator[kinetic_core.JobHandle]
     handle.cancel()
 
 
-@pytest.mark.parametrize("width", [100, 40])
+@pytest.mark.parametrize(
+    ("width", "locale"), [(100, ""), (40, ""), (40, "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 ")]
+)
 def test_the_live_view_says_why_a_job_waits(
-    width: int, waiting: kinetic_core.JobHandle, terminal: Callable[..., subprocess.CompletedProcess[str]]
+    width: int,
+    locale: str,
+    waiting: kinetic_core.JobHandle,
+    terminal: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    command = f"{KINETIC} jobs watch {waiting.job_id}; sleep 60"
+    command = f"{locale}{KINETIC} jobs watch {waiting.job_id}; sleep 60"
     terminal("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", "12", "sh", "-c", command)
 
     def row() -> str:
@@ -275,3 +280,4 @@ def test_the_live_view_says_why_a_job_waits(
     assert (status, said[0] == ("takes_all" if width == 100 else "WaitingForSlot:")) == ("PENDING", True)
     if width == 100:
         assert "WaitingForSlot: waiting for a free CPU" in row()
+    assert row().isascii() is bool(locale)
