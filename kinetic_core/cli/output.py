@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core.cli.schemas import SCHEMAS, numbered
 
 _SHOWN = {"\n", "\t"}
 
@@ -32,7 +32,7 @@ class Output:
         unknown = set(fields) ^ set(SCHEMAS[schema])
         if unknown:
             raise TypeError(f"the answer {schema} and its description differ in {sorted(unknown)}")
-        self._write(json.dumps({"schema": f"{schema}/1", **fields}, default=str) + "\n")
+        self._write(json.dumps({"schema": numbered(schema), **fields}, default=str) + "\n")
 
     def line(self, text: str = "") -> None:
         """A line of text, if no JSON is asked for."""

@@ -218,3 +218,10 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "removed": "whether they were ended and removed, with `--origin` cancelled; false is a dry run",
     },
 }
+NUMBERS: dict[str, int] = {}
+"""Those of schemas that are no longer 1."""
+
+
+def numbered(schema: str) -> str:
+    """The name of a schema with its number, as answers carry it."""
+    return f"{schema}/{NUMBERS.get(schema, 1)}"
