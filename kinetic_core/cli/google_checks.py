@@ -120,12 +120,12 @@ def _repair(broken: dict[str, dict[str, Any]]) -> str:
 def quota_finding(
     compute: GoogleService, project: str, location: str, accelerator: Accelerator | None
 ) -> Finding:
-    """Whether the region lets the project have so many GPUs; of other hardware its quotas say nothing."""
+    """Whether the region lets the project have so many chips, as far as its quotas tell."""
     if accelerator is None:
         return Finding("skip", "looked at for the hardware that --accelerator names")
-    if accelerator.kind != "gpu":
-        return Finding("skip", f"of GPUs only: Compute Engine lists none for {accelerator} by its region")
     region, metric = region_of(location), quota_metric(accelerator)
+    if metric is None:
+        return Finding("skip", f"Compute Engine lists none of {accelerator} by its region")
     try:
         quota = region_quotas(compute, project, region).get(metric)
     except CloudUnreachable:

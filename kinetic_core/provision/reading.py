@@ -16,6 +16,7 @@ from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.wanted import Wanted
 
 _READERS = 8
+_TPU_QUOTAS = {"v5e": "TPU_LITE_PODSLICE_V5", "v4": "TPU_PODSLICE_V4"}
 
 
 def project_number(cloud: Cloud, project: str) -> str:
@@ -99,9 +100,9 @@ def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource
 
 
 def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> tuple[str, ...]:
-    """GPU quotas of the region, as far as Compute Engine lists them; TPUs are not among these."""
-    gpus = [each.pool.accelerator for each in resources if isinstance(each, NodePool)]
-    needs = {quota_metric(gpu): gpu.chips_per_host for gpu in gpus if gpu.kind == "gpu"}
+    """Quotas of the region, as far as Compute Engine lists them."""
+    wants = [each.pool.accelerator for each in resources if isinstance(each, NodePool)]
+    needs = {metric: each.chips_per_host for each in wants if (metric := quota_metric(each))}
     if not needs:
         return ()
     try:
@@ -122,10 +123,19 @@ def region_quotas(compute: GoogleService, project: str, region: str) -> dict[str
     return {quota["metric"]: quota for quota in found.get("quotas", ())}
 
 
-def quota_metric(gpu: Accelerator) -> str:
-    """The quota that machines with a GPU count against: "GPU quota" in Compute Engine's documentation."""
-    name = str(gpu.label).upper().replace("-", "_").replace("_TESLA", "")
-    return f"{'PREEMPTIBLE_' if gpu.spot else ''}{name}_GPUS"
+def quota_metric(hardware: Accelerator) -> str | None:
+    """The quota of a region that machines with this hardware count against, chip by chip; None for hardware
+    whose quotas Compute Engine does not list by region, as those of newer TPUs.
+
+    "GPU quota" in Compute Engine's documentation, "Ensure sufficient quota" in "Plan TPUs in GKE".
+    """
+    if hardware.kind == "tpu":
+        name = _TPU_QUOTAS.get(hardware.family)
+    else:
+        name = f"{str(hardware.label).upper().replace('-', '_').replace('_TESLA', '')}_GPUS"
+    if hardware.kind == "cpu" or name is None:
+        return None
+    return f"PREEMPTIBLE_{name}" if hardware.spot else name
 
 
 def _lacks(cloud: Cloud, project: str, zone: str, machine: str) -> bool:

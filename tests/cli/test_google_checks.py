@@ -104,7 +104,8 @@ def quota(asked: str | None, project: FakeProject) -> Finding:
         ("gpu-l4-4", 8, 5, "warn"),
         ("gpu-l4-4:spot", 3, 0, "skip"),
         ("gpu-a100-1", 0, 0, "skip"),
-        ("tpu-v5e-4", 0, 0, "skip"),
+        ("tpu-v6e-8", 0, 0, "skip"),
+        ("cpu", 0, 0, "skip"),
         (None, 0, 0, "skip"),
     ],
 )
@@ -117,6 +118,15 @@ def test_quotas_of_the_region(asked: str | None, limit: float, usage: float, out
     if outcome != "skip":
         assert f"NVIDIA_L4_GPUS in us-central1: {usage} of {limit} in use" in found.found
     assert ("iam-admin/quotas?project=my-project" in found.fix) is (outcome in ("fail", "warn"))
+
+
+def test_quotas_of_tpus_count_the_chips_of_the_slice() -> None:
+    project = FakeProject()
+    project.enabled.add("compute.googleapis.com")
+    project.quotas = {"TPU_LITE_PODSLICE_V5": 16, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 8}
+    assert quota("tpu-v5e-16", project).outcome == "ok"
+    found = quota("tpu-v5e-16:spot", project)
+    assert (found.outcome, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5" in found.found) == ("fail", True)
 
 
 def test_quotas_that_may_not_be_read_say_nothing_and_a_silent_service_does() -> None:
