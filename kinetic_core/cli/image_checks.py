@@ -19,6 +19,8 @@ from kinetic_core.image.registry_protocol import PublicRegistry
 
 _NAME = "image"
 _IMAGE = re.compile(r"(?P<image>[^@]+?)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?")
+_VERSION = "PYTHON_VERSION"
+"""A variable of Docker's own images of Python, and of those made from them."""
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
@@ -98,10 +100,19 @@ def private_finding(
 
 def public_finding(named: str, image: str, reference: str) -> Finding:
     """Of an image of another registry, which may tell nobody but the nodes."""
+    registry = PublicRegistry(image)
     try:
-        return _there(named, PublicRegistry(image).digest(reference) is not None)
+        found = _there(named, registry.digest(reference) is not None)
     except OSError as exc:
         return _unknown(named, str(exc))
+    try:
+        told = registry.environment(reference).get(_VERSION, "") if found.outcome == "ok" else ""
+    except (OSError, ValueError, KeyError):  # whoever answers so does not say
+        return found
+    if told and ".".join(told.split(".")[:2]) != _PYTHON:
+        fix = f"submit from the image's Python, or name an image with Python {_PYTHON}"
+        return Finding("warn", f"{named} says that it has Python {told}, and this is {_PYTHON}", fix)
+    return found
 
 
 def _there(named: str, there: bool) -> Finding:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
@@ -227,3 +231,54 @@ def test_a_registry_that_tells_only_nodes_keeps_no_job_from_running() -> None:
     assert image("us-docker.pkg.dev/p/r/mine:1").silence is None
     (report,) = perform([image("no image@")], 10)
     assert (report.finding.outcome, "REGISTRY/NAME:TAG" in report.finding.fix) == ("fail", True)
+
+
+class _Registry(BaseHTTPRequestHandler):
+    """One that has an image for two platforms, whose parts are somewhere else; `python` is what it sets."""
+
+    python: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        if "blobs" in self.path:
+            self.send_response(307)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        answers: dict[str, Any] = {
+            "/v2/python/manifests/3": {"manifests": [{"digest": "sha256:a"}, {"digest": "sha256:b"}]},
+            "/v2/python/manifests/sha256:a": {"config": {"digest": "sha256:c"}},
+            "/elsewhere": {"config": {"Env": ["PATH=/bin", f"PYTHON_VERSION={self.python}"]}},
+        }
+        found = self.path in answers
+        body = json.dumps(answers.get(self.path, {})).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Docker-Content-Digest", "sha256:d")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_an_image_with_another_python(registry: str) -> None:
+    here = ".".join(map(str, sys.version_info[:2]))
+    for _Registry.python, outcome in ((f"{here}.1", "ok"), ("", "ok"), ("2.7.18", "warn")):
+        (report,) = perform([image(f"{registry}/python:3")], 10)
+        assert report.finding.outcome == outcome, report
+    assert f"says that it has Python 2.7.18, and this is {here}" in report.finding.found
+    assert f"an image with Python {here}" in report.finding.fix
+    (report,) = perform([image(f"{registry}/python:4")], 10)
+    assert (report.finding.outcome, "push the image" in report.finding.fix) == ("fail", True)
