@@ -116,6 +116,7 @@ _VARIABLES = {
     "bucket": "KINETIC_BUCKET",
     "container_image": "KINETIC_CONTAINER_IMAGE",
     "storage_emulator_host": "STORAGE_EMULATOR_HOST",
+    "base_image_repo": "KINETIC_BASE_IMAGE_REPO",
     "package_root": "KINETIC_PACKAGE_ROOT",
     "default_excludes": "KINETIC_NO_DEFAULT_EXCLUDES",
     "project_warn_bytes": "KINETIC_CONTEXT_SIZE_WARN_MB",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_variables(tmp_path: Path) -> None:
     assert not settings.default_excludes
     assert (settings.project_warn_bytes, settings.payload_warn_bytes) == (0, 3 << 19)
     assert (settings.debug_port, settings.debug_wait, settings.debug_without_tty) == (5679, 1.5, True)
+
+
+DOCUMENTED = Path(__file__).parents[1] / "docs" / "reference" / "configuration.md"
+READ_ELSEWHERE = {"KINETIC_PROFILE", "KINETIC_PROFILES_FILE", "KINETIC_LOG_LEVEL"}
+
+
+def test_every_documented_variable_is_a_setting(tmp_path: Path) -> None:
+    told = set(re.findall(r"`(KINETIC_\w+)`", DOCUMENTED.read_text().partition("## In the job")[0]))
+    values = {name: "local" if name == "KINETIC_BACKEND" else "1" for name in told - READ_ELSEWHERE}
+    read = read_settings({"KINETIC_PROFILES_FILE": str(tmp_path / "none.json"), **values})
+    assert len(values) > 15
+    assert set(read.origins.values()) == values.keys()
+    assert read.base_image_repo == "1"
 
 
 def test_the_log_level_is_a_name() -> None:

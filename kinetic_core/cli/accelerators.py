@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kinetic_core.cli.root import app
-from kinetic_core.cli.session import Session, verb
-from kinetic_core.errors import InvalidRequest
+from kinetic_core.cli.session import Session, complain, verb
+from kinetic_core.errors import ConfigurationError, InvalidRequest, KineticError
+
+if TYPE_CHECKING:
+    from kinetic_core.model.accelerators import Accelerator
+
+_ON_DEMAND = "(made when asked for)"
+"""What stands for the pool of a cluster that makes pools itself."""
 
 
 @verb(
     app,
     "accelerators",
-    examples=["kinetic accelerators", "kinetic accelerators --kind gpu", "kinetic accelerators v5e"],
+    examples=[
+        "kinetic accelerators",
+        "kinetic accelerators --kind gpu",
+        "kinetic accelerators v5e",
+        "kinetic accelerators --live",
+    ],
 )
 def accelerators(
     session: Session,
     word: Annotated[str, typer.Argument(help="only names with this in them")] = "",
     kind: Annotated[str | None, typer.Option(help="tpu or gpu")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="also which node pools of the GKE cluster have each")
+    ] = False,
 ) -> None:
     """List accelerators by the names `accelerator=` takes."""
     from kinetic_core.model.accelerators import known_accelerators
@@ -31,15 +46,53 @@ def accelerators(
         for row in known_accelerators()
         if kind in (None, row.accelerator.kind) and word.lower() in row.accelerator.name
     ]
+    cluster = _cluster() if live else None
+    pools = {
+        row.accelerator.name: None if cluster is None else pools_with(cluster, row.accelerator)
+        for row in found
+    }
     if session.output.as_json:
         names = ("name", "kind", "chips", "hosts", "topology", "machine_type")
         listed = [
-            {**{name: getattr(row.accelerator, name) for name in names}, "note": row.note} for row in found
+            {
+                **{name: getattr(row.accelerator, name) for name in names},
+                "note": row.note,
+                "pools": pools[row.accelerator.name],
+            }
+            for row in found
         ]
         session.output.json("accelerators", {"accelerators": listed})
         return
+    columns = ("NAME", "CHIPS", "HOSTS", "TOPOLOGY", "MACHINE", *(() if cluster is None else ("POOLS",)))
     rows = [
-        (one.name, f"{one.chips}", f"{one.hosts}", one.topology or "", one.machine_type or "")
+        (
+            *(one.name, f"{one.chips}", f"{one.hosts}", one.topology or "", one.machine_type or ""),
+            *(() if cluster is None else (", ".join(pools[one.name] or ()),)),
+        )
         for one in (row.accelerator for row in found)
     ]
-    session.output.table(("NAME", "CHIPS", "HOSTS", "TOPOLOGY", "MACHINE"), rows)
+    session.output.table(columns, rows, ("TOPOLOGY", "HOSTS", "CHIPS", "MACHINE"))
+
+
+def _cluster() -> Mapping[str, Any] | None:
+    """The cluster as the GKE API describes it; None, said on stderr, where that cannot be known."""
+    from kinetic_core.cluster.connecting import gke_cluster
+    from kinetic_core.configuration import read_settings
+    from kinetic_core.lifecycle.backends import named_cluster
+
+    try:
+        settings = read_settings()
+        if not settings.project:
+            raise ConfigurationError("--live needs a GKE cluster: set KINETIC_PROJECT or --project")
+        return gke_cluster(named_cluster(settings))
+    except (KineticError, OSError) as exc:
+        complain(exc)
+        return None
+
+
+def pools_with(cluster: Mapping[str, Any], accelerator: Accelerator) -> list[str]:
+    """The pools that have the hardware."""
+    from kinetic_core.cluster.capacity import makes_pools, pool_has
+
+    names = [str(pool["name"]) for pool in cluster.get("nodePools") or () if pool_has(pool, accelerator)]
+    return names or ([_ON_DEMAND] if makes_pools(cluster) else [])

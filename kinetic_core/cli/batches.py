@@ -43,7 +43,8 @@ def list_batches(session: Session) -> None:
         )
         for one in found
     ]
-    session.output.table(("BATCH", "NAME", "FUNCTION", "INPUTS", "ALL SUBMITTED"), rows)
+    columns = ("BATCH", "NAME", "FUNCTION", "INPUTS", "ALL SUBMITTED")
+    session.output.table(columns, rows, ("ALL SUBMITTED", "FUNCTION", "NAME"))
 
 
 @verb(batch_app, "status", examples=[f"kinetic batch status {_ID}"])

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 from kinetic_core.cli.checks import Check, Finding
+from kinetic_core.cli.google_checks import google_checks
+from kinetic_core.cli.image_checks import image_check
 from kinetic_core.cli.machine_checks import store_check
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.credentials import ask_google, message_of
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import ClusterError
 from kinetic_core.lifecycle.backends import Backend, cluster_target
 from kinetic_core.model.accelerators import Accelerator
 
 _OLDEST = (1, 33)
+_NEWER = 3
+"""Minor versions by which a server may be newer than the client: a year of Kubernetes."""
 _NEEDED = (
     ("batch", "jobs", "create get list watch patch delete"),
     ("", "pods", "get list watch"),
@@ -29,8 +33,6 @@ _WISHED = (
     ("batch", "jobs", "deletecollection"),
 )
 """Without them less is told, one input of a batch cannot be stopped alone, clean-up takes more requests."""
-_APIS = ("container.googleapis.com", "storage.googleapis.com")
-_USAGE = "https://serviceusage.googleapis.com"
 _SERVER = "API server"
 
 
@@ -39,52 +41,35 @@ def cluster_checks(settings: Settings, backend: Backend, accelerator: Accelerato
     target = cluster_target(settings)
     api = ClusterApi(target, patience=0.0)
     namespace = settings.namespace
-    if target.project:
-        yield Check("Google APIs", lambda: _google_apis(settings))
+    yield from google_checks(settings, target, accelerator)
     yield Check(_SERVER, lambda: _server(api, target))
+    yield Check("version skew", lambda: skew_finding(api.version(), version("kubernetes")), needs=_SERVER)
     yield Check("namespace", lambda: _namespace(api, namespace), needs=_SERVER)
     yield Check("permissions", lambda: _permissions(api, namespace), needs=_SERVER)
     yield Check("service account", lambda: _service_account(api, namespace), needs="namespace")
     yield Check("quota", lambda: _quota(api, namespace), needs="namespace")
     yield Check("nodes", lambda: _nodes(api, accelerator), needs=_SERVER)
     yield Check("bucket", lambda: store_check(backend))
-    yield Check("image", lambda: _image(settings))
-
-
-def _google_apis(settings: Settings) -> Finding:
-    base = settings.api_endpoint_overrides.get("serviceusage", _USAGE).rstrip("/")
-    url = f"{base}/v1/projects/{settings.project}/services?filter=state:ENABLED&pageSize=200"
-    status, answer = ask_google("GET", url, account=settings.google_account)
-    if status != 200:
-        return Finding(
-            "fail",
-            f"{url}: {message_of(answer)}",
-            f"let this account list them (roles/serviceusage.serviceUsageViewer) in {settings.project}, or "
-            "correct KINETIC_PROJECT",
-        )
-    enabled = {service["name"].rpartition("/")[2] for service in answer.get("services", ())}
-    if missing := [name for name in _APIS if name not in enabled]:
-        return Finding(
-            "fail",
-            f"not enabled in {settings.project}: {', '.join(missing)}",
-            f"gcloud services enable {' '.join(missing)} --project {settings.project}",
-        )
-    return Finding("ok", f"credentials are accepted, {', '.join(_APIS)} enabled")
-
-
-def _image(settings: Settings) -> Finding:
-    named = settings.container_image or "bundled"
-    if named in ("bundled", "prebuilt"):
-        return Finding("ok", f"{named}: made from what each project depends on")
-    return Finding("ok", named)
+    yield image_check(settings, accelerator.kind if accelerator else "cpu")
 
 
 def _server(api: ClusterApi, target: Target) -> Finding:
-    version = api.version()
-    found = f"{target}: Kubernetes {version} at {api.server}"
-    major, _, minor = version.partition(".")
+    told = api.version()
+    found = f"{target}: Kubernetes {told} at {api.server}"
+    major, _, minor = told.partition(".")
     if (int(major), int(minor)) < _OLDEST:
         return Finding("fail", found, "upgrade the cluster to Kubernetes 1.33 or newer")
+    return Finding("ok", found)
+
+
+def skew_finding(server: str, client: str) -> Finding:
+    """Of the API server's version and of the `kubernetes` package's, whose first number is the minor version
+    of the API that it was made from.
+    """
+    found = f"Kubernetes {server} there, version {client} of the client here"
+    minor, made_for = int(server.partition(".")[2]), int(client.partition(".")[0])
+    if minor > made_for + _NEWER:
+        return Finding("warn", f"{found}: too old for it", "pip install --upgrade kubernetes")
     return Finding("ok", found)
 
 

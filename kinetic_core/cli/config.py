@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from typing import Annotated
+
+import typer
 
 from kinetic_core.cli.root import app
 from kinetic_core.cli.session import FLAG_OF, Session, verb
+from kinetic_core.errors import InvalidRequest
 
 _NOT_SETTINGS = ("origins", "profile", "google_account", "kubernetes_account")
 _PRECEDENCE = "flag or argument, then variable, then profile, then default"
 
 
 @verb(app, "config", examples=["kinetic config", "kinetic config --profile team --json"])
-def config(session: Session) -> None:
+def config(
+    session: Session,
+    what: Annotated[str, typer.Argument(metavar="[show]", help="there is nothing else to do")] = "show",
+) -> None:
     """Show every setting with its origin."""
+    if what != "show":
+        raise InvalidRequest(
+            f"kinetic config {what}: it only shows; `kinetic profile create` keeps settings, and a flag or "
+            "a variable sets one"
+        )
     from kinetic_core.configuration import Settings, read_settings
     from kinetic_core.profiles import profiles_file
 

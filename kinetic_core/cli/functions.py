@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ def load(target: str, session: Session, accelerator: str | None) -> RemoteCallab
     from kinetic_core.lifecycle.options import RunOptions
 
     text, _, name = target.partition(":")
+    name = _typed(name)
     module = import_file(Path(text))
     found = getattr(module, name, None) if name else _only_one(module, text)
     if found is None:
@@ -48,7 +50,7 @@ def arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments of a call: `NAME=VALUE` by name, others in order; a value is a Python literal, or a text."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for word in words:
+    for word in map(_typed, words):
         name, equals, text = word.partition("=")
         if equals and name.isidentifier():
             kwargs[name] = _value(text)
@@ -57,6 +59,16 @@ def arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:
         else:
             args.append(_value(word))
     return args, kwargs
+
+
+def _typed(word: str) -> str:
+    """A word of the command's line as it was typed, in UTF-8, where the locale has not its letters."""
+    if not any("\udc80" <= letter <= "\udcff" for letter in word):
+        return word
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeDecodeError:
+        return word
 
 
 def _value(text: str) -> Any:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core.cli.schemas import SCHEMAS, numbered
 
 _SHOWN = {"\n", "\t"}
 
@@ -32,7 +32,7 @@ class Output:
         unknown = set(fields) ^ set(SCHEMAS[schema])
         if unknown:
             raise TypeError(f"the answer {schema} and its description differ in {sorted(unknown)}")
-        self._write(json.dumps({"schema": f"{schema}/1", **fields}, default=str) + "\n")
+        self._write(json.dumps({"schema": numbered(schema), **fields}, default=str) + "\n")
 
     def line(self, text: str = "") -> None:
         """A line of text, if no JSON is asked for."""
@@ -47,7 +47,7 @@ class Output:
         """Fitted to the terminal, where `spare` columns go as they must; in a pipe complete, a line a row."""
         if self.as_json:
             return
-        cells = [[printable(cell).replace("\n", " ").replace("\t", " ") for cell in row] for row in rows]
+        cells = [[self._cell(cell) for cell in row] for row in rows]
         if self.is_terminal:
             self._draw(columns, cells, spare)
             return
@@ -55,6 +55,10 @@ class Output:
         for row in [list(columns), *cells]:
             padded = (cell.ljust(widths[name]) for name, cell in zip(columns, row, strict=True))
             self._write("  ".join(padded).rstrip() + "\n")
+
+    def _cell(self, text: str) -> str:
+        """One line, whose width is what will be written of it."""
+        return in_letters_of(self.stream, printable(text).replace("\n", " ").replace("\t", " "))
 
     def flush(self) -> None:
         self.stream.flush()
@@ -108,3 +112,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in _SHOWN else ascii(c)[1:-1] for c in text)
+
+
+def in_letters_of(stream: TextIO, text: str) -> str:
+    """The text with letters spelt out that the stream has not, as it would write them."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)

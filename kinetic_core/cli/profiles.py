@@ -91,7 +91,8 @@ def list_profiles(session: Session) -> None:
         )
         for one in shown
     ]
-    session.output.table(("", "PROFILE", "BACKEND", "PROJECT", "ZONE", "CLUSTER", "NAMESPACE"), rows)
+    columns = ("", "PROFILE", "BACKEND", "PROJECT", "ZONE", "CLUSTER", "NAMESPACE")
+    session.output.table(columns, rows, ("BACKEND", "NAMESPACE", "ZONE", "PROJECT"))
     if (asked := os.environ.get("KINETIC_PROFILE")) and asked != stored.current:
         session.output.line(f"(KINETIC_PROFILE or --profile; kept as current: {stored.current or 'none'})")
 

@@ -11,7 +11,7 @@ import typer.main
 
 from kinetic_core.cli.exits import Exit
 from kinetic_core.cli.main import build
-from kinetic_core.cli.schemas import SCHEMAS, SHAPES
+from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
 from kinetic_core.model.accelerator_table import Family, families
 
 _WIDTH = 88
@@ -85,7 +85,7 @@ def _json_page() -> str:
         parts.append(f"### {name}\n\n{_table(fields)}\n")
     parts.append("## Schemas\n")
     for name, fields in SCHEMAS.items():
-        parts.append(f"### `{name}`\n\n{_table(fields)}\n")
+        parts.append(f"### `{numbered(name)}`\n\n{_table(fields)}\n")
     return "\n".join(parts)
 
 

@@ -166,7 +166,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
     "build-image": {"images": "object: category to `address@sha256:…`"},
     "accelerators": {
-        "accelerators": "list of `name`, `kind`, `chips`, `hosts`, `topology`, `machine_type`, `note`"
+        "accelerators": "list of `name`, `kind`, `chips`, `hosts`, `topology`, `machine_type`, `note`, "
+        "`pools` (names of node pools with it; null without `--live`, or if it is not known)"
     },
     "doctor": {"ok": "whether nothing failed", "checks": "list of check"},
     "profile.list": {"file": "the profiles file", "profiles": "list of profile"},
@@ -217,3 +218,10 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "removed": "whether they were ended and removed, with `--origin` cancelled; false is a dry run",
     },
 }
+NUMBERS: dict[str, int] = {}
+"""Those of schemas that are no longer 1."""
+
+
+def numbered(schema: str) -> str:
+    """The name of a schema with its number, as answers carry it."""
+    return f"{schema}/{NUMBERS.get(schema, 1)}"

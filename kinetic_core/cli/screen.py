@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
@@ -19,7 +19,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from kinetic_core.cli.output import STYLES, printable
+from kinetic_core.cli.output import STYLES, in_letters_of, printable
 from kinetic_core.cli.watched import LogTail, Watched
 from kinetic_core.errors import KineticError
 from kinetic_core.model.job import JobObservation
@@ -39,12 +39,23 @@ class View:
     """What the screen shows. `pane` replaces the log, `note` the help."""
 
     watched: Watched
+    stream: TextIO
     chosen: int = 0
     pane: str = ""
     note: str = ""
     asks: bool = False
     """Whether the note asks if the chosen job shall be cancelled."""
     tail: LogTail | None = field(default=None, repr=False)
+
+    def text(self, text: str, style: str = "") -> Text:
+        """A line that ends where its room does."""
+        shown = in_letters_of(self.stream, printable(text).replace("\n", " "))
+        return Text(shown, style=style, no_wrap=True, overflow=self.overflow)
+
+    @property
+    def overflow(self) -> Literal["ellipsis", "crop"]:
+        """How a text is cut: with an ellipsis, where the terminal has one."""
+        return "ellipsis" if in_letters_of(self.stream, "…") == "…" else "crop"
 
     def choose(self, number: int) -> None:
         """Choose a job by its place, and show its log."""
@@ -57,7 +68,7 @@ class View:
 
 def show(watched: Watched, stream: TextIO) -> None:
     """The view, until all jobs have ended or `q`. Leaves the last table on the terminal."""
-    view = View(watched)
+    view = View(watched, stream)
     view.choose(0)
     console = Console(file=stream, highlight=False)
     with _keyboard() as read, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -98,12 +109,13 @@ def render(view: View, width: int, height: int) -> RenderableType:
     space = max(0, height - rows - 3)
     title = view.watched.handles[view.chosen].job_id
     if view.pane:
-        lines = [part for line in view.pane.splitlines() for part in _folded(printable(line), width)][:space]
+        shown = [in_letters_of(view.stream, printable(line)) for line in view.pane.splitlines()]
+        lines = [part for line in shown for part in _folded(line, width)][:space]
     else:
         lines = (view.tail.last(space) if view.tail else []) or [_SILENT]
-    body = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+    body = [view.text(line) for line in lines]
     filler = [Text("")] * (space - len(body))
-    note = Text(printable(view.note or _HELP), style="reverse", no_wrap=True, overflow="ellipsis")
+    note = view.text(view.note or _HELP, "reverse")
     return Group(_table(view, width, rows), Rule(title, style="dim"), *body, *filler, note)
 
 
@@ -111,17 +123,17 @@ def _table(view: View, width: int, rows: int) -> Table:
     """`rows` jobs around the chosen one."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     narrow = width < _NARROW
-    table.add_column("JOB", no_wrap=True, overflow="ellipsis", ratio=6)
+    table.add_column("JOB", no_wrap=True, overflow=view.overflow, ratio=6)
     table.add_column("STATUS", no_wrap=True, min_width=_STATUS_WIDTH)
     if not narrow:
-        table.add_column("FUNCTION", no_wrap=True, overflow="ellipsis", ratio=4)
-    table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=10)
+        table.add_column("FUNCTION", no_wrap=True, overflow=view.overflow, ratio=4)
+    table.add_column("REASON", no_wrap=True, overflow=view.overflow, ratio=10)
     first = max(0, min(view.chosen - rows // 2, len(view.watched.handles) - rows))
     for number, (handle, seen) in list(enumerate(view.watched.states()))[first : first + rows]:
-        status = seen.status.value if seen else "…"
-        cells = [Text(handle.job_id), Text(status, style=STYLES.get(status, ""))]
-        cells += [] if narrow else [Text(printable(handle.func_name))]
-        cells.append(Text(printable(_reason(seen)).replace("\n", " ")))
+        status = seen.status.value if seen else "..."
+        cells = [view.text(handle.job_id), Text(status, style=STYLES.get(status, ""))]
+        cells += [] if narrow else [view.text(handle.func_name)]
+        cells.append(view.text(_reason(seen)))
         table.add_row(*cells, style="reverse" if number == view.chosen else "")
     return table
 
@@ -150,7 +162,7 @@ def _in_background(view: View, note: str, action: Callable[[], object]) -> None:
         else:
             view.note = ""
 
-    view.note = f"{note} …"
+    view.note = f"{note} ..."
     threading.Thread(target=run, daemon=True).start()
 
 

@@ -59,6 +59,22 @@ class Supply:
         )
 
 
+def makes_pools(cluster: Object) -> bool:
+    """Whether a cluster, as the GKE API describes it, makes pools when jobs need them."""
+    autopilot = (cluster.get("autopilot") or {}).get("enabled")
+    return bool(autopilot or (cluster.get("autoscaling") or {}).get("enableNodeAutoprovisioning"))
+
+
+def pool_has(pool: Object, accelerator: Accelerator) -> bool:
+    """Whether the machines of a node pool are this hardware; for the CPU: are plain."""
+    devices = {name: int(count) for name, count in accelerator.device_resources().items()}
+    if accelerator.kind == "cpu":
+        config = pool.get("config") or {}
+        if config.get("accelerators") or config.get("machineType") in _tpu_machines():
+            return False
+    return _pool_takes(pool, accelerator.node_selector(), devices)
+
+
 def _node_takes(node: Object, wanted: Mapping[str, str], devices: Mapping[str, int], pod: Object) -> bool:
     labels = node["metadata"].get("labels") or {}
     has = (node.get("status") or {}).get("allocatable") or {}

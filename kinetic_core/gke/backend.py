@@ -25,6 +25,7 @@ from kinetic_core.gke.ending import end_jobs, jobs_of
 from kinetic_core.gke.indexed_jobs import IndexedJobs
 from kinetic_core.gke.leader_worker_sets import LeaderWorkerSets, check_set
 from kinetic_core.gke.logs import JobLogs
+from kinetic_core.gke.lookup import find_job
 from kinetic_core.gke.queues import check_queue
 from kinetic_core.gke.supply import SupplyReader
 from kinetic_core.model.job import ClusterName, JobSpec
@@ -117,7 +118,7 @@ class GkeBackend:
         """
         return create_job(self._api, manifest)
 
-    def get(self, namespace: str, job_id: str) -> tuple[Object, list[Object]] | None:
+    def get(self, namespace: str, job_id: str) -> tuple[Object, Sequence[Object]] | None:
         """From the watch, if there is one and it knows the job; else from the API server."""
         known = _informer(self._target, namespace).get(job_id)
         if known is not None and runs_in_set(known[0]):
@@ -126,13 +127,10 @@ class GkeBackend:
             return known
         if (view := self._batches.get(namespace, job_id)) is not None:
             return view
-        selector = {"labelSelector": f"{SINGLE},{JOB_ID}={job_id}"}
-        jobs = jobs_of(self._api, namespace, job_id)
-        found = current(jobs, self._api.list("Pod", namespace, selector)["items"] if jobs else [])
-        if found is None:
+        if (found := find_job(self._api, namespace, job_id)) is None:
             return None
         job, pods = found
-        if not (pods or job["spec"].get("suspend") or observe(job, []).is_terminal):  # it wants pods
+        if not (observe(job, []).is_terminal or job["spec"].get("suspend") or pods):  # it wants pods
             about = f"involvedObject.name={job['metadata']['name']},reason={FAILED_CREATE}"
             told = self._events(namespace, about)
             job = with_refusal(job, pods, str(told[-1].get("message") or "") if told else "")

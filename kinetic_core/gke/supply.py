@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.capacity import Supply
+from kinetic_core.cluster.capacity import Supply, makes_pools
 from kinetic_core.cluster.connecting import Target, gke_cluster
 from kinetic_core.errors import ClusterError, ConfigurationError
 
@@ -41,14 +41,12 @@ class SupplyReader:
         cluster = self._cluster()
         if cluster is None:
             return Supply()
-        made = (cluster.get("autopilot") or {}).get("enabled")
-        made = made or (cluster.get("autoscaling") or {}).get("enableNodeAutoprovisioning")
         try:
             nodes = self._api.list("Node", "")["items"]
         except ClusterError as exc:
             _LOG.debug("nodes cannot be listed, judging by the pools: %s", exc)
             nodes = None
-        return Supply(nodes, cluster.get("nodePools") or [], bool(made))
+        return Supply(nodes, cluster.get("nodePools") or [], makes_pools(cluster))
 
     def _cluster(self) -> dict[str, Any] | None:
         """The GKE API's own description of this cluster; None if it is not known there, or not to us."""

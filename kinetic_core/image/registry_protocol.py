@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -44,17 +45,32 @@ class PublicRegistry:
         found = self._ask("HEAD", f"manifests/{tag}", {"Accept": _MANIFESTS})
         return None if found is None else found[0].get("Docker-Content-Digest")
 
+    def environment(self, tag: str) -> dict[str, str]:
+        """The variables that an image sets, of one for several platforms the first; none without an image."""
+        manifest = self._json(f"manifests/{tag}")
+        if platforms := manifest.get("manifests"):
+            manifest = self._json(f"manifests/{platforms[0]['digest']}")
+        digest = (manifest.get("config") or {}).get("digest")
+        told = (self._json(f"blobs/{digest}").get("config") or {}) if digest else {}
+        return dict(str(each).split("=", 1) for each in told.get("Env") or () if "=" in str(each))
+
     def tags(self) -> list[str]:
         """Its tags, none if there is no such repository."""
         found = self._ask("GET", "tags/list", {})
         return [] if found is None else list(json.loads(found[1]).get("tags") or ())
+
+    def _json(self, what: str) -> dict[str, Any]:
+        found = self._ask("GET", what, {"Accept": _MANIFESTS})
+        return {} if found is None else dict(json.loads(found[1]))
 
     def _ask(
         self, method: str, what: str, headers: Mapping[str, str]
     ) -> tuple[Mapping[str, str], bytes] | None:
         url = f"{self._base}/{self._path}/{what}"
         for tried in range(2):
-            request = Request(url, headers={**headers, **self._headers}, method=method)  # noqa: S310
+            request = Request(url, headers=dict(headers), method=method)  # noqa: S310  made above
+            for name, value in self._headers.items():
+                request.add_unredirected_header(name, value)  # blobs are elsewhere, where it is not wanted
             try:
                 with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310  made above: http(s) only
                     return answer.headers, answer.read()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
+from kinetic_core.cluster.choices import choice_of
 from kinetic_core.cluster.names import CANCELLED, DROPPED, NODE_SILENT, PART, QUEUED, UNSCHEDULABLE
 from kinetic_core.cluster.pod_sets import is_live, runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
@@ -33,6 +34,9 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
     found = backend.get(reference.namespace, reference.job_id)
     if found is None:
         return _from_store(backend.store, reference, None)
+    stored = _stored_failure(backend.store, reference, found[0])
+    if stored is not None and stored.status is not JobStatus.NOT_FOUND:
+        return stored
     observation = verdict(*found)
     if observation.reason == UNSCHEDULABLE and (text := backend.never_runs(found)):
         failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, text, "scheduling")
@@ -49,7 +53,18 @@ def look(backend: Backend, reference: JobReference) -> JobObservation:
         may_be_over = True  # cancelled before its turn, which its Job does not know
     if observation.status is JobStatus.SUCCEEDED or not may_be_over:
         return observation
-    return _committed(backend, reference, found, observation)
+    return _committed(backend, reference, found, observation, stored)
+
+
+def _stored_failure(
+    store: ObjectStore, reference: JobReference, job: Mapping[str, Any]
+) -> JobObservation | None:
+    """What the store says of a Job that has failed, for which nobody needs its pods; None for another one."""
+    alone = verdict(job, ())
+    if alone.status is not JobStatus.FAILED or runs_in_set(job) or choice_of(job) is not None:
+        return None
+    stored = _from_store(store, reference, outcome_key(job))
+    return replace(stored, created_at=alone.created_at, finished_at=alone.finished_at)
 
 
 def _in_queue(job: Mapping[str, Any], seen: JobObservation, now: float) -> JobObservation:
@@ -69,10 +84,14 @@ def _in_queue(job: Mapping[str, Any], seen: JobObservation, now: float) -> JobOb
 
 
 def _committed(
-    backend: Backend, reference: JobReference, found: Found, observation: JobObservation
+    backend: Backend,
+    reference: JobReference,
+    found: Found,
+    observation: JobObservation,
+    stored: JobObservation | None = None,
 ) -> JobObservation:
-    """What the store says of a job that may be over."""
-    committed = _from_store(backend.store, reference, outcome_key(found[0]))
+    """What the store says of a job that may be over; `stored` if it was asked."""
+    committed = stored or _from_store(backend.store, reference, outcome_key(found[0]))
     if committed.status is JobStatus.NOT_FOUND:
         return settle(backend, reference, found, observation) if observation.is_terminal else observation
     # The runner may have been killed between committing and exiting: what it committed counts.
@@ -128,6 +147,7 @@ def settle(
         "codec": "none",
         "failure": failure.to_dict(),
         "author": "observer",
+        "started_at": observation.started_at,
     }
     try:
         backend.store.create(
@@ -165,10 +185,21 @@ def _from_store(store: ObjectStore, reference: JobReference, key: bytes | None) 
         return JobObservation(JobStatus.FAILED, "BadOutcome", f"the stored outcome is not its own: {exc}")
     attempt = header.get("attempt")
     number = attempt if isinstance(attempt, int) else 0
+    started = _started(header)
     if header.get("state") == "succeeded":
-        return JobObservation(JobStatus.SUCCEEDED, "Completed", "the outcome is committed", attempt=number)
+        text = "the outcome is committed"
+        return JobObservation(JobStatus.SUCCEEDED, "Completed", text, attempt=number, started_at=started)
     fields = header.get("failure")
     failure = wire.Failure.from_dict(fields) if isinstance(fields, dict) else None
     message = failure.message if failure else "the job failed"
     reason = DROPPED if header.get("state") == wire.DROPPED else "Failed"
-    return JobObservation(JobStatus.FAILED, reason, message, attempt=number, failure=failure)
+    return JobObservation(
+        JobStatus.FAILED, reason, message, attempt=number, started_at=started, failure=failure
+    )
+
+
+def _started(header: Mapping[str, Any]) -> float | None:
+    """When the attempt began, as its runner, or who settled it, has written."""
+    times = header.get("times")
+    started = times.get("started") if isinstance(times, dict) else header.get("started_at")
+    return float(started) if isinstance(started, int | float) else None

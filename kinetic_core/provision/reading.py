@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from kinetic_core.cluster.google_api import GoogleService
 from kinetic_core.errors import CloudError, ConfigurationError
+from kinetic_core.model.accelerators import Accelerator
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.cluster import Cluster
 from kinetic_core.provision.plan import Found
@@ -14,6 +16,8 @@ from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.wanted import Wanted, WantedPool
 
 _READERS = 8
+_PREEMPTIBLE = "PREEMPTIBLE_"
+_TPU_QUOTAS = {"v5e": "TPU_LITE_PODSLICE_V5", "v4": "TPU_PODSLICE_V4"}
 
 
 def project_number(cloud: Cloud, project: str) -> str:
@@ -105,13 +109,12 @@ def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -
     if not needs:
         return ()
     try:
-        region = cloud.service("compute").send("GET", f"projects/{wanted.project}/regions/{wanted.region}")
+        quotas = region_quotas(cloud.service("compute"), wanted.project, wanted.region)
     except CloudError:
         return ()
-    limits = {quota["metric"]: quota["limit"] for quota in region.get("quotas", ())}
     told = []
     for names, chips, what in needs:
-        known = [limits[name] for name in names if name in limits]
+        known = [quotas[name]["limit"] for name in names if name in quotas]
         if len(known) == len(names) and max(known) < chips:
             told.append(
                 f"quota {names[0]} in {wanted.region} is {max(known):g}, and one {what} needs {chips}"
@@ -122,24 +125,41 @@ def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -
 def _metrics(pool: WantedPool) -> tuple[str, ...]:
     """The quotas any of which the pool's machines may be counted in; none for what is not listed.
 
-    Their names: "GPU quota" in Compute Engine's documentation, "Plan TPUs" in GKE's. Newer TPUs than v5e are
-    counted by family, which a region does not list, and TPUs of a reservation are not counted. Machines that
-    are not there for good come of the preemptible quota, and where there is none of the other.
+    TPUs of a reservation are not counted. Machines that are not there for good come of the preemptible
+    quota, and where there is none of the other.
     """
     one = pool.accelerator
-    if one.kind == "gpu":
-        name = str(one.label).upper().replace("-", "_").replace("_TESLA", "") + "_GPUS"
-    elif one.family == "v5e" and not pool.reservation:
-        name = "TPU_LITE_PODSLICE_V5"
-    else:
+    name = _quota_name(one)
+    if name is None or (one.kind == "tpu" and pool.reservation):
         return ()
-    return (f"PREEMPTIBLE_{name}", name) if one.spot or pool.flex_start else (name,)
+    return (f"{_PREEMPTIBLE}{name}", name) if one.spot or pool.flex_start else (name,)
 
 
 def _chips(pool: WantedPool) -> tuple[int, str]:
     """How many must be there at once, and what has them."""
     one = pool.accelerator
     return one.chips_per_host * one.hosts, "slice" if one.hosts > 1 else "machine"
+
+
+def region_quotas(compute: GoogleService, project: str, region: str) -> dict[str, Json]:
+    """Compute Engine's quotas of a region by metric, each with `limit` and `usage`. Raises CloudError."""
+    found = compute.send("GET", f"projects/{project}/regions/{region}")
+    return {quota["metric"]: quota for quota in found.get("quotas", ())}
+
+
+def quota_metric(hardware: Accelerator) -> str | None:
+    """The quota of a region that machines with this hardware count against first, chip by chip; None for
+    hardware whose quotas Compute Engine does not list by region, as those of newer TPUs.
+    """
+    name = _quota_name(hardware)
+    return f"{_PREEMPTIBLE}{name}" if name and hardware.spot else name
+
+
+def _quota_name(hardware: Accelerator) -> str | None:
+    """ "GPU quota" in Compute Engine's documentation, "Ensure sufficient quota" in "Plan TPUs in GKE"."""
+    if hardware.kind == "gpu":
+        return str(hardware.label).upper().replace("-", "_").replace("_TESLA", "") + "_GPUS"
+    return _TPU_QUOTAS.get(hardware.family) if hardware.kind == "tpu" else None
 
 
 def _lacks(cloud: Cloud, project: str, zone: str, machine: str) -> bool:

@@ -36,6 +36,8 @@ class FakeProject:
         """Permissions that the caller lacks."""
         self.quotas: dict[str, float] = {}
         """Limits of Compute Engine's quotas in every region, by metric."""
+        self.used: dict[str, float] = {}
+        """How much of each is in use, by metric."""
         self.resources: dict[str, Json] = {}
         """By path: clusters, pools, accounts, repositories, and buckets as `b/NAME`."""
         self.policies: dict[str, Json] = {}
@@ -111,7 +113,11 @@ class FakeProject:
     def _compute(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         del method, query, body
         if "/regions/" in path:
-            return 200, {"quotas": [{"metric": name, "limit": limit} for name, limit in self.quotas.items()]}
+            quotas = [
+                {"metric": name, "limit": limit, "usage": self.used.get(name, 0.0)}
+                for name, limit in self.quotas.items()
+            ]
+            return 200, {"quotas": quotas}
         machine = path.rpartition("/")[2]
         return (
             (200, {"name": machine})

@@ -75,6 +75,11 @@ def test_one_that_is_silent_itself_has_failed_though_what_it_needs_is_well(
     assert found == {"server": ("ok", "well"), "quota": ("fail", "no answer within 0.2 s")}
 
 
+def test_silence_may_mean_something_else(silent: Callable[[], Finding]) -> None:
+    unknown = Check("image", silent, silence=Finding("skip", "known to others"))
+    assert outcomes(unknown, limit=0.2) == {"image": ("skip", "known to others")}
+
+
 @pytest.mark.parametrize(
     ("outcome", "then"), [("ok", "ok"), ("warn", "ok"), ("fail", "skip"), ("skip", "skip")]
 )

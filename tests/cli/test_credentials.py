@@ -40,6 +40,8 @@ ASKING = (
     ("pool", "list"),
     ("namespace", "add", "ml", "--yes"),
     ("namespace", "remove", "ml", "--yes"),
+    ("accelerators", "--live"),
+    ("doctor",),
     ("jobs", "list"),
     *(("jobs", verb, JOB) for verb in JOB_VERBS),
     ("batch", "list"),
@@ -48,12 +50,10 @@ ASKING = (
 """A call of every verb that needs a cloud."""
 _OTHER_CLOUDS = ("KUBECONFIG", "STORAGE_EMULATOR_HOST")
 ALONE = {
-    "accelerators",
     "config",
-    "doctor",
     *(f"profile {verb}" for verb in ("create", "list", "show", "use", "remove")),
 }
-"""Those that need none, and the one that waits for nothing longer than seconds."""
+"""Those that need none."""
 
 
 def environment(folder: Path, port: int) -> dict[str, str]:

@@ -11,8 +11,9 @@ import pytest
 
 import kinetic_core
 from kinetic_core.cli.output import Output, printable
-from kinetic_core.cli.schemas import SCHEMAS, SHAPES
+from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
 from tests.cli.all_verbs import all_verbs
+from tests.cli.published import PUBLISHED, changes, described, misfits
 from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -66,7 +67,8 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
     for schema, words in calls.items():
         told = kinetic(*words, "--json")
         assert told.json.keys() == {"schema", *SCHEMAS[schema]}, told
-        assert told.json["schema"] == f"{schema}/1"
+        assert told.json["schema"] == numbered(schema)
+        assert misfits(told.json, PUBLISHED[numbered(schema)]) == []
         assert told.out.isascii()
         seen |= check_objects(schema, told.json)
     assert seen == SHAPES.keys() - {"step", "pool"}  # those of a cloud: tests/provision/test_apply.py
@@ -87,6 +89,28 @@ def check_objects(schema: str, told: dict[str, Any]) -> set[str]:
             else:
                 assert one.keys() <= set(re.findall(r"`(\w+)`", meaning)), (schema, field)
     return seen
+
+
+def now() -> dict[str, set[str]]:
+    return {numbered(name): set(described(fields, SHAPES)) for name, fields in SCHEMAS.items()}
+
+
+def test_what_is_published_stays_under_its_number() -> None:
+    assert changes(PUBLISHED, now()) == []
+
+
+def test_a_change_needs_another_number() -> None:
+    """Of a field, of one in a list, of a type, and of a whole schema."""
+    fields = now()
+    fields["jobs.list/1"] = fields["jobs.list/1"] - {"jobs[].job_id"} | {"jobs[].id"}
+    del fields["reap/1"]
+    assert changes(PUBLISHED, fields) == [
+        "reap/1 is published and gone",
+        "jobs.list/1 has lost jobs[].job_id: give it another number",
+        "jobs.list/1 has got jobs[].id: write it into published.json",
+    ]
+    answer = {"jobs": [{"job_id": 7, "inputs": 0}]}
+    assert misfits(answer, PUBLISHED["jobs.list/1"]) == ["jobs[].job_id is number, and published as string"]
 
 
 @pytest.mark.parametrize("name", all_verbs())

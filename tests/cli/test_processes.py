@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
+from kinetic_core.local.slots import core_count
 from tests.conftest import wait_for
 
 INTERRUPTED_IMPORT = """\
@@ -50,6 +51,11 @@ def counts() -> None:
     for number in range(1200):
         print(f"line {number}", flush=True)
         time.sleep(0.1)
+
+
+@kinetic_core.run(accelerator=f"cpu:{core_count()}")
+def takes_all() -> None:
+    """Needs every core of this machine."""
 
 
 @pytest.fixture
@@ -242,3 +248,36 @@ def test_the_live_view(
     terminal("send-keys", "q")
     wait_for(lambda: "ended with 1" in screen())
     assert running.status() is kinetic_core.JobStatus.RUNNING
+
+
+@pytest.fixture
+def waiting(running: kinetic_core.JobHandle) -> Iterator[kinetic_core.JobHandle]:
+    """A job that gets no core while another one has one."""
+    handle = takes_all.run_async()
+    yield handle
+    handle.cancel()
+
+
+@pytest.mark.parametrize(
+    ("width", "locale"), [(100, ""), (40, ""), (40, "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 ")]
+)
+def test_the_live_view_says_why_a_job_waits(
+    width: int,
+    locale: str,
+    waiting: kinetic_core.JobHandle,
+    terminal: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    command = f"{locale}{KINETIC} jobs watch {waiting.job_id}; sleep 60"
+    terminal("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", "12", "sh", "-c", command)
+
+    def row() -> str:
+        lines = terminal("capture-pane", "-p").stdout.splitlines()
+        return lines[1] if len(lines) > 1 and "REASON" in lines[0] else ""
+
+    wait_for(lambda: "WaitingForSlot" in row())
+    job_id, status, *said = row().split()
+    assert job_id.rstrip("…") == waiting.job_id[: len(job_id.rstrip("…"))]
+    assert (status, said[0] == ("takes_all" if width == 100 else "WaitingForSlot:")) == ("PENDING", True)
+    if width == 100:
+        assert "WaitingForSlot: waiting for a free CPU" in row()
+    assert row().isascii() is bool(locale)

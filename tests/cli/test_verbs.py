@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
+from kinetic_core.cluster.credentials import credentials
 from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.local.layout import Layout
@@ -70,6 +71,7 @@ def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sa
         (["profile", "create", "x", "zone=z"], "no project and no cluster"),
         (["profile", "show"], "no profile is in use"),
         (["accelerators", "--kind", "npu"], "'npu' is neither tpu nor gpu"),
+        (["config", "set"], "kinetic config set: it only shows"),
         (["jobs", "list", "--backend", "slurm"], "KINETIC_BACKEND='slurm' is not one of"),
         (["jobs", "list", "--backend", "gke"], "needs a bucket: set KINETIC_BUCKET"),
     ],
@@ -79,6 +81,22 @@ def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kineti
     assert done.code == 2
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+def test_pools_that_cannot_be_known_keep_no_list_from_being_printed(
+    kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = kinetic("accelerators", "l4")
+    told = kinetic("accelerators", "l4", "--live")
+    assert (told.code, told.out, "set KINETIC_PROJECT" in told.err) == (0, plain.out, True)
+    credentials.cache_clear()
+    monkeypatch.setenv("KINETIC_PROJECT", "my-project")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
+    told = kinetic("accelerators", "l4", "--live")
+    assert (told.code, told.out) == (0, plain.out)
+    assert "gcloud auth application-default login" in told.err
+    listed = kinetic("accelerators", "l4", "--live", "--json").json["accelerators"]
+    assert {one["pools"] for one in listed} == {None}
 
 
 def test_a_job_from_every_side(kinetic: Kinetic, local_jobs: Path) -> None:
@@ -185,6 +203,7 @@ def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert origins["zone"] == ("z", "profile team")
     assert origins["cluster"] == ("mine", "--cluster")
     assert origins["namespace"] == ("default", "default")
+    assert kinetic("config", "show").out == kinetic("config").out
     assert told["profile"] == "team"
     assert kinetic("--profile", "here", "config", "--json").json["profile"] == "here"
     assert kinetic("profile", "use", "here").out == "current profile: here\n"

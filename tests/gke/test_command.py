@@ -59,7 +59,7 @@ def test_few_requests_tell_everything(kinetic: Kinetic) -> None:
     for handle in (done, waiting, running):
         assert 0 < len(found := requests("jobs", "status", handle.job_id)) <= 3, found
     running.cancel()
-    assert 0 < len(found := requests("jobs", "status", running.job_id)) <= 4, found
+    assert 0 < len(found := requests("jobs", "status", running.job_id)) <= 3, found
     done.result(stream_logs=False)
     assert 0 < len(found := requests("jobs", "status", done.job_id)) <= 3, found
     states = {one["job_id"]: one["status"] for one in kinetic("jobs", "list", "--json").json["jobs"]}
@@ -92,6 +92,13 @@ def test_doctor_on_gke(google: object, kinetic: Kinetic, monkeypatch: pytest.Mon
     assert told.code == 5
     assert "gcloud auth application-default login" in told.out
     assert "needs: API server" in told.out
+
+
+def test_pools_of_the_cluster_are_told_with_the_accelerators(google: object, kinetic: Kinetic) -> None:
+    listed = kinetic("accelerators", "--live", "--json").json["accelerators"]
+    having = {one["name"]: one["pools"] for one in listed if one["pools"]}
+    assert having
+    assert all(pool in kinetic("accelerators", "--live").out for pools in having.values() for pool in pools)
 
 
 def test_doctor_names_what_is_not_permitted(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
