@@ -22,6 +22,8 @@ KEY = "kinetic_job"
 """The XCom's key."""
 _JOB_ID = re.compile(r"job-[0-9a-f]{16}")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
+"""What Airflow itself allows, but for the backslash; "" for the settings of the machine."""
 _LONGEST = 1000
 _MOST_PHASES = 100
 
@@ -64,6 +66,7 @@ class JobRecord:
     """A task instance's job, and how it ended once it has.
 
     `run_began`, `generation` and `try_number` are those of the identity the job's id was made from.
+    `conn_id` names the connection that said where the job runs; "" if the worker's environment did.
     """
 
     reference: JobReference
@@ -71,11 +74,14 @@ class JobRecord:
     generation: int
     try_number: int
     end: JobEnd | None = None
+    conn_id: str = ""
 
     @classmethod
-    def of(cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None) -> Self:
+    def of(
+        cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None, conn_id: str = ""
+    ) -> Self:
         """The record of a try's job."""
-        return cls(reference, identity.run_began, identity.generation, identity.try_number, end)
+        return cls(reference, identity.run_began, identity.generation, identity.try_number, end, conn_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON for XCom; no value and no secret is in it."""
@@ -85,6 +91,7 @@ class JobRecord:
             "generation": self.generation,
             "try_number": self.try_number,
             "end": None if self.end is None else self.end.to_dict(),
+            "conn_id": self.conn_id,
         }
 
     @classmethod
@@ -99,10 +106,11 @@ class JobRecord:
                 generation=int(value["generation"]),
                 try_number=int(value["try_number"]),
                 end=None if end is None else _end(end),
+                conn_id=str(value.get("conn_id") or ""),
             )
         except (TypeError, ValueError, KeyError, ProtocolMismatch):
             return None
-        return record if _is_sound(reference) else None
+        return record if _is_sound(reference) and _CONN_ID.fullmatch(record.conn_id) else None
 
     def belongs_to(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
         """Whether the job is one that this task instance can have started."""

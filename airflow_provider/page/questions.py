@@ -8,14 +8,14 @@ from typing import Any
 
 from airflow_provider.page.detail import detail
 from airflow_provider.page.instances import instances
-from airflow_provider.page.live import PATIENCE, live_rows
-from airflow_provider.page.places import Places
+from airflow_provider.page.live import live_rows
+from airflow_provider.page.places import PATIENCE, Places
 from airflow_provider.page.remembered import Remembered
 from airflow_provider.page.rows import Filters, Instance, costed, page, row
 from airflow_provider.records import JobRecord
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import KineticError
-from kinetic_core.lifecycle.backends import Found
+from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.costing import Prices, known_prices
 
 _RUNS = 8
@@ -79,17 +79,24 @@ class Questions:
 
     async def _detail(self, instance: Instance, record: JobRecord) -> Mapping[str, Any]:
         job_id = record.reference.job_id
+
+        async def ask() -> dict[str, Any]:
+            home: Backend | str
+            try:
+                home = await self._places.home(record)
+            except KineticError as error:
+                home = str(error)
+            return await asyncio.to_thread(self._detailed, instance, record, home)
+
         try:
-            return await self._details.get(
-                job_id, lambda: asyncio.to_thread(self._detailed, instance, record), PATIENCE
-            )
+            return await self._details.get(job_id, ask, PATIENCE)
         except TimeoutError:
             trouble = f"no answer about {job_id} within {PATIENCE:g} s"
             return row(instance, None, trouble) | {"troubles": [trouble]}
 
-    def _detailed(self, instance: Instance, record: JobRecord) -> dict[str, Any]:
+    def _detailed(self, instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
         prices, troubles = self._known_prices()
-        shown = costed(detail(instance, record, self._places), prices)
+        shown = costed(detail(instance, record, home), prices)
         return shown | {
             "troubles": [*shown["troubles"], *troubles],
             "currency": prices.currency if prices else None,

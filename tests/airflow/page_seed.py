@@ -25,8 +25,10 @@ from kinetic_core.model.job import JobReference
 from kinetic_core.model.states import JobStatus
 
 HTML = "<img src=x onerror='document.title=\"owned\"'>"
-ALIVE, FOREIGN, FORGED = 0, 2, 3
-"""Map indexes: a job that runs, one of another deployment, a record with another task's job."""
+ALIVE, FOREIGN, FORGED, CONNECTED, GONE = 0, 2, 3, 6, 8
+"""Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
+connection leads elsewhere, one whose connection is not there.
+"""
 SHAPES = ("tpu-v6e-8", "tpu-v5e-16", "gpu-l4-1")
 
 
@@ -81,6 +83,9 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
         return "deferred", JobRecord.of(identity, template)
     if index == FOREIGN:
         return "deferred", JobRecord.of(identity, replace(own, store_uri="gs://another-deployment"))
+    if index in (CONNECTED, GONE):
+        conn_id = "page_theirs" if index == CONNECTED else "page_gone"
+        return "deferred", JobRecord.of(identity, replace(own, backend="gke"), conn_id=conn_id)
     if index == FORGED:
         return "success", JobRecord.of(identity, template)
     end = end_of(index, chance)

@@ -91,6 +91,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             ]
             for name, password in PASSWORDS.items()
         }
+        theirs = {"backend": "gke", "project": "p", "bucket": "their-bucket"}
+        connection = {"connection_id": "page_theirs", "conn_type": "kinetic", "extra": json.dumps(theirs)}
+        _post(f"{airflow.api.url}/api/v2/connections", connection, tokens["admin"])
         runs = {}
         for dag_id in ("sweep", "secret"):
             url = f"{airflow.api.url}/api/v2/dags/{dag_id}/dagRuns"
@@ -120,11 +123,16 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert time.monotonic() - began < 2
     assert (len(first["jobs"]), first["total"], first["running"]) == (100, 1000, True)
     assert sum(first["statuses"].values()) == 1000
-    alive, _, foreign, forged = first["jobs"][:4]
+    alive, _, foreign, forged, _, _, connected, _, gone = first["jobs"][:9]
     assert (alive["status"], alive["phases"][0]["seconds"] >= 0) == ("RUNNING", True)
     assert (foreign["status"], "gs://another-deployment" in foreign["message"]) == ("UNKNOWN", True)
     assert forged["status"] == "NO_JOB"
-    assert first["troubles"] == [foreign["message"]]
+    assert (connected["status"], "here they are in gs://their-bucket" in connected["message"]) == (
+        "UNKNOWN",
+        True,
+    )
+    assert "there is no connection 'page_gone'" in gone["message"]
+    assert first["troubles"] == [each["message"] for each in (foreign, connected, gone)]
     _, last = server.jobs("sweep", "admin", "?limit=100&offset=950")
     assert [each["map_index"] for each in last["jobs"]] == list(range(950, 1000))
     assert last["jobs"][-1]["status"] == "NO_JOB"
@@ -133,6 +141,13 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     _, one = server.jobs("sweep", "admin", "?task_id=train&map_index=0")
     assert [each["map_index"] for each in one["jobs"]] == [0]
     assert server.jobs("sweep", "admin", "?limit=100000")[0] == 422
+
+
+def test_a_job_whose_connection_is_not_there_opens_all_the_same(server: Server) -> None:
+    job_id = server.jobs("sweep", "admin", "?map_index=8")[1]["jobs"][0]["job_id"]
+    status, job = server.jobs("sweep", "admin", f"/{job_id}")
+    assert (status, job["status"], len(job["troubles"])) == (200, "UNKNOWN", 1)
+    assert "there is no connection 'page_gone'" in job["troubles"][0]
 
 
 def test_airflow_offers_the_page(server: Server) -> None:

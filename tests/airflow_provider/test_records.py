@@ -17,8 +17,19 @@ from tests.airflow_provider.records_of_jobs import DAG, RUN, ended, identity, re
 
 @pytest.mark.parametrize("end", [None, ended(), ended(JobStatus.FAILED, "user error")])
 def test_a_record_survives_json(end: JobEnd | None) -> None:
-    told = record(3, end)
+    told = record(3, end, "kinetic_theirs")
     assert JobRecord.from_value(json.loads(json.dumps(told.to_dict()))) == told
+
+
+def test_a_record_of_an_earlier_version_names_no_connection() -> None:
+    value = record().to_dict()
+    del value["conn_id"]
+    assert JobRecord.from_value(value) == record()
+
+
+@pytest.mark.parametrize("conn_id", ["../../secret key", "x\n", "x" * 251, {"a": 1}, "a\\b"])
+def test_what_airflow_would_not_call_a_connection_makes_no_record(conn_id: Any) -> None:
+    assert JobRecord.from_value(record().to_dict() | {"conn_id": conn_id}) is None
 
 
 def test_what_is_told_of_an_end_is_bounded() -> None:
