@@ -11,7 +11,7 @@ from airflow_provider.adoption import Started, start_or_adopt
 from airflow_provider.identity import TaskIdentity
 from airflow_provider.metrics import IN_TASKS, Stats
 from airflow_provider.origin import Origin, deployment
-from airflow_provider.records import KEY, JobEnd, JobRecord
+from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
 from airflow_provider.remote_logs import VARIABLE, RemoteLog
 from airflow_provider.tracing import span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
@@ -50,6 +50,12 @@ def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: 
     """The task has its job, an adopted one or a new one; `conn_id` is that of its connection."""
     reference = started.reference
     _push(context, JobRecord.of(identity, reference, conn_id=conn_id or ""))
+    if started.earlier:  # Airflow forgets the XComs of a try when the next one begins
+        jobs = [
+            EarlierJob.of(each.try_number, each.reference.job_id, each.observation)
+            for each in started.earlier
+        ]
+        context["ti"].xcom_push(key=EARLIER_KEY, value=earlier_to_value(jobs))
     tags, stats = _tags(identity), Stats(IN_TASKS)
     if started.adopted:
         stats.count(metrics.ADOPTED, tags)

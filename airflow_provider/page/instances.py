@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.models.taskinstance import TaskInstance
@@ -12,13 +13,13 @@ from sqlalchemy import or_, select
 
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.page.rows import Instance
-from airflow_provider.records import KEY, JobRecord
+from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, earlier_from_value
 
 MOST = 20_000
 """Task instances of one run that are looked at."""
 
-_Place = tuple[str, int]
-"""A task's id and a map index."""
+_Place = tuple[str, str, int]
+"""An XCom's key, a task's id and a map index."""
 
 
 def instances(dag_id: str, run_id: str) -> list[Instance]:
@@ -28,8 +29,8 @@ def instances(dag_id: str, run_id: str) -> list[Instance]:
     Airflow's own decoding of XComs is not used: it may build objects.
     """
     ti, xcom = TaskInstance.__table__.c, XComModel.__table__.c
-    records = select(xcom.task_id, xcom.map_index, xcom.value).where(
-        xcom.dag_id == dag_id, xcom.run_id == run_id, xcom.key == KEY
+    records = select(xcom.task_id, xcom.map_index, xcom.key, xcom.value).where(
+        xcom.dag_id == dag_id, xcom.run_id == run_id, xcom.key.in_((KEY, EARLIER_KEY))
     )
     of_ours = or_(
         ti.custom_operator_name == KineticOperator.custom_operator_name,
@@ -42,27 +43,32 @@ def instances(dag_id: str, run_id: str) -> list[Instance]:
         .limit(MOST)
     )
     with create_session(scoped=False) as session:
-        told = {(each.task_id, each.map_index): each.value for each in session.execute(records)}
+        told = {(each.key, each.task_id, each.map_index): each.value for each in session.execute(records)}
         found = list(session.execute(rows))
-    return [
-        Instance(
-            task_id=each.task_id,
-            map_index=each.map_index,
-            label=each.rendered_map_index or "",
-            state=each.state or "no state",
-            try_number=each.try_number or 0,
-            record=_record(dag_id, run_id, (each.task_id, each.map_index), told),
-        )
-        for each in found
-    ]
+    return [_instance(dag_id, run_id, each, told) for each in found]
 
 
-def _record(dag_id: str, run_id: str, place: _Place, told: dict[_Place, Any]) -> JobRecord | None:
-    value = told.get(place)
-    if isinstance(value, str):  # as Airflow before 3.2 stores it
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    record = JobRecord.from_value(value)
-    return record if record is not None and record.belongs_to(dag_id, run_id, *place) else None
+def _instance(dag_id: str, run_id: str, found: Any, told: Mapping[_Place, Any]) -> Instance:
+    place = found.task_id, found.map_index
+    record = JobRecord.from_value(_plain(told.get((KEY, *place))))
+    started_by = None if record is None else record.started_by(dag_id, run_id, *place)
+    return Instance(
+        task_id=found.task_id,
+        map_index=found.map_index,
+        label=found.rendered_map_index or "",
+        state=found.state or "no state",
+        try_number=found.try_number or 0,
+        record=None if started_by is None else record,
+        job_try=started_by or 0,
+        earlier=earlier_from_value(_plain(told.get((EARLIER_KEY, *place)))),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As Airflow before 3.2 stores it, too: as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None

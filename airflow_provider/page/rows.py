@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider.records import JobRecord
+from airflow_provider.records import EarlierJob, JobRecord
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.lifecycle.costing import Prices, usage_in
 from kinetic_core.lifecycle.explaining import Phase
@@ -25,7 +25,10 @@ UNKNOWN = "UNKNOWN"
 
 @dataclass(frozen=True)
 class Instance:
-    """A task instance as Airflow's database has it. `label` is its rendered map index."""
+    """A task instance as Airflow's database has it. `label` is its rendered map index.
+
+    `job_try` is the try that started the job of `record`: one that a later try adopted is of an earlier one.
+    """
 
     task_id: str
     map_index: int
@@ -33,6 +36,8 @@ class Instance:
     state: str
     try_number: int
     record: JobRecord | None
+    job_try: int = 0
+    earlier: tuple[EarlierJob, ...] = ()
 
     @property
     def may_live(self) -> bool:
@@ -72,12 +77,14 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "reason": "",
         "message": "",
         "phases": [],
+        "earlier": [asdict(each) for each in instance.earlier],
     }
     if record is None:
         return shown
     reference = record.reference
     shown |= {
         "job_id": reference.job_id,
+        "job_try": instance.job_try,
         "function": reference.func_name,
         "accelerator": reference.hardware,
         "hosts": _hosts(record),
@@ -152,6 +159,7 @@ def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
         return False
     names = ("task_id", "label", "job_id", "function", "accelerator")
     texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
+    texts += (each["job_id"] for each in row["earlier"])
     return any(filters.text.casefold() in text.casefold() for text in texts)
 
 

@@ -76,7 +76,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "CORE__AUTH_MANAGER": "limited_auth.LimitedAuthManager",
     }
     extra = {f"AIRFLOW__{name}": value for name, value in settings.items()}
-    extra |= {"XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(HERE)}
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    extra |= {"XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": path}
     airflow = DemoAirflow(home, HERE / "page_dags", extra=extra)
     try:
         for command in (["db", "migrate"], ["dags", "reserialize"]):
@@ -123,7 +124,7 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert time.monotonic() - began < 2
     assert (len(first["jobs"]), first["total"], first["running"]) == (100, 1000, True)
     assert sum(first["statuses"].values()) == 1000
-    alive, _, foreign, forged, _, _, connected, _, gone = first["jobs"][:9]
+    alive, _, foreign, forged, _, _, connected, _, gone, again = first["jobs"][:10]
     assert (alive["status"], alive["phases"][0]["seconds"] >= 0) == ("RUNNING", True)
     assert (foreign["status"], "gs://another-deployment" in foreign["message"]) == ("UNKNOWN", True)
     assert forged["status"] == "NO_JOB"
@@ -133,6 +134,8 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     )
     assert "there is no connection 'page_gone'" in gone["message"]
     assert first["troubles"] == [each["message"] for each in (foreign, connected, gone)]
+    assert (again["try_number"], again["job_try"]) == (2, 1)  # the second try adopted the job of the first
+    assert [each["job_id"] for each in again["earlier"]] == ["job-of-the-first-try"]
     _, last = server.jobs("sweep", "admin", "?limit=100&offset=950")
     assert [each["map_index"] for each in last["jobs"]] == list(range(950, 1000))
     assert last["jobs"][-1]["status"] == "NO_JOB"
@@ -202,6 +205,11 @@ def test_names_and_logs_are_text(server: Server, tab: chromium.Tab) -> None:
     tab.ask("document.querySelectorAll('#jobs button')[5].click()")
     tab.until("document.querySelector('#detail')?.textContent.includes('javascript:alert(1)')")
     assert tab.ask("document.querySelectorAll('a[href^=javascript]').length") == 0
+    assert tab.ask("document.querySelectorAll('#jobs button')[9].textContent") == "train[9], try 2"
+    tab.ask("document.querySelectorAll('#jobs button')[9].click()")
+    shown = "document.querySelector('#detail')?.textContent"
+    tab.until(f"{shown}.includes('try 1: failed user error: ValueError: <img src=x')")
+    assert tab.ask(f"{shown}.includes('(job-of-the-first-try)')")
     assert tab.ask("document.title") == "Kinetic jobs"
     inline = "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
     assert (

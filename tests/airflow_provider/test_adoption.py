@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.adoption import latest, start_or_adopt
+from airflow_provider.adoption import Started, latest, start_or_adopt
 from airflow_provider.identity import TaskIdentity
 from kinetic_core import JobStatus
 from kinetic_core.lifecycle.ending import cancel, cleanup
@@ -75,6 +75,27 @@ def test_a_job_that_failed_is_not_adopted(identity: TaskIdentity) -> None:
     assert not second.adopted
     assert second.reference.job_id != first.reference.job_id
     wait(second.reference)
+
+
+def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: TaskIdentity) -> None:
+    first = start_or_adopt(Call(fail, (), {}), OPTIONS, identity)
+    wait(first.reference)
+    call = call_until_told(tmp_path)
+    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
+    third = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
+    cleared = start_or_adopt(call, OPTIONS, replace(identity, try_number=4, generation=5))
+    (tmp_path / "go").touch()
+    wait(cleared.reference)
+
+    def told(started: Started) -> list[tuple[int, str, JobStatus]]:
+        return [(each.try_number, each.reference.job_id, each.observation.status) for each in started.earlier]
+
+    before = (1, first.reference.job_id, JobStatus.FAILED)
+    assert told(first) == []
+    assert told(second) == [before]
+    assert (third.reference, told(third)) == (second.reference, [before])
+    assert told(cleared) == [(2, second.reference.job_id, JobStatus.FAILED), before]
+    assert "no luck" in second.earlier[0].observation.message
 
 
 def test_the_same_try_of_a_changed_call_starts_another_once_the_first_is_dead(

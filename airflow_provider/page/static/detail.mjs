@@ -16,7 +16,7 @@ function facts(job) {
     Image: job.image,
     Place: [job.backend, job.namespace].filter(Boolean).join(" / "),
     Started: job.created_at,
-    Job: job.job_id,
+    Job: job.job_try && job.job_try !== job.try_number ? `${job.job_id}, of try ${job.job_try}` : job.job_id,
   };
   const lines = Object.entries(told).filter(([, value]) => value !== undefined && value !== "");
   return element(
@@ -32,6 +32,16 @@ function section(title, content) {
 
 function list(items) {
   return items.length ? element("ul", {}, ...items.map((item) => element("li", {}, item))) : null;
+}
+
+/** The jobs of tries before: their lines are in the logs of those tries. */
+function earlier(jobs) {
+  return list(
+    jobs.map((job) => {
+      const why = [job.reason, job.message].filter(Boolean).join(": ");
+      return element("span", {}, `try ${job.try_number}: `, badge(job.status), ` ${why} (${job.job_id})`);
+    }),
+  );
 }
 
 export class Detail {
@@ -69,6 +79,7 @@ export class Detail {
       section("Where its time went", took ? element("div", {}, timeline(job.phases, took), stretches(job.phases)) : null),
       section("Links", list((job.links ?? []).map((link) => address(link.address, link.name)))),
       section("Last lines", log ?? element("p", { class: "hint" }, nothing)),
+      section("Earlier tries", earlier(job.earlier ?? [])),
       section("Outputs", list((job.outputs ?? []).map((file) => `${file.name} (${size(file.size)})`))),
     ];
     const title = element("h2", {}, badge(job.status), ` ${nameOf(job)}${took ? `, ${duration(took)}` : ""}`);

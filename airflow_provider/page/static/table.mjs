@@ -18,10 +18,11 @@ export function stateWord(status) {
   return WORDS[status] ?? status;
 }
 
-/** A task instance's name. */
+/** A task instance's name, with its try if that is not the first. */
 export function nameOf(job) {
   const index = job.map_index < 0 ? "" : `[${job.map_index}]`;
-  return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}`;
+  const again = job.try_number > 1 ? `, try ${job.try_number}` : "";
+  return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}${again}`;
 }
 
 /** A state as a coloured word. */
