@@ -80,11 +80,13 @@ class Places:
             settings = settings.with_arguments(namespace=reference.namespace)
         backend = self._open(reference.backend, settings)
         if backend.store.uri != reference.store_uri:
-            raise Elsewhere(f"its objects are in {reference.store_uri}, here they are in {backend.store.uri}")
+            raise Elsewhere(
+                f"jobs with objects in {reference.store_uri} are not known here: {backend.store.uri} is set"
+            )
         is_named = backend.name != "local" and None not in (backend.cluster, reference.cluster)
         if is_named and backend.cluster != reference.cluster:
             raise Elsewhere(
-                f"it runs on cluster {reference.cluster_name}, which is not the one that is set here: use a "
+                f"jobs of cluster {reference.cluster_name} are not known here, another one is set: use a "
                 "connection that names it"
             )
         return backend
