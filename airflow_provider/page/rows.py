@@ -38,6 +38,7 @@ class Instance:
     record: JobRecord | None
     job_try: int = 0
     earlier: tuple[EarlierJob, ...] = ()
+    run_id: str = ""
 
     @property
     def may_live(self) -> bool:
@@ -55,7 +56,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which rows are wanted: "" for any. `text` is looked for in ids, labels and functions."""
+    """Which rows are wanted: "" for any. `text` is looked for in ids, labels, functions, accelerators."""
 
     task_id: str = ""
     map_index: int | None = None
@@ -68,6 +69,7 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
     """One row, plain JSON. `trouble` says why nothing is known of a job that may live."""
     record = instance.record
     shown: dict[str, Any] = {
+        "run_id": instance.run_id,
         "task_id": instance.task_id,
         "map_index": instance.map_index,
         "label": instance.label,
@@ -157,7 +159,7 @@ def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:
 def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
     if filters.status not in ("", row["status"]) or filters.reason not in ("", row["reason"]):
         return False
-    names = ("task_id", "label", "job_id", "function", "accelerator")
+    names = ("run_id", "task_id", "label", "job_id", "function", "accelerator")
     texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
     texts += (each["job_id"] for each in row["earlier"])
     return any(filters.text.casefold() in text.casefold() for text in texts)

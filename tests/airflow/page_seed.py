@@ -1,6 +1,6 @@
 """Writes what a run of the page's DAGs would have left: states, records, and a job that is alive.
 
-Run with the settings of the Airflow under test: `python page_seed.py DAG_ID RUN_ID`.
+Run with the settings of the Airflow under test: `python page_seed.py DAG_ID RUN_ID ...`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
     return state, JobRecord.of(identity, own, end)
 
 
-def main(dag_id: str, run_id: str) -> None:
+def seed(dag_id: str, run_id: str) -> None:
     chance = random.Random(7)
     ti, of_run = TaskInstance.__table__, {"dag_id": dag_id, "run_id": run_id}
     with create_session() as session:
@@ -125,4 +125,5 @@ def main(dag_id: str, run_id: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for name, number in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        seed(name, number)

@@ -12,6 +12,7 @@ function facts(job) {
     Hosts: job.hosts,
     Attempts: job.attempts,
     Used: usage(job),
+    Run: job.run_id,
     "Task state": `${job.task_state}, try ${job.try_number}`,
     Image: job.image,
     Place: [job.backend, job.namespace].filter(Boolean).join(" / "),
@@ -55,6 +56,7 @@ export class Detail {
   /** Open a job, of which the list's row is known; the rest follows with `show`. */
   open(job) {
     this.id = job.job_id;
+    this.run = job.run_id;
     this.home.hidden = false;
     this.show({ ...job, links: [], log: null, outputs: [], troubles: [] });
     this.home.focus();
