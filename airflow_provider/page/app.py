@@ -13,7 +13,9 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider.page.instances import Subject
 from airflow_provider.page.questions import Questions
@@ -67,6 +69,11 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         if found is None:
             raise HTTPException(404, f"no task of this run has the job {job_id}")
         return found
+
+    @app.exception_handler(TimeoutError)
+    @app.exception_handler(SQLAlchemyError)
+    async def without_database(_: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": f"Airflow's database gives no answer ({type(error).__name__})"}, 503)
 
     @app.middleware("http")
     async def with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

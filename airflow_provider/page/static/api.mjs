@@ -4,6 +4,7 @@ const SENTENCES = {
   401: "You are signed out. Sign in to Airflow again, then reload.",
   403: "You may not see this.",
   404: "It is not there any more.",
+  503: "Airflow's database gives no answer now.",
 };
 
 /** What the address says: whose jobs these are, of a run or, without one, of a task. A plus sign is one, in run ids. */
