@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider.identity import TaskIdentity
 from kinetic_core.configuration import read_settings
-from kinetic_core.errors import JobConflict
+from kinetic_core.errors import JobConflict, KineticError
 from kinetic_core.lifecycle.backends import Backend, backend_name, open_backend
 from kinetic_core.lifecycle.ending import cancel
 from kinetic_core.lifecycle.observing import find, observe
@@ -97,29 +97,40 @@ def _look_at_tries(
     backend: Backend, identity: TaskIdentity, spec_digest: str
 ) -> tuple[Started | None, list[Earlier]]:
     """The newest job that can be adopted, and the others of this generation."""
-    adopted: Started | None = None
-    others = []
-    for sibling in identity.siblings():
-        for job_id in (sibling.job_id(spec_digest), sibling.job_id()):
+    others: list[Earlier] = []
+    ids = [
+        (sibling.try_number, job_id)
+        for sibling in identity.siblings()
+        for job_id in (sibling.job_id(spec_digest), sibling.job_id())
+    ]
+    for place, (number, job_id) in enumerate(ids):
+        reference = find(backend, job_id)
+        if reference is None:
+            continue
+        if reference.spec_digest != spec_digest:
+            observation = _cancelled_if_active(reference, "the call it was started for has changed")
+        else:
+            observation = observe(reference)
+            if not observation.is_terminal or observation.status is JobStatus.SUCCEEDED:
+                state = observation.status.value
+                _LOG.info("adopting %s, which an earlier worker started (%s)", job_id, state)
+                adopted = Started(reference, observation, adopted=True)
+                return adopted, others + _older(backend, ids[place + 1 :])
+        others.append(Earlier(number, reference, observation))
+    return None, others
+
+
+def _older(backend: Backend, ids: Iterable[tuple[int, str]]) -> list[Earlier]:
+    """The jobs that came before an adopted one. They are for people only: what cannot be read is left out."""
+    found = []
+    try:
+        for number, job_id in ids:
             reference = find(backend, job_id)
-            if reference is None:
-                continue
-            if adopted is None and reference.spec_digest != spec_digest:
-                why = "the call it was started for has changed"
-                observation = _cancelled_if_active(reference, why)
-            else:
-                observation = observe(reference)
-                if adopted is None and _may_be_adopted(observation):
-                    state = observation.status.value
-                    _LOG.info("adopting %s, which an earlier worker started (%s)", job_id, state)
-                    adopted = Started(reference, observation, adopted=True)
-                    continue
-            others.append(Earlier(sibling.try_number, reference, observation))
-    return adopted, others
-
-
-def _may_be_adopted(observation: JobObservation) -> bool:
-    return not observation.is_terminal or observation.status is JobStatus.SUCCEEDED
+            if reference is not None:
+                found.append(Earlier(number, reference, observe(reference)))
+    except KineticError as error:
+        _LOG.info("not all jobs of earlier tries are known: %s", error)
+    return found
 
 
 def _earlier(backend: Backend, tries: Iterable[TaskIdentity], why: str) -> list[Earlier]:
