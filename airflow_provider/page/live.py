@@ -60,7 +60,7 @@ async def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
     return await asyncio.to_thread(_found, zip(asked, told, strict=True), by_connection, places)
 
 
-async def _settings(conn_id: str, places: Places) -> Settings | str:
+async def _settings(conn_id: str, places: Places) -> Sequence[Settings] | str:
     """What a connection says, or why that is not known."""
     try:
         return await places.settings(conn_id)
@@ -69,7 +69,7 @@ async def _settings(conn_id: str, places: Places) -> Settings | str:
 
 
 def _found(
-    told: Iterable[tuple[str, Settings | str]],
+    told: Iterable[tuple[str, Sequence[Settings] | str]],
     by_connection: Mapping[str, Sequence[JobReference]],
     places: Places,
 ) -> _Homes:

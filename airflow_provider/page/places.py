@@ -1,4 +1,4 @@
-"""Which stores and clusters the API server looks at: those of its own settings and of tasks' connections.
+"""Which stores and clusters the API server looks at: those of its settings and profiles, and of connections.
 
 The XComs that tell of jobs are written by whoever writes DAGs. A place named there is compared, never
 followed: the server's credentials may reach what that person must not see. The name of a connection is
@@ -8,12 +8,12 @@ followed: it leads where the connection itself says, and as whom; whoever writes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from airflow_provider.page.remembered import Remembered
 from airflow_provider.records import JobRecord
-from kinetic_core.configuration import BACKENDS, Settings, read_settings
+from kinetic_core.configuration import BACKENDS, Settings, read_settings, settings_of_profiles
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.lifecycle.backends import Backend, open_backend
 from kinetic_core.model.job import JobReference
@@ -28,17 +28,17 @@ class Elsewhere(KineticError):
     """A job lies where this server does not look; the message says where, and what to set."""
 
 
-def settings_of(conn_id: str) -> Settings:
-    """What a connection says; for "" what this process's environment and profile say.
+def settings_of(conn_id: str) -> Sequence[Settings]:
+    """What a connection says; for "" what this process's environment says, then what its profiles say.
 
     Raises ConfigurationError, which names the connection.
     """
     if not conn_id:
-        return read_settings()
+        return [read_settings(), *settings_of_profiles()]
     from airflow_provider.hooks.kinetic import KineticHook
 
     try:
-        return KineticHook(conn_id).get_conn()
+        return [KineticHook(conn_id).get_conn()]
     except KineticError:
         raise
     except Exception as error:  # a secrets backend may raise anything, and its text may tell too much
@@ -50,16 +50,16 @@ class Places:
 
     def __init__(
         self,
-        read: Callable[[str], Settings] = settings_of,
+        read: Callable[[str], Sequence[Settings]] = settings_of,
         opened: Callable[[str, Settings], Backend] = open_backend,
     ) -> None:
-        """`read` gives the settings of a connection, `opened` a backend by its name, as settings say."""
+        """`read` gives the settings for a connection, `opened` a backend by its name, as settings say."""
         self._read = read
         self._open = lru_cache(_MOST_BACKENDS)(opened)
-        self._settings: Remembered[Settings] = Remembered(_CONNECTION_SECONDS)
+        self._settings: Remembered[Sequence[Settings]] = Remembered(_CONNECTION_SECONDS)
 
-    async def settings(self, conn_id: str) -> Settings:
-        """What a connection says, "" for the environment. Raises KineticError if it cannot be known now."""
+    async def settings(self, conn_id: str) -> Sequence[Settings]:
+        """What jobs of a connection, "" for none, may be of. Raises KineticError if it cannot be read."""
         try:
             return await self._settings.get(conn_id, lambda: asyncio.to_thread(self._read, conn_id), PATIENCE)
         except TimeoutError:
@@ -72,10 +72,21 @@ class Places:
         settings = await self.settings(record.conn_id)
         return await asyncio.to_thread(self.of, record.reference, settings)
 
-    def of(self, reference: JobReference, settings: Settings) -> Backend:
-        """Where a job lives. Raises Elsewhere; ConfigurationError if the settings do not suffice."""
+    def of(self, reference: JobReference, settings: Sequence[Settings]) -> Backend:
+        """Where a job lives: by the first settings that fit. If none do, raises what is wrong with the first:
+        Elsewhere, or ConfigurationError if they do not suffice.
+        """
         if reference.backend not in BACKENDS:
             raise ConfigurationError(f"this version knows no backend {reference.backend!r}")
+        wrong: list[KineticError] = []
+        for each in settings:
+            try:
+                return self._by(reference, each)
+            except KineticError as error:
+                wrong.append(error)
+        raise wrong[0]
+
+    def _by(self, reference: JobReference, settings: Settings) -> Backend:
         if not settings.bucket:  # each namespace of a cluster then has a place of its own
             settings = settings.with_arguments(namespace=reference.namespace)
         backend = self._open(reference.backend, settings)
@@ -87,6 +98,6 @@ class Places:
         if is_named and backend.cluster != reference.cluster:
             raise Elsewhere(
                 f"jobs of cluster {reference.cluster_name} are not known here, another one is set: use a "
-                "connection that names it"
+                "connection that names it, or add a profile to the API server's"
             )
         return backend

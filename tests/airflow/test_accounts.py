@@ -167,8 +167,8 @@ def test_the_page_reads_what_a_connection_says(connect: Any) -> None:
     from airflow_provider.page.places import settings_of
 
     connect("theirs", "kinetic", backend="gke", bucket="their-bucket")
-    assert settings_of("theirs").bucket == "their-bucket"
-    assert settings_of("").bucket == ""
+    (theirs,), (ours,) = settings_of("theirs"), settings_of("")
+    assert (theirs.bucket, ours.bucket) == ("their-bucket", "")
 
 
 def test_the_page_tells_of_a_secrets_backend_that_fails_without_its_words(

@@ -50,7 +50,7 @@ def running(job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def look(
     cluster: Any, instances: Sequence[Instance], opened: Any = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    places = Places(lambda _: Settings(), lambda name, _: (opened or (lambda _: cluster))(name))
+    places = Places(lambda _: [Settings()], lambda name, _: (opened or (lambda _: cluster))(name))
     return asyncio.run(live_rows(instances, places, Remembered(3.0)))
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider.page import places
 from airflow_provider.page.live import live_rows
-from airflow_provider.page.places import Elsewhere, Places
+from airflow_provider.page.places import Elsewhere, Places, settings_of
 from airflow_provider.page.remembered import Remembered
 from kinetic_core.accounts import Account
 from kinetic_core.configuration import Settings
@@ -35,11 +37,11 @@ class World:
     def places(self) -> Places:
         return Places(self._read, lambda _, settings: self._open(settings))  # type: ignore[arg-type, return-value]
 
-    def _read(self, conn_id: str) -> Settings:
+    def _read(self, conn_id: str) -> list[Settings]:
         self.read.append(conn_id)
         if conn_id not in self.buckets:
             raise ConfigurationError(f"there is no connection {conn_id!r}")
-        return Settings(bucket=self.buckets[conn_id], google_account=Account(conn_id, "1", object()))
+        return [Settings(bucket=self.buckets[conn_id], google_account=Account(conn_id, "1", object()))]
 
     def _open(self, settings: Settings) -> Any:
         self.opened.append(settings)
@@ -121,7 +123,7 @@ def test_a_dag_with_a_hundred_connections_has_few_of_them_read() -> None:
 
 
 def test_without_a_bucket_each_namespace_has_its_own_place() -> None:
-    of, settings = World().places().of, Settings()
+    of, settings = World().places().of, [Settings()]
     told = record(namespace="research", store_uri="memory://research").reference
     assert of(told, settings).store.uri == "memory://research"
     with pytest.raises(Elsewhere, match="memory://default"):
@@ -135,16 +137,42 @@ def test_a_job_of_another_cluster_says_what_to_do() -> None:
     opened: Callable[..., Any] = lambda _, settings: Named(World(), settings)  # noqa: E731
     job = reference("job-1", store_uri="memory://b", project="p", zone="z", cluster_name="theirs")
     with pytest.raises(Elsewhere, match=r"cluster theirs.*use a connection"):
-        Places(opened=opened).of(job, Settings(bucket="b"))
+        Places(opened=opened).of(job, [Settings(bucket="b")])
+
+
+def test_a_job_of_a_place_that_a_profile_of_the_server_names_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "profiles.json"
+    other = {"project": "p", "zone": "z", "cluster": "other", "bucket": "b"}
+    file.write_text(json.dumps({"current": None, "profiles": {"other": other}}))
+    monkeypatch.setenv("KINETIC_PROFILES_FILE", str(file))
+    monkeypatch.setenv("KINETIC_PROJECT", "p")
+    monkeypatch.setenv("KINETIC_BUCKET", "b")
+
+    class Named(Place):
+        def __init__(self, _: str, settings: Settings) -> None:
+            super().__init__(World(), settings)
+            self.cluster = (settings.project, settings.zone, settings.cluster)  # type: ignore[assignment]
+
+    looked = Places(opened=Named)  # type: ignore[arg-type]
+    known = settings_of("")
+    for cluster in ("kinetic-cluster", "other"):
+        zone = {"kinetic-cluster": "us-central1-a", "other": "z"}[cluster]
+        job = reference("job-1", store_uri="memory://b", project="p", zone=zone, cluster_name=cluster)
+        assert looked.of(job, known).cluster == ("p", zone, cluster)
+    job = reference("job-1", store_uri="memory://b", project="p", zone="z", cluster_name="third")
+    with pytest.raises(Elsewhere, match="cluster third"):
+        looked.of(job, known)
 
 
 def test_a_connection_that_takes_too_long_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "PATIENCE", 0.01)
     may = threading.Event()
 
-    def slow(_: str) -> Settings:
+    def slow(_: str) -> list[Settings]:
         may.wait(30)
-        return Settings(bucket="ours")
+        return [Settings(bucket="ours")]
 
     async def scene() -> None:
         looked = Places(slow, lambda _, settings: Place(World(), settings))  # type: ignore[arg-type, return-value]
@@ -152,6 +180,6 @@ def test_a_connection_that_takes_too_long_keeps_nobody(monkeypatch: pytest.Monke
             await looked.settings("slow")
         may.set()
         monkeypatch.setattr(places, "PATIENCE", 30.0)
-        assert (await looked.settings("slow")).bucket == "ours"
+        assert (await looked.settings("slow"))[0].bucket == "ours"
 
     asyncio.run(scene())
