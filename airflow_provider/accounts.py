@@ -72,7 +72,7 @@ def _version(connection: Any) -> str:
 def _not_installed(conn_id: str, kind: str, package: str, exc: ImportError) -> ConfigurationError:
     return ConfigurationError(
         f"{conn_id!r} is used as a {kind} connection, which needs {package}: install it where tasks and "
-        f"triggers run ({exc})"
+        f"triggers run, and where the page is served ({exc})"
     )
 
 

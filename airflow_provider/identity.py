@@ -60,7 +60,12 @@ class TaskIdentity:
 
     def owns(self, job_id: str, spec_digest: str) -> bool:
         """Whether the job is one that this generation of the task instance can have started."""
-        return any(job_id in (each.job_id(), each.job_id(spec_digest)) for each in self.siblings())
+        return self.starter(job_id, spec_digest) is not None
+
+    def starter(self, job_id: str, spec_digest: str) -> int | None:
+        """The try of this generation that started the job, None if none can have."""
+        found = (each for each in self.siblings() if job_id in (each.job_id(), each.job_id(spec_digest)))
+        return next((each.try_number for each in found), None)
 
     def ancestors(self) -> Iterator[TaskIdentity]:
         """The tries of earlier generations, newest first: whose jobs must not go on.

@@ -7,7 +7,7 @@ id is a function of the task instance (see `identity`), which nobody can make an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Self
@@ -20,10 +20,15 @@ from kinetic_core.model.states import JobStatus
 
 KEY = "kinetic_job"
 """The XCom's key."""
+EARLIER_KEY = "kinetic_earlier_jobs"
+"""The key of the jobs that the task instance had before this one."""
 _JOB_ID = re.compile(r"job-[0-9a-f]{16}")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
+"""What Airflow itself allows, but for the backslash; "" for the settings of the machine."""
 _LONGEST = 1000
 _MOST_PHASES = 100
+_MOST_EARLIER = 20
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class JobRecord:
     """A task instance's job, and how it ended once it has.
 
     `run_began`, `generation` and `try_number` are those of the identity the job's id was made from.
+    `conn_id` names the connection that said where the job runs; "" if the worker's environment did.
     """
 
     reference: JobReference
@@ -71,11 +77,14 @@ class JobRecord:
     generation: int
     try_number: int
     end: JobEnd | None = None
+    conn_id: str = ""
 
     @classmethod
-    def of(cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None) -> Self:
+    def of(
+        cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None, conn_id: str = ""
+    ) -> Self:
         """The record of a try's job."""
-        return cls(reference, identity.run_began, identity.generation, identity.try_number, end)
+        return cls(reference, identity.run_began, identity.generation, identity.try_number, end, conn_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON for XCom; no value and no secret is in it."""
@@ -85,6 +94,7 @@ class JobRecord:
             "generation": self.generation,
             "try_number": self.try_number,
             "end": None if self.end is None else self.end.to_dict(),
+            "conn_id": self.conn_id,
         }
 
     @classmethod
@@ -99,17 +109,58 @@ class JobRecord:
                 generation=int(value["generation"]),
                 try_number=int(value["try_number"]),
                 end=None if end is None else _end(end),
+                conn_id=str(value.get("conn_id") or ""),
             )
         except (TypeError, ValueError, KeyError, ProtocolMismatch):
             return None
-        return record if _is_sound(reference) else None
+        return record if _is_sound(reference) and _CONN_ID.fullmatch(record.conn_id) else None
 
-    def belongs_to(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
-        """Whether the job is one that this task instance can have started."""
+    def started_by(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> int | None:
+        """The try that started the job; None for one that this task instance cannot have started."""
         identity = TaskIdentity(
             dag_id, run_id, self.run_began, task_id, map_index, self.generation, self.try_number
         )
-        return identity.owns(self.reference.job_id, self.reference.spec_digest)
+        return identity.starter(self.reference.job_id, self.reference.spec_digest)
+
+
+@dataclass(frozen=True)
+class EarlierJob:
+    """A job of an earlier try of a task instance: what people are told of it; nothing is asked with it."""
+
+    try_number: int
+    job_id: str
+    status: str
+    reason: str
+    message: str
+
+    @classmethod
+    def of(cls, try_number: int, job_id: str, observation: JobObservation) -> Self:
+        """From how it was found."""
+        end = JobEnd.of(observation, ())
+        return cls(try_number, job_id, end.status.value, end.failure_class or end.reason, end.message)
+
+
+def earlier_to_value(jobs: Sequence[EarlierJob]) -> list[dict[str, Any]]:
+    """Plain JSON for XCom, bounded."""
+    return [asdict(each) | {"message": each.message[:_LONGEST]} for each in jobs[:_MOST_EARLIER]]
+
+
+def earlier_from_value(value: Any) -> tuple[EarlierJob, ...]:
+    """Rebuild from what an XCom holds, without what is no such job."""
+    listed = value[:_MOST_EARLIER] if isinstance(value, list) else []
+    return tuple(found for each in listed if (found := _earlier(each)) is not None)
+
+
+def _earlier(told: Any) -> EarlierJob | None:
+    try:
+        found = EarlierJob(**told)
+    except TypeError:
+        return None
+    texts = (found.job_id, found.status, found.reason, found.message)
+    sound = isinstance(found.try_number, int) and all(
+        isinstance(text, str) and len(text) <= _LONGEST for text in texts
+    )
+    return found if sound else None
 
 
 def _end(told: Mapping[str, Any]) -> JobEnd:

@@ -11,7 +11,7 @@ from airflow_provider.adoption import Started, start_or_adopt
 from airflow_provider.identity import TaskIdentity
 from airflow_provider.metrics import IN_TASKS, Stats
 from airflow_provider.origin import Origin, deployment
-from airflow_provider.records import KEY, JobEnd, JobRecord
+from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
 from airflow_provider.remote_logs import VARIABLE, RemoteLog
 from airflow_provider.tracing import span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
@@ -46,10 +46,16 @@ def traced_start(
         return start_or_adopt(call, options, identity, progress, environment, build_patience, origin)
 
 
-def tell_start(context: Any, identity: TaskIdentity, started: Started) -> None:
-    """The task has its job, an adopted one or a new one."""
+def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: str | None) -> None:
+    """The task has its job, an adopted one or a new one; `conn_id` is that of its connection."""
     reference = started.reference
-    _push(context, JobRecord.of(identity, reference))
+    _push(context, JobRecord.of(identity, reference, conn_id=conn_id or ""))
+    if started.earlier:  # Airflow forgets the XComs of a try when the next one begins
+        jobs = [
+            EarlierJob.of(each.try_number, each.reference.job_id, each.observation)
+            for each in started.earlier
+        ]
+        context["ti"].xcom_push(key=EARLIER_KEY, value=earlier_to_value(jobs))
     tags, stats = _tags(identity), Stats(IN_TASKS)
     if started.adopted:
         stats.count(metrics.ADOPTED, tags)
@@ -58,12 +64,18 @@ def tell_start(context: Any, identity: TaskIdentity, started: Started) -> None:
         stats.count(metrics.SHIPPED, tags, started.shipped)
 
 
-def tell_end(context: Any, reference: JobReference, observation: JobObservation, outcome: Outcome) -> None:
+def tell_end(
+    context: Any,
+    reference: JobReference,
+    observation: JobObservation,
+    outcome: Outcome,
+    conn_id: str | None,
+) -> None:
     """The job has ended, and its outcome is known."""
     identity = TaskIdentity.of(context)
     phases, fenced = _history(reference, outcome)
     end = JobEnd.of(observation, phases)
-    _push(context, JobRecord.of(identity, reference, end))
+    _push(context, JobRecord.of(identity, reference, end, conn_id or ""))
     tags, stats = _tags(identity), Stats(IN_TASKS)
     state = "succeeded" if end.status is JobStatus.SUCCEEDED else "failed"
     stats.count(metrics.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})

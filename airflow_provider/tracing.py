@@ -5,17 +5,21 @@ Airflow sets the tracer up; its span of the task is the current one while the ta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from kinetic_core.lifecycle.explaining import Phase
 
 _STEPS = {"packing": "pack", "dependencies": "build", "uploading": "upload"}
 """What preparing says when a step begins, and what the step's span is called."""
+_RUN = frozenset({"start", "dependencies", "data", "debugger", "function", "result"})
+"""The phases in which a pod has its container; in the others the job waits for one."""
 
 
 class Steps:
@@ -63,14 +67,33 @@ def trace_environment() -> dict[str, str]:
 
 
 def tell_phases(job_id: str, phases: Iterable[Phase], tracer: trace.Tracer | None = None) -> None:
-    """Spans of what a job did on its cluster, at the times it did it."""
-    for phase in phases:
-        attributes: dict[str, str | int] = {"kinetic.job_id": job_id, "kinetic.attempt": phase.attempt}
-        began, end = int(phase.began * 1e9), int((phase.began + phase.seconds) * 1e9)
-        made = (tracer or _tracer()).start_span(
-            f"kinetic.{phase.name}", start_time=began, attributes=attributes
-        )
-        made.end(end)
+    """Spans of what a job did on its cluster, at the times it did it: `wait` and `run` of each attempt, and
+    inside them the phases they consist of.
+    """
+    tracer = tracer or _tracer()
+    for (waits, attempt), group in itertools.groupby(phases, lambda each: (_waits(each), each.attempt)):
+        parts = list(group)
+        whole = Phase("wait" if waits else "run", attempt, parts[0].began, _end(parts[-1]) - parts[0].began)
+        parent = trace.set_span_in_context(_told(whole, job_id, tracer, None))
+        for part in parts:
+            _told(part, job_id, tracer, parent)
+
+
+def _waits(phase: Phase) -> bool:
+    return phase.name not in _RUN
+
+
+def _end(phase: Phase) -> float:
+    return phase.began + phase.seconds
+
+
+def _told(phase: Phase, job_id: str, tracer: trace.Tracer, parent: Context | None) -> trace.Span:
+    attributes: dict[str, str | int] = {"kinetic.job_id": job_id, "kinetic.attempt": phase.attempt}
+    made = tracer.start_span(
+        f"kinetic.{phase.name}", parent, start_time=int(phase.began * 1e9), attributes=attributes
+    )
+    made.end(int(_end(phase) * 1e9))
+    return made
 
 
 def _tracer() -> trace.Tracer:

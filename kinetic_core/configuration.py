@@ -130,6 +130,7 @@ _VARIABLES = {
 }
 
 
+_CLUSTER = ("project", "zone", "cluster", "kubeconfig", "kube_context")
 _ambient: ContextVar[Settings | None] = ContextVar("kinetic_settings", default=None)
 
 
@@ -175,6 +176,19 @@ def read_settings(
     if name is not None:
         origins["profile"] = "KINETIC_PROFILE" if env.get("KINETIC_PROFILE") else str(profiles_file(env))
     return Settings(**_converted(found, origins), profile=name, origins=origins)
+
+
+def settings_of_profiles(environ: Mapping[str, str] | None = None) -> list[Settings]:
+    """As if each of the machine's profiles were chosen, and what it says, and any cluster, were said by no
+    variable: the places that whoever keeps this machine has named. Raises ConfigurationError.
+    """
+    env = os.environ if environ is None else environ
+    found = []
+    for name, fields in read_profiles(profiles_file(env)).profiles.items():
+        said = {variable for setting, variable in _VARIABLES.items() if setting in {*fields, *_CLUSTER}}
+        left = {variable: text for variable, text in env.items() if variable not in said}
+        found.append(read_settings({**left, "KINETIC_PROFILE": name}))
+    return found
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
-from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.configuration import Settings, read_settings, settings_of_profiles
 from kinetic_core.errors import ConfigurationError, OtherCluster
 from kinetic_core.lifecycle.backends import backend_of, open_backend
 from kinetic_core.lifecycle.observing import find
@@ -30,6 +30,16 @@ def file(tmp_path: Path) -> Path:
 def store(file: Path, current: str | None = "team", **profiles: Any) -> dict[str, str]:
     file.write_text(json.dumps({"current": current, "profiles": profiles}))
     return {"KINETIC_PROFILES_FILE": str(file)}
+
+
+def test_each_profile_as_if_it_were_chosen_and_no_variable_said_otherwise(file: Path) -> None:
+    env = store(file, team=TEAM, config={"kubeconfig": "/k", "bucket": "b"})
+    env |= {"KINETIC_CLUSTER": "x", "KINETIC_BUCKET": "mine", "KINETIC_NAMESPACE": "n"}
+    team, config = settings_of_profiles(env)
+    assert (team.project, team.zone, team.cluster) == ("p", "europe-west4-b", "c")
+    assert (team.bucket, team.namespace, team.profile) == ("mine", "n", "team")
+    assert (config.kubeconfig, config.bucket, config.profile) == ("/k", "b", "config")
+    assert config.cluster == Settings.cluster
 
 
 def test_argument_before_variable_before_profile_before_default(file: Path) -> None:

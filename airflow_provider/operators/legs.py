@@ -143,7 +143,7 @@ class JobTask(BaseOperator):
             self._defer_for_image(building.build, deadline)
         reference, observation = started.reference, started.observation
         self._reference = reference
-        tell_start(context, self._identity, started)
+        tell_start(context, self._identity, started, self.conn_id)
         remember(reference, self.conn_id)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
@@ -259,7 +259,7 @@ class JobTask(BaseOperator):
         self._show_rest(tail, observation.attempt)
         self.log.info("%s", describe(reference, observation))
         outcome = collect(reference, allow_pickle=False)
-        tell_end(context, reference, observation, outcome)
+        tell_end(context, reference, observation, outcome, self.conn_id)
         mapped_over = context["ti"].map_index in (None, -1) and any(
             True for _ in self.iter_mapped_dependants()
         )

@@ -13,8 +13,11 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_provider.page.instances import Subject
 from airflow_provider.page.questions import Questions
 from airflow_provider.page.rows import Filters
 
@@ -27,6 +30,7 @@ _HEADERS = {
     "Cache-Control": "no-cache",
 }
 _RUN = "/api/dags/{dag_id}/runs/{run_id}/jobs"
+_TASK = "/api/dags/{dag_id}/tasks/{task_id}/jobs"
 _SEE_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 _SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
 
@@ -45,7 +49,18 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> Mapping[str, Any]:
         """The jobs of a DAG run, by task and map index."""
-        return await answers.jobs(dag_id, run_id, filters, offset, limit)
+        return await answers.jobs(Subject(dag_id, run_id), filters, offset, limit)
+
+    @app.get(_TASK, dependencies=[_SEE_TASKS])
+    async def jobs_of_task(
+        dag_id: str,
+        task_id: str,
+        filters: Annotated[Filters, Depends(_filters)],
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> Mapping[str, Any]:
+        """The jobs of a task in the latest runs of its DAG, the newest first."""
+        return await answers.jobs(Subject(dag_id, "", task_id), filters, offset, limit)
 
     @app.get(_RUN + "/{job_id}", dependencies=[_SEE_TASKS, _SEE_LOGS])
     async def job(dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any]:
@@ -54,6 +69,11 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         if found is None:
             raise HTTPException(404, f"no task of this run has the job {job_id}")
         return found
+
+    @app.exception_handler(TimeoutError)
+    @app.exception_handler(SQLAlchemyError)
+    async def without_database(_: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": f"Airflow's database gives no answer ({type(error).__name__})"}, 503)
 
     @app.middleware("http")
     async def with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

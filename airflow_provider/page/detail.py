@@ -10,7 +10,6 @@ import itertools
 from typing import Any
 
 from airflow_provider import addresses
-from airflow_provider.page.places import Places
 from airflow_provider.page.rows import Instance, Live, row
 from airflow_provider.records import JobRecord
 from kinetic_core._runner import wire
@@ -28,8 +27,11 @@ _MOST_HOSTS = 4
 """Hosts of a slice whose logs are shown; all of them are in the task's log."""
 
 
-def detail(instance: Instance, record: JobRecord, places: Places) -> dict[str, Any]:
-    """The row of a task instance with the job of `record`, and `log`, `links`, `outputs`, `troubles`."""
+def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
+    """The row of a task instance with the job of `record`, and `log`, `links`, `outputs`, `troubles`.
+
+    `home` is where the job lives, or why that cannot be said.
+    """
     reference = record.reference
     shown: dict[str, Any] = {
         "links": _links(reference),
@@ -39,16 +41,18 @@ def detail(instance: Instance, record: JobRecord, places: Places) -> dict[str, A
         "outputs": [],
         "troubles": [],
     }
-    live = None
+    if isinstance(home, str):
+        return row(instance, None, home) | shown | {"troubles": [home]}
+    live, trouble = None, "its Job has gone"
     try:
-        backend = places.of(reference)
         if instance.may_live:
-            live = _live(backend, reference)
-        shown["log"] = tail(backend, reference, _attempt(record, live))
-        shown["outputs"] = _outputs(backend, reference)
+            live = _live(home, reference)
+        shown["log"] = tail(home, reference, _attempt(record, live))
+        shown["outputs"] = _outputs(home, reference)
     except (KineticError, OSError) as error:
-        shown["troubles"] = [str(error)]
-    return row(instance, live, "its Job has gone" if live is None else "") | shown
+        trouble = str(error)
+        shown["troubles"] = [trouble]
+    return row(instance, live, trouble) | shown
 
 
 def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider.page.places import Places
+from airflow_provider.page.places import PATIENCE, Places
 from airflow_provider.page.remembered import Remembered
 from airflow_provider.page.rows import Instance, Live, row
 from kinetic_core.cluster.verdict import observe as verdict
+from kinetic_core.configuration import Settings
 from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.explaining import phases, submitted_at
+from kinetic_core.model.job import JobReference
 
-PATIENCE = 8.0
-"""Seconds a browser waits for a store or a cluster; then the page shows what else it knows."""
 _MOST_PLACES = 8
 """Clusters' namespaces that are asked for one run."""
+_MOST_CONNECTIONS = 8
+"""Connections that are read for one run."""
 
 Place = tuple[str, str]
 """A backend's key and a namespace."""
@@ -39,7 +41,7 @@ async def live_rows(
     instances: Sequence[Instance], places: Places, listings: Listings
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of task instances, and what could not be asked: sentences for people."""
-    homes = await asyncio.to_thread(_homes, instances, places)
+    homes = await _homes(instances, places)
     asked = homes.backends.items()
     answers = await asyncio.gather(*(_listed(place, backend, listings) for place, backend in asked))
     known = dict(zip(homes.backends, answers, strict=True))
@@ -48,21 +50,44 @@ async def live_rows(
     return rows, list(dict.fromkeys([*told, *homes.troubles.values()]))
 
 
-def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
+async def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
+    by_connection: dict[str, list[JobReference]] = {}
+    for each in instances:
+        if each.record is not None and each.may_live:
+            by_connection.setdefault(each.record.conn_id, []).append(each.record.reference)
+    asked = list(by_connection)[:_MOST_CONNECTIONS]
+    told = await asyncio.gather(*(_settings(conn_id, places) for conn_id in asked))
+    return await asyncio.to_thread(_found, zip(asked, told, strict=True), by_connection, places)
+
+
+async def _settings(conn_id: str, places: Places) -> Sequence[Settings] | str:
+    """What a connection says, or why that is not known."""
+    try:
+        return await places.settings(conn_id)
+    except KineticError as error:
+        return str(error)
+
+
+def _found(
+    told: Iterable[tuple[str, Sequence[Settings] | str]],
+    by_connection: Mapping[str, Sequence[JobReference]],
+    places: Places,
+) -> _Homes:
     homes = _Homes()
-    for instance in instances:
-        if instance.record is None or not instance.may_live:
-            continue
-        reference = instance.record.reference
-        try:
-            backend = places.of(reference)
-        except KineticError as error:
-            homes.troubles[reference.job_id] = str(error)
-            continue
-        place = backend.key, reference.namespace
-        if place in homes.backends or len(homes.backends) < _MOST_PLACES:
-            homes.backends[place] = backend
-            homes.of[reference.job_id] = place
+    for conn_id, settings in told:
+        for reference in by_connection[conn_id]:
+            if isinstance(settings, str):
+                homes.troubles[reference.job_id] = settings
+                continue
+            try:
+                backend = places.of(reference, settings)
+            except KineticError as error:
+                homes.troubles[reference.job_id] = str(error)
+                continue
+            place = backend.key, reference.namespace
+            if place in homes.backends or len(homes.backends) < _MOST_PLACES:
+                homes.backends[place] = backend
+                homes.of[reference.job_id] = place
     return homes
 
 

@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider.page.detail import detail
-from airflow_provider.page.instances import instances
-from airflow_provider.page.live import PATIENCE, live_rows
-from airflow_provider.page.places import Places
+from airflow_provider.page.instances import Subject, instances
+from airflow_provider.page.live import live_rows
+from airflow_provider.page.places import PATIENCE, Places
 from airflow_provider.page.remembered import Remembered
 from airflow_provider.page.rows import Filters, Instance, costed, page, row
 from airflow_provider.records import JobRecord
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import KineticError
-from kinetic_core.lifecycle.backends import Found
+from kinetic_core.lifecycle.backends import Backend, Found
 from kinetic_core.lifecycle.costing import Prices, known_prices
 
 _RUNS = 8
-"""DAG runs that are kept: of five thousand tasks each, tens of megabytes."""
+"""DAG runs and tasks that are kept: of five thousand jobs each, tens of megabytes."""
 _RUN_SECONDS = 2.0
 _CLUSTER_SECONDS = 3.0
 _JOB_SECONDS = 2.0
 
 Rows = tuple[list[dict[str, Any]], dict[str, Any]]
-"""All rows of a run, and what else its answers say."""
+"""All rows of a run or a task, and what else its answers say."""
 
 
 def prices_by_settings() -> Prices | None:
@@ -46,19 +46,17 @@ class Questions:
         self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
         self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
 
-    async def jobs(
-        self, dag_id: str, run_id: str, filters: Filters, offset: int, limit: int
-    ) -> Mapping[str, Any]:
-        """A page of a run's rows, the `currency` of costs, and under `troubles` what could not be asked."""
+    async def jobs(self, subject: Subject, filters: Filters, offset: int, limit: int) -> Mapping[str, Any]:
+        """A page of the rows, the `currency` of costs, and under `troubles` what could not be asked."""
 
         async def ask() -> Rows:
-            found = await self._of_run(dag_id, run_id)
+            found = await self._of(subject)
             rows, troubles = await live_rows(found, self._places, self._listings)
             prices, trouble = await asyncio.to_thread(self._known_prices)
             told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
             return [costed(each, prices) for each in rows], told
 
-        rows, told = await self._rows.get((dag_id, run_id), ask, 3 * PATIENCE)
+        rows, told = await self._rows.get(subject, ask, 3 * PATIENCE)
         return await asyncio.to_thread(page, rows, filters, offset, limit) | told
 
     def _known_prices(self) -> tuple[Prices | None, list[str]]:
@@ -70,7 +68,7 @@ class Questions:
 
     async def job(self, dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any] | None:
         """One job in detail, None if no task instance of the run has it."""
-        found = await self._of_run(dag_id, run_id)
+        found = await self._of(Subject(dag_id, run_id))
         for instance in found:
             record = instance.record
             if record is not None and record.reference.job_id == job_id:
@@ -79,24 +77,28 @@ class Questions:
 
     async def _detail(self, instance: Instance, record: JobRecord) -> Mapping[str, Any]:
         job_id = record.reference.job_id
+
+        async def ask() -> dict[str, Any]:
+            home: Backend | str
+            try:
+                home = await self._places.home(record)
+            except KineticError as error:
+                home = str(error)
+            return await asyncio.to_thread(self._detailed, instance, record, home)
+
         try:
-            return await self._details.get(
-                job_id, lambda: asyncio.to_thread(self._detailed, instance, record), PATIENCE
-            )
+            return await self._details.get(job_id, ask, PATIENCE)
         except TimeoutError:
             trouble = f"no answer about {job_id} within {PATIENCE:g} s"
             return row(instance, None, trouble) | {"troubles": [trouble]}
 
-    def _detailed(self, instance: Instance, record: JobRecord) -> dict[str, Any]:
+    def _detailed(self, instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
         prices, troubles = self._known_prices()
-        shown = costed(detail(instance, record, self._places), prices)
+        shown = costed(detail(instance, record, home), prices)
         return shown | {
             "troubles": [*shown["troubles"], *troubles],
             "currency": prices.currency if prices else None,
         }
 
-    async def _of_run(self, dag_id: str, run_id: str) -> list[Instance]:
-        key = dag_id, run_id
-        return await self._instances.get(
-            key, lambda: asyncio.to_thread(instances, dag_id, run_id), 3 * PATIENCE
-        )
+    async def _of(self, subject: Subject) -> list[Instance]:
+        return await self._instances.get(subject, lambda: asyncio.to_thread(instances, subject), 3 * PATIENCE)

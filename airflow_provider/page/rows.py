@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider.records import JobRecord
+from airflow_provider.records import EarlierJob, JobRecord
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.lifecycle.costing import Prices, usage_in
 from kinetic_core.lifecycle.explaining import Phase
@@ -25,7 +25,10 @@ UNKNOWN = "UNKNOWN"
 
 @dataclass(frozen=True)
 class Instance:
-    """A task instance as Airflow's database has it. `label` is its rendered map index."""
+    """A task instance as Airflow's database has it. `label` is its rendered map index.
+
+    `job_try` is the try that started the job of `record`: one that a later try adopted is of an earlier one.
+    """
 
     task_id: str
     map_index: int
@@ -33,6 +36,9 @@ class Instance:
     state: str
     try_number: int
     record: JobRecord | None
+    job_try: int = 0
+    earlier: tuple[EarlierJob, ...] = ()
+    run_id: str = ""
 
     @property
     def may_live(self) -> bool:
@@ -50,7 +56,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which rows are wanted: "" for any. `text` is looked for in ids, labels and functions."""
+    """Which rows are wanted: "" for any. `text` is looked for in ids, labels, functions, accelerators."""
 
     task_id: str = ""
     map_index: int | None = None
@@ -63,6 +69,7 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
     """One row, plain JSON. `trouble` says why nothing is known of a job that may live."""
     record = instance.record
     shown: dict[str, Any] = {
+        "run_id": instance.run_id,
         "task_id": instance.task_id,
         "map_index": instance.map_index,
         "label": instance.label,
@@ -72,12 +79,14 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "reason": "",
         "message": "",
         "phases": [],
+        "earlier": [asdict(each) for each in instance.earlier],
     }
     if record is None:
         return shown
     reference = record.reference
     shown |= {
         "job_id": reference.job_id,
+        "job_try": instance.job_try,
         "function": reference.func_name,
         "accelerator": reference.hardware,
         "hosts": _hosts(record),
@@ -150,8 +159,9 @@ def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:
 def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
     if filters.status not in ("", row["status"]) or filters.reason not in ("", row["reason"]):
         return False
-    names = ("task_id", "label", "job_id", "function", "accelerator")
+    names = ("run_id", "task_id", "label", "job_id", "function", "accelerator")
     texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
+    texts += (each["job_id"] for each in row["earlier"])
     return any(filters.text.casefold() in text.casefold() for text in texts)
 
 

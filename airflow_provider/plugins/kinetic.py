@@ -1,4 +1,4 @@
-"""The plugin: a page for a DAG run and for a task instance in Airflow's UI (3.1 and newer)."""
+"""The plugin: a page for a DAG run, a task and a task instance in Airflow's UI (3.1 and newer)."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def _view(destination: str, query: str) -> dict[str, str]:
 _APPS: list[Any] = [{"app": LazyApp(), "url_prefix": PREFIX, "name": "Kinetic"}]
 _VIEWS: list[Any] = [
     _view("dag_run", "dag={DAG_ID}&run={RUN_ID}"),
+    _view("task", "dag={DAG_ID}&task={TASK_ID}"),
     _view("task_instance", "dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}"),
 ]
 

@@ -120,7 +120,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     shutil.copytree(HERE / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (project / "pyproject.toml").write_text("[project]\nname = 'cases'\nversion = '0'\n")
     measured = {
-        "PYTHONPATH": str(HERE / "stand_ins"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE / "stand_ins"), os.environ.get("PYTHONPATH")])),
         "KINETIC_TEST_METRICS": str(home / "metrics"),
         "AIRFLOW__METRICS__STATSD_ON": "True",
         "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",

@@ -1,6 +1,6 @@
 """Writes what a run of the page's DAGs would have left: states, records, and a job that is alive.
 
-Run with the settings of the Airflow under test: `python page_seed.py DAG_ID RUN_ID`.
+Run with the settings of the Airflow under test: `python page_seed.py DAG_ID RUN_ID ...`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import bindparam, select
 
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.records import KEY, JobEnd, JobRecord
+from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
 from kinetic_core.lifecycle.explaining import Phase
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
@@ -25,9 +25,15 @@ from kinetic_core.model.job import JobReference
 from kinetic_core.model.states import JobStatus
 
 HTML = "<img src=x onerror='document.title=\"owned\"'>"
-ALIVE, FOREIGN, FORGED = 0, 2, 3
-"""Map indexes: a job that runs, one of another deployment, a record with another task's job."""
+ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
+"""Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
+connection leads elsewhere, one whose connection is not there, one that failed in the try before.
+"""
+COLUMNS = {"state": "new", "try_number": "number", "rendered_map_index": "label"}
 SHAPES = ("tpu-v6e-8", "tpu-v5e-16", "gpu-l4-1")
+
+
+FAILED = EarlierJob(1, "job-of-the-first-try", "FAILED", "user error", f"ValueError: {HTML}")
 
 
 def work(text: str) -> None:
@@ -81,6 +87,9 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
         return "deferred", JobRecord.of(identity, template)
     if index == FOREIGN:
         return "deferred", JobRecord.of(identity, replace(own, store_uri="gs://another-deployment"))
+    if index in (CONNECTED, GONE):
+        conn_id = "page_theirs" if index == CONNECTED else "page_gone"
+        return "deferred", JobRecord.of(identity, replace(own, backend="gke"), conn_id=conn_id)
     if index == FORGED:
         return "success", JobRecord.of(identity, template)
     end = end_of(index, chance)
@@ -88,7 +97,7 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
     return state, JobRecord.of(identity, own, end)
 
 
-def main(dag_id: str, run_id: str) -> None:
+def seed(dag_id: str, run_id: str) -> None:
     chance = random.Random(7)
     ti, of_run = TaskInstance.__table__, {"dag_id": dag_id, "run_id": run_id}
     with create_session() as session:
@@ -100,17 +109,21 @@ def main(dag_id: str, run_id: str) -> None:
         for index in sorted(indexes):
             if index <= 990:  # the others have not begun
                 state, told = record_of(replace(of, map_index=index), alive, chance)
-                states.append({"index": index, "new": state, "label": HTML if index == 1 else None})
+                label, number = HTML if index == 1 else None, 2 if index == AGAIN else 1
+                states.append({"index": index, "new": state, "label": label, "number": number})
                 place = {"dag_run_id": run, "task_id": "train", "map_index": index, **of_run}
                 records.append({**place, "key": KEY, "value": told.to_dict()})
+            if index == AGAIN:
+                records.append({**place, "key": EARLIER_KEY, "value": earlier_to_value([FAILED])})
         mine = ti.update().where(
             ti.c.dag_id == dag_id, ti.c.run_id == run_id, ti.c.map_index == bindparam("index")
         )
-        changes = {"state": bindparam("new"), "try_number": 1, "rendered_map_index": bindparam("label")}
+        changes = {name: bindparam(told) for name, told in COLUMNS.items()}
         connection = session.connection()
         connection.execute(mine.values(**changes), states)
         connection.execute(XComModel.__table__.insert(), records)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for name, number in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        seed(name, number)

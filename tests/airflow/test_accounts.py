@@ -161,3 +161,27 @@ def test_a_trigger_waits_for_a_connection_that_cannot_be_read_now(connect: Any) 
     timer.start()
     assert asyncio.run(asyncio.wait_for(namespace(), 20)) == "there"
     timer.join()
+
+
+def test_the_page_reads_what_a_connection_says(connect: Any) -> None:
+    from airflow_provider.page.places import settings_of
+
+    connect("theirs", "kinetic", backend="gke", bucket="their-bucket")
+    (theirs,), (ours,) = settings_of("theirs"), settings_of("")
+    assert (theirs.bucket, ours.bucket) == ("their-bucket", "")
+
+
+def test_the_page_tells_of_a_secrets_backend_that_fails_without_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow_provider.hooks.kinetic import KineticHook
+    from airflow_provider.page.places import settings_of
+    from kinetic_core.errors import ConfigurationError
+
+    def broken(_: Any) -> Any:
+        raise ValueError(CANARY)
+
+    monkeypatch.setattr(KineticHook, "get_conn", broken)
+    with pytest.raises(ConfigurationError, match="'theirs' cannot be read: ValueError") as caught:
+        settings_of("theirs")
+    assert CANARY not in str(caught.value)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -156,6 +157,8 @@ def test_a_task_runs_where_its_connection_says(cases: Any) -> None:
     assert cases.end("connected_here") == "success"
     assert cases.value("connected_here", "where") == os.uname().nodename
     assert "no worker is held" in cases.log("connected_here", "where")
+    (told,) = cases.values("connected_here", "where", "kinetic_job")
+    assert told["conn_id"] == "kinetic_here"
 
 
 def test_the_test_button_tries_cluster_and_bucket(cases: Any, connections: Any, theirs: Theirs) -> None:
@@ -186,6 +189,8 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
         check=True,
     ).stdout
     assert "'kinetic_kube'" in rows
+    rows_of_page = {each["task_id"]: each for each in page(cases, "connected_cluster")}
+    assert {rows_of_page[task_id]["status"] for task_id in tasks} <= {"PENDING", "RUNNING", "SUCCEEDED"}
     objects = [theirs.api.list(kind, theirs.namespace)["items"] for kind in ("Job", "Pod")]
     assert len(objects[0]) >= 2
     assert cases.end("connected_cluster") == "success"
@@ -201,6 +206,16 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
     assert len([name for name in places if name.startswith("gs://")]) > 5
     for canary in theirs.canaries:
         assert [name for name, content in places.items() if canary in content] == []
+
+
+def page(cases: Any, dag_id: str) -> list[dict[str, Any]]:
+    """The rows of the page, which looks as each task's connection says; nothing is missing in them."""
+    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs"
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as answer:
+        told = json.load(answer)
+    assert told["troubles"] == []
+    rows: list[dict[str, Any]] = told["jobs"]
+    return rows
 
 
 def stored(location: str) -> dict[str, bytes]:

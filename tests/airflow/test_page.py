@@ -4,102 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import chromium
 import pytest
+from page_server import Server, serving
 
 pytestmark = pytest.mark.airflow
-HERE = Path(__file__).parent
-PASSWORDS = {"admin": "one", "guest": "two"}
 PICTURES = os.environ.get("KINETIC_TEST_PICTURES")
 """A directory for screenshots, to be looked at."""
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-@dataclass
-class Server:
-    """Airflow's API server with a run of each DAG."""
-
-    airflow: Any
-    runs: dict[str, str]
-    tokens: dict[str, str]
-
-    @property
-    def url(self) -> str:
-        return str(self.airflow.api.url)
-
-    def get(self, path: str, user: str | None) -> tuple[int, Any]:
-        """The status and the JSON of an answer."""
-        headers = {"Authorization": f"Bearer {self.tokens[user]}"} if user else {}
-        try:
-            with _OPENER.open(
-                urllib.request.Request(f"{self.url}{path}", headers=headers), timeout=60
-            ) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def jobs(self, dag_id: str, user: str | None, query: str = "") -> tuple[int, Any]:
-        return self.get(f"/kinetic/api/dags/{dag_id}/runs/{quote(self.runs[dag_id])}/jobs{query}", user)
-
-    def page(self, dag_id: str, more: str = "") -> str:
-        return f"{self.url}/kinetic/page/?dag={dag_id}&run={quote(self.runs[dag_id], safe='')}{more}"
-
-
-def _post(url: str, body: Any, token: str = "") -> Any:
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
-    with _OPENER.open(request, timeout=150) as answer:
-        return json.loads(answer.read())
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    from demo_airflow import DemoAirflow
-
-    home = tmp_path_factory.mktemp("page").resolve()
-    (home / "passwords.json").write_text(json.dumps(PASSWORDS))
-    settings = {
-        "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,guest:viewer",
-        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
-        "CORE__AUTH_MANAGER": "limited_auth.LimitedAuthManager",
-    }
-    extra = {f"AIRFLOW__{name}": value for name, value in settings.items()}
-    extra |= {"XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(HERE)}
-    airflow = DemoAirflow(home, HERE / "page_dags", extra=extra)
-    try:
-        for command in (["db", "migrate"], ["dags", "reserialize"]):
-            done = airflow.start_component(command[0], *command[1:])
-            assert done.wait(120) == 0, (airflow.logs / f"{command[0]}.log").read_text()[-2000:]
-            del airflow.processes[command[0]]
-        airflow.start_component("api-server")
-        airflow.until(lambda: "metadatabase" not in airflow.api.unhealthy(), 120, "the API server")
-        tokens = {
-            name: _post(f"{airflow.api.url}/auth/token", {"username": name, "password": password})[
-                "access_token"
-            ]
-            for name, password in PASSWORDS.items()
-        }
-        runs = {}
-        for dag_id in ("sweep", "secret"):
-            url = f"{airflow.api.url}/api/v2/dags/{dag_id}/dagRuns"
-            runs[dag_id] = _post(url, {"logical_date": None}, tokens["admin"])["dag_run_id"]
-            command = [sys.executable, str(HERE / "page_seed.py"), dag_id, runs[dag_id]]
-            subprocess.run(command, env=airflow.environment, check=True, cwd=HERE)
-        yield Server(airflow, runs, tokens)
-    finally:
-        airflow.stop()
+    with serving(tmp_path_factory.mktemp("page").resolve()) as found:
+        yield found
 
 
 def test_who_may_see_what(server: Server) -> None:
@@ -120,11 +42,16 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert time.monotonic() - began < 2
     assert (len(first["jobs"]), first["total"], first["running"]) == (100, 1000, True)
     assert sum(first["statuses"].values()) == 1000
-    alive, _, foreign, forged = first["jobs"][:4]
+    alive, _, foreign, forged, _, _, connected, _, gone, again = first["jobs"][:10]
     assert (alive["status"], alive["phases"][0]["seconds"] >= 0) == ("RUNNING", True)
     assert (foreign["status"], "gs://another-deployment" in foreign["message"]) == ("UNKNOWN", True)
     assert forged["status"] == "NO_JOB"
-    assert first["troubles"] == [foreign["message"]]
+    assert {connected["status"], gone["status"]} == {"UNKNOWN"}
+    assert "gs://their-bucket is set" in connected["message"]
+    assert "there is no connection 'page_gone'" in gone["message"]
+    assert first["troubles"] == [each["message"] for each in (foreign, connected, gone)]
+    assert (again["try_number"], again["job_try"]) == (2, 1)  # the second try adopted the job of the first
+    assert [each["job_id"] for each in again["earlier"]] == ["job-of-the-first-try"]
     _, last = server.jobs("sweep", "admin", "?limit=100&offset=950")
     assert [each["map_index"] for each in last["jobs"]] == list(range(950, 1000))
     assert last["jobs"][-1]["status"] == "NO_JOB"
@@ -135,12 +62,33 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert server.jobs("sweep", "admin", "?limit=100000")[0] == 422
 
 
+def test_the_jobs_of_a_task_in_its_latest_runs(server: Server) -> None:
+    path = "/kinetic/api/dags/{}/tasks/train/jobs"
+    for user, expected in [(None, 401), ("guest", 403), ("admin", 200)]:
+        status, answer = server.get(path.format("secret"), user)
+        assert status == expected
+    newest, older = (each["run_id"] for each in answer["jobs"])
+    assert newest == server.runs["secret"]
+    assert newest > older
+    _, of_sweep = server.get(path.format("sweep") + "?limit=1&text=train[700]", "guest")
+    assert [each["map_index"] for each in of_sweep["jobs"]] == [700]
+    assert server.get("/kinetic/api/dags/sweep/tasks/other/jobs", "admin")[1]["total"] == 0
+
+
+def test_a_job_whose_connection_is_not_there_opens_all_the_same(server: Server) -> None:
+    job_id = server.jobs("sweep", "admin", "?map_index=8")[1]["jobs"][0]["job_id"]
+    status, job = server.jobs("sweep", "admin", f"/{job_id}")
+    assert (status, job["status"], len(job["troubles"])) == (200, "UNKNOWN", 1)
+    assert "there is no connection 'page_gone'" in job["troubles"][0]
+
+
 def test_airflow_offers_the_page(server: Server) -> None:
     _, answer = server.get("/api/v2/plugins", "admin")
     (plugin,) = (each for each in answer["plugins"] if each["name"] == "kinetic")
     views = {view["destination"]: view["href"] for view in plugin["external_views"]}
     assert views == {
         "dag_run": "/kinetic/page/?dag={DAG_ID}&run={RUN_ID}",
+        "task": "/kinetic/page/?dag={DAG_ID}&task={TASK_ID}",
         "task_instance": "/kinetic/page/?dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}",
     }
     assert server.get("/api/v2/importErrors", "admin")[1]["total_entries"] == 0
@@ -187,6 +135,11 @@ def test_names_and_logs_are_text(server: Server, tab: chromium.Tab) -> None:
     tab.ask("document.querySelectorAll('#jobs button')[5].click()")
     tab.until("document.querySelector('#detail')?.textContent.includes('javascript:alert(1)')")
     assert tab.ask("document.querySelectorAll('a[href^=javascript]').length") == 0
+    assert tab.ask("document.querySelectorAll('#jobs button')[9].textContent") == "train[9], try 2"
+    tab.ask("document.querySelectorAll('#jobs button')[9].click()")
+    shown = "document.querySelector('#detail')?.textContent"
+    tab.until(f"{shown}.includes('try 1: failed user error: ValueError: <img src=x')")
+    assert tab.ask(f"{shown}.includes('(job-of-the-first-try)')")
     assert tab.ask("document.title") == "Kinetic jobs"
     inline = "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
     assert (
@@ -259,6 +212,20 @@ def test_inside_airflows_own_pages(server: Server, tab: chromium.Tab) -> None:
     picture(tab, "airflow-page-in-airflow")
     tab.open(f"{server.url}/dags/sweep/runs/{run}/tasks/train/mapped/0/plugin/kinetic-task-instance")
     tab.until(f"{inside} === 1", 60)
+    tab.open(f"{server.url}/dags/secret/tasks/train/plugin/kinetic-task")
+    tab.until(f"{inside} === 2", 60)
+
+
+def test_a_task_shows_the_jobs_of_its_runs(server: Server, tab: chromium.Tab) -> None:
+    tab.open(f"{server.url}/kinetic/page/?dag=secret&task=train")
+    tab.until(f"{ROWS} === 2")
+    names = tab.ask("[...document.querySelectorAll('#jobs button')].map((each) => each.textContent)")
+    assert names[0] == f"train of {server.runs['secret']}"
+    tab.ask("document.querySelectorAll('#jobs button')[1].click()")
+    shown = "document.querySelector('#detail').textContent"
+    tab.until(f"{shown}.includes({json.dumps(names[1].rpartition(' of ')[2])})")
+    tab.until(f"!{shown}.includes('loading')")
+    assert tab.ask("document.querySelectorAll('#detail .troubles, #troubles li').length") == 0
 
 
 def test_who_is_signed_out_is_told(server: Server, tab: chromium.Tab) -> None:

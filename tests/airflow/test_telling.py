@@ -40,7 +40,10 @@ def test_a_deferred_task_and_one_that_failed_tell_the_same_way(cases: Any) -> No
     assert cases.end("failing") == "failed"
     rows = jobs(cases, "failing")
     assert (rows["builtin[-1]"]["status"], rows["builtin[-1]"]["reason"]) == ("FAILED", "user error")
-    assert rows["builtin[-1]"]["try_number"] == 2
+    assert (rows["builtin[-1]"]["try_number"], rows["builtin[-1]"]["job_try"]) == (2, 2)
+    (first,) = rows["builtin[-1]"]["earlier"]
+    assert (first["try_number"], first["status"], first["reason"]) == (1, "FAILED", "user error")
+    assert "no luck" in first["message"]
     assert "no luck" in rows["builtin[-1]"]["message"]
     assert rows["unpicklable[-1]"]["status"] == "NO_JOB"
 

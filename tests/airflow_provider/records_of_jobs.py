@@ -45,9 +45,9 @@ def ended(status: JobStatus = JobStatus.SUCCEEDED, failure_class: str = "") -> J
     return JobEnd(status, "Completed", "the outcome is committed", failure_class, 1, phases)
 
 
-def record(map_index: int = -1, end: JobEnd | None = None, **others: Any) -> JobRecord:
+def record(map_index: int = -1, end: JobEnd | None = None, conn_id: str = "", **others: Any) -> JobRecord:
     who = identity(map_index=map_index)
-    return JobRecord.of(who, reference(who.job_id(), **others), end)
+    return JobRecord.of(who, reference(who.job_id(), **others), end, conn_id)
 
 
 def instance(

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.adoption import latest, start_or_adopt
+from airflow_provider.adoption import Started, latest, start_or_adopt
 from airflow_provider.identity import TaskIdentity
 from kinetic_core import JobStatus
+from kinetic_core._runner import wire
+from kinetic_core.configuration import read_settings
+from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.lifecycle.ending import cancel, cleanup
 from kinetic_core.lifecycle.observing import observe, wait
 from kinetic_core.lifecycle.options import RunOptions
@@ -74,6 +77,40 @@ def test_a_job_that_failed_is_not_adopted(identity: TaskIdentity) -> None:
     second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
     assert not second.adopted
     assert second.reference.job_id != first.reference.job_id
+    wait(second.reference)
+
+
+def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: TaskIdentity) -> None:
+    first = start_or_adopt(Call(fail, (), {}), OPTIONS, identity)
+    wait(first.reference)
+    call = call_until_told(tmp_path)
+    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
+    third = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
+    cleared = start_or_adopt(call, OPTIONS, replace(identity, try_number=4, generation=5))
+    (tmp_path / "go").touch()
+    wait(cleared.reference)
+
+    def told(started: Started) -> list[tuple[int, str, JobStatus]]:
+        return [(each.try_number, each.reference.job_id, each.observation.status) for each in started.earlier]
+
+    before = (1, first.reference.job_id, JobStatus.FAILED)
+    assert told(first) == []
+    assert told(second) == [before]
+    assert (third.reference, told(third)) == (second.reference, [before])
+    assert told(cleared) == [(2, second.reference.job_id, JobStatus.FAILED), before]
+    assert "no luck" in second.earlier[0].observation.message
+
+
+def test_an_older_job_that_cannot_be_read_keeps_nobody_from_adopting(
+    tmp_path: Path, identity: TaskIdentity
+) -> None:
+    call = call_until_told(tmp_path)
+    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
+    store = open_backend("local", read_settings()).store
+    store.create(wire.handle_object(identity.job_id()), b"what a later version writes")
+    third = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
+    assert (third.reference, third.earlier) == (second.reference, ())
+    (tmp_path / "go").touch()
     wait(second.reference)
 
 

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,27 +17,9 @@ from airflow_provider.metrics import METRICS, Stats
 from kinetic_core.counting import count, listen
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
+from tests.airflow_provider.stats_client import Client
 
 ROOT = Path(__file__).parents[2]
-
-
-class Client(ModuleType):
-    """Airflow's stats module, as far as it is used; it keeps what it gets."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.got: list[tuple[Any, ...]] = []
-
-    def incr(self, stat: str, count: int = 1, rate: float = 1, *, tags: dict[str, str]) -> None:
-        self.got.append((stat, count, tags))
-
-    def gauge(
-        self, stat: str, value: int, rate: float = 1, delta: bool = False, *, tags: dict[str, str]
-    ) -> None:
-        self.got.append((stat, value, tags))
-
-    def timing(self, stat: str, dt: Any, *, tags: dict[str, str]) -> None:
-        self.got.append((stat, dt.total_seconds(), tags))
 
 
 @pytest.fixture

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.records import JobEnd, JobRecord
+from airflow_provider.records import (
+    EarlierJob,
+    JobEnd,
+    JobRecord,
+    earlier_from_value,
+    earlier_to_value,
+)
 from kinetic_core.lifecycle.explaining import Phase
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
@@ -17,8 +23,19 @@ from tests.airflow_provider.records_of_jobs import DAG, RUN, ended, identity, re
 
 @pytest.mark.parametrize("end", [None, ended(), ended(JobStatus.FAILED, "user error")])
 def test_a_record_survives_json(end: JobEnd | None) -> None:
-    told = record(3, end)
+    told = record(3, end, "kinetic_theirs")
     assert JobRecord.from_value(json.loads(json.dumps(told.to_dict()))) == told
+
+
+def test_a_record_of_an_earlier_version_names_no_connection() -> None:
+    value = record().to_dict()
+    del value["conn_id"]
+    assert JobRecord.from_value(value) == record()
+
+
+@pytest.mark.parametrize("conn_id", ["../../secret key", "x\n", "x" * 251, {"a": 1}, "a\\b"])
+def test_what_airflow_would_not_call_a_connection_makes_no_record(conn_id: Any) -> None:
+    assert JobRecord.from_value(record().to_dict() | {"conn_id": conn_id}) is None
 
 
 def test_what_is_told_of_an_end_is_bounded() -> None:
@@ -29,20 +46,20 @@ def test_what_is_told_of_an_end_is_bounded() -> None:
 
 def test_a_job_belongs_to_its_own_task_instance_only() -> None:
     told = record(3)
-    assert told.belongs_to(DAG, RUN, "train", 3)
+    assert told.started_by(DAG, RUN, "train", 3) == 1
     for other in [
         ("other", RUN, "train", 3),
         (DAG, "other", "train", 3),
         (DAG, RUN, "x", 3),
         (DAG, RUN, "train", 4),
     ]:
-        assert not told.belongs_to(*other)
+        assert told.started_by(*other) is None
 
 
 def test_an_adopted_job_and_one_of_a_changed_call_belong_to_it_too() -> None:
     first, third = identity(try_number=1), identity(try_number=3)
-    for job_id in (first.job_id(), third.job_id("d1")):
-        assert JobRecord.of(third, reference(job_id)).belongs_to(DAG, RUN, "train", -1)
+    for job_id, number in ((first.job_id(), 1), (third.job_id("d1"), 3)):
+        assert JobRecord.of(third, reference(job_id)).started_by(DAG, RUN, "train", -1) == number
 
 
 @pytest.mark.parametrize(
@@ -76,4 +93,29 @@ def test_an_end_that_makes_no_sense_makes_no_record(change: dict[str, Any]) -> N
 
 
 def test_a_try_number_beyond_reason_costs_nothing() -> None:
-    assert not replace(record(), try_number=10**12, generation=1).belongs_to(DAG, RUN, "train", -1)
+    told = replace(record(), try_number=10**12, generation=1)
+    assert told.started_by(DAG, RUN, "train", -1) is None
+
+
+FAILED = EarlierJob.of(1, "job-1", JobObservation(JobStatus.FAILED, "Failed", "no luck"))
+
+
+def test_earlier_jobs_survive_json_and_are_bounded() -> None:
+    assert (FAILED.status, FAILED.reason, FAILED.message) == ("FAILED", "Failed", "no luck")
+    assert earlier_from_value(json.loads(json.dumps(earlier_to_value([FAILED])))) == (FAILED,)
+    many = [replace(FAILED, try_number=number, message="x" * 100_000) for number in range(50)]
+    assert len(earlier_from_value(earlier_to_value(many))) == 20
+    assert len(json.dumps(earlier_to_value(many))) < 30_000
+
+
+@pytest.mark.parametrize(
+    "change", [{"job_id": 3}, {"try_number": "1"}, {"message": "x" * 1001}, {"more": 1}, {"status": None}]
+)
+def test_what_is_no_earlier_job_is_left_out(change: dict[str, Any]) -> None:
+    (value,) = earlier_to_value([FAILED])
+    assert earlier_from_value([value | change, value, None, 3]) == (FAILED,)
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", {}, {"try_number": 1}])
+def test_other_values_are_no_earlier_jobs(value: Any) -> None:
+    assert earlier_from_value(value) == ()

@@ -12,11 +12,12 @@ function facts(job) {
     Hosts: job.hosts,
     Attempts: job.attempts,
     Used: usage(job),
+    Run: job.run_id,
     "Task state": `${job.task_state}, try ${job.try_number}`,
     Image: job.image,
     Place: [job.backend, job.namespace].filter(Boolean).join(" / "),
     Started: job.created_at,
-    Job: job.job_id,
+    Job: job.job_try && job.job_try !== job.try_number ? `${job.job_id}, of try ${job.job_try}` : job.job_id,
   };
   const lines = Object.entries(told).filter(([, value]) => value !== undefined && value !== "");
   return element(
@@ -34,6 +35,16 @@ function list(items) {
   return items.length ? element("ul", {}, ...items.map((item) => element("li", {}, item))) : null;
 }
 
+/** The jobs of tries before: their lines are in the logs of those tries. */
+function earlier(jobs) {
+  return list(
+    jobs.map((job) => {
+      const why = [job.reason, job.message].filter(Boolean).join(": ");
+      return element("span", {}, `try ${job.try_number}: `, badge(job.status), ` ${why} (${job.job_id})`);
+    }),
+  );
+}
+
 export class Detail {
   /** `closed()` is called when somebody closes it. */
   constructor(home, closed) {
@@ -45,6 +56,7 @@ export class Detail {
   /** Open a job, of which the list's row is known; the rest follows with `show`. */
   open(job) {
     this.id = job.job_id;
+    this.run = job.run_id;
     this.home.hidden = false;
     this.show({ ...job, links: [], log: null, outputs: [], troubles: [] });
     this.home.focus();
@@ -69,6 +81,7 @@ export class Detail {
       section("Where its time went", took ? element("div", {}, timeline(job.phases, took), stretches(job.phases)) : null),
       section("Links", list((job.links ?? []).map((link) => address(link.address, link.name)))),
       section("Last lines", log ?? element("p", { class: "hint" }, nothing)),
+      section("Earlier tries", earlier(job.earlier ?? [])),
       section("Outputs", list((job.outputs ?? []).map((file) => `${file.name} (${size(file.size)})`))),
     ];
     const title = element("h2", {}, badge(job.status), ` ${nameOf(job)}${took ? `, ${duration(took)}` : ""}`);

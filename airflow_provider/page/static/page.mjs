@@ -21,7 +21,7 @@ class Page {
     this.failures = 0;
     this.timer = null;
     this.asking = null;
-    this.table = new Table(find("#jobs"), (job) => this.#open(job));
+    this.table = new Table(find("#jobs"), (job) => this.#open(job), !this.subject.run);
     this.detail = new Detail(find("#detail"), () => this.#focusOpened());
     find("#legend").append(...legend());
     this.#listen();
@@ -55,7 +55,7 @@ class Page {
 
   async #refreshDetail(signal) {
     const id = this.detail.id;
-    const job = await this.api.job(id, signal);
+    const job = await this.api.job(this.detail.run, id, signal);
     if (this.detail.id === id) this.detail.show(job);
   }
 

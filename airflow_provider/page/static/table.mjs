@@ -18,10 +18,11 @@ export function stateWord(status) {
   return WORDS[status] ?? status;
 }
 
-/** A task instance's name. */
+/** A task instance's name, with its try if that is not the first. */
 export function nameOf(job) {
   const index = job.map_index < 0 ? "" : `[${job.map_index}]`;
-  return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}`;
+  const again = job.try_number > 1 ? `, try ${job.try_number}` : "";
+  return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}${again}`;
 }
 
 /** A state as a coloured word. */
@@ -44,10 +45,11 @@ function cells(job, longest) {
 }
 
 export class Table {
-  /** `open(job)` is called when somebody chooses a row that has a job. */
-  constructor(body, open) {
+  /** `open(job)` is called when somebody chooses a row that has a job. `ofRuns`: the rows are of several. */
+  constructor(body, open, ofRuns) {
     this.body = body;
     this.open = open;
+    this.ofRuns = ofRuns;
     this.rows = new Map();
     body.addEventListener("keydown", (event) => this.#move(event));
   }
@@ -56,7 +58,7 @@ export class Table {
     const longest = Math.max(...jobs.map((job) => total(job.phases)), 0);
     const kept = new Map();
     for (const job of jobs) {
-      const key = JSON.stringify([job.task_id, job.map_index]);
+      const key = JSON.stringify([job.run_id, job.task_id, job.map_index]);
       const row = this.rows.get(key) ?? this.#made();
       const said = JSON.stringify([job, longest]);
       if (row.said !== said) this.#change(row, job, longest);
@@ -80,7 +82,7 @@ export class Table {
 
   #change(row, job, longest) {
     row.job = job;
-    row.button.textContent = nameOf(job);
+    row.button.textContent = this.ofRuns ? `${nameOf(job)} of ${job.run_id}` : nameOf(job);
     row.button.disabled = !job.job_id;
     row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest));
   }

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider.page.detail import TAIL_BYTES, detail, tail
-from airflow_provider.page.places import Places
+from airflow_provider.page.places import Places, settings_of
 from airflow_provider.page.rows import Instance
 from airflow_provider.records import JobEnd, JobRecord
 from kinetic_core._runner import wire
-from kinetic_core.errors import StoreError
+from kinetic_core.errors import ClusterUnreachable, StoreError
 from kinetic_core.lifecycle.observing import wait
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call, prepare, submit
@@ -51,13 +51,14 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     reference = submit(prepare(Call(talk, (str(tmp_path),), {}), options, job_id=who.job_id()))
     told = JobRecord.of(who, reference)
     alive = Instance("train", -1, "", "deferred", 1, told)
-    wait_for(lambda: detail(alive, told, Places())["status"] == "RUNNING")
-    shown = detail(alive, told, Places())
+    backend = Places().of(reference, settings_of(""))
+    wait_for(lambda: detail(alive, told, backend)["status"] == "RUNNING")
+    shown = detail(alive, told, backend)
     assert shown["phases"][-1]["name"] in ("start", "function")
     (tmp_path / "go").touch()
     seen = wait(reference)
     ended = replace(told, end=JobEnd.of(seen, ()))
-    shown = detail(replace(alive, state="success", record=ended), ended, Places())
+    shown = detail(replace(alive, state="success", record=ended), ended, backend)
     assert (shown["status"], shown["log"]) == ("SUCCEEDED", ["<script>alert(1)</script>", "done"])
     assert shown["outputs"] == [{"name": "weights.bin", "size": 4}]
     assert [link["name"] for link in shown["links"]] == ["Outputs"]
@@ -92,7 +93,26 @@ def test_a_store_that_does_not_answer_is_told_and_the_rest_is_shown() -> None:
 
     of = instance(state="failed")
     assert of.record is not None
-    places = Places(lambda _: Kept(Broken("memory://jobs")))  # type: ignore[arg-type, return-value]
-    shown = detail(of, of.record, places)
+    shown = detail(of, of.record, Kept(Broken("memory://jobs")))  # type: ignore[arg-type]
     assert shown["troubles"] == ["the bucket does not answer"]
     assert (shown["function"], shown["log"]) == ("train", [])
+
+
+def test_a_job_whose_connection_is_gone_is_shown_as_far_as_airflow_knows_it() -> None:
+    of = instance()
+    assert of.record is not None
+    shown = detail(of, of.record, "there is no connection 'theirs'")
+    assert (shown["status"], shown["message"]) == ("UNKNOWN", "there is no connection 'theirs'")
+    assert shown["troubles"] == ["there is no connection 'theirs'"]
+    assert (shown["namespace"], shown["log"], shown["outputs"]) == ("default", [], [])
+
+
+def test_a_cluster_that_does_not_answer_is_not_a_job_that_has_gone() -> None:
+    class Unreachable(Kept):
+        def get(self, *_: Any) -> Any:
+            raise ClusterUnreachable("no route")
+
+    of = instance()
+    assert of.record is not None
+    shown = detail(of, of.record, Unreachable(MemoryObjectStore("memory://jobs")))  # type: ignore[arg-type]
+    assert (shown["message"], shown["troubles"]) == ("no route", ["no route"])

@@ -13,6 +13,7 @@ from airflow_provider.page.live import live_rows
 from airflow_provider.page.places import Places
 from airflow_provider.page.remembered import Remembered
 from airflow_provider.page.rows import Instance
+from kinetic_core.configuration import Settings
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.airflow_provider.records_of_jobs import ended, instance
@@ -49,7 +50,7 @@ def running(job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def look(
     cluster: Any, instances: Sequence[Instance], opened: Any = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    places = Places(opened or (lambda _: cluster))
+    places = Places(lambda _: [Settings()], lambda name, _: (opened or (lambda _: cluster))(name))
     return asyncio.run(live_rows(instances, places, Remembered(3.0)))
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from airflow_provider.page.rows import Filters, Instance, Live, costed, page, row
+from airflow_provider.records import EarlierJob
 from kinetic_core.lifecycle.costing import Prices
 from kinetic_core.lifecycle.explaining import Phase
 from kinetic_core.model.job import JobObservation
@@ -72,6 +73,23 @@ def test_filters_choose_rows_and_the_numbers_stay() -> None:
     assert whole["statuses"] == {"SUCCEEDED": 1, "FAILED": 1, "PENDING": 1}
     assert whole["reasons"] == {"user error": 1, "Unschedulable": 1}
     assert whole["running"] is True
+
+
+def test_the_jobs_of_earlier_tries_are_told_and_found() -> None:
+    before = EarlierJob(1, "job-of-the-first-try", "FAILED", "user error", "no luck")
+    adopted = replace(instance(), try_number=3, job_try=2, earlier=(before,))
+    shown = row(adopted, None)
+    assert (shown["try_number"], shown["job_try"]) == (3, 2)
+    assert shown["earlier"] == [
+        {
+            "try_number": 1,
+            "job_id": "job-of-the-first-try",
+            "status": "FAILED",
+            "reason": "user error",
+            "message": "no luck",
+        }
+    ]
+    assert page([shown, row(instance(1), None)], Filters(text="of-the-first"), 0, 10)["jobs"] == [shown]
 
 
 def test_pages_of_five_thousand_jobs() -> None:
