@@ -77,7 +77,7 @@ matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes 
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4 || $(call by_themselves,$(VENV),cluster and not alone)
+	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4 --dist loadgroup || $(call by_themselves,$(VENV),cluster and not alone)
 	@$(VENV)/bin/python -m pytest -q -m "cluster and alone" || $(call by_themselves,$(VENV),cluster and alone)
 
 examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine (5 GB: torch for Linux brings CUDA)
