@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,13 @@ TWELVE = (
 
 
 def supervisors(group_id: str) -> list[int]:
-    """The batch's supervisor, and then the agents and guards that it, or one before it, has started."""
+    """The batch's supervisor, and then the agents and guards that it, or one before it, has started.
+
+    Looks twice: one that was started during the first look, by one that had ended before its turn to be read,
+    is there in the second.
+    """
     found = {}
-    for entry in Path("/proc").iterdir():
+    for entry in chain.from_iterable(Path("/proc").iterdir() for _ in range(2)):
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes()
