@@ -55,7 +55,7 @@ test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
 	@$(VENV)/bin/python -m pytest -q -n 3
 
 slow-test: $(VENV)/.ready ## what is too long for the default suite
-	@$(VENV)/bin/python -m pytest -q -m "slow and not cluster"
+	@$(VENV)/bin/python -m pytest -q -m "slow and not cluster" -n 2
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
 	@tried=; for version in 3.11 3.12 3.13; do \

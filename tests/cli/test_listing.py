@@ -172,7 +172,7 @@ def on_a_terminal(words: list[str], environment: dict[str, str]) -> tuple[int, s
     return process.returncode, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told.decode()), complaints
 
 
-@pytest.mark.parametrize("locale", [{}, PLAIN], ids=["utf-8", "C"])
+@pytest.mark.parametrize("locale", [pytest.param({}, marks=pytest.mark.slow), PLAIN], ids=["utf-8", "C"])
 @pytest.mark.parametrize("verb", LISTS)
 def test_forty_columns(verb: str, locale: dict[str, str], listed: Listed) -> None:
     code, told, complaints = on_a_terminal(listed.words(verb), {**listed.environment, **locale})
@@ -188,6 +188,7 @@ def test_forty_columns(verb: str, locale: dict[str, str], listed: Listed) -> Non
         assert told.isascii()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", LISTS)
 def test_a_pipe_without_the_letters(verb: str, listed: Listed) -> None:
     environment = {**listed.environment, **PLAIN}
