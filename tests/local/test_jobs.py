@@ -83,7 +83,7 @@ def test_a_finished_job_keeps_its_outcome_when_cancelled() -> None:
 
 
 def test_the_deadline_ends_the_job(tmp_path: Path) -> None:
-    late = kinetic_core.run(accelerator="cpu", timeout=1)(sleep_with_a_grandchild.__wrapped__)  # type: ignore[attr-defined]
+    late = kinetic_core.run(accelerator="cpu", timeout=3)(sleep_with_a_grandchild.__wrapped__)  # type: ignore[attr-defined]
     handle = late.run_async(str(tmp_path))
     grandchild = started(handle, tmp_path)
     with pytest.raises(JobDeadlineExceeded, match="ran past its timeout"):
