@@ -13,11 +13,10 @@ from .store import Store, exists
 
 
 def why_not(job: Job, store: Store) -> Outcome | None:
-    """The outcome of an input that is not to be started; None for one that is."""
-    assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
+    """The outcome of a job, of a batch or not, that is not to be started; None for one that is."""
     if exists(store, wire.cancel_object(job.job_id)):
         return _cancelled("it was cancelled before it started")
-    if job.fail_fast and exists(store, wire.stop_object(job.group_id)):
+    if job.group_id is not None and job.fail_fast and exists(store, wire.stop_object(job.group_id)):
         text = "not started: another input had failed, and fail_fast was asked for"
         sys.stderr.write(f"kinetic: {text}\n")
         failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")

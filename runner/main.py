@@ -21,7 +21,7 @@ from .gang import Gang
 from .job import BadEnvironment, Job, take_job
 from .memory import MemoryGauge
 from .outcome import Outcome
-from .store import Store, exists, open_store
+from .store import Store, open_store
 from .tee import LogTee
 from .together import OtherHosts, committed_code, run_together
 from .watch import Company, Ending, Signals, watch_child
@@ -115,15 +115,11 @@ def _refusal(job: Job, store: Store, started: float) -> int | None:
         if job.is_gang:
             Gang(job, store).close()  # whoever committed it may have died before telling the others
         return committed
-    if job.group_id is not None:
-        from .batch import why_not
+    from .batch import why_not
 
-        outcome = why_not(job, store)
-        if outcome is not None:
-            return _publish(job, store, outcome, _NOT_STARTED, started)
-    elif exists(store, wire.cancel_object(job.job_id)):
-        sys.stderr.write("kinetic: cancelled before it started\n")
-        return wire.EXIT_NEVER_RETRY
+    outcome = why_not(job, store)
+    if outcome is not None:
+        return _publish(job, store, outcome, _NOT_STARTED, started)
     if job.choice is not None:
         from .choice import is_taken
 
