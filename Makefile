@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow-test test-pythons airflow-test matrix cluster-test examples docs lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons airflow-test matrix cluster-test cluster-slow-test examples docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -77,8 +77,11 @@ matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes 
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4 --dist loadgroup || $(call by_themselves,$(VENV),cluster and not alone)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and alone" || $(call by_themselves,$(VENV),cluster and alone)
+	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4 || $(call by_themselves,$(VENV),cluster and not alone)
+	@$(VENV)/bin/python -m pytest -q -m "cluster and alone and not slow" || $(call by_themselves,$(VENV),cluster and alone and not slow)
+
+cluster-slow-test: $(VENV)/.ready ## the same, of what takes too long for CI: slices whose hosts die
+	@$(VENV)/bin/python -m pytest -q -m "cluster and slow"
 
 examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine (5 GB: torch for Linux brings CUDA)
 	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples

@@ -30,8 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-            if item.get_closest_marker("slice"):
-                item.add_marker(pytest.mark.xdist_group("slice"))
 
 
 @pytest.fixture(scope="session")

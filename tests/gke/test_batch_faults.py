@@ -145,7 +145,7 @@ def pair(api: ClusterApi) -> Iterator[str]:
         yield lost
 
 
-@pytest.mark.slice
+@pytest.mark.alone
 def test_a_node_is_lost_in_the_middle(api: ClusterApi, pair: str) -> None:
     """An administrator gives it up: what ran there begins anew, at the expense of nobody's retries."""
     on_pair = kinetic_core.run(

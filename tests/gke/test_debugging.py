@@ -132,7 +132,7 @@ def test_without_the_right_to_forward_ports_the_rule_to_add_is_named(
         api.delete("Role", namespace, "dbg-user")
 
 
-@pytest.mark.slice  # takes the cluster's one slice
+@pytest.mark.alone  # takes the cluster's one slice
 def test_host_0_of_a_slice_is_debugged_and_the_others_wait_with_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -68,7 +68,7 @@ def silent_node(api: ClusterApi) -> Iterator[str]:
         yield node
 
 
-@pytest.mark.slice
+@pytest.mark.alone
 def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterApi, silent_node: str) -> None:
     handle = on_node(silent_node).run_async(35)
     running(handle)
@@ -86,7 +86,7 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
     handle.cleanup()
 
 
-@pytest.mark.slice
+@pytest.mark.alone
 def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     api: ClusterApi, silent_node: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     handle.cleanup()
 
 
-@pytest.mark.slice
+@pytest.mark.alone
 def test_the_job_of_a_node_that_was_dead_for_a_minute_starts_again_at_no_cost(
     api: ClusterApi, silent_node: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_the_job_of_a_node_that_was_dead_for_a_minute_starts_again_at_no_cost(
     handle.cleanup()
 
 
-@pytest.mark.slice
+@pytest.mark.alone
 def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tests.conftest import wait_for
 from tests.gke.jobs import pods
 from tests.gke.machine import NODES, TPU, cluster_tool, give_up, restored
 
-pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.slice]
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slow]
 PATIENCE = 90
 
 

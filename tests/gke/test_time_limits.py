@@ -87,7 +87,7 @@ def test_while_the_registry_does_not_answer() -> None:
         over(handle)
 
 
-@pytest.mark.slice
+@pytest.mark.alone
 def test_while_a_node_is_silent_the_wait_ends_and_not_the_doubt(api: ClusterApi) -> None:
     """Nothing replaces what may go on there, and its outcome would count."""
     tolerations = [{"operator": "Exists"}]
