@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from kinetic_core.configuration import read_settings
+from kinetic_core.errors import ConfigurationError
 
 FRESH_SECONDS = 40.0
 """For how long a mark counts."""
@@ -22,7 +24,12 @@ class Attendance:
 
     def __init__(self, triggerer: int, folder: Path | None = None) -> None:
         self._triggerer = triggerer
-        self._folder = folder or read_settings().cache / "attendance"
+        self._given = folder
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Raises ConfigurationError if the settings cannot be read now."""
+        return self._given or read_settings().cache / "attendance"
 
     def mark(self, key: str) -> None:
         """Say that somebody looks after the place now."""
@@ -38,9 +45,12 @@ class Attendance:
             return False
 
     def forget(self) -> None:
-        """Remove the marks of an earlier process with this id, and those of triggerers long gone."""
+        """Remove the marks of an earlier process with this id, and those of triggerers long gone.
+
+        What cannot be removed now is no harm: marks do not count for long.
+        """
         long_ago = time.time() - _OLD_SECONDS
-        with suppress(OSError):
+        with suppress(OSError, ConfigurationError):
             for file in self._folder.iterdir():
                 if file.name.startswith(f"{self._triggerer}-") or file.stat().st_mtime < long_ago:
                     file.unlink()

@@ -70,7 +70,7 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         message = "the function returned"
         return replace(seen, status=JobStatus.SUCCEEDED, reason="Completed", message=message, finished_at=at)
     if ended := told.get("Failed"):
-        if CANCELLED in (job["metadata"].get("annotations") or {}):
+        if _was_told_to_end(job):
             ended = {**ended, "reason": "Cancelled", "message": "the job was cancelled"}
         failure = _failure(ended, newest)
         return replace(
@@ -93,7 +93,14 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
     if (terminated(last) or {}).get("exitCode") == 0:
         message = "the function has returned; Kubernetes has still to say so of the job"
         return replace(seen, status=JobStatus.RUNNING, reason="Finishing", message=message)
-    if CANCELLED in (job["metadata"].get("annotations") or {}) and (last is None or terminated(last)):
+    return _not_running(job, last, told, seen)
+
+
+def _not_running(
+    job: Object, last: Object | None, told: Mapping[str, Object], seen: JobObservation
+) -> JobObservation:
+    """Of a Job that has not ended, none of whose pods runs; `last` is its newest."""
+    if _was_told_to_end(job) and (last is None or terminated(last)):
         message = "it was told to end; Kubernetes has still to say that nothing of it runs"
         return replace(seen, status=JobStatus.RUNNING, reason="Cancelling", message=message)
     if last is None:
@@ -103,6 +110,10 @@ def observe(job: Object, pods: Sequence[Object]) -> JobObservation:
         return replace(seen, reason=NODE_SILENT, message=_silence_of(last), overdue=_is_overdue(told))
     reason, message = why_waiting(last)
     return replace(seen, reason=reason, message=message, failure=cannot_start(last))
+
+
+def _was_told_to_end(job: Object) -> bool:
+    return CANCELLED in (job["metadata"].get("annotations") or {})
 
 
 def seconds(timestamp: str | None) -> float | None:
