@@ -8,38 +8,22 @@ One Airflow with SQLite, which all processes write to, and the local backend: te
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
+from an_airflow import airflow_with, one_run
 from job_time import JobTime
-from mapped_run import one_run
 from measuring import Verdict, report
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "example_dags"))
 SIZES = (200, 1000)
+_SECONDS = 1800.0
 
 
 def measure() -> list[Verdict]:
-    from demo_airflow import DemoAirflow
-
-    with TemporaryDirectory(prefix="kinetic-bench-") as name:
-        home = Path(name).resolve()
-        (home / "dags").mkdir()
-        shutil.copy(HERE / "many_dags.py", home / "dags")
-        (home / "dags" / "pyproject.toml").write_text("[project]\nname = 'many'\nversion = '0'\n")
-        airflow = DemoAirflow(home, home / "dags", extra={"XDG_CACHE_HOME": str(home / "cache")})
-        try:
-            airflow.start()
-            with JobTime() as jobs:
-                walls = [one_run(airflow, f"many_{size}", jobs).wall / size for size in SIZES]
-            totals = [_total(airflow, size) for size in SIZES]
-        finally:
-            airflow.stop()
+    with airflow_with("many_dags.py") as airflow, JobTime() as jobs:
+        walls = [one_run(airflow, f"many_{size}", jobs, _SECONDS).wall / size for size in SIZES]
+        totals = [_total(airflow, size) for size in SIZES]
     expected = [size * (size + 1) // 2 for size in SIZES]
     if totals != expected:
         raise AssertionError(f"the values of all inputs sum up to {totals}, not {expected}")
