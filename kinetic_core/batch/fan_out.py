@@ -14,10 +14,10 @@ from typing import Any
 from kinetic_core.batch.handle import BatchHandle
 from kinetic_core.batch.inputs import check_mode
 from kinetic_core.batch.names import manifest_object
+from kinetic_core.batch.own_jobs import attach_own_jobs, start_own_jobs
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.shared import attach_shared, start_shared
 from kinetic_core.batch.shared_jobs import NeedsOwnJobs, can_share
-from kinetic_core.batch.single_jobs import attach_single, start_single
 from kinetic_core.batch.turns import attach_in_turns, start_in_turns
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import BatchNotFound, InvalidRequest, ObjectNotFound
@@ -49,9 +49,9 @@ def run_map(
 ) -> BatchHandle:
     """Start one job per input and return at once.
 
-    Everything is stored and created when this returns, and goes on without this process. Only where each
-    input needs a Job of its own on a cluster (slices of several hosts, data that is mounted for one input),
-    submission goes on in a thread of this process.
+    Everything is stored when this returns, and goes on without this process. Only where each input needs a
+    Job of its own on a cluster (slices of several hosts, data that is mounted for one input), somebody has to
+    create those whose turn has come: a thread of this process does, and of any that attaches to the batch.
 
     input_mode: how an input becomes arguments, see `batch.inputs.arguments_of`.
     max_concurrent: jobs alive at once; None for no limit.
@@ -96,12 +96,13 @@ def run_map(
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_shared(packed, items, plan)
+    if packed.backend.turns is None:
+        return start_own_jobs(packed, items, plan)
     if group_id is not None:
         raise InvalidRequest(
-            f"group_id={group_id!r}: here each input needs a Job of its own, and such a batch has no id of "
-            "your choice; leave it out"
+            f"group_id={group_id!r}: a batch on this machine has no id of your choice; leave it out"
         )
-    return start_in_turns(packed, items, plan) if packed.backend.turns else start_single(packed, items, plan)
+    return start_in_turns(packed, items, plan)
 
 
 def attach_batch(
@@ -112,9 +113,12 @@ def attach_batch(
     poll_timeout: float | None = 1800.0,
     *,
     backend: str | None = None,
+    goes_on: bool = True,
 ) -> BatchHandle:
     """The handle of a batch started by any process, from what is stored of it.
 
+    Where inputs wait for a client that creates their Jobs, this process goes on with that, together with
+    others; not with `goes_on=False`, to look or to cancel only.
     While its submitter is still at work, a thread looks every `poll_interval` seconds for jobs that are
     new; inputs without a job after `poll_timeout` seconds (None: never) count as unavailable.
     Raises BatchNotFound (a FileNotFoundError) if no such batch is stored.
@@ -126,8 +130,9 @@ def attach_batch(
         raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
     if "reference" in manifest:
         return attach_shared(opened, manifest, poll_interval, poll_timeout)
-    attach = attach_in_turns if "namespace" in manifest else attach_single
-    return attach(opened, manifest, poll_interval, poll_timeout)
+    if "line" in manifest:
+        return attach_own_jobs(opened, manifest, poll_interval, poll_timeout, goes_on=goes_on)
+    return attach_in_turns(opened, manifest, poll_interval, poll_timeout)
 
 
 def _check_id(group_id: str | None, skip_done: bool) -> None:

@@ -10,8 +10,10 @@ __all__ = [
     "failure_object",
     "finished_object",
     "inputs_object",
+    "line_object",
     "manifest_object",
     "resumption_object",
+    "resumptions",
 ]
 
 
@@ -29,6 +31,16 @@ def inputs_object(group_id: str, sha256: str) -> str:
     return batch_object(group_id, f"inputs-{sha256}")
 
 
+def line_object(group_id: str, sha256: str) -> str:
+    """The jobs of all inputs, where each has one of its own and waits for its turn."""
+    return batch_object(group_id, f"line-{sha256}")
+
+
 def resumption_object(group_id: str, number: int) -> str:
-    """Somebody makes that part, for inputs of earlier ones that have no value."""
-    return batch_object(group_id, f"resumed-{number}")
+    """Somebody lets inputs without a value run again; where they share Jobs, as the part of that number."""
+    return resumptions(group_id) + str(number)
+
+
+def resumptions(group_id: str) -> str:
+    """What the names of those begin with."""
+    return batch_object(group_id, "resumed-")

@@ -11,6 +11,7 @@ from kinetic_core.cluster.names import PART
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.errors import ObjectExists
 from kinetic_core.lifecycle.backends import Backend
+from kinetic_core.lifecycle.summaries import state_of
 from kinetic_core.lifecycle.whole_batches import stored_of
 from kinetic_core.model.job import JobReference
 from kinetic_core.storage.protocol import ObjectStore
@@ -41,7 +42,7 @@ def resume(
     if not rest:
         return
     number = 1 + max((int(job["metadata"]["labels"][PART]) for job in jobs), default=-1)
-    if not _is_first(backend.store, whole.job_id, number):
+    if not is_first(backend.store, whole.job_id, number):
         give_up = time.monotonic() + _TAKE_OVER_SECONDS
         while time.monotonic() < give_up:
             if len(backend.parts.parts(whole.namespace, whole.job_id)) > len(jobs):
@@ -52,12 +53,13 @@ def resume(
 
 
 def stored_states(store: ObjectStore, group_id: str) -> dict[int, str]:
-    """How inputs ended, by their outcomes' metadata: a request for each thousand."""
+    """How inputs ended: a request for each thousand, where outcomes carry it."""
     found = stored_of(store, group_id, wire.result_object(f"{group_id}-*"))
-    return {index: info.metadata.get(wire.STATE, "failed") for index, info in found}
+    return {index: state_of(store, info) for index, info in found}
 
 
-def _is_first(store: ObjectStore, group_id: str, number: int) -> bool:
+def is_first(store: ObjectStore, group_id: str, number: int) -> bool:
+    """Whether this caller is the one to do that."""
     try:
         store.create(resumption_object(group_id, number), b"")
     except ObjectExists:

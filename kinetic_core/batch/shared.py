@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinetic_core.batch.board import Board
-from kinetic_core.batch.names import failure_object, finished_object
+from kinetic_core.batch.failures import noted_failures
+from kinetic_core.batch.names import finished_object
 from kinetic_core.batch.part_watching import PartWatch
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.shared_handle import SharedBatchHandle
 from kinetic_core.batch.shared_jobs import submit_batch
 from kinetic_core.cluster.parts import indexes_of
-from kinetic_core.errors import KineticError
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.children import child_reference
 from kinetic_core.lifecycle.handle import JobHandle
@@ -40,7 +39,7 @@ def attach_shared(
     """The same from what is stored. Until all inputs have a Job, a thread looks every `interval` seconds."""
     whole = placed(JobReference.from_dict(manifest["reference"]), backend)
     found = _Stored(backend, whole, int(manifest["total_expected"]), bool(manifest["fail_fast"]))
-    board = found.board(found.failures())
+    board = found.board(noted_failures(backend.store, whole.job_id))
     if found.is_submitted(board):
         found.watch(board)
     else:
@@ -64,16 +63,6 @@ class _Stored:
         children = (child_reference(self.whole, index) for index in range(self.size))
         board.fill([None if i in failures else JobHandle.of(child) for i, child in enumerate(children)])
         return board
-
-    def failures(self) -> dict[int, Exception]:
-        """Inputs that could not be submitted, and why."""
-        store = self.backend.store
-        prefix = failure_object(self.whole.job_id, 0).rpartition("/")[0] + "/"
-        names = [info.name for info in store.list(prefix)]
-        notes = {
-            int(name[len(prefix) :].removesuffix(".json")): json.loads(store.read(name)) for name in names
-        }
-        return {index: KineticError(f"{note['type']}: {note['message']}") for index, note in notes.items()}
 
     def is_submitted(self, board: Board) -> bool:
         """Whether every input has a Job, or had one."""

@@ -15,8 +15,10 @@ from typing import Any, BinaryIO, cast
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.indexes import format_indexes
+from kinetic_core.batch.digests import batch_digest
+from kinetic_core.batch.failures import note_failure
 from kinetic_core.batch.inputs import arguments_of
-from kinetic_core.batch.names import failure_object, finished_object, inputs_object, manifest_object
+from kinetic_core.batch.names import finished_object, inputs_object, manifest_object
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.resuming import resume
 from kinetic_core.cluster.manifest import Delivery, job_manifest
@@ -24,7 +26,6 @@ from kinetic_core.cluster.names import JOB_NAME
 from kinetic_core.cluster.parts import LARGEST, Part, part_id, part_job
 from kinetic_core.errors import InvalidRequest, JobConflict, ObjectExists
 from kinetic_core.lifecycle.backends import Backend
-from kinetic_core.lifecycle.digests import spec_digest
 from kinetic_core.lifecycle.ending import index_object
 from kinetic_core.lifecycle.output_places import asked_output_dir, output_dir
 from kinetic_core.lifecycle.packing import Packed
@@ -78,8 +79,7 @@ def submit_batch(
         payload = _stored_payload(packed, spec, reference, inputs)
         _store_manifest(store, packed, plan, reference, len(items))
         for index, error in inputs.failures.items():
-            note = {"type": type(error).__name__, "message": str(error)}
-            _keep(store, failure_object(plan.group_id, index), json.dumps(note).encode())
+            note_failure(store, plan.group_id, index, error)
         delivery = _delivery(packed, reference, payload)
         create = partial(_create_part, packed.backend, spec, reference, delivery)
         was_submitted = not plan.is_new and store.find(finished_object(plan.group_id)) is not None
@@ -128,9 +128,7 @@ def _described(
         group_id=plan.group_id,
         shipped=packed.tree_bytes + packed.substitutes.size,
     )
-    asked = {"mode": plan.input_mode, "fail_fast": plan.fail_fast, "cancel_running": plan.cancel_running}
-    call = None if plan.is_new else (packed.function, tuple(items), asked)
-    digest = spec_digest(packed, inputs.object_name.encode(), call)
+    digest = batch_digest(packed, items, plan, inputs.object_name.encode())
     group = Group(plan.group_id, "map", None)
     return spec, reference_of(packed, spec, plan.group_id, digest, group)
 

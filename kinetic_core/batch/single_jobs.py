@@ -1,48 +1,26 @@
-"""A batch each of whose inputs has a Job of its own: submitted by a thread of this process."""
+"""The inputs of a batch that have a Job each: how one is submitted, and how they are found again."""
 
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from kinetic_core.batch.board import Board
-from kinetic_core.batch.handle import BatchHandle, finish
+from kinetic_core.batch.failures import note_failure
 from kinetic_core.batch.inputs import arguments_of
 from kinetic_core.batch.names import child_id, failure_object, finished_object, manifest_object
 from kinetic_core.batch.plan import Plan
 from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.handle import JobHandle
-from kinetic_core.lifecycle.hub import hub_for
 from kinetic_core.lifecycle.observing import find
 from kinetic_core.lifecycle.packing import Packed
 from kinetic_core.lifecycle.preparing import Group, address
 from kinetic_core.lifecycle.submission import submit
-
-_LOG = logging.getLogger(__name__)
-
-
-def start_single(packed: Packed, items: list[Any], plan: Plan) -> BatchHandle:
-    """Start the jobs one by one."""
-    store_manifest(packed, plan, len(items))
-    board = Board(len(items))
-    _Submitter(packed, items, plan, board).start()
-    return BatchHandle(plan.group_id, plan.name, plan.tags, board, packed.backend)
-
-
-def attach_single(
-    backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None
-) -> BatchHandle:
-    """The same from what is stored."""
-    board = read_board(backend, manifest, interval, timeout)
-    group_id, tags = str(manifest["group_id"]), manifest.get("tags") or {}
-    return BatchHandle(group_id, manifest.get("group_name"), tags, board, backend)
 
 
 def read_board(
@@ -70,86 +48,8 @@ def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle
         job_id, group = child_id(plan.group_id, index), Group(plan.group_id, "map", index)
         return JobHandle.of(submit(address(packed, args, kwargs, job_id=job_id, group=group)))
     except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
-        note = json.dumps({"type": type(exc).__name__, "message": str(exc)}).encode()
-        packed.backend.store.create(failure_object(plan.group_id, index), note)
+        note_failure(packed.backend.store, plan.group_id, index, exc)
         return exc
-
-
-@dataclass(frozen=True)
-class _Submitter:
-    """Submits a batch's inputs, as many at a time as may live at once."""
-
-    packed: Packed
-    items: list[Any]
-    plan: Plan
-    board: Board
-
-    @property
-    def group_id(self) -> str:
-        return self.plan.group_id
-
-    def start(self) -> None:
-        """Submit in a thread that is no daemon: a script that ends now still submits all its inputs."""
-        with ExitStack() as kept:
-            kept.enter_context(hub_for(self.packed.backend, self.packed.spec.namespace).held())
-            threading.Thread(
-                target=self._run, args=(kept.pop_all(),), name=f"kinetic-{self.group_id}"
-            ).start()
-
-    def _run(self, observing: ExitStack) -> None:
-        with observing:
-            self._submit_all()
-            finish(self.packed.backend, self.group_id, self.board)
-
-    def _submit_all(self) -> None:
-        error: BaseException | None = None
-        try:
-            for index, item in enumerate(self.items):
-                if not self._may_launch():
-                    break
-                self._launch(index, item)
-            if self.plan.cancel_running:
-                self._wait_and_cancel()
-        except Exception as exc:  # noqa: BLE001  told to whoever waits for the batch
-            _LOG.exception("submitting %s failed", self.group_id)
-            error = exc
-        self.board.finish(error)
-
-    def _may_launch(self) -> bool:
-        board = self.board
-
-        def ready() -> bool | None:
-            if self.plan.fail_fast and (board.failed() or board.submission_failures):
-                board.stopping = True
-            limit = self.plan.max_concurrent
-            free = limit is None or board.active() < limit
-            return True if board.stopping or free else None
-
-        board.wait_for(ready, None, self.group_id)
-        if not board.stopping and self.packed.backend.store.find(finished_object(self.group_id)):
-            board.stop(cancel=True)  # somebody who attached to the batch has cancelled it
-        return not board.stopping
-
-    def _launch(self, index: int, item: Any) -> None:
-        handle = submit_input(self.packed, self.plan, index, item)
-        if isinstance(handle, Exception):
-            self.board.refuse(index, handle)
-            return
-        self.board.add(index, handle)
-        if self.board.cancelled:
-            handle.cancel()
-
-    def _wait_and_cancel(self) -> None:
-        board = self.board
-        board.wait_for(
-            lambda: True if board.failed() or board.submission_failures or board.active() == 0 else None,
-            None,
-            "",
-        )
-        with board.changed:
-            living = [job for i, job in enumerate(board.jobs) if job is not None and i not in board.ended]
-        for job in living:
-            job.cancel()
 
 
 @dataclass(frozen=True)

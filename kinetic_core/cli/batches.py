@@ -85,7 +85,8 @@ def results(
     cleanup: Annotated[bool, typer.Option(help="remove pods and payloads after successes")] = True,
 ) -> int | None:
     """Wait for a batch and print its values in input order; exit code 1 if one has none."""
-    found = _attached(session, group_id).results(timeout=timeout, cleanup=cleanup, return_exceptions=True)
+    batch = _attached(session, group_id, goes_on=True)
+    found = batch.results(timeout=timeout, cleanup=cleanup, return_exceptions=True)
     told: list[dict[str, Any]] = []
     for index, value in enumerate(found):
         facts = value_fields(value)
@@ -111,7 +112,7 @@ def cancel(session: Session, group_id: GroupId) -> None:
     session.output.line(f"cancelled {group_id}")
 
 
-def _attached(session: Session, group_id: str) -> BatchHandle:
+def _attached(session: Session, group_id: str, *, goes_on: bool = False) -> BatchHandle:
     from kinetic_core.batch.fan_out import attach_batch
 
-    return attach_batch(group_id, backend=session.backend)
+    return attach_batch(group_id, backend=session.backend, goes_on=goes_on)

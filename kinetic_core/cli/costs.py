@@ -91,7 +91,7 @@ def _handles(
         except KineticError as exc:
             unknown[job_id] = exc
     if batch is not None:
-        found += [job for job in attach_batch(batch, backend=session.backend).jobs if job]
+        found += [job for job in attach_batch(batch, backend=session.backend, goes_on=False).jobs if job]
     return found, unknown
 
 

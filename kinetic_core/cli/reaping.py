@@ -82,7 +82,7 @@ def _cancel(session: Session, job: JobSummary) -> None:
     from kinetic_core.batch.fan_out import attach_batch
 
     if job.inputs:
-        attach_batch(job.job_id, backend=session.backend).cancel()
+        attach_batch(job.job_id, backend=session.backend, goes_on=False).cancel()
     else:
         attached(session, job.job_id).cancel()
 

@@ -30,14 +30,16 @@ class Choice:
     later: tuple[dict[str, Any], ...]
 
 
-def first_manifest(
-    spec: JobSpec, reference: JobReference, delivery: Delivery, number: int = 0
-) -> dict[str, Any]:
-    """The Job to create: the one for the accelerator, or for fallback `number` if that has been reached."""
+def every_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> list[dict[str, Any]]:
+    """The Job of a job, or one for each of its accelerators."""
     if not spec.fallbacks:
-        return job_manifest(spec, reference, delivery)
-    every = [_manifest(spec, reference, delivery, each) for each in range(len(spec.fallbacks) + 1)]
-    return carrying(every[number], every[number + 1 :])
+        return [job_manifest(spec, reference, delivery)]
+    return [_manifest(spec, reference, delivery, each) for each in range(len(spec.fallbacks) + 1)]
+
+
+def first_of(every: Sequence[dict[str, Any]], number: int = 0) -> dict[str, Any]:
+    """Of those the one to create: for the accelerator, or for fallback `number` if that has been reached."""
+    return every[0] if len(every) == 1 else carrying(every[number], every[number + 1 :])
 
 
 def carrying(manifest: Object, later: Sequence[Object]) -> dict[str, Any]:

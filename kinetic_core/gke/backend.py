@@ -24,6 +24,7 @@ from kinetic_core.gke.creation import create_job
 from kinetic_core.gke.ending import end_jobs, jobs_of
 from kinetic_core.gke.indexed_jobs import IndexedJobs
 from kinetic_core.gke.leader_worker_sets import LeaderWorkerSets, check_set
+from kinetic_core.gke.lines import Lines
 from kinetic_core.gke.logs import JobLogs
 from kinetic_core.gke.lookup import find_job
 from kinetic_core.gke.queues import check_queue
@@ -60,6 +61,7 @@ class GkeBackend:
         self.name = name
         self.turns = None
         self._api = ClusterApi(target)
+        self.lines = Lines(self._api)
         self._batches = IndexedJobs(self._api, _CANCEL_SECONDS)
         self.ports = PodPorts(target)
         self._target = target

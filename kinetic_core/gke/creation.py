@@ -32,7 +32,7 @@ def create_job(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
         return _create_with_set(api, manifest)
     if SLICE in about["labels"]:
         _name_hosts(api, about["namespace"])
-    is_new = _create(api, manifest)[1]
+    is_new = create_object(api, manifest)[1]
     if CHOICE in about["labels"]:
         jobs = jobs_of(api, about["namespace"], about["labels"][JOB_ID])
         last = max(map(choice_number, jobs), default=0)
@@ -43,12 +43,12 @@ def create_job(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
 
 
 def _create_with_set(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
-    job, made = _create(api, manifest)
+    job, made = create_object(api, manifest)
     if observe(job, []).is_terminal:
         return made
     try:
         # A set that has gone because its host 0 knew the end comes again, and its pods run nothing.
-        _create(api, leader_worker_set(manifest, job["metadata"]["uid"]))
+        create_object(api, leader_worker_set(manifest, job["metadata"]["uid"]))
     except BaseException:
         if made:
             api.delete("Job", manifest["metadata"]["namespace"], manifest["metadata"]["name"])
@@ -56,8 +56,8 @@ def _create_with_set(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
     return made
 
 
-def _create(api: ClusterApi, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """The object that now exists, and whether this call made it."""
+def create_object(api: ClusterApi, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """The object that now exists, and whether this call made it: what is said of `create_job` holds."""
     namespace, kind = manifest["metadata"]["namespace"], manifest["kind"]
     give_up = time.monotonic() + _PATIENCE
     while True:

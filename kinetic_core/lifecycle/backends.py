@@ -58,6 +58,19 @@ class Turns(Protocol):
         """End the jobs that still wait, as dropped."""
 
 
+class Lines(Protocol):
+    """Which stored line of a batch counts, where nobody who can merely write to the store can say."""
+
+    def keep(self, namespace: str, group_id: str, line: str, spec_digest: str) -> str:
+        """The digest that counts from now on; JobConflict if the id is another batch's."""
+
+    def find(self, namespace: str, group_id: str) -> str | None:
+        """The digest that counts, None if nothing keeps one any more."""
+
+    def remove(self, namespace: str, group_id: str) -> None:
+        """Forget it. Idempotent."""
+
+
 class Ports(Protocol):
     """Connections to what jobs listen on."""
 
@@ -83,6 +96,10 @@ class Backend(Protocol):
     @property
     def turns(self) -> Turns | None:
         """How jobs wait for their turn here; None where a client must create them one by one."""
+
+    @property
+    def lines(self) -> Lines | None:
+        """Which of those wait for a client; None where none needs one."""
 
     @property
     def ports(self) -> Ports: ...

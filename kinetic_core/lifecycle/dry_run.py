@@ -9,7 +9,7 @@ from typing import Any
 
 from kinetic_core._runner.wire import digest
 from kinetic_core.cluster.bootstrap import runner_archive
-from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.choices import every_manifest, first_of
 from kinetic_core.cluster.manifest import Delivery
 from kinetic_core.cluster.pod_sets import leader_worker_set, runs_in_set
 from kinetic_core.configuration import Settings, read_settings
@@ -55,5 +55,5 @@ def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -
         prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
     delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
-    job = first_manifest(prepared.spec, prepared.reference, delivery)
+    job = first_of(every_manifest(prepared.spec, prepared.reference, delivery))
     return leader_worker_set(job) if runs_in_set(job) else job

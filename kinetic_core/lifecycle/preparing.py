@@ -156,6 +156,11 @@ def pickle_arguments(
     return pickled, tuple(substitutes.mounts(recorder.data))
 
 
+def timestamp() -> str:
+    """Now, as `JobReference.created_at` has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def reference_of(
     packed: Packed, spec: JobSpec, job_id: str, digest: str, group: Group | None
 ) -> JobReference:
@@ -174,7 +179,7 @@ def reference_of(
         accelerator=str(spec.accelerator),
         func_name=spec.function_name,
         display_name=f"kinetic-{spec.function_name}-{job_id}",
-        created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created_at=timestamp(),
         group_id=group.group_id if group else None,
         group_kind=group.kind if group else None,
         group_index=group.index if group else None,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import runner_archive
-from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.choices import every_manifest, first_of
 from kinetic_core.cluster.manifest import Delivery
 from kinetic_core.errors import ClusterError, JobConflict, ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend
@@ -26,7 +27,20 @@ _SEEN_SECONDS = 600.0
 _seen: dict[tuple[str, str], float] = {}
 """When (monotonic) this process last saw the runner in a store far away: a request less a submission."""
 
-__all__ = ["Call", "Prepared", "prepare", "submit"]
+__all__ = ["Call", "Prepared", "Unsent", "deliver", "prepare", "submit"]
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """A job that nobody may have seen yet: its payload, and what makes its Jobs.
+
+    `manifests` takes the reference and the payload that count, which may be those of an equal submission.
+    """
+
+    reference: JobReference
+    payload: bytes
+    manifests: Callable[[JobReference, bytes], Sequence[dict[str, Any]]]
+    is_new: bool = False
 
 
 def submit(
@@ -41,28 +55,34 @@ def submit(
     job. Raises JobConflict if the id belongs to a different call, StoreError or the backend's error if
     it cannot be created; then nothing of it is left.
     """
-    backend, reference = prepared.backend, prepared.reference
-    store = backend.store
-    existing = None if prepared.is_new else find(backend, reference.job_id)
+
+    def manifests(reference: JobReference, payload: bytes) -> Sequence[dict[str, Any]]:
+        around = prepared.backend.surroundings(reference.namespace)
+        around = replace(around, environment={**(environment or {}), **around.environment})
+        runner, key = stored_runner(prepared.backend.store), secrets.token_hex(32)
+        return every_manifest(
+            prepared.spec, reference, Delivery(runner, wire.digest(payload), key, around, origin)
+        )
+
+    unsent = Unsent(prepared.reference, prepared.payload, manifests, prepared.is_new)
+    return deliver(prepared.backend, unsent, origin)
+
+
+def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
+    """The same of what has been prepared before, perhaps by another process."""
+    reference, store = unsent.reference, backend.store
+    existing = None if unsent.is_new else find(backend, reference.job_id)
     if existing is not None:
         _same(existing.spec_digest, reference)
         if store.find(wire.result_object(reference.job_id)) is not None:
             return existing
     made: list[str] = []
     try:
-        payload = _stored_payload(store, prepared, made)
-        reference = _stored_reference(backend, prepared, made, origin)
-        around = backend.surroundings(reference.namespace)
-        around = replace(around, environment={**(environment or {}), **around.environment})
-        delivery = Delivery(
-            stored_runner(store),
-            wire.digest(payload),
-            secrets.token_hex(32),
-            around,
-            origin,
-        )
-        reached = 0 if prepared.is_new else len(passed_over(store, reference))
-        backend.create(first_manifest(prepared.spec, reference, delivery, reached))
+        payload = _stored_payload(store, unsent, made)
+        reference = _stored_reference(backend, reference, made, origin)
+        every = unsent.manifests(reference, payload)
+        reached = 0 if unsent.is_new else len(passed_over(store, reference))
+        backend.create(first_of(every, reached))
     except BaseException:
         if is_absent(backend, reference):
             for name in made:
@@ -79,22 +99,23 @@ def is_absent(backend: Backend, reference: JobReference) -> bool:
         return False
 
 
-def _stored_payload(store: ObjectStore, prepared: Prepared, made: list[str]) -> bytes:
+def _stored_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> bytes:
     """The payload that is in the store now: this one, or an equal call's that was there."""
-    name = wire.payload_object(prepared.reference.job_id)
+    name = wire.payload_object(unsent.reference.job_id)
     try:
-        store.create(name, prepared.payload)
+        store.create(name, unsent.payload)
     except ObjectExists:
         payload = store.read(name)
         header, _ = wire.decode_frame(payload)
-        _same(str(header.get("spec_digest")), prepared.reference)
+        _same(str(header.get("spec_digest")), unsent.reference)
         return payload
     made.append(name)
-    return prepared.payload
+    return unsent.payload
 
 
-def _stored_reference(backend: Backend, prepared: Prepared, made: list[str], origin: str) -> JobReference:
-    reference = prepared.reference
+def _stored_reference(
+    backend: Backend, reference: JobReference, made: list[str], origin: str
+) -> JobReference:
     handle = wire.handle_object(reference.job_id)
     try:
         backend.store.create(handle, json.dumps(reference.to_dict(), sort_keys=True).encode())

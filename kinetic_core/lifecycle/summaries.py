@@ -21,7 +21,7 @@ from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.whole_batches import INPUTS, ended_of, indexed_id, progress
 from kinetic_core.model.job import JobObservation, JobReference
 from kinetic_core.model.states import JobStatus
-from kinetic_core.storage.protocol import ObjectStore
+from kinetic_core.storage.protocol import ObjectInfo, ObjectStore
 
 _CLUSTER = "cluster"
 _ORIGIN = "origin"
@@ -133,17 +133,17 @@ def _origin(text: str) -> dict[str, str]:
 
 
 def _ended(store: ObjectStore) -> dict[str, str]:
-    """The states of all committed outcomes; one that does not carry it is read."""
+    """The states of all committed outcomes."""
     listed = store.list("jobs/", wire.result_object("*"))
-    return {
-        info.name.split("/")[1]: info.metadata.get(wire.STATE) or _stored_state(store, info.name)
-        for info in listed
-    }
+    return {info.name.split("/")[1]: state_of(store, info) for info in listed}
 
 
-def _stored_state(store: ObjectStore, name: str) -> str:
+def state_of(store: ObjectStore, outcome: ObjectInfo) -> str:
+    """The state in a listed outcome; one that does not carry it is read."""
+    if wire.STATE in outcome.metadata:
+        return outcome.metadata[wire.STATE]
     try:
-        return str(wire.decode_frame(store.read(name))[0].get("state"))
+        return str(wire.decode_frame(store.read(outcome.name))[0].get("state"))
     except (KineticError, wire.FrameError):
         return "failed"  # as `settling.look` has it: what cannot be read is no value
 

@@ -70,6 +70,10 @@ class LocalBackend:
         return "", "", "local"
 
     @property
+    def lines(self) -> None:
+        """A supervisor on this machine gives inputs their turns."""
+
+    @property
     def turns(self) -> LocalTurns:
         return LocalTurns(self._layout, partial(LocalBackend, Path(self._layout.root)))
 

@@ -12,7 +12,7 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
-from kinetic_core.cluster.choices import first_manifest
+from kinetic_core.cluster.choices import every_manifest, first_of
 from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.manifest import job_manifest
 from kinetic_core.cluster.parts import variable
@@ -150,7 +150,7 @@ def test_a_budget_is_told_at_the_price_of_each_choice() -> None:
     fallback = Fallback(parse_accelerator("cpu"), "python:3.11", "image")
     budget = Budget(2.5, "EUR", {"tpu-v6e-8": 21.6, "cpu": 0.04})
     spec = JobSpec("f", parse_accelerator("tpu-v6e-8"), "gke", fallbacks=(fallback,), budget=budget)
-    first, second = (first_manifest(spec, reference(), DELIVERY, number) for number in (0, 1))
+    first, second = (first_of(every_manifest(spec, reference(), DELIVERY), number) for number in (0, 1))
     assert variable(first, "KINETIC_BUDGET") == "2.5 21.6 EUR"
     assert variable(second, "KINETIC_BUDGET") == "2.5 0.04 EUR"
     assert variable(manifest(), "KINETIC_BUDGET") is None
