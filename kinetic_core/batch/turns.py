@@ -47,6 +47,10 @@ class WaitingBatchHandle(BatchHandle):
         self._must_be_over()
         super().cleanup(k8s=k8s, gcs=gcs)
 
+    def _drop(self, succeeded: list[JobHandle]) -> None:
+        """Nothing before all values are collected: who asks for them again needs the keys of all."""
+        super()._drop(self._all_collected(succeeded))
+
     def _when_left(self, living: int) -> str:
         return f"goes on without this process, {living} of its jobs have not ended"
 
