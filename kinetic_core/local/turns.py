@@ -32,7 +32,7 @@ class LocalTurns:
         Raises StoreError if the batch is being made by another process, BackendUnavailable.
         """
         process.made(self._layout.cluster(namespace))
-        lock = take_lock(self._layout.lock(namespace, line.group_id))
+        lock = take_lock(self._layout.batch_lock(namespace, line.group_id))
         if lock is None:
             raise StoreError(f"{line.group_id} is being made by another process")
         try:
@@ -48,7 +48,7 @@ class LocalTurns:
         """Give a batch, one of whose jobs has not ended, another supervisor if it needs one and has none."""
         if not (is_waiting or line.cancel_running):
             return
-        lock = take_lock(self._layout.lock(namespace, line.group_id))
+        lock = take_lock(self._layout.batch_lock(namespace, line.group_id))
         if lock is None:
             return
         try:
