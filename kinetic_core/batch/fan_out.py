@@ -96,12 +96,14 @@ def run_map(
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_shared(packed, items, plan)
+    if packed.backend.turns:
+        return start_in_turns(packed, items, plan)
     if group_id is not None:
         raise InvalidRequest(
             f"group_id={group_id!r}: here each input needs a Job of its own, and such a batch has no id of "
             "your choice; leave it out"
         )
-    return start_in_turns(packed, items, plan) if packed.backend.turns else start_single(packed, items, plan)
+    return start_single(packed, items, plan)
 
 
 def attach_batch(
