@@ -96,13 +96,9 @@ def run_map(
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_shared(packed, items, plan)
-    if packed.backend.turns is None:
-        return start_own_jobs(packed, items, plan)
-    if group_id is not None:
-        raise InvalidRequest(
-            f"group_id={group_id!r}: a batch on this machine has no id of your choice; leave it out"
-        )
-    return start_in_turns(packed, items, plan)
+    if packed.backend.turns:
+        return start_in_turns(packed, items, plan)
+    return start_own_jobs(packed, items, plan)
 
 
 def attach_batch(

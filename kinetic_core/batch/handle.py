@@ -40,6 +40,7 @@ class BatchHandle:
         self._board = board
         self._backend = backend
         self._cached_failures: list[JobHandle] | None = None
+        self._collected: dict[str, JobHandle] = {}
 
     @property
     def jobs(self) -> list[JobHandle | None]:
@@ -237,6 +238,14 @@ class BatchHandle:
     def _value(self, handle: JobHandle) -> Any:
         """The value of a job that has ended, or what it raised."""
         return handle.collect()
+
+    def _all_collected(self, succeeded: list[JobHandle]) -> list[JobHandle]:
+        """With these, the jobs of all inputs; none while there is one whose value was not collected."""
+        with self._board.changed:
+            self._collected |= {job.job_id: job for job in succeeded}
+            submitted = sum(job is not None for job in self._board.jobs)
+            is_all = self._board.is_over() and len(self._collected) >= submitted
+            return list(self._collected.values()) if is_all else []
 
     def _drop(self, succeeded: list[JobHandle]) -> None:
         """Remove what nobody needs any more of jobs whose values are in hand."""

@@ -64,6 +64,10 @@ class LineBatchHandle(BatchHandle):
         if k8s:
             _lines(self._backend).remove(self._namespace, self.group_id)
 
+    def _drop(self, succeeded: list[JobHandle]) -> None:
+        """Nothing before all values are collected: others who have the batch need the keys of the rest."""
+        super()._drop(self._all_collected(succeeded))
+
     def _when_left(self, living: int) -> str:
         return f"starts nothing more until somebody attaches to it; {living} of its jobs go on"
 

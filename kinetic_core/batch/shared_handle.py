@@ -33,7 +33,6 @@ class SharedBatchHandle(BatchHandle):
         assert backend.parts is not None  # noqa: S101  only there inputs share Jobs
         self._namespace, self._parts = whole.namespace, backend.parts
         self._keys = _Keys(backend.parts, whole)
-        self._collected: set[str] = set()
 
     def statuses(self) -> list[tuple[int, JobStatus]]:
         """Index and status of every submitted job: two requests while some have not ended."""
@@ -80,11 +79,8 @@ class SharedBatchHandle(BatchHandle):
 
     def _drop(self, succeeded: list[JobHandle]) -> None:
         """The Jobs go when all that they ran has succeeded and was collected: others may need their keys."""
-        with self._board.changed:
-            self._collected |= {job.job_id for job in succeeded}
-            submitted = sum(job is not None for job in self._board.jobs)
-            if not self._board.is_over() or len(self._collected) < submitted:
-                return
+        if not self._all_collected(succeeded):
+            return
         try:
             self._backend.remove(self._namespace, *self._part_ids())
             listed = self._backend.store.list(wire.batch_object(self.group_id, "inputs-"))

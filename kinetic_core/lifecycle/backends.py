@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,6 +53,15 @@ class Turns(Protocol):
 
         If it is left by an exception, all that were created are dropped.
         """
+
+    def take_up(self, namespace: str, line: Line) -> AbstractContextManager[tuple[Backend, bool]]:
+        """The same for a batch of which others may have made some, or make it just now, which is waited for.
+
+        And whether no job of it lives. If it is left by an exception, what was created stays.
+        """
+
+    def forget(self, namespace: str, job_ids: Iterable[str]) -> None:
+        """Forget jobs of a batch that have ended, or were never made, so that they can be created anew."""
 
     def drop(self, namespace: str, group_id: str) -> None:
         """End the jobs that still wait, as dropped."""

@@ -19,6 +19,7 @@ from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict,
 from kinetic_core.local import process
 from kinetic_core.local.layout import Layout
 from kinetic_core.local.limits import limit_memory
+from kinetic_core.local.lines import forget
 from kinetic_core.local.ports import LocalPorts
 from kinetic_core.local.reasons import with_reason
 from kinetic_core.local.record import (
@@ -213,15 +214,8 @@ class LocalBackend:
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished jobs: their records, locks, working directories and container logs."""
         for job_id in job_ids:
-            self._remove(namespace, job_id)
-
-    def _remove(self, namespace: str, job_id: str) -> None:
-        lock = Path(self._layout.lock(namespace, job_id))
-        Path(self._layout.record(namespace, job_id)).unlink(missing_ok=True)
-        lock.unlink(missing_ok=True)
-        for log in Path(self._layout.root, "logs").glob(f"{job_id}-[0-9]*.log"):
-            if log.name.removeprefix(f"{job_id}-").removesuffix(".log").isdigit():
-                log.unlink(missing_ok=True)
+            forget(self._layout, namespace, job_id)
+            Path(self._layout.lock(namespace, job_id)).unlink(missing_ok=True)
 
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """Nobody announces what other processes write: a look costs two system calls."""
@@ -268,7 +262,7 @@ class LocalBackend:
             return record
         try:
             record = read_record(path)  # it may have ended between reading and locking
-            if record is None or is_over(record):
+            if record is None or is_over(record) or is_waiting(record):  # or have been made again
                 return record
             if (group := record.get("group")) is not None and process.is_same(group):
                 process.kill_group(group["pid"])

@@ -13,6 +13,7 @@ class Layout:
 
         store/                        the object store
         cluster/{namespace}/          {job id}.json: a Job and its Pods; {job id}.lock: held while it lives
+                                      {batch id}.batch.lock, {batch id}.making.lock: see turns.py
         slots/cpu-{i}.lock            one per core: held by the job that uses it
         work/{job id}/{attempt}/      workspace and data of a running attempt
         logs/{job id}-{attempt}.log   what an attempt printed
@@ -43,6 +44,13 @@ class Layout:
 
     def lock(self, namespace: str, job_id: str) -> str:
         return os.path.join(self.cluster(namespace), f"{job_id}.lock")
+
+    def batch_lock(self, namespace: str, group_id: str) -> str:
+        """Not named as a job's: `grp-a-2` may be a batch, and an input of another."""
+        return os.path.join(self.cluster(namespace), f"{group_id}.batch.lock")
+
+    def making_lock(self, namespace: str, group_id: str) -> str:
+        return os.path.join(self.cluster(namespace), f"{group_id}.making.lock")
 
     def work(self, job_id: str) -> str:
         return os.path.join(self.root, "work", job_id)

@@ -1,8 +1,10 @@
-"""The jobs of a batch, as this machine keeps them."""
+"""What this machine keeps of a job, and of those of a batch."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import count
 
 from kinetic_core.cluster.names import DROPPED
 from kinetic_core.local.layout import Layout
@@ -19,6 +21,15 @@ def job_ids(layout: Layout, namespace: str, group_id: str) -> list[str]:
     records = (name for name in names if name.startswith(prefix) and name.endswith(suffix))
     numbers = (name[len(prefix) : -len(suffix)] for name in records)
     return [f"{prefix}{number}" for number in sorted(int(each) for each in numbers if each.isdigit())]
+
+
+def forget(layout: Layout, namespace: str, job_id: str) -> None:
+    """Remove the record and the logs of a job that has ended. Its lock stays."""
+    with suppress(FileNotFoundError):
+        os.unlink(layout.record(namespace, job_id))
+    with suppress(FileNotFoundError):
+        for attempt in count():
+            os.unlink(layout.log(job_id, attempt))
 
 
 def drop_waiting(layout: Layout, namespace: str, group_id: str) -> None:

@@ -62,12 +62,24 @@ def write_record(path: str, record: Mapping[str, Any], *, new: bool = False) -> 
 
 def take_lock(path: str) -> int | None:
     """The descriptor of the held lock; None if somebody else holds it."""
+    try:
+        return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+
+
+def wait_for_lock(path: str) -> int:
+    """The descriptor of the lock, held once whoever has it lets go of it or dies."""
+    return _locked(path, fcntl.LOCK_EX)
+
+
+def _locked(path: str, how: int) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.flock(descriptor, how)
+    except BaseException:
         os.close(descriptor)
-        return None
+        raise
     return descriptor
 
 

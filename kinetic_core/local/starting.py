@@ -56,17 +56,21 @@ def start_agent(layout: Layout, namespace: str, job_id: str, lock: int) -> None:
     _start(layout, "agent", [namespace, job_id], lock)
 
 
-def start_supervisor(layout: Layout, namespace: str, line: Line, lock: int) -> None:
-    """Start a batch's supervisor, which inherits the batch's lock. Raises BackendUnavailable, OSError."""
+def start_supervisor(layout: Layout, namespace: str, line: Line, lock: int | None) -> None:
+    """Start a batch's supervisor, which inherits the batch's lock; without one it waits for it.
+
+    Raises BackendUnavailable, OSError.
+    """
     _start(layout, "supervisor", [namespace, json.dumps(asdict(line))], lock)
 
 
-def _start(layout: Layout, module: str, words: list[str], lock: int) -> None:
-    """Run `main` of a module of this room with the layout's root, those words, and the lock."""
+def _start(layout: Layout, module: str, words: list[str], lock: int | None) -> None:
+    """Run `main` of a module of this room with the layout's root, those words, and the lock if given."""
     import subprocess
 
     source = str(Path(__file__).parents[2])
-    words = [layout.root, *words, str(lock)]
+    held = [] if lock is None else [lock]
+    words = [layout.root, *words, *map(str, held)]
     command = [sys.executable, "-I", "-S", "-c", _DETACHED, source, module, *words]
     with open(os.path.join(layout.root, "agent.log"), "ab") as log:
         started = subprocess.run(
@@ -76,7 +80,7 @@ def _start(layout: Layout, module: str, words: list[str], lock: int) -> None:
             stderr=log,
             env={k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)},
             cwd="/",
-            pass_fds=[lock],
+            pass_fds=held,
             check=False,
         )
     if started.returncode != 0:

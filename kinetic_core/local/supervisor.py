@@ -29,6 +29,7 @@ from kinetic_core.local.record import (
     is_waiting,
     read_record,
     take_lock,
+    wait_for_lock,
     write_record,
 )
 from kinetic_core.model.line import Line
@@ -169,8 +170,16 @@ class Supervisor:
             return None
 
 
-def main(root: str, namespace: str, line: str, lock: str) -> None:
-    """Supervise a batch whose lock was taken and handed over as a descriptor. `line` is a `Line` as JSON."""
-    os.set_inheritable(int(lock), False)
+def main(root: str, namespace: str, line: str, lock: str | None = None) -> None:
+    """Supervise a batch whose lock was taken and handed over as a descriptor. `line` is a `Line` as JSON.
+
+    Without a lock: once the supervisor that has it has ended.
+    """
+    layout, own = Layout(root), Line(**json.loads(line))
     with suppress(FileNotFoundError, RecordGone):  # the directory was removed, and all that could be started
-        Supervisor(Layout(root), namespace, Line(**json.loads(line)), int(lock)).run()
+        if lock is None:
+            held = wait_for_lock(layout.batch_lock(namespace, own.group_id))
+        else:
+            held = int(lock)
+            os.set_inheritable(held, False)
+        Supervisor(layout, namespace, own, held).run()

@@ -19,7 +19,9 @@ def run_script(tmp_path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
     Each leaves `ran-`, an `attempt-` for each time, and `saw-N` for how many it saw alive; it fails if
     `fail-NUMBER` exists, and the one of 7 once if `fails-once` does.
     """
-    (tmp_path / "script.py").write_text(
+    project = tmp_path / "project"  # what jobs leave beside it does not make it another
+    project.mkdir(exist_ok=True)
+    (project / "script.py").write_text(
         "import kinetic_core, signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test was started with\n"
         "from pathlib import Path\n"
@@ -42,9 +44,9 @@ def run_script(tmp_path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
         f"{body}\n"
     )
     with subprocess.Popen(
-        [sys.executable, "script.py"],
+        [sys.executable, "project/script.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KINETIC_PACKAGE_ROOT": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KINETIC_PACKAGE_ROOT": str(project)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def test_a_failure_is_told_with_everything_else_kept() -> None:
     assert [job.group_index for job in batch.failures()] == [1]
     values = batch.results(return_exceptions=True)
     assert [type(value).__name__ for value in values] == ["float", "ZeroDivisionError", "UnpicklableArgument"]
+
+
+def test_values_stay_readable_while_another_is_missing() -> None:
+    pickled = kinetic_core.run(accelerator="cpu")(lambda x: Counter(of=1 / x))  # read if its key is there
+    batch = pickled.run_async_map([2, 0])
+    with pytest.raises(BatchError):
+        batch.results()
+    for thread in threading.enumerate():
+        if thread.name == f"kinetic-cleanup-{batch.group_id}":
+            thread.join()
+    again = kinetic_core.attach_batch(batch.group_id).results(return_exceptions=True)
+    assert again[0] == Counter(of=0.5)
 
 
 def test_values_as_they_come() -> None:
