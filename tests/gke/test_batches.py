@@ -23,6 +23,7 @@ from kinetic_core.errors import BatchTimeout, JobCancelled, JobConflict, JobOutO
 from kinetic_core.lifecycle.backends import backend_of
 from tests.conftest import wait_for
 from tests.gke.dying import leave_a_trace
+from tests.gke.jobs import evict
 
 pytestmark = [
     pytest.mark.usefixtures("gke"),
@@ -100,9 +101,7 @@ def test_every_input_ends_in_its_own_way(api: ClusterApi) -> None:
     child(batch, 4).cancel()
     assert child(batch, 4).status() is JobStatus.FAILED
     (pod,) = [p for p in objects(api, "Pod", batch) if p["metadata"]["labels"][HOST_INDEX] == "5"]
-    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    api._call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+    evict(api, pod)
     with pytest.raises(BatchError, match="3 of 6") as caught:
         batch.results(timeout=240)
     error = caught.value
