@@ -2,15 +2,16 @@
 
     python examples/checkpointed_training.py
 
-Every attempt of a job has the same output directory. When its pod is preempted, evicted or deleted, the next
-attempt looks there first. The model is a straight line, so that it trains on any CPU; what it does with
-checkpoints is what a large one does.
+Every attempt of a job has the same output directory, and looks there first. One whose pod is preempted,
+evicted or deleted saves the step it is at; one whose machine dies has left its last checkpoint. The model is
+a straight line, so that it trains on any CPU; what it does with checkpoints is what a large one does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Checkpoints:
 @kinetic_core.run(accelerator="cpu", retries=2)
 def train(steps: int, pause: float = 0.0) -> State:
     """Fit y = 3x + 1 by gradient descent; `pause` seconds a step make it as slow as a real one."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # no step is torn: the file says the same
+    must_leave = Path(os.environ["KINETIC_PREEMPTED"])
     checkpoints = Checkpoints(os.environ["KINETIC_OUTPUT_DIR"])
     state = checkpoints.latest() or {"step": 0, "slope": 0.0, "offset": 0.0}
     begun_at = state["step"]
@@ -67,8 +70,12 @@ def train(steps: int, pause: float = 0.0) -> State:
         slope = state["slope"] - 0.5 * sum(e * x for e, (x, _) in zip(errors, points, strict=True)) / 21
         state = {"step": step + 1, "slope": slope, "offset": state["offset"] - 0.5 * sum(errors) / 21}
         time.sleep(pause)
-        if state["step"] % 10 == 0 or state["step"] == steps:
+        is_leaving = must_leave.exists()
+        if is_leaving or state["step"] % 10 == 0 or state["step"] == steps:
             checkpoints.save(state)
+        if is_leaving:
+            print(f"told to leave at step {state['step']}", flush=True)
+            raise SystemExit("told to leave")  # what is returned would be the job's value
     return {**state, "begun_at": begun_at}
 
 

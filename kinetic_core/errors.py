@@ -24,6 +24,7 @@
     ├── JobNotFound (LookupError)           neither the store nor the backend knows the id
     │   └── BatchNotFound (FileNotFoundError)
     ├── WaitTimeout (TimeoutError)          the caller's patience ended; the job lives on
+    │   └── BatchTimeout                    of `results()`; `.partial_results` are the values there are
     ├── JobError (RuntimeError)             the job ended without a value; `.failure` says how
     │   ├── JobFailed                       user error whose exception could not travel
     │   ├── JobOutOfMemory
@@ -46,6 +47,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
     from kinetic_core._runner.wire import Failure
 
 
@@ -182,6 +186,27 @@ class BatchNotFound(JobNotFound, FileNotFoundError):
 
 class WaitTimeout(KineticError, TimeoutError):
     """`timeout=` of a waiting call passed. The job goes on and its handle stays valid."""
+
+
+class BatchTimeout(WaitTimeout):
+    """`timeout=` of a batch's `results()` passed. The batch goes on, and can be asked again.
+
+    `partial_results` is a list in the order of the inputs, with None where there is no value, or none yet;
+    `exceptions` maps an input's index to what was raised for it.
+    """
+
+    partial_results: list[Any]
+    exceptions: dict[int, BaseException]
+
+    def __init__(
+        self,
+        message: str,
+        partial_results: Sequence[Any] = (),
+        exceptions: Mapping[int, BaseException] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.partial_results = list(partial_results)
+        self.exceptions = dict(exceptions or {})
 
 
 class JobError(KineticError, RuntimeError):

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import results, wire
 from .job import Job
+from .notice import VARIABLE, notice_path
 from .outcome import Outcome
 from .store import MissingObject, Store, StoreUnavailable, open_store
 from .times import note
@@ -49,6 +50,7 @@ def run_child(job: Job, store: Store) -> None:
             from .secret_manager import read_secrets
 
             os.environ.update(read_secrets(header["secrets"]))
+        os.environ[VARIABLE] = notice_path(job)
         phase = "dependencies"
         _install(header, job, store)
         phase = "project files"

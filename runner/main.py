@@ -20,6 +20,7 @@ from .exhaustion import NEAR, exhausted, remember
 from .gang import Gang
 from .job import BadEnvironment, Job, take_job
 from .memory import MemoryGauge
+from .notice import give_notice
 from .outcome import Outcome
 from .store import Store, open_store
 from .tee import LogTee
@@ -217,7 +218,7 @@ def _run(
         lease.keep(child)
     hang = _hang_watch(job, store, tee, others)
     companies = [each for each in (others, company, hang) if each is not None]
-    ending = watch_child(child, tee, job.grace, signals, gauge, companies)
+    ending = watch_child(child, tee, job.grace, signals, gauge, companies, partial(give_notice, job))
     if lease is not None:
         lease.close()
     if others is not None:

@@ -14,6 +14,7 @@ from .deadline import Deadline, deadline_of
 from .evidence import facts, stacks
 from .gang import FAILED, INTERRUPTED, LATE, STOPPED, Gang, Told
 from .job import Job
+from .notice import give_notice
 from .outcome import Outcome
 from .store import Store, StoreUnavailable
 from .times import note, times
@@ -51,7 +52,9 @@ class OtherHosts:
             self._over.set()
 
     def look(self, child: int, terminated: bool) -> float | None:
-        """As `watch.Company`: tells the others of SIGTERM at once, and answers their failure with stacks."""
+        """As `watch.Company`: tells the others of SIGTERM at once, leaves when one of them must, and answers
+        their failure with stacks.
+        """
         if terminated and not self._has_told:
             self._has_told = True
             self.gang.report(INTERRUPTED)
@@ -62,6 +65,7 @@ class OtherHosts:
             return None
         self._has_answered = True
         if self._stop["kind"] == INTERRUPTED:
+            give_notice(self.gang.job)
             return self.gang.job.grace
         self.gang.report(STOPPED, stacks=stacks(self.gang.job, child))
         return min(_LEFT_SECONDS, self.gang.job.grace)

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -97,19 +97,27 @@ def watch_child(
     grace: float,
     signals: Signals,
     gauge: MemoryGauge,
-    companies: Sequence[Company] = (),
+    companies: Sequence[Company],
+    give_notice: Callable[[], None],
 ) -> Ending:
     """Pump the child's output, and look at the memory, until it is dead.
 
-    SIGTERM and SIGINT are passed on to the child; if it has not ended `grace` seconds later, less what
-    publishing takes, it is killed. So it is when one of its companies says so, in the time that it leaves.
+    SIGTERM and SIGINT are passed on to the child as SIGTERM, after `give_notice`; if it has not ended `grace`
+    seconds later, less what publishing takes, it is killed. So it is when one of its companies says so, in
+    the time that it leaves.
     """
-    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge, companies))
+    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge, companies, give_notice))
     return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
 
 
 def _until_dead(
-    child: int, tee: LogTee, grace: float, signals: Signals, gauge: MemoryGauge, companies: Sequence[Company]
+    child: int,
+    tee: LogTee,
+    grace: float,
+    signals: Signals,
+    gauge: MemoryGauge,
+    companies: Sequence[Company],
+    give_notice: Callable[[], None],
 ) -> int:
     deadline: float | None = None
     open_pipe = True
@@ -127,6 +135,7 @@ def _until_dead(
             return status
         if signals.told and deadline is None:
             deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
+            give_notice()
             os.kill(child, signal.SIGTERM)
         told = [left for each in companies if (left := each.look(child, bool(signals.told))) is not None]
         if told and deadline is None:

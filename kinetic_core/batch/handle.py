@@ -16,7 +16,7 @@ from kinetic_core.batch.board import Board
 from kinetic_core.batch.errors import BatchError
 from kinetic_core.batch.names import finished_object
 from kinetic_core.cluster.names import DROPPED
-from kinetic_core.errors import InvalidRequest, ObjectExists, WaitTimeout
+from kinetic_core.errors import BatchTimeout, InvalidRequest, ObjectExists, WaitTimeout
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.ending import drop_payloads
 from kinetic_core.lifecycle.handle import JobHandle
@@ -109,12 +109,16 @@ class BatchHandle:
 
         With `cleanup` the successful jobs' Kubernetes objects and payloads are removed, in the background.
         Raises BatchError if any input failed, unless `return_exceptions` puts the exception in its place.
-        Raises WaitTimeout if not all have ended after `timeout` seconds; nothing is lost, call again.
+        Raises BatchTimeout, a WaitTimeout, with what is there if not all have ended after `timeout` seconds;
+        nothing is removed then, call again.
         """
         outcomes: dict[int, Any] = {}
-        if ordered:
-            self.wait(timeout=timeout)
-        order = [index for index, _ in self._ended(None if ordered else timeout)]
+        try:
+            if ordered:
+                self.wait(timeout=timeout)
+            order = [index for index, _ in self._ended(None if ordered else timeout)]
+        except WaitTimeout:
+            raise self._out_of_time() from None
         exceptions = self._collect(order, cleanup, outcomes)
         with self._board.changed:
             unsubmitted = dict(self._board.submission_failures)
@@ -214,6 +218,20 @@ class BatchHandle:
                 return
             given += len(news)
             yield from news
+
+    def _out_of_time(self) -> BatchTimeout:
+        """What is raised when not all have ended: with the values of those that have."""
+        with self._board.changed:
+            ended, unsubmitted = list(self._board.ended), dict(self._board.submission_failures)
+        outcomes: dict[int, Any] = {}
+        exceptions = self._collect(ended, False, outcomes)
+        values = [outcomes.get(index) for index in range(self._board.size)]
+        return BatchTimeout(
+            f"batch {self.group_id} was not done in time: {len(ended)} of {len(values)} inputs have ended, "
+            "the others go on",
+            values,
+            {**exceptions, **unsubmitted},
+        )
 
     def _collect(self, order: list[int], cleanup: bool, outcomes: dict[int, Any]) -> dict[int, BaseException]:
         exceptions: dict[int, BaseException] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kinetic_core.cluster.names import FLEX_START
+from kinetic_core.cluster.names import FLEX_START, RESERVATION
 from kinetic_core.model.accelerator_table import rows
 from kinetic_core.model.accelerators import Accelerator
 
@@ -23,7 +23,7 @@ _SPOT = "cloud.google.com/gke-spot"
 _GPU_TYPE = "cloud.google.com/gke-accelerator"
 _TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
 _TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
-_DECIDED_BY_POOL = (_GPU_TYPE, _TPU_TYPE, _TPU_TOPOLOGY, _SPOT, FLEX_START, _POOL)
+_DECIDED_BY_POOL = (_GPU_TYPE, _TPU_TYPE, _TPU_TOPOLOGY, _SPOT, FLEX_START, RESERVATION, _POOL)
 """Labels that a pool's description settles; any other may be put on a node by something else."""
 _WHILE_SICK = "node.kubernetes.io/"
 """Taints of this domain come and go with the state of a node."""
@@ -94,6 +94,8 @@ def _pool_takes(pool: Object, wanted: Mapping[str, str], devices: Mapping[str, i
     config = pool.get("config") or {}
     has = {_POOL: str(pool.get("name")), _SPOT: "true" if config.get("spot") else ""}
     has[FLEX_START] = "true" if config.get("flexStart") else ""
+    reserved = wanted.get(RESERVATION, "")
+    has[RESERVATION] = reserved if reserved in _reservations(config) else ""
     counts = {_GPU: 0, _TPU: 0}
     for gpu in config.get("accelerators") or ():
         has[_GPU_TYPE] = gpu["acceleratorType"]
@@ -108,6 +110,13 @@ def _pool_takes(pool: Object, wanted: Mapping[str, str], devices: Mapping[str, i
     return all(has.get(name) == wanted[name] for name in settled) and all(
         counts[name] >= count for name, count in devices.items()
     )
+
+
+def _reservations(config: Object) -> set[str]:
+    """Names a pool's reservations go by. Of one of another project, or a block of one, a path is given."""
+    paths = (config.get("reservationAffinity") or {}).get("values") or ()
+    given = (config.get("labels") or {}).get(RESERVATION)
+    return {name for path in (*paths, given or "") for name in (path, *path.split("/"))}
 
 
 @cache

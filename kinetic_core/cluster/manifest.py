@@ -25,13 +25,13 @@ from kinetic_core.cluster.names import (
     LEADER_WORKER_SET,
     ORIGIN,
     QUEUE,
+    RESERVATION,
     SLICE,
     SPEC_DIGEST,
 )
 from kinetic_core.cluster.slices import set_environment, slice_affinity, slice_environment
 from kinetic_core.model.job import JobReference, JobSpec
 
-_RESERVATION = "cloud.google.com/reservation-name"
 _QUEUED = "cloud.google.com/gke-queued"
 _PUBLISH_SECONDS = 10
 """What the runner has, after user code's grace is over, to store its evidence."""
@@ -193,7 +193,7 @@ def _pod(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str
     }
     selector = {**accelerator.node_selector(), **spec.pod.node_selector}
     if spec.pod.reservation is not None:
-        selector[_RESERVATION] = spec.pod.reservation
+        selector[RESERVATION] = spec.pod.reservation
     if spec.pod.flex_start:
         selector[FLEX_START] = "true"
     if selector:

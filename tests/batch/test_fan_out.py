@@ -15,8 +15,9 @@ import pytest
 
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
-from kinetic_core.errors import InvalidRequest
+from kinetic_core.errors import BatchTimeout, InvalidRequest
 from tests.batch.scripts import SIX, first_run, run_script
+from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 
@@ -64,6 +65,31 @@ def test_values_stay_readable_while_another_is_missing() -> None:
             thread.join()
     again = kinetic_core.attach_batch(batch.group_id).results(return_exceptions=True)
     assert again[0] == Counter(of=0.5)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_out_of_time_the_values_there_are_come_with_the_error(tmp_path: Path, ordered: bool) -> None:
+    @kinetic_core.run(accelerator="cpu")
+    def inverse_in_time(x: int) -> float:
+        import time
+
+        while x == 2 and not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        return 1 / x
+
+    batch = inverse_in_time.run_async_map([1, 0, 2, 4, threading.Lock()])
+    wait_for(lambda: batch.status_counts() == {"SUCCEEDED": 2, "FAILED": 1, "RUNNING": 1})
+    with pytest.raises(BatchTimeout, match="3 of 5 inputs have ended") as caught:
+        batch.results(timeout=0.1, ordered=ordered)
+    assert caught.value.partial_results == [1, None, None, 0.25, None]
+    assert {index: type(error).__name__ for index, error in caught.value.exceptions.items()} == {
+        1: "ZeroDivisionError",
+        4: "UnpicklableArgument",
+    }
+    (tmp_path / "go").touch()
+    with pytest.raises(BatchError) as later:
+        batch.results()
+    assert later.value.partial_results == [1, None, 0.5, 0.25, None]
 
 
 def test_values_as_they_come() -> None:

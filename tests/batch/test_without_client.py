@@ -14,7 +14,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
-from kinetic_core.errors import InvalidRequest, JobCancelled, WaitTimeout
+from kinetic_core.errors import BatchTimeout, InvalidRequest, JobCancelled
 from tests.batch.scripts import SIX, first_run, run_script
 from tests.conftest import wait_for
 
@@ -86,7 +86,7 @@ def test_another_supervisor_takes_over_from_a_killed_one(tmp_path: Path) -> None
         batch = kinetic_core.attach_batch(group_id)
         assert [status for _, status in batch.statuses()].count(JobStatus.PENDING) == 5
         wait_for(lambda: len(set(supervisors(group_id)) - {first}) == 3)  # it, the agent, and its guard
-        with pytest.raises(WaitTimeout):
+        with pytest.raises(BatchTimeout, match="0 of 6 inputs"):
             batch.results(timeout=0.2)
         assert ran(tmp_path) == 1
         (tmp_path / "go").touch()

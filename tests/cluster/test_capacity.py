@@ -85,6 +85,24 @@ def test_flex_start_takes_a_pool_of_its_own() -> None:
     assert Supply(nodes=[], pools=[V5E_POOL, flex]).refusal(wanted) is None
 
 
+@pytest.mark.parametrize("value", ["ours", "projects/p/reservations/ours", "ours/reservationBlocks/b"])
+def test_a_reservation_takes_a_pool_that_was_made_for_it(value: str) -> None:
+    wanted = pod("tpu-v5e-4", **{"cloud.google.com/reservation-name": "ours"})
+    affinity = {"consumeReservationType": "SPECIFIC_RESERVATION", "values": [value]}
+    pools = [
+        {**V5E_POOL, "name": name, "config": {**V5E_POOL["config"], **more}}
+        for name, more in [
+            ("any", {"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}),
+            ("theirs", {"reservationAffinity": {**affinity, "values": ["theirs"]}}),
+            ("ours", {"reservationAffinity": affinity}),
+        ]
+    ]
+    assert "reservation-name=ours" in str(Supply(nodes=[], pools=pools[:2]).refusal(wanted))
+    assert Supply(nodes=[], pools=pools).refusal(wanted) is None
+    assert Supply(nodes=[], pools=pools[:2], makes_pools=True).refusal(wanted) is None
+    assert Supply(nodes=[], pools=pools[2:]).refusal(pod("tpu-v5e-4")) is None
+
+
 def test_a_node_that_is_there_counts_if_it_would_take_the_pod() -> None:
     wanted = parse_accelerator("tpu-v6e-8").node_selector()
     for there, fits in [

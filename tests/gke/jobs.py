@@ -20,6 +20,17 @@ def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]
     return found
 
 
+def evict(api: ClusterApi, pod: dict[str, Any]) -> None:
+    """As draining a node does it, and what manages priorities."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    api._call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+
+
+def delete(api: ClusterApi, pod: dict[str, Any]) -> None:
+    api.delete("Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+
 @on_cpu
 def greet(name: str) -> str:
     print(f"greeting {name}")

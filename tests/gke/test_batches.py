@@ -19,10 +19,11 @@ import kinetic_core
 from kinetic_core import BatchError, BatchHandle, JobStatus
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import GROUP_ID, HOST_INDEX
-from kinetic_core.errors import JobCancelled, JobConflict, JobOutOfMemory, WaitTimeout
+from kinetic_core.errors import BatchTimeout, JobCancelled, JobConflict, JobOutOfMemory
 from kinetic_core.lifecycle.backends import backend_of
 from tests.conftest import wait_for
 from tests.gke.dying import leave_a_trace
+from tests.gke.jobs import evict
 
 pytestmark = [
     pytest.mark.usefixtures("gke"),
@@ -92,14 +93,15 @@ def test_every_input_ends_in_its_own_way(api: ClusterApi) -> None:
     batch = work.run_async_map([1, 200, 300, 400, 100, 101], retries=1, max_concurrent=6)
     wait_for(lambda: all("number" in (child(batch, index).logs() or "") for index in (4, 5)), 120)
     assert dict(batch.statuses())[4] is JobStatus.RUNNING
-    with pytest.raises(WaitTimeout):
+    wait_for(lambda: dict(batch.statuses())[0].is_terminal, 120)
+    with pytest.raises(BatchTimeout) as early:
         batch.results(timeout=0.1)
+    first, *_, fifth, sixth = early.value.partial_results
+    assert (first[0], fifth, sixth) == (1, None, None)
     child(batch, 4).cancel()
     assert child(batch, 4).status() is JobStatus.FAILED
     (pod,) = [p for p in objects(api, "Pod", batch) if p["metadata"]["labels"][HOST_INDEX] == "5"]
-    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    api._call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+    evict(api, pod)
     with pytest.raises(BatchError, match="3 of 6") as caught:
         batch.results(timeout=240)
     error = caught.value

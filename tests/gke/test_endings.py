@@ -16,7 +16,7 @@ from kinetic_core.errors import (
     JobOutOfMemory,
 )
 from tests.conftest import wait_for
-from tests.gke.jobs import greet, on_cpu, pods, running, sleep
+from tests.gke.jobs import evict, greet, on_cpu, pods, running, sleep
 
 pytestmark = pytest.mark.usefixtures("gke")
 
@@ -89,9 +89,7 @@ def test_an_evicted_pod_is_replaced_at_no_cost(api: ClusterApi) -> None:
     handle = sleep.run_async(6)
     running(handle)
     (pod,) = pods(api, handle)
-    name = pod["metadata"]["name"]
-    path = f"/api/v1/namespaces/{handle.namespace}/pods/{name}/eviction"
-    api._call("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}})
+    evict(api, pod)
     assert handle.result(stream_logs=False, cleanup=False) == "awake"
     assert handle.observe().attempt == 1
     handle.cleanup()

@@ -267,9 +267,20 @@ def end_as_evicted(api: ClusterApi, namespace: str, pod: dict[str, Any], told: s
 
 
 @pytest.mark.alone
-def test_an_accelerator_that_no_pool_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"accelerator": "tpu-v6e-8"}, "tpu-v6e-slice"),
+        ({"accelerator": "tpu-v5e-4", "reservation": "ours"}, "reservation-name=ours"),
+        ({"accelerator": "tpu-v5e-4", "flex_start": True}, "gke-flex-start=true"),
+    ],
+    ids=["accelerator", "reservation", "flex-start"],
+)
+def test_what_no_pool_has_is_refused(
+    asked: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in GOOGLE.items():
         monkeypatch.setenv(name, value)
-    handle = kinetic_core.run(accelerator="tpu-v6e-8")(count).run_async(1)
-    with pytest.raises(JobMisconfigured, match=r"no node pool .*tpu-v6e-slice.*pools are default-pool"):
+    handle = kinetic_core.run(**asked)(count).run_async(1)
+    with pytest.raises(JobMisconfigured, match=rf"no node pool .*{told}.*pools are default-pool"):
         handle.result(timeout=30, stream_logs=False)

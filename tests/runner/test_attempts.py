@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -82,6 +83,42 @@ def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
         assert code == 143
         assert (attempts.folder / "saved").read_text() == "checkpoint"
         assert not attempts.is_committed()  # an interrupted attempt is not the function's fault
+
+
+@pytest.mark.parametrize("by", ["handler", "looking"])
+def test_a_file_says_that_the_pod_must_go_and_is_there_before_the_signal(attempts: Attempts, by: str) -> None:
+    started = attempts.folder / "started"
+
+    def work() -> list[bool]:
+        notice = Path(os.environ["KINETIC_PREEMPTED"])
+        seen = [notice.exists()]
+        handler = (lambda *_: seen.append(notice.exists())) if by == "handler" else signal.SIG_IGN
+        signal.signal(signal.SIGTERM, handler)
+        started.touch()
+        while len(seen) == 1:
+            time.sleep(0.01)
+            if by == "looking" and notice.exists():
+                seen.append(True)
+        return seen
+
+    process = attempts.submit(work).start()
+    wait_for(started.exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == wire.EXIT_SUCCEEDED
+    assert attempts.outcome().value_or_raise() == [False, True]
+
+
+def test_a_job_that_is_out_of_time_finds_no_such_file(attempts: Attempts) -> None:
+    saved = attempts.folder / "saved"
+
+    def work() -> None:
+        try:
+            time.sleep(60)
+        finally:
+            saved.write_text(str(Path(os.environ["KINETIC_PREEMPTED"]).exists()))
+
+    attempts.submit(work).run(KINETIC_TIMEOUT="1")
+    assert saved.read_text() == "False"
 
 
 def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) -> None:

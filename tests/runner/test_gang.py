@@ -44,25 +44,33 @@ def exists(gang: Attempts, generation: int, name: str) -> bool:
 
 
 def record(folder: str) -> str:
-    """Note who runs, and when it has ended."""
+    """Note who runs, and who is told to leave; end when the test says so."""
     import os
     import time
     from pathlib import Path
 
     me = f"{os.environ['KINETIC_HOST_INDEX']}-{os.environ['KINETIC_IGNORED_COUNT']}"
     Path(folder, f"began-{me}").touch()
-    while not Path(folder, "go").exists():
-        time.sleep(0.05)
+    try:
+        while not Path(folder, "go").exists():
+            time.sleep(0.05)
+    finally:
+        if Path(os.environ["KINETIC_PREEMPTED"]).exists():
+            Path(folder, f"told-{me}").touch()
     return f"value of host {os.environ['KINETIC_HOST_INDEX']}"
 
 
 def one_fails() -> None:
     import os
     import time
+    from pathlib import Path
 
     if os.environ["KINETIC_HOST_INDEX"] == "1":
         raise ValueError(f"failure {os.environ['KINETIC_FAILED_COUNT']}")
-    time.sleep(60)
+    try:
+        time.sleep(60)
+    finally:
+        print("must leave:", Path(os.environ["KINETIC_PREEMPTED"]).exists())
 
 
 def test_no_host_begins_alone_and_the_value_is_host_0s(gang: Attempts, tmp_path: Path) -> None:
@@ -87,6 +95,7 @@ def test_one_hosts_failure_is_told_with_the_stacks_of_the_others(gang: Attempts)
     assert "On host 1 of 2" in told
     assert "Meanwhile on host 0" in told
     assert "in one_fails" in told.partition("Meanwhile")[2]
+    assert "must leave: False" in gang.log
 
 
 def test_retries_are_the_gangs_whichever_host_fails(gang: Attempts) -> None:
@@ -104,6 +113,7 @@ def test_a_host_that_must_go_takes_the_others_with_it_at_no_cost(gang: Attempts,
     wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)
     hosts[1].send_signal(signal.SIGTERM)
     assert codes(*hosts) == [wire.EXIT_REGROUP, wire.EXIT_INTERRUPTED]
+    assert sorted(path.name for path in tmp_path.glob("told-*")) == ["told-0-0", "told-1-0"]
     (tmp_path / "go").touch()
     assert codes(start(gang, 0, ignored=1), start(gang, 1, ignored=1)) == [0, 0]
     assert exists(gang, 1, "end")
