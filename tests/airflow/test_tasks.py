@@ -98,6 +98,23 @@ def test_an_exception_that_airflow_cannot_rebuild_fails_the_task(cases: Any) -> 
     assert "OwnError: not known to Airflow" in cases.log("failing", "own")
 
 
+def test_a_failure_of_a_mapped_task_names_its_instance(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    instances = cases.instances("failing", "share")
+    assert [each["state"] for each in instances] == ["success", "failed", "success"]
+    log = cases.api.log(instances[1])
+    evidence, error = "share[1] (number=1): job-", "AirflowException: share[1] (number=1): "
+    assert log.index(evidence) < log.index(error)
+
+
+def test_a_job_that_dies_leaves_its_evidence_before_the_verdict(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    log = cases.log("failing", "dies")
+    told = ("exit code 3)", "the last lines of its log:\nlast words", "what to do: ", "AirflowException: ")
+    places = [log.index(each) for each in told]
+    assert places == sorted(places)
+
+
 def test_what_can_never_work_is_not_retried(cases: Any) -> None:
     assert cases.end("failing") == "failed"
     instance = cases.instance("failing", "unpicklable")

@@ -124,8 +124,23 @@ def failing():
     def open_box(box: Box) -> int:
         return box.content
 
+    @task.kinetic(**LOCAL)
+    def share(number: int) -> float:
+        if number == 1:
+            raise OwnError("not to be shared")
+        return 6 / number
+
+    @task.kinetic(**LOCAL)
+    def dies() -> None:
+        import os
+
+        print("last words", flush=True)
+        os._exit(3)
+
     builtin()
     own()
+    share.expand(number=[3, 1, 2])
+    dies()
     open_box.expand(box=crowd())
     unpicklable(["fine", Unpicklable()])
     boxes()
