@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.options import run_options
+from airflow_provider.options import rendered_options
 
 PATIENCE = 2.0
 """Seconds a worker stays with a new job, or an image, before it defers: less needs no second leg."""
@@ -168,7 +168,7 @@ class JobTask(BaseOperator):
         assert self._identity is not None  # noqa: S101  every leg begins with it
         try:
             self._is_starting = True
-            options = run_options(self._options())
+            options = rendered_options(self._options())
             call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
             return traced_start(call, options, self._identity, self.log.info, build_patience, remote)
         except InvalidRequest as error:
@@ -196,7 +196,7 @@ class JobTask(BaseOperator):
         from airflow_provider.adoption import latest
 
         if self._reference is None and self._identity is not None:
-            self._reference = latest(run_options(self._options()), self._identity)
+            self._reference = latest(rendered_options(self._options()), self._identity)
         return self._reference
 
     def _after_broken_trigger(self, context: Any) -> tuple[Any, Any, Any] | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from kinetic_core.local.backend import LocalBackend
+
 pytestmark = pytest.mark.airflow
 
 
@@ -25,6 +27,20 @@ def test_every_shape_of_call(cases: Any) -> None:
 def test_templates_and_context_reach_the_function(cases: Any) -> None:
     assert cases.end("shapes") == "success"
     assert cases.value("shapes", "tell") == ["shapes", cases.runs["shapes"], {}]
+
+
+def test_every_option_may_be_a_template_or_come_from_another_task(cases: Any) -> None:
+    assert cases.end("templated") == "success"
+    assert cases.value("templated", "look") == "True"
+    (told,) = cases.values("templated", "look", "kinetic_job")
+    found = LocalBackend(cases.airflow.home / "kinetic").get(
+        told["reference"]["namespace"], told["reference"]["job_id"]
+    )
+    assert found is not None
+    job = found[0]
+    assert job["metadata"]["labels"]["dag"] == "templated"
+    assert job["spec"]["activeDeadlineSeconds"] == 600
+    assert job["spec"]["backoffLimitPerIndex"] == 2
 
 
 def test_the_operator_maps_over_the_accelerator(cases: Any) -> None:

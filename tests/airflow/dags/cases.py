@@ -146,6 +146,29 @@ def failing():
     boxes()
 
 
+@dag(schedule=None, catchup=False, params={"variable": "AIRFLOW__METRICS__STATSD_ON", "again": 2})
+def templated():
+    """Options that are known only when the task runs."""
+
+    @task
+    def limit() -> int:
+        return 600
+
+    @task.kinetic(
+        **LOCAL,
+        timeout=limit(),
+        job_retries="{{ params.again }}",
+        labels={"dag": "{{ dag.dag_id }}"},
+        capture_env_vars=["{{ params.variable }}"],
+    )
+    def look(variable: str) -> str | None:
+        import os
+
+        return os.environ.get(variable)
+
+    look("{{ params.variable }}")
+
+
 @dag(schedule=None, catchup=False)
 def references():
     """What XCom cannot carry goes from job to job."""
@@ -236,6 +259,7 @@ for each in (
     classic,
     waiting,
     failing,
+    templated,
     references,
     on_cluster,
     marked,
