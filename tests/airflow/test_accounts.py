@@ -102,6 +102,53 @@ def test_a_kubernetes_connection_is_the_cluster(connect: Any) -> None:
     assert Configuration.get_default_copy().host == before  # other threads' clients are not ours to change
 
 
+@pytest.fixture
+def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token and the environment that the kubelet gives a pod."""
+    from kubernetes.config import incluster_config
+
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for name, content in (("TOKEN", "the-pods"), ("CERT", "the cluster's")):
+        (tmp_path / name).write_text(content)
+        monkeypatch.setattr(incluster_config, f"SERVICE_{name}_FILENAME", str(tmp_path / name))
+
+
+@pytest.mark.usefixtures("in_a_pod")
+@pytest.mark.parametrize(
+    "extra",
+    [{"in_cluster": True}, {"extra__kubernetes__in_cluster": True}, {}],
+    ids=["new", "old", "default"],
+)
+def test_a_connection_in_the_cluster_is_the_pods_own_account(
+    connect: Any, tmp_path: Path, extra: dict[str, Any]
+) -> None:
+    from kubernetes.client import Configuration
+
+    before = Configuration.get_default_copy().host
+    connect("kube", "kubernetes", namespace="theirs", **extra)
+    found = settings(connect("k", "kinetic", kubernetes_conn_id="kube"))
+    held = found.kubernetes_account.held
+    assert (held.host, held.ssl_ca_cert) == ("https://10.0.0.1:443", str(tmp_path / "CERT"))
+    assert held.get_api_key_with_prefix("BearerToken") == "bearer the-pods"
+    assert held.refresh_api_key_hook is not None  # the kubelet renews the token
+    assert found.namespace == "theirs"
+    assert Configuration.get_default_copy().host == before
+
+
+def test_a_connection_in_the_cluster_is_of_no_use_elsewhere(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kinetic_core.errors import ConfigurationError
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    connect("kube", "kubernetes", in_cluster=True)
+    connect("k", "kinetic", kubernetes_conn_id="kube")
+    with pytest.raises(ConfigurationError, match="the connection 'kube' cannot be used"):
+        settings("k")
+
+
 def test_accounts_are_equal_as_long_as_their_connection_is(connect: Any) -> None:
     connect("kube", "kubernetes", kube_config=json.dumps(kubeconfig("one")))
     connect("k", "kinetic", kubernetes_conn_id="kube")
