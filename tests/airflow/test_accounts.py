@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,8 +86,24 @@ def test_a_google_connection_gives_credentials_and_the_last_resort_for_the_proje
 def test_impersonation_is_the_connections(connect: Any, key: dict[str, str]) -> None:
     robot = "other@their-project.iam.gserviceaccount.com"
     connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key), impersonation_chain=robot)
-    found = settings(connect("k", "kinetic", google_cloud_conn_id="google"))
-    assert found.google_account.held.service_account_email == robot
+    held = settings(connect("k", "kinetic", google_cloud_conn_id="google")).google_account.held
+    assert held.service_account_email == robot
+    asked: dict[str, str] = {}
+
+    def google(url: str, **request: Any) -> Any:
+        """Google's services: the one that knows the key, the one that gives tokens of others, one more."""
+        sent = {name.lower(): value for name, value in request["headers"].items()}
+        asked[url.rpartition("/")[2]] = sent.get("authorization", "")
+        if url.endswith(f"/serviceAccounts/{robot}:generateAccessToken"):
+            answer = {"accessToken": "of-the-robot", "expireTime": "2099-01-01T00:00:00Z"}
+        else:
+            answer = {"access_token": "of-the-key", "expires_in": 3599}
+        return SimpleNamespace(status=200, headers={}, data=json.dumps(answer).encode())
+
+    headers: dict[str, str] = {}
+    held.before_request(google, "GET", "https://storage.googleapis.com/", headers)
+    assert headers["authorization"] == "Bearer of-the-robot"
+    assert asked[f"{robot}:generateAccessToken"] == "Bearer of-the-key"
 
 
 def test_a_kubernetes_connection_is_the_cluster(connect: Any) -> None:
