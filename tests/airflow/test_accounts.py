@@ -166,6 +166,16 @@ def test_a_connection_in_the_cluster_is_of_no_use_elsewhere(
         settings("k")
 
 
+def test_a_connection_may_begin_with_a_profile(
+    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = {"project": "p", "zone": "z", "cluster": "lab", "namespace": "of-the-profile"}
+    (tmp_path / "profiles.json").write_text(json.dumps({"profiles": {"lab": lab}}))
+    monkeypatch.setenv("KINETIC_PROFILES_FILE", str(tmp_path / "profiles.json"))
+    found = settings(connect("k", "kinetic", profile="lab", namespace="of-the-connection"))
+    assert (found.cluster, found.zone, found.namespace) == ("lab", "z", "of-the-connection")
+
+
 def test_accounts_are_equal_as_long_as_their_connection_is(connect: Any) -> None:
     connect("kube", "kubernetes", kube_config=json.dumps(kubeconfig("one")))
     connect("k", "kinetic", kubernetes_conn_id="kube")
