@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -50,16 +51,22 @@ def kubernetes_account(conn_id: str) -> tuple[Account, str]:
         package = "apache-airflow-providers-cncf-kubernetes"
         raise _not_installed(conn_id, "Kubernetes", package, exc) from exc
     version = _version(read_connection(conn_id))
-    # The hook's other way is to fill in the client's global default, which other threads may use meanwhile.
-    hook = KubernetesHook(conn_id=conn_id, client_configuration=blank_configuration())
+    # The hook's other ways fill in the client's global default, which other threads may use meanwhile.
+    held = blank_configuration()
+    hook = KubernetesHook(conn_id=conn_id, client_configuration=held)
     try:
-        held = hook.get_conn().configuration
-        if hook.is_in_cluster:
-            load_this_pods(held)  # the hook forgets ours there
+        if _says_in_cluster(hook.conn_extras):
+            load_this_pods(held)
+        else:
+            held = hook.get_conn().configuration
         namespace = hook.get_namespace()
     except Exception as exc:
         raise _unusable(conn_id, exc) from exc
     return Account(f"connection {conn_id}", version, held), namespace or ""
+
+
+def _says_in_cluster(extra: Mapping[str, Any]) -> bool:
+    return bool(extra.get("in_cluster") or extra.get("extra__kubernetes__in_cluster"))
 
 
 def _version(connection: Any) -> str:

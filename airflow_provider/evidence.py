@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_provider.mapped import named
 from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.lifecycle.outcome import Outcome
 
@@ -24,15 +25,18 @@ _REMEDIES = {
 }
 
 
-def evidence(outcome: Outcome) -> Iterator[str]:
-    """Lines for the log: class, message, exit code, the traceback or else the last lines, and what to do."""
+def evidence(outcome: Outcome, name: str = "") -> Iterator[str]:
+    """Lines for the log: class, message, exit code, the traceback or else the last lines, and what to do.
+
+    `name`: that of the instance of a mapped task.
+    """
     failure = outcome.failure or Failure(FailureClass.CONTROL_PLANE, "the job failed without a reason")
     where = f"attempt {outcome.attempt}, phase {failure.phase}"
     if failure.signal is not None:
         where += f", signal {failure.signal}"
     if failure.exit_code is not None:
         where += f", exit code {failure.exit_code}"
-    yield f"{outcome.job_id} failed: {failure.failure_class}: {failure.message} ({where})"
+    yield named(name, f"{outcome.job_id} failed: {failure.failure_class}: {failure.message} ({where})")
     if failure.traceback:
         yield f"traceback in the job:\n{failure.traceback.rstrip()}"
     elif failure.last_lines:

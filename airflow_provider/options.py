@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,21 @@ OPTION_NAMES = (
 `job_retries` and `job_queue`.
 """
 
+_NUMBERS: dict[str, type[int | float]] = {
+    "timeout": float,
+    "capacity_timeout": float,
+    "budget": float,
+    "cpu": float,
+    "lease": float,
+    "hang_after": float,
+    "job_retries": int,
+    "infrastructure_retries": int,
+}
+_TRUTH = {"true": True, "false": False}
+_YES_OR_NO = ("spot", "flex_start", "run_as_root")
+_NOTHING = "None"
+"""What Jinja makes of None."""
+
 
 def run_options(options: Mapping[str, Any]) -> RunOptions:
     """Validated options; None stands for an option that is not given. Raises InvalidRequest or TypeError."""
@@ -44,6 +60,17 @@ def run_options(options: Mapping[str, Any]) -> RunOptions:
         if f"job_{name}" in given:
             given[name] = given.pop(f"job_{name}")
     return RunOptions.checked(**given)
+
+
+def rendered_options(options: Mapping[str, Any]) -> RunOptions:
+    """As `run_options`, once templates have been filled in: they leave texts where numbers are meant.
+
+    Raises InvalidRequest only.
+    """
+    try:
+        return run_options({name: _typed(name, value) for name, value in options.items()})
+    except TypeError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -63,9 +90,34 @@ def refuse_debugging(options: Mapping[str, Any]) -> None:
         )
 
 
+def is_template(text: str) -> bool:
+    """Whether Airflow will fill something in."""
+    return "{{" in text or "{%" in text
+
+
 def _is_open(value: Any) -> bool:
     if isinstance(value, str):
-        return "{{" in value or "{%" in value
+        return is_template(value)
     if isinstance(value, list | tuple):
         return any(map(_is_open, value))
+    if isinstance(value, dict):
+        return any(map(_is_open, value.values()))
+    if isinstance(value, os.PathLike):  # whose resolve() is something else
+        return False
     return hasattr(value, "iter_references") or hasattr(value, "resolve")  # an XComArg or a DagParam
+
+
+def _typed(name: str, value: Any) -> Any:
+    """What the text of a template stands for: a number or a truth value, where the option is one."""
+    if not isinstance(value, str) or (name not in _NUMBERS and name not in _YES_OR_NO):
+        return value
+    text = value.strip()
+    if text == _NOTHING:
+        return None
+    try:
+        return _NUMBERS[name](text) if name in _NUMBERS else _TRUTH[text.lower()]
+    except (ValueError, KeyError):
+        kind = "True or False" if name in _YES_OR_NO else "a number"
+        raise InvalidRequest(
+            f"{name}={value!r}, from a template or from another task, must be {kind}"
+        ) from None

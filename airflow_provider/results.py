@@ -8,6 +8,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider.evidence import evidence
+from airflow_provider.mapped import named
 from airflow_provider.values import is_plain
 from kinetic_core.errors import (
     JobBudgetExceeded,
@@ -24,39 +25,43 @@ _NO_RETRY = (JobMisconfigured, JobCancelled, JobBudgetExceeded, UnserializableRe
 
 
 def value_for_xcom(
-    reference: JobReference, outcome: Outcome, *, multiple_outputs: bool, mapped_over: bool
+    reference: JobReference, outcome: Outcome, *, multiple_outputs: bool, mapped_over: bool, name: str = ""
 ) -> Any:
     """What the task of a finished job returns: a plain value as it is, anything else as a reference.
 
     Nothing is unpickled. `mapped_over` says that a downstream task expands over it: then, and with
-    `multiple_outputs`, a reference will not do. Raises the job's failure: the user's exception if it is
-    one of Python's own, AirflowFailException if trying again cannot help, AirflowException otherwise.
+    `multiple_outputs`, a reference will not do. `name`: that of the instance of a mapped task. Raises the
+    job's failure: the user's exception if it is one of Python's own, AirflowFailException if trying again
+    cannot help, AirflowException otherwise.
     """
     if not outcome.succeeded:
-        raise_failure(outcome)
+        raise_failure(outcome, name)
     found, value = _plain_value(outcome)
     if found:
         return value
     kind = outcome.result_type or "value"
     if multiple_outputs or mapped_over:
         asks = "multiple_outputs" if multiple_outputs else "expand() over its result"
-        raise AirflowFailException(
+        text = (
             f"{reference.job_id} returned a {kind} that XCom cannot carry as it is, but {asks} needs the "
             "values here. Return plain values (numbers, strings, lists, dicts), or pass it on as a whole"
         )
+        raise AirflowFailException(named(name, text))
     logging.getLogger(__name__).info("XCom cannot carry a %s: pushing a reference to it", kind)
     return result_reference(reference, outcome).to_dict()
 
 
-def raise_failure(outcome: Outcome) -> None:
-    """Raise what Airflow shall see, the evidence written to the log first."""
+def raise_failure(outcome: Outcome, name: str = "") -> None:
+    """Raise what Airflow shall see, the evidence written to the log first; both with the instance's name."""
     error = outcome.exception()
-    for line in evidence(outcome):
+    for line in evidence(outcome, name):
         logging.getLogger(__name__).error("%s", line)
     if isinstance(error, _NO_RETRY):
-        raise AirflowFailException(str(error)) from error
+        raise AirflowFailException(named(name, error)) from error
     if isinstance(error, JobFailed):
-        raise AirflowException(str(error)) from error
+        raise AirflowException(named(name, error)) from error
+    if name:
+        error.add_note(name)
     raise error
 
 

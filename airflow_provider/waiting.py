@@ -17,7 +17,11 @@ _REPEAT_SECONDS = 60.0
 
 
 class StateLines:
-    """A line whenever a job's state or its reason changes; the same one once a minute at most."""
+    """A line whenever a job's state or its reason changes; the same one once a minute at most.
+
+    A state that comes back too soon is said when its minute is over, if the job is still in it then: the
+    caller asks for it.
+    """
 
     def __init__(
         self,
@@ -27,18 +31,35 @@ class StateLines:
     ) -> None:
         """`known`: what has been said already."""
         self._reference, self._clock = reference, clock
-        self._last = None if known is None else (known.status, known.reason)
-        self._said: dict[tuple[JobStatus, str], float] = {}
+        self._said = None if known is None else (known.status, known.reason)
+        self._times: dict[tuple[JobStatus, str], float] = {}
+        self._unsaid: JobObservation | None = None
+
+    @property
+    def due(self) -> float:
+        """Seconds until `late` has something to say; infinite if nothing is left unsaid."""
+        return float("inf") if self._unsaid is None else self._pause(self._unsaid)
 
     def line(self, observation: JobObservation) -> str | None:
-        """What to say of it; None for nothing new."""
-        state, now = (observation.status, observation.reason), self._clock()
-        is_new = state != self._last and now - self._said.get(state, float("-inf")) >= _REPEAT_SECONDS
-        self._last = state
-        if not is_new:
+        """What to say of it now; None for nothing new, or for later."""
+        state = (observation.status, observation.reason)
+        self._unsaid = None
+        if state == self._said:
             return None
-        self._said[state] = now
+        if self._pause(observation) > 0:
+            self._unsaid = observation
+            return None
+        self._said, self._times[state] = state, self._clock()
         return describe(self._reference, observation)
+
+    def late(self) -> str | None:
+        """What was left unsaid, once its time has come."""
+        return None if self._unsaid is None else self.line(self._unsaid)
+
+    def _pause(self, observation: JobObservation) -> float:
+        """Seconds until its state may be said again."""
+        said = self._times.get((observation.status, observation.reason), float("-inf"))
+        return max(0.0, said + _REPEAT_SECONDS - self._clock())
 
 
 def wait_with_log(
@@ -75,6 +96,8 @@ def wait_with_log(
                     return last
                 if line := states.line(last):
                     say(line)
+            if line := states.late():
+                say(line)
             for line in tail.live(_LINES_A_LOOK):
                 say(line)
             if not over and deadline is not None and clock() >= deadline:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_provider.links import LogsLink, OutputsLink, WorkloadLink
 from airflow_provider.operators.legs import JobTask
-from airflow_provider.options import OPTION_NAMES, check_options, refuse_debugging
+from airflow_provider.options import OPTION_NAMES, check_options, is_template, refuse_debugging
+from kinetic_core.data.data import Data
 
 
 class KineticOperator(JobTask):
@@ -17,26 +19,14 @@ class KineticOperator(JobTask):
     `kinetic_core.run`, `job_retries` being attempts inside the job besides Airflow's own `retries`.
     `conn_id` names a connection of type `kinetic`, which says where jobs run, and as whom, instead of the
     environment. With `deferrable` (the default) no worker slot is held while the job runs.
-    `execution_timeout` bounds the task from its first start, waiting included.
+    `execution_timeout` bounds the task from its first start, waiting included. Every option may be a
+    template, or come from another task.
 
     A plain value becomes the task's XCom. Anything else becomes a reference, which another kinetic task
     takes as an argument and gets as the value.
     """
 
-    template_fields: Sequence[str] = (
-        "op_args",
-        "op_kwargs",
-        "accelerator",
-        "backend",
-        "memory",
-        "container_image",
-        "output_dir",
-        "project",
-        "zone",
-        "cluster",
-        "namespace",
-        "conn_id",
-    )
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *OPTION_NAMES, "conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_args", "op_kwargs")
     operator_extra_links = (WorkloadLink(), LogsLink(), OutputsLink())
@@ -131,6 +121,18 @@ class KineticOperator(JobTask):
         self.conn_id = conn_id
         self.deferrable = deferrable
         self._check()
+
+    def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
+        """Airflow's, which also fills in the path of a `Data`, and leaves paths alone.
+
+        Airflow 3.1 takes a path for something that other tasks deliver.
+        """
+        if isinstance(content, os.PathLike):
+            return content
+        if isinstance(content, Data) and is_template(content.path):
+            path = super().render_template(content.path, *args, **kwargs)
+            return Data(path, content.fuse, content.hf_trust_remote_code, shard=content.shard)
+        return super().render_template(content, *args, **kwargs)
 
     def _check(self) -> None:
         check_options(self._options())

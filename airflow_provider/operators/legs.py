@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.options import run_options
+from airflow_provider.options import rendered_options
 
 PATIENCE = 2.0
 """Seconds a worker stays with a new job, or an image, before it defers: less needs no second leg."""
@@ -93,7 +93,8 @@ class JobTask(BaseOperator):
         if event["status"] == "timeout":
             self.on_kill()
             self._show_rest(tail, observation.attempt)
-            raise AirflowTaskTimeout(f"{reference.job_id} was cancelled: execution_timeout has passed")
+            text = f"{reference.job_id} was cancelled: execution_timeout has passed"
+            raise AirflowTaskTimeout(self._named(context, text))
         return self._defer(reference, event["cursor"], event["deadline"], silent=event.get("silent", False))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
@@ -167,11 +168,11 @@ class JobTask(BaseOperator):
         assert self._identity is not None  # noqa: S101  every leg begins with it
         try:
             self._is_starting = True
-            options = run_options(self._options())
+            options = rendered_options(self._options())
             call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
             return traced_start(call, options, self._identity, self.log.info, build_patience, remote)
         except InvalidRequest as error:
-            raise AirflowFailException(str(error)) from error
+            raise AirflowFailException(self._named(context, error)) from error
         except _KilledWhileStarting as killed:
             self._is_starting = False
             self.on_kill()
@@ -195,7 +196,7 @@ class JobTask(BaseOperator):
         from airflow_provider.adoption import latest
 
         if self._reference is None and self._identity is not None:
-            self._reference = latest(run_options(self._options()), self._identity)
+            self._reference = latest(rendered_options(self._options()), self._identity)
         return self._reference
 
     def _after_broken_trigger(self, context: Any) -> tuple[Any, Any, Any] | None:
@@ -264,12 +265,29 @@ class JobTask(BaseOperator):
             True for _ in self.iter_mapped_dependants()
         )
         value = value_for_xcom(
-            reference, outcome, multiple_outputs=bool(self.multiple_outputs), mapped_over=mapped_over
+            reference,
+            outcome,
+            multiple_outputs=bool(self.multiple_outputs),
+            mapped_over=mapped_over,
+            name=self._name_of_instance(context),
         )
         if self.outlets:
             publish(reference, outcome.digest, self.outlets, context["outlet_events"])
         drop_payloads([reference])
         return value
+
+    def _name_of_instance(self, context: Any) -> str:
+        """Of a mapped task; "" for others."""
+        from airflow.providers.common.compat.sdk import redact
+
+        from airflow_provider.mapped import instance_name
+
+        return instance_name(context["ti"], self.python_callable, self.op_args, self.op_kwargs, redact)
+
+    def _named(self, context: Any, text: object) -> str:
+        from airflow_provider.mapped import named
+
+        return named(self._name_of_instance(context), text)
 
     def _show_rest(self, tail: Any, attempt: int) -> None:
         """The evidence comes before the verdict."""

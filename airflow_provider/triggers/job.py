@@ -160,11 +160,13 @@ class KineticJobTrigger(ConnectedTrigger):
             if remaining <= 0:
                 return False
             try:
-                seen = await asyncio.wait_for(news.get(), min(pause, remaining))
+                seen = await asyncio.wait_for(news.get(), min(pause, remaining, states.due))
             except TimeoutError:
-                shown = pause < remaining and await self._show_lines(tail)
-                pause = shortest if shown else min(pause * 1.5, longest)
-                pause = pause if self in _followed else _UNFOLLOWED_SECONDS
+                if line := states.late():
+                    self.log.info("%s", line)
+                if pause < remaining:
+                    pause = shortest if await self._show_lines(tail) else min(pause * 1.5, longest)
+                    pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
             _board.seen(self, seen)
             if seen.is_terminal:

@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
 
-ORDINARY = ("shapes", "classic", "failing", "references", "waiting")
+ORDINARY = ("shapes", "classic", "failing", "references", "templated", "waiting")
 """DAGs that nobody disturbs; they start together because a deferral takes at least ten seconds."""
 
 SETTINGS = {

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,8 +86,24 @@ def test_a_google_connection_gives_credentials_and_the_last_resort_for_the_proje
 def test_impersonation_is_the_connections(connect: Any, key: dict[str, str]) -> None:
     robot = "other@their-project.iam.gserviceaccount.com"
     connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key), impersonation_chain=robot)
-    found = settings(connect("k", "kinetic", google_cloud_conn_id="google"))
-    assert found.google_account.held.service_account_email == robot
+    held = settings(connect("k", "kinetic", google_cloud_conn_id="google")).google_account.held
+    assert held.service_account_email == robot
+    asked: dict[str, str] = {}
+
+    def google(url: str, **request: Any) -> Any:
+        """Google's services: the one that knows the key, the one that gives tokens of others, one more."""
+        sent = {name.lower(): value for name, value in request["headers"].items()}
+        asked[url.rpartition("/")[2]] = sent.get("authorization", "")
+        if url.endswith(f"/serviceAccounts/{robot}:generateAccessToken"):
+            answer = {"accessToken": "of-the-robot", "expireTime": "2099-01-01T00:00:00Z"}
+        else:
+            answer = {"access_token": "of-the-key", "expires_in": 3599}
+        return SimpleNamespace(status=200, headers={}, data=json.dumps(answer).encode())
+
+    headers: dict[str, str] = {}
+    held.before_request(google, "GET", "https://storage.googleapis.com/", headers)
+    assert headers["authorization"] == "Bearer of-the-robot"
+    assert asked[f"{robot}:generateAccessToken"] == "Bearer of-the-key"
 
 
 def test_a_kubernetes_connection_is_the_cluster(connect: Any) -> None:
@@ -100,6 +117,63 @@ def test_a_kubernetes_connection_is_the_cluster(connect: Any) -> None:
     assert found.namespace == "theirs"
     assert settings(connect("k", "kinetic", kubernetes_conn_id="kube", namespace="mine")).namespace == "mine"
     assert Configuration.get_default_copy().host == before  # other threads' clients are not ours to change
+
+
+@pytest.fixture
+def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token and the environment that the kubelet gives a pod."""
+    from kubernetes.config import incluster_config
+
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for name, content in (("TOKEN", "the-pods"), ("CERT", "the cluster's")):
+        (tmp_path / name).write_text(content)
+        monkeypatch.setattr(incluster_config, f"SERVICE_{name}_FILENAME", str(tmp_path / name))
+
+
+@pytest.mark.usefixtures("in_a_pod")
+@pytest.mark.parametrize(
+    "extra",
+    [{"in_cluster": True}, {"extra__kubernetes__in_cluster": True}, {}],
+    ids=["new", "old", "default"],
+)
+def test_a_connection_in_the_cluster_is_the_pods_own_account(
+    connect: Any, tmp_path: Path, extra: dict[str, Any]
+) -> None:
+    from kubernetes.client import Configuration
+
+    before = Configuration.get_default_copy().host
+    connect("kube", "kubernetes", namespace="theirs", **extra)
+    found = settings(connect("k", "kinetic", kubernetes_conn_id="kube"))
+    held = found.kubernetes_account.held
+    assert (held.host, held.ssl_ca_cert) == ("https://10.0.0.1:443", str(tmp_path / "CERT"))
+    assert held.get_api_key_with_prefix("BearerToken") == "bearer the-pods"
+    assert held.refresh_api_key_hook is not None  # the kubelet renews the token
+    assert found.namespace == "theirs"
+    assert Configuration.get_default_copy().host == before
+
+
+def test_a_connection_in_the_cluster_is_of_no_use_elsewhere(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kinetic_core.errors import ConfigurationError
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    connect("kube", "kubernetes", in_cluster=True)
+    connect("k", "kinetic", kubernetes_conn_id="kube")
+    with pytest.raises(ConfigurationError, match="the connection 'kube' cannot be used"):
+        settings("k")
+
+
+def test_a_connection_may_begin_with_a_profile(
+    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = {"project": "p", "zone": "z", "cluster": "lab", "namespace": "of-the-profile"}
+    (tmp_path / "profiles.json").write_text(json.dumps({"profiles": {"lab": lab}}))
+    monkeypatch.setenv("KINETIC_PROFILES_FILE", str(tmp_path / "profiles.json"))
+    found = settings(connect("k", "kinetic", profile="lab", namespace="of-the-connection"))
+    assert (found.cluster, found.zone, found.namespace) == ("lab", "z", "of-the-connection")
 
 
 def test_accounts_are_equal_as_long_as_their_connection_is(connect: Any) -> None:

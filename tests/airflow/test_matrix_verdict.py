@@ -74,7 +74,8 @@ def test_the_page_is_what_was_seen() -> None:
     assert (DOCUMENTS / "airflow-actions.md").read_text() == page(runs)
     known = {(cell.action.name, cell.phase) for cell in all_cells()}
     for cells in runs.values():
-        assert {(seen.action, seen.phase) for seen in cells} <= known
+        assert {(seen.action, seen.phase) for seen in cells} == known
+        assert [seen for seen in cells if broken(seen)] == []
 
 
 def test_evidence_survives_a_file() -> None:

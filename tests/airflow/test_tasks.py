@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from kinetic_core.local.backend import LocalBackend
+
 pytestmark = pytest.mark.airflow
 
 
@@ -25,6 +27,20 @@ def test_every_shape_of_call(cases: Any) -> None:
 def test_templates_and_context_reach_the_function(cases: Any) -> None:
     assert cases.end("shapes") == "success"
     assert cases.value("shapes", "tell") == ["shapes", cases.runs["shapes"], {}]
+
+
+def test_every_option_may_be_a_template_or_come_from_another_task(cases: Any) -> None:
+    assert cases.end("templated") == "success"
+    assert cases.value("templated", "look") == "True"
+    (told,) = cases.values("templated", "look", "kinetic_job")
+    found = LocalBackend(cases.airflow.home / "kinetic").get(
+        told["reference"]["namespace"], told["reference"]["job_id"]
+    )
+    assert found is not None
+    job = found[0]
+    assert job["metadata"]["labels"]["dag"] == "templated"
+    assert job["spec"]["activeDeadlineSeconds"] == 600
+    assert job["spec"]["backoffLimitPerIndex"] == 2
 
 
 def test_the_operator_maps_over_the_accelerator(cases: Any) -> None:
@@ -96,6 +112,23 @@ def test_an_exception_that_airflow_cannot_rebuild_fails_the_task(cases: Any) -> 
     assert cases.end("failing") == "failed"
     assert cases.instance("failing", "own")["state"] == "failed"
     assert "OwnError: not known to Airflow" in cases.log("failing", "own")
+
+
+def test_a_failure_of_a_mapped_task_names_its_instance(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    instances = cases.instances("failing", "share")
+    assert [each["state"] for each in instances] == ["success", "failed", "success"]
+    log = cases.api.log(instances[1])
+    evidence, error = "share[1] (number=1): job-", "AirflowException: share[1] (number=1): "
+    assert log.index(evidence) < log.index(error)
+
+
+def test_a_job_that_dies_leaves_its_evidence_before_the_verdict(cases: Any) -> None:
+    assert cases.end("failing") == "failed"
+    log = cases.log("failing", "dies")
+    told = ("exit code 3)", "the last lines of its log:\nlast words", "what to do: ", "AirflowException: ")
+    places = [log.index(each) for each in told]
+    assert places == sorted(places)
 
 
 def test_what_can_never_work_is_not_retried(cases: Any) -> None:

@@ -31,6 +31,12 @@ def test_a_traceback_stands_for_the_last_lines() -> None:
     assert "one" not in text
 
 
+def test_an_instance_of_a_mapped_task_is_named_first() -> None:
+    failure = Failure(FailureClass.USER_ERROR, "no luck")
+    first = next(evidence(outcome(failure), "train[2] (rate=0.3)"))
+    assert first.startswith("train[2] (rate=0.3): job-1 failed: user error: no luck (attempt 2")
+
+
 @pytest.mark.parametrize("kind", FailureClass)
 def test_every_class_has_a_remedy(kind: FailureClass) -> None:
     assert list(evidence(outcome(Failure(kind, "so it was"))))[-1].startswith("what to do: ")

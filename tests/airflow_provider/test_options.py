@@ -11,7 +11,14 @@ import pytest
 
 import airflow_provider
 import kinetic_core
-from airflow_provider.options import OPTION_NAMES, check_options, refuse_debugging, run_options
+from airflow_provider.options import (
+    OPTION_NAMES,
+    check_options,
+    refuse_debugging,
+    rendered_options,
+    run_options,
+)
+from kinetic_core import Data
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.options import RunOptions
 
@@ -44,6 +51,11 @@ def test_job_retries_are_attempts_inside_the_job() -> None:
         {"accelerator": ["{{ params.accelerator }}", "gpu-l4"], "capacity_timeout": 60},
         {"memory": "{{ params.gigabytes }}Gi"},
         {"capture_env_vars": ["{{ params.name }}"]},
+        {"timeout": "{{ params.seconds }}", "spot": "{% if params.cheap %}true{% endif %}"},
+        {"timeout": XComArg()},
+        {"labels": {"day": "{{ ds_nodash }}"}},
+        {"tolerations": [{"key": "{{ params.taint }}", "operator": "Exists"}]},
+        {"volumes": {"/data": Data("gs://bucket/{{ ds }}/")}},
     ],
 )
 def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> None:
@@ -61,11 +73,44 @@ def test_what_is_not_known_yet_is_left_until_it_is(options: dict[str, Any]) -> N
         ({"budget": 0}, "budget"),
         ({"job_retries": -1}, "retries"),
         ({"accelerator": "{{ params.accelerator }}", "memory": "lots"}, "memory"),
+        ({"labels": {"day": "no label!"}}, "labels"),
+        ({"requirements": Path("requirements.txt"), "budget": -1}, "budget"),
     ],
 )
 def test_what_can_never_be_valid_is_said_at_once(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         check_options(options)
+
+
+def test_a_text_is_no_number_unless_it_is_a_templates() -> None:
+    with pytest.raises(TypeError, match="timeout='60' must be a number"):
+        check_options({"timeout": "60"})
+
+
+def test_a_filled_in_template_is_what_the_option_is() -> None:
+    texts = {"timeout": "3600", "job_retries": " 2 ", "cpu": "0.5", "spot": "true", "accelerator": "gpu-l4"}
+    found = rendered_options({**texts, "budget": "None", "memory": "4294967296"})
+    assert (found.timeout, found.retries, found.pod.cpu, found.memory) == (3600.0, 2, 0.5, 4 << 30)
+    assert found.accelerator.spot
+    assert found.budget is None
+    assert rendered_options({"run_as_root": "False"}).pod.run_as_root is False
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"timeout": "soon"}, "timeout='soon', from a template or from another task, must be a number"),
+        ({"job_retries": "2.5"}, "job_retries='2.5'"),
+        ({"flex_start": "perhaps"}, "flex_start='perhaps'.* must be True or False"),
+        ({"labels": "{'a': 'b'}"}, "labels=.* must be a dict"),
+        ({"timeout": [60]}, "timeout="),
+    ],
+)
+def test_a_template_that_gives_something_else_is_a_request_that_cannot_work(
+    options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        rendered_options(options)
 
 
 def test_a_task_is_not_debugged_and_what_is_to_be_done_instead_is_said() -> None:

@@ -32,3 +32,32 @@ def test_a_job_that_wavers_does_not_flood_the_log() -> None:
         now[0] = float(second)
         lines.append(states.line(seen("Unschedulable" if second % 2 else "ImagePullBackOff")))
     assert len([line for line in lines if line]) == 6
+
+
+def test_the_last_change_of_a_job_that_wavers_is_said_when_its_minute_is_over() -> None:
+    now = [0.0]
+    states = StateLines(REFERENCE, clock=lambda: now[0])
+    waits, pulls = seen("Unschedulable"), seen("ImagePullBackOff")
+    assert states.line(waits)
+    now[0] = 10.0
+    assert states.line(pulls)
+    assert states.due == float("inf")
+    now[0] = 20.0
+    assert states.line(waits) is None
+    assert (states.due, states.late()) == (40.0, None)
+    now[0] = 60.0
+    assert states.late() == "job-0123456789abcdef is PENDING (Unschedulable)"
+    assert (states.due, states.late()) == (float("inf"), None)
+
+
+def test_what_has_passed_by_then_is_not_said_any_more() -> None:
+    now = [0.0]
+    states = StateLines(REFERENCE, clock=lambda: now[0])
+    for second, reason in enumerate(
+        ("Unschedulable", "ImagePullBackOff", "Unschedulable", "ImagePullBackOff")
+    ):
+        now[0] = float(second)
+        states.line(seen(reason))
+    assert states.due == float("inf")
+    now[0] = 100.0
+    assert states.late() is None

@@ -124,11 +124,49 @@ def failing():
     def open_box(box: Box) -> int:
         return box.content
 
+    @task.kinetic(**LOCAL)
+    def share(number: int) -> float:
+        if number == 1:
+            raise OwnError("not to be shared")
+        return 6 / number
+
+    @task.kinetic(**LOCAL)
+    def dies() -> None:
+        import os
+
+        print("last words", flush=True)
+        os._exit(3)
+
     builtin()
     own()
+    share.expand(number=[3, 1, 2])
+    dies()
     open_box.expand(box=crowd())
     unpicklable(["fine", Unpicklable()])
     boxes()
+
+
+@dag(schedule=None, catchup=False, params={"variable": "AIRFLOW__METRICS__STATSD_ON", "again": 2})
+def templated():
+    """Options that are known only when the task runs."""
+
+    @task
+    def limit() -> int:
+        return 600
+
+    @task.kinetic(
+        **LOCAL,
+        timeout=limit(),
+        job_retries="{{ params.again }}",
+        labels={"dag": "{{ dag.dag_id }}"},
+        capture_env_vars=["{{ params.variable }}"],
+    )
+    def look(variable: str) -> str | None:
+        import os
+
+        return os.environ.get(variable)
+
+    look("{{ params.variable }}")
 
 
 @dag(schedule=None, catchup=False)
@@ -221,6 +259,7 @@ for each in (
     classic,
     waiting,
     failing,
+    templated,
     references,
     on_cluster,
     marked,
