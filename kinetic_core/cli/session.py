@@ -61,7 +61,7 @@ _KUBECONFIG = ("KINETIC_KUBECONFIG", "KINETIC_KUBE_CONTEXT")
 def verb(
     app: typer.Typer, name: str, examples: Sequence[str] = (), *, hidden: bool = False
 ) -> Callable[[Verb], Verb]:
-    """Register a function as a verb of `app`; a `hidden` one is in no help, such as another name of a verb."""
+    """Register a function as a verb of `app`; a `hidden` one, such as another name, is in no help."""
 
     def register(function: Verb) -> Verb:
         signature = inspect.signature(function, eval_str=True)
