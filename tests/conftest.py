@@ -125,6 +125,12 @@ def gcs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
         assert proxy.faults.unmet == ()
 
 
+def needs_program(found: object, said: str) -> None:
+    """Skip where a program was not found; CI installs them, so that there it is a failure."""
+    if found is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(said)
+
+
 def is_alive(pid: int) -> bool:
     """Whether the process runs; one that nobody has collected yet does not."""
     try:

@@ -37,6 +37,8 @@ Origins = Annotated[
     typer.Option("--origin", metavar="KEY=VALUE", help="jobs of this origin: dag_id=…, run_id=…, task_id=…"),
 ]
 Timeout = Annotated[float | None, typer.Option(help="seconds to wait at most; the job goes on")]
+Ignored = Annotated[float | None, typer.Option(hidden=True)]
+"""An option of keras-kinetic's command, for scripts that give it: no end is polled for here."""
 
 
 def attached(session: Session, job_id: str) -> JobHandle:
@@ -155,10 +157,16 @@ def result(
     session: Session,
     job_id: JobId,
     timeout: Timeout = None,
-    cleanup: Annotated[bool, typer.Option(help="remove pod and payload after a success")] = True,
+    cleanup: Annotated[
+        bool | None,
+        typer.Option(help="remove pod and payload after a success", show_default="unless debug=True"),
+    ] = None,
     trust_store: Annotated[bool, typer.Option(help="load a pickle that cannot be verified any more")] = False,
+    cleanup_timeout: Ignored = None,
+    cleanup_poll_interval: Ignored = None,
 ) -> int | None:
     """Wait for a job and print its value, or what it raised (exit code 1)."""
+    del cleanup_timeout, cleanup_poll_interval
     handle = attached(session, job_id)
     ending = collected(
         lambda: handle.result(timeout, cleanup=cleanup, stream_logs=False, trust_store=trust_store)
@@ -206,8 +214,14 @@ def debug(
 
 
 @verb(jobs_app, "cancel", examples=[f"kinetic jobs cancel {_ID}"])
-def cancel(session: Session, job_ids: JobIds) -> int | None:
+def cancel(
+    session: Session,
+    job_ids: JobIds,
+    cleanup_timeout: Ignored = None,
+    cleanup_poll_interval: Ignored = None,
+) -> int | None:
     """Stop jobs; what they stored is kept. Returns when nothing of them runs."""
+    del cleanup_timeout, cleanup_poll_interval
 
     def stop(job_id: str) -> str:
         handle = attached(session, job_id)
@@ -225,8 +239,11 @@ def cleanup(
     job_ids: JobIds,
     k8s: Annotated[bool, typer.Option(help="the Kubernetes objects")] = True,
     gcs: Annotated[bool, typer.Option(help="the stored objects: handle, outcome, logs")] = True,
+    cleanup_timeout: Ignored = None,
+    cleanup_poll_interval: Ignored = None,
 ) -> int | None:
     """Remove what is left of jobs that have ended. Outputs stay."""
+    del cleanup_timeout, cleanup_poll_interval
 
     def remove(job_id: str) -> str:
         attached(session, job_id).cleanup(k8s=k8s, gcs=gcs)

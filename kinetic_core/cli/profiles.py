@@ -71,6 +71,7 @@ def create(
     _tell(session, "profile.create", stored, name, f"kept profile {name} in {stored.file}")
 
 
+@verb(profile_app, "ls", hidden=True)
 @verb(profile_app, "list", examples=["kinetic profile list"])
 def list_profiles(session: Session) -> None:
     """List the profiles; * marks the one in use."""
@@ -123,10 +124,20 @@ def use(
     none: Annotated[bool, typer.Option("--none", help="have no current profile")] = False,
 ) -> None:
     """Make a profile the current one."""
-    from dataclasses import replace
-
     if (name is None) != none:
         raise InvalidRequest("give either a name or --none")
+    _choose(session, name)
+
+
+@verb(profile_app, "unset", hidden=True)
+def unset(session: Session) -> None:
+    """Have no current profile: `use --none`."""
+    _choose(session, None)
+
+
+def _choose(session: Session, name: str | None) -> None:
+    from dataclasses import replace
+
     with editing(_file()) as box:
         if name is not None:
             box[0].get(name)
@@ -148,6 +159,22 @@ def remove(session: Session, name: Name) -> None:
     if session.output.as_json:
         session.output.json("profile.remove", {"removed": name, "current": current})
     session.output.line(f"removed profile {name}")
+
+
+@verb(profile_app, "rm", hidden=True)
+def remove_asking(
+    session: Session,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Remove a profile, after a question."""
+    read_profiles(_file()).get(name)
+    if not yes:
+        if session.output.as_json or not sys.stdin.isatty():
+            raise InvalidRequest("nobody can be asked here: --yes removes it")
+        if not typer.confirm(f"Remove profile {name}?"):
+            return
+    remove(session, name)
 
 
 def _tell(session: Session, schema: str, stored: Profiles, name: str, said: str) -> None:

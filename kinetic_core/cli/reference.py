@@ -71,7 +71,8 @@ def _below(command: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, command.get_help(context).rstrip()
         return
     for word, below in sorted(commands.items()):
-        yield from _below(below, f"{name} {word}")
+        if not below.hidden:
+            yield from _below(below, f"{name} {word}")
 
 
 def _json_page() -> str:

@@ -58,8 +58,10 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _KUBECONFIG = ("KINETIC_KUBECONFIG", "KINETIC_KUBE_CONTEXT")
 
 
-def verb(app: typer.Typer, name: str, examples: Sequence[str] = ()) -> Callable[[Verb], Verb]:
-    """Register a function as a verb of `app`."""
+def verb(
+    app: typer.Typer, name: str, examples: Sequence[str] = (), *, hidden: bool = False
+) -> Callable[[Verb], Verb]:
+    """Register a function as a verb of `app`; a `hidden` one, such as another name, is in no help."""
 
     def register(function: Verb) -> Verb:
         signature = inspect.signature(function, eval_str=True)
@@ -74,7 +76,7 @@ def verb(app: typer.Typer, name: str, examples: Sequence[str] = ()) -> Callable[
         )
         entry.__annotations__ = {each.name: each.annotation for each in (*own, *common)}
         epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples) if examples else None
-        app.command(name, help=inspect.getdoc(function), epilog=epilog)(entry)
+        app.command(name, help=inspect.getdoc(function), epilog=epilog, hidden=hidden)(entry)
         return function
 
     return register
@@ -127,6 +129,9 @@ def _perform(function: Verb, values: dict[str, Any]) -> int:
         code = _answer(function, Session(output, flags), values)
         output.flush()
     except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except typer.Abort:  # what a prompt makes of Ctrl-C and Ctrl-D, on a line that nobody has ended
+        sys.stderr.write("\n")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         _drop_output()

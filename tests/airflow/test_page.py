@@ -13,6 +13,8 @@ import chromium
 import pytest
 from page_server import Server, serving
 
+from tests.conftest import needs_program
+
 pytestmark = pytest.mark.airflow
 PICTURES = os.environ.get("KINETIC_TEST_PICTURES")
 """A directory for screenshots, to be looked at."""
@@ -96,8 +98,7 @@ def test_airflow_offers_the_page(server: Server) -> None:
 
 @pytest.fixture(scope="module")
 def tab(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Tab]:
-    if chromium.program() is None:
-        pytest.skip("no Chromium here (Debian: apt-get install chromium): the page was not looked at")
+    needs_program(chromium.program(), "no Chromium (Debian: apt-get install chromium): nobody looked at it")
     with chromium.tab(tmp_path_factory.mktemp("chromium")) as opened:
         opened.call("Network.setCookie", name="_token", value=server.tokens["admin"], url=server.url)
         yield opened

@@ -13,8 +13,9 @@ BATCH_VERBS = ("status", "results", "cancel")
 
 
 def all_verbs() -> list[str]:
-    """Their names, `jobs list` among them."""
+    """Their names, `jobs list` among them; other names of a verb are hidden."""
     found: list[str] = []
     for name, one in typer.main.get_command(build()).commands.items():  # type: ignore[attr-defined]
-        found += [f"{name} {verb}" for verb in one.commands] if hasattr(one, "commands") else [name]
+        within = {verb: each for verb, each in getattr(one, "commands", {}).items() if not each.hidden}
+        found += [f"{name} {verb}" for verb in within] if within else [name]
     return found

@@ -58,7 +58,7 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
         "reap": ["reap"],
         "up.export": ["up", "--project", "my-project", "--export", "terraform", str(tmp_path)],
     }
-    # What these print is checked where they can run, on the test cluster.
+    # What these print is checked where they can run, in tests/gke: test_base_images.py, test_provisioning.py.
     needs_a_cluster = {"build-image", "up", "down", "init", "status", "namespace.add", "namespace.remove"}
     needs_a_cluster |= {f"pool.{name}" for name in ("add", "list", "remove", "update")}
     needs_a_debugger = {"jobs.debug"}  # tests/executor/test_debugging.py

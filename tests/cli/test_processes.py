@@ -16,7 +16,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core.local.slots import core_count
-from tests.conftest import wait_for
+from tests.conftest import needs_program, wait_for
 
 INTERRUPTED_IMPORT = """\
 import os, signal, sys
@@ -205,8 +205,7 @@ def test_verbs_that_touch_no_cloud_import_none() -> None:
 @pytest.fixture
 def terminal() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """A terminal of tmux's: `terminal("send-keys", "q")`. Skips where there is no tmux."""
-    if shutil.which("tmux") is None:
-        pytest.skip("no tmux: the live view is not tested")
+    needs_program(shutil.which("tmux"), "no tmux: the live view is not tested")
     socket = f"kinetic-test-{secrets.token_hex(4)}"
 
     def tmux(*words: str) -> subprocess.CompletedProcess[str]:

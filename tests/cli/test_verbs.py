@@ -119,7 +119,8 @@ def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     assert kinetic("jobs", "result", handle.job_id, "--timeout", "0.1").code == 4
     assert kinetic("jobs", "cleanup", handle.job_id).code == 2
     assert kinetic("jobs", "cancel", handle.job_id).out == f"cancelled {handle.job_id}\n"
-    assert kinetic("jobs", "cancel", handle.job_id).out == f"{handle.job_id} had ended\n"
+    again = kinetic("jobs", "cancel", handle.job_id, "--cleanup-timeout", "1", "--cleanup-poll-interval", "1")
+    assert again.out == f"{handle.job_id} had ended\n"
     assert kinetic("jobs", "result", handle.job_id).code == 1
     watched = kinetic("jobs", "watch", handle.job_id)
     assert (watched.code, "FAILED" in watched.out) == (1, True)
@@ -211,6 +212,18 @@ def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert [line.split()[:2] for line in listed[1:]] == [["*", "here"], ["team", "p"]]
     assert kinetic("profile", "remove", "here").code == 0
     assert kinetic("profile", "show").code == 2
+
+
+def test_profiles_by_their_other_names(kinetic: Kinetic) -> None:
+    kinetic("profile", "create", "here", "--backend", "local")
+    assert kinetic("profile", "ls").out == kinetic("profile", "list").out
+    assert kinetic("profile", "unset").out == "current profile: none\n"
+    unasked = kinetic("profile", "rm", "here", "--json")
+    assert (unasked.code, "--yes removes it" in unasked.json["message"]) == (2, True)
+    assert kinetic("profile", "rm", "here", "--yes").out == "removed profile here\n"
+    told = kinetic("profile", "rm", "here", "--yes")
+    assert (told.code, "no profile 'here'" in told.err) == (2, True)
+    assert "  ls" not in kinetic("profile", "--help").out
 
 
 def test_a_broken_profiles_file_is_named_by_every_verb(kinetic: Kinetic, tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core._runner import wire
+from kinetic_core.cli.schemas import SCHEMAS, numbered
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import InvalidRequest, JobMisconfigured, WaitTimeout
+from kinetic_core.lifecycle.backends import open_backend
 from kinetic_core.local import slots
 from kinetic_core.local.layout import Layout
+from tests.cli.published import PUBLISHED, misfits
 from tests.conftest import Kinetic, wait_for
 from tests.debugger import Debugger
 
@@ -200,6 +203,16 @@ def test_the_command_opens_a_job_until_it_ends(kinetic: Kinetic) -> None:
         pressed.result(30)
     assert (done.code, done.json["ended"]) == (0, f"{handle.job_id} has ended: the function returned")
     assert done.json.keys() == {"schema", *SCHEMAS["jobs.debug"]}
+    assert misfits(done.json, PUBLISHED[numbered("jobs.debug")]) == []
+    assert kinetic("jobs", "result", handle.job_id).out == "2\n"
+    assert has_payload(handle)  # its result was taken, and it stays to be looked at
+    assert kinetic("jobs", "result", handle.job_id, "--cleanup").out == "2\n"
+    assert not has_payload(handle)
+
+
+def has_payload(handle: kinetic_core.JobHandle) -> bool:
+    store = open_backend("local", read_settings()).store
+    return store.find(wire.payload_object(handle.job_id)) is not None
 
 
 def _connected(port: int) -> Debugger:

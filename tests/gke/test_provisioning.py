@@ -24,6 +24,7 @@ from kinetic_core.cluster.google_api import GoogleService
 from kinetic_core.errors import CloudError
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.google_project import FakeProject
+from tests.cli.published import PUBLISHED, misfits
 from tests.conftest import Done, Kinetic, wait_for
 
 pytestmark = pytest.mark.alone
@@ -49,7 +50,9 @@ def place(google: Control, monkeypatch: pytest.MonkeyPatch, kinetic: Kinetic) ->
 
 def well(done: Done) -> dict[str, Any]:
     assert done.code == 0, done.out + done.err
-    return done.json
+    told = done.json
+    assert misfits(told, PUBLISHED[told["schema"]]) == []
+    return told
 
 
 @kinetic_core.run(accelerator="tpu-v6e-8", container_image="python:3.11")
@@ -92,10 +95,33 @@ def test_up_a_job_on_its_pool_and_down(
     assert api.get("Namespace", "", namespace) is None
     nodes = api.list("Node", "", {"labelSelector": "type=kwok"})["items"]
     assert [node for node in nodes if node["metadata"]["name"].startswith(f"gke-{cluster}-")] == []
-    with urllib.request.urlopen(f"{emulator}/storage/v1/b?project={project}&prefix={project}") as answer:
-        assert json.load(answer).get("items", []) == []
+    assert buckets(project, emulator) == []
     left = [step for step in well(kinetic("up", "--plan", "--json"))["steps"] if step["action"] == "keep"]
     assert {step["kind"] for step in left} <= {"APIs", "grants on"}  # the stand-in keeps a registry's policy
+
+
+def buckets(project: str, emulator: str) -> list[Any]:
+    with urllib.request.urlopen(f"{emulator}/storage/v1/b?project={project}&prefix={project}") as answer:
+        found: list[Any] = json.load(answer).get("items", [])
+        return found
+
+
+def test_reading_an_empty_project_makes_nothing(
+    place: dict[str, str], kinetic: Kinetic, emulator: str
+) -> None:
+    project = place["PROJECT"]
+    assert well(kinetic("status", "--json"))["status"] == ""
+    assert well(kinetic("pool", "list", "--json"))["pools"] == []
+    assert kinetic("accelerators", "--live").code == 0
+    assert kinetic("jobs", "list").code in (2, 3)
+    assert kinetic("reap").code in (2, 3)
+    assert kinetic("doctor").code == 5
+    well(kinetic("up", "--plan", "--json"))
+    for service, path in (("container", "clusters"), ("artifactregistry", "repositories")):
+        told = answered(GoogleService(service), "GET", f"projects/{project}/locations/-/{path}", None)
+        assert told == (403, "SERVICE_DISABLED")  # there can be nothing as long as no API is enabled
+    assert buckets(project, emulator) == []
+    assert well(kinetic("profile", "list", "--json"))["profiles"] == []
 
 
 def node_of(api: ClusterApi, namespace: str) -> str:
@@ -133,6 +159,7 @@ def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Cont
     assert failed.code == 3
     assert "no L4" in failed.json["message"]
     assert "Not done: create pool gpu-l4-1; create pool gpu-t4-1;" in failed.json["message"]
+    assert well(kinetic("profile", "list", "--json"))["profiles"] == []  # it is no place for jobs yet
     google("faults", match=f"POST .*{clusters}/{cluster}/nodePools$", drop=True, times=2)
     made = well(kinetic("up", "-a", "gpu-l4", "-a", "gpu-t4", "--yes", "--json"))
     actions = {step["name"]: step["action"] for step in made["steps"]}

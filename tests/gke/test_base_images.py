@@ -1,0 +1,151 @@
+"""Base images for `container_image="prebuilt"`: built by the command, used by jobs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.errors import ConfigurationError
+from tests.cli.published import PUBLISHED, misfits
+from tests.conftest import Kinetic
+from tests.gke.images import LOCATION, Images, own_images
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Images]:
+    """A repository in which nothing is."""
+    with own_images() as images:
+        yield images
+
+
+@pytest.fixture
+def images(gke: dict[str, str], fresh: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
+    return fresh.use(monkeypatch)
+
+
+def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(
+    images: Images, kinetic: Kinetic
+) -> None:
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    options = {"accelerator": "cpu", "container_image": "prebuilt"}
+    job = kinetic_core.run(**options, requirements=["cowsay==6.1", "cloudpickle"])
+
+    @job
+    def installed() -> tuple[str, bool, str]:
+        import os
+        import subprocess
+
+        import cloudpickle
+        import cowsay
+
+        done = subprocess.run(
+            ["python", "-c", "import cowsay, cloudpickle; print('ok')"], capture_output=True
+        )
+        inside = cloudpickle.__file__.startswith(os.environ["VIRTUAL_ENV"])
+        return cowsay.__version__, inside, done.stdout.decode().strip()
+
+    with pytest.raises(ConfigurationError, match=r"no base image .*it has none of that kind.*build_image"):
+        installed.run_async()
+    told = kinetic(*verb_for(repository, _dockerfile()), "--json")
+    assert (told.code, misfits(told.json, PUBLISHED["build-image/1"])) == (0, [])
+    built = told.json["images"]
+    assert built["cpu"].startswith(f"{repository}/base-cpu@sha256:")
+    assert "cpu: Step #" in told.err
+    assert kinetic(*verb_for(repository, _dockerfile())).out == f"cpu: {built['cpu']}\n"
+    handle = installed.run_async()
+    assert handle.image_uri == built["cpu"]
+    assert handle.result(stream_logs=False) == ("6.1", False, "ok")
+    impossible = kinetic_core.run(**options, requirements=["no-such-package-anywhere"])(lambda: 1)
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="no-such-package-anywhere was not found"):
+        impossible.run_async().result(stream_logs=False)
+
+
+def verb_for(repository: str, file: Path) -> list[str]:
+    return ["build-image", "--category", "cpu", "--repo", repository, "--dockerfile", str(file)]
+
+
+def test_a_base_image_that_cannot_be_built_fails_the_verb(
+    images: Images, kinetic: Kinetic, tmp_path: Path
+) -> None:
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    file = tmp_path / "Dockerfile"
+    file.write_text("FROM python:3.11-slim\nRUN echo not today && false\n")
+    told = kinetic(*verb_for(repository, file), "--json")
+    assert (told.code, told.json["error"]) == (3, "ImageError")
+    assert "base-cpu: " in told.json["message"]
+    assert "not today" in told.err
+
+
+def _dockerfile() -> Path:
+    return Path(__file__).parent / "Dockerfile.base"
+
+
+def test_a_base_image_on_docker_hub(images: Images) -> None:
+    """The stand-in's registry is every registry; nobody can be asked about a digest there."""
+    repo = f"{images.cluster}/kinetic"
+    built = kinetic_core.build_image(repo, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    assert built["cpu"].startswith(f"{repo}/base-cpu:")
+    options = {"container_image": "prebuilt", "base_image_repo": repo, "requirements": ["cowsay==6.1"]}
+    job = kinetic_core.run(accelerator="cpu", **options)(lambda: __import__("cowsay").__version__)
+    assert job.run_async().result(stream_logs=False) == "6.1"
+
+
+def test_a_cache_volume_keeps_what_was_downloaded(images: Images, namespace: str) -> None:
+    """The nodes' disk is this machine's: a directory of it is the volume."""
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    kinetic_core.build_image(repository, ["cpu"], dockerfile=_dockerfile(), progress=lambda _: None)
+    name, folder = f"{namespace}-wheels", Path("/var/tmp", f"{namespace}-wheels")
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    common = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    volume = {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": str(folder)},
+        "claimRef": {"namespace": namespace, "name": "wheels"},
+    }
+    kubectl("create", {"kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    claim = {"name": "wheels", "namespace": namespace}
+    kubectl("create", {"kind": "PersistentVolumeClaim", "metadata": claim, "spec": common})
+    try:
+        options = {"container_image": "prebuilt", "requirements": ["cowsay==6.1"], "cache_volume": "wheels"}
+        job = kinetic_core.run(accelerator="cpu", **options)(lambda: __import__("cowsay").__version__)
+        assert job.run_async().result(stream_logs=False) == "6.1"
+        assert any("cowsay" in path.name for path in folder.rglob("*"))
+        assert job.run_async().result(stream_logs=False) == "6.1"
+    finally:
+        kubectl("delete", {"kind": "PersistentVolume", "metadata": {"name": name}})
+        shutil.rmtree(folder)
+
+
+def kubectl(verb: str, body: dict[str, object]) -> None:
+    """For kinds that the product never touches."""
+    text = json.dumps({"apiVersion": "v1", **body})
+    command = ["kubectl", verb, "-f", "-", *(["--wait=false"] if verb == "delete" else [])]
+    subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+
+
+def test_an_image_without_python_says_so(images: Images) -> None:
+    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
+    file = Path(__file__).parent / "Dockerfile.nothing"
+    built = kinetic_core.build_image(
+        repository, ["cpu"], tag="bare", dockerfile=file, progress=lambda _: None
+    )
+    handle = kinetic_core.run(accelerator="cpu", container_image=built["cpu"])(lambda: 1).run_async()
+    with pytest.raises(kinetic_core.errors.JobMisconfigured, match="python3") as caught:
+        handle.result(stream_logs=False)
+    print(caught.value)
+    assert "PATH" in str(caught.value)
