@@ -111,7 +111,7 @@ class _Effort:
             raise CloudUnreachable(f"{resource.name} is not there (yet)")
         if found is None:
             return resource.creation()
-        if not resource.mine(found) and action is not Action.CHANGE:
+        if not resource.usable(found) and action is not Action.CHANGE:
             raise ConfigurationError(f"{resource} has been made by somebody else meanwhile")
         if resource.broken(found):
             return (*resource.removal(found), *resource.creation())

@@ -66,6 +66,11 @@ class KubernetesObject(Resource):
     def mine(self, found: Found) -> bool:
         return (found["metadata"].get("labels") or {}).get("kinetic") == "true"
 
+    def usable(self, found: Found) -> bool:
+        """Whoever made it: every cluster has a namespace `default`."""
+        del found
+        return True
+
     def differences(self, found: Found) -> tuple[str, ...]:
         return lacking(self._changeable(found), found)
 

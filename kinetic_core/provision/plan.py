@@ -199,9 +199,7 @@ def _unusable(steps: Sequence[Step], found: Found) -> list[str]:
         there = found.resources.get(str(step.resource))
         if there is None or step.action in (Action.DELETE, Action.LEAVE):
             continue
-        if isinstance(step.resource, KubernetesObject):  # a namespace may be somebody else's
-            continue
-        if not step.resource.mine(there):
+        if not step.resource.usable(there):
             told.append(
                 f"{step.resource} exists and was not made by kinetic: choose another --cluster (or --name "
                 "of a pool), or remove it"

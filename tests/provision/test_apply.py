@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from kinetic_core.cli.plans import answer
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES
 from kinetic_core.provision.applying import apply
-from kinetic_core.provision.prepare import prepare_up
+from kinetic_core.provision.prepare import prepare_namespace_removal, prepare_up
 from kinetic_core.provision.state import State, pool_of
+from kinetic_core.provision.wanted import WantedNamespace
 from tests.provision.worlds import WANTED, Killed, World
 
 
@@ -32,6 +34,18 @@ def test_steps_and_pools_are_what_is_said_of_their_json(world: World) -> None:
     pools = State("path", pools=(pool_of({"name": "one"}),)).fields()["pools"]
     assert [pool.keys() for pool in pools] == [SHAPES["pool"].keys()]
     assert State("path").fields().keys() == SCHEMAS["status"].keys()
+
+
+@pytest.mark.parametrize("name", ["default", "somebodys"])
+def test_a_namespace_that_others_made_is_used_and_stays(name: str, world: World) -> None:
+    """As `default` is in every cluster; nobody could see it while there was no cluster."""
+    world.cluster.objects.create("Namespace", "", {"metadata": {"name": name}})
+    wanted = replace(WANTED, namespaces=(WantedNamespace(name),))
+    world.up(wanted)
+    assert world.cluster.objects.get("ServiceAccount", name, "kinetic")
+    assert {step.action for step in world.up(wanted).steps} == {"keep"}
+    world.do(prepare_namespace_removal, wanted)
+    assert "labels" not in world.cluster.objects.get("Namespace", "", name)["metadata"]
 
 
 def test_down_leaves_nothing_but_the_apis(world: World) -> None:
