@@ -185,12 +185,20 @@ def _removal(resource: Resource, found: Mapping[str, Any]) -> Step:
     return Step(Action.CHANGE if wrong else Action.KEEP, resource, wrong)
 
 
+def absent(wanted: Wanted, elsewhere: Sequence[str]) -> str:
+    """What is said where there is no such cluster; `elsewhere` are places that have one of its name."""
+    if not elsewhere:
+        place = f"{wanted.cluster} in {wanted.location} of {wanted.project}"
+        return f"there is no cluster {place}: `kinetic up` makes it"
+    places = f"{', '.join(elsewhere)}, not in {wanted.location}"
+    told = f"cluster {wanted.cluster} of {wanted.project} is in {places}"
+    return f"{told}: give --zone {elsewhere[0]}, or another --cluster for a second one"
+
+
 def _elsewhere(found: Found, wanted: Wanted) -> list[str]:
-    others = [place for place in found.locations if place != wanted.location]
-    if not others or wanted.location in found.locations:
+    if not found.locations or wanted.location in found.locations:
         return []
-    told = f"cluster {wanted.cluster} of {wanted.project} is in {', '.join(others)}, not in {wanted.location}"
-    return [f"{told}: give --zone {others[0]}, or another --cluster for a second one"]
+    return [absent(wanted, found.locations)]
 
 
 def _unusable(steps: Sequence[Step], found: Found) -> list[str]:

@@ -15,6 +15,7 @@ from kinetic_core.provision.plan import (
     Action,
     Found,
     Step,
+    absent,
     down_resources,
     namespace,
     namespace_removal,
@@ -27,7 +28,7 @@ from kinetic_core.provision.plan import (
 from kinetic_core.provision.pools import Pool
 from kinetic_core.provision.reading import project_number, read
 from kinetic_core.provision.resources import Resource
-from kinetic_core.provision.state import look, made_namespaces
+from kinetic_core.provision.state import look_at_pools, made_namespaces
 from kinetic_core.provision.wanted import Wanted, WantedNamespace, check
 from kinetic_core.storage.gcs import GcsObjectStore
 
@@ -149,19 +150,15 @@ def _prepare_removal(cloud: Cloud, wanted: Wanted, choose: Choose) -> Prepared:
 
 
 def _there(prepared: Prepared) -> Prepared:
-    wanted = prepared.wanted
-    if wanted.location not in prepared.found.locations:
-        raise ConfigurationError(
-            f"there is no cluster {wanted.cluster} in {wanted.location} of {wanted.project}: "
-            "`kinetic up` makes it"
-        )
+    if prepared.wanted.location not in prepared.found.locations:
+        raise ConfigurationError(absent(prepared.wanted, prepared.found.locations))
     return prepared
 
 
 def _pool(cloud: Cloud, wanted: Wanted, name: str) -> str:
     """The name, if there is such a pool."""
     check(wanted)
-    known = sorted(pool.name for pool in look(cloud, wanted).pools)
+    known = sorted(pool.name for pool in look_at_pools(cloud, wanted))
     if name not in known:
         raise InvalidRequest(
             f"there is no pool {name!r} in {wanted.path}; there are: {', '.join(known) or 'none'}"

@@ -64,6 +64,7 @@ KINDS = (
     "Secret",
     "Service",
     "ValidatingWebhookConfiguration",
+    "Job",
     "Namespace",
 )
 """Of all that is made in the cluster."""
