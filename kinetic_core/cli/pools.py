@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -21,7 +21,7 @@ from kinetic_core.provision.prepare import (
     prepare_pool_sizes,
     prepare_pools,
 )
-from kinetic_core.provision.state import look
+from kinetic_core.provision.state import look_at_pools
 from kinetic_core.provision.wanted import Wanted, WantedPool, wanted_pool
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the pool")]
@@ -105,11 +105,11 @@ def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -
 def list_pools(session: Session) -> None:
     """List the cluster's pools, whoever made them."""
     settings = named_project()
-    state = look(open_cloud(settings), _with_pools(settings))
+    pools = look_at_pools(open_cloud(settings), _with_pools(settings))
     if session.output.as_json:
-        session.output.json("pool.list", {"pools": state.fields()["pools"]})
+        session.output.json("pool.list", {"pools": [asdict(pool) for pool in pools]})
         return
-    session.output.table(POOL_COLUMNS, [pool.row() for pool in state.pools])
+    session.output.table(POOL_COLUMNS, [pool.row() for pool in pools])
 
 
 def _with_pools(settings: Settings, *pools: WantedPool) -> Wanted:

@@ -14,6 +14,7 @@ from kinetic_core.cli.session import Session, verb
 from kinetic_core.configuration import Settings
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.lifecycle.costing import known_prices
+from kinetic_core.provision.plan import absent
 from kinetic_core.provision.prepare import open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.reading import clusters
 from kinetic_core.provision.resources import Json
@@ -177,16 +178,21 @@ def _ask_for_the_name(session: Session, cluster: str) -> None:
 def status(session: Session) -> None:
     """Show a cluster, its pools and its namespaces, as the cloud has them."""
     settings = named_project()
-    state = look(open_cloud(settings), Wanted(settings.project, settings.zone, settings.cluster))
+    wanted = Wanted(settings.project, settings.zone, settings.cluster)
+    state = look(open_cloud(settings), wanted)
     if session.output.as_json:
         session.output.json("status", state.fields())
         return
     if not state.status:
-        session.output.line(f"there is no cluster {state.path}; `kinetic up` makes it")
+        session.output.line(absent(wanted, state.elsewhere))
         return
     session.output.table(("CLUSTER", "STATUS", "VERSION", "ENDPOINT"), [state.row()])
     session.output.table(POOL_COLUMNS, [pool.row() for pool in state.pools])
     session.output.line(f"namespaces: {', '.join(state.namespaces) or 'none made by kinetic'}")
+    if state.running_jobs:
+        session.output.line(f"jobs that have not ended: {', '.join(state.running_jobs)}")
+    for each in state.unknown:
+        session.output.line(f"not known: {each}")
 
 
 POOL_COLUMNS = ("POOL", "ACCELERATOR", "MACHINE", "NODES", "TERMS", "STATUS")

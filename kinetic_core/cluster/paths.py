@@ -35,6 +35,9 @@ _PATHS = {
 
 
 def path_of(kind: str, namespace: str, name: str = "") -> str:
-    """The path of an object, or of all of a kind; the namespace is "" for what is the whole cluster's."""
-    path = _PATHS[kind].format(quote(namespace, safe=""))
+    """The path of an object, or of all of a kind; the namespace is "" for what is the whole cluster's, and
+    for the objects of every namespace.
+    """
+    form = _PATHS[kind] if namespace else _PATHS[kind].replace("/namespaces/{}", "")
+    path = form.format(quote(namespace, safe=""))
     return f"{path}/{quote(name, safe='')}" if name else path

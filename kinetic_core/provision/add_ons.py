@@ -39,6 +39,9 @@ class AddOnObject(KubernetesObject):
     def mine(self, found: Found) -> bool:
         return VERSION in _labels(found)
 
+    def usable(self, found: Found) -> bool:
+        return self.mine(found)
+
     def differences(self, found: Found) -> tuple[str, ...]:
         labels = _labels(found)
         if labels.get(DIGEST) == self._digest:

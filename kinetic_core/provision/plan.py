@@ -152,17 +152,20 @@ def problems(steps: Sequence[Step], found: Found, wanted: Wanted) -> None:
             f"you lack {missing} in {wanted.project}: gcloud projects add-iam-policy-binding "
             f"{wanted.project} --member=user:YOU --role=roles/owner, or roles that have them"
         )
-    told += [
+    told += no_room(found, wanted)
+    if told:
+        raise ConfigurationError("nothing has been changed: " + "; ".join(told))
+
+
+def no_room(found: Found, wanted: Wanted) -> list[str]:
+    """Why there can be no machine of some pool, with what to do."""
+    machines = [
         f"{zone} has no machines {machine}: choose another --zone; gcloud compute machine-types list "
         f"--filter=name={machine} lists the zones that have them"
         for machine, zone in found.missing_machines.items()
     ]
-    told += [
-        f"{quota}: ask for more at https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
-        for quota in found.small_quotas
-    ]
-    if told:
-        raise ConfigurationError("nothing has been changed: " + "; ".join(told))
+    page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
+    return [*machines, *(f"{quota}: ask for more at {page}" for quota in found.small_quotas)]
 
 
 def _step(resource: Resource, found: Mapping[str, Any] | None) -> Step:
@@ -185,12 +188,20 @@ def _removal(resource: Resource, found: Mapping[str, Any]) -> Step:
     return Step(Action.CHANGE if wrong else Action.KEEP, resource, wrong)
 
 
+def absent(wanted: Wanted, elsewhere: Sequence[str]) -> str:
+    """What is said where there is no such cluster; `elsewhere` are places that have one of its name."""
+    if not elsewhere:
+        place = f"{wanted.cluster} in {wanted.location} of {wanted.project}"
+        return f"there is no cluster {place}: `kinetic up` makes it"
+    places = f"{', '.join(elsewhere)}, not in {wanted.location}"
+    told = f"cluster {wanted.cluster} of {wanted.project} is in {places}"
+    return f"{told}: give --zone {elsewhere[0]}, or another --cluster for a second one"
+
+
 def _elsewhere(found: Found, wanted: Wanted) -> list[str]:
-    others = [place for place in found.locations if place != wanted.location]
-    if not others or wanted.location in found.locations:
+    if not found.locations or wanted.location in found.locations:
         return []
-    told = f"cluster {wanted.cluster} of {wanted.project} is in {', '.join(others)}, not in {wanted.location}"
-    return [f"{told}: give --zone {others[0]}, or another --cluster for a second one"]
+    return [absent(wanted, found.locations)]
 
 
 def _unusable(steps: Sequence[Step], found: Found) -> list[str]:
@@ -199,9 +210,7 @@ def _unusable(steps: Sequence[Step], found: Found) -> list[str]:
         there = found.resources.get(str(step.resource))
         if there is None or step.action in (Action.DELETE, Action.LEAVE):
             continue
-        if isinstance(step.resource, KubernetesObject):  # a namespace may be somebody else's
-            continue
-        if not step.resource.mine(there):
+        if not step.resource.usable(there):
             told.append(
                 f"{step.resource} exists and was not made by kinetic: choose another --cluster (or --name "
                 "of a pool), or remove it"

@@ -8,13 +8,14 @@ from itertools import islice
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreError
+from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreRefused
 from kinetic_core.lifecycle.backends import named_cluster
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import (
     Action,
     Found,
     Step,
+    absent,
     down_resources,
     namespace,
     namespace_removal,
@@ -27,7 +28,7 @@ from kinetic_core.provision.plan import (
 from kinetic_core.provision.pools import Pool
 from kinetic_core.provision.reading import project_number, read
 from kinetic_core.provision.resources import Resource
-from kinetic_core.provision.state import look, made_namespaces
+from kinetic_core.provision.state import look_at_pools, made_namespaces
 from kinetic_core.provision.wanted import Wanted, WantedNamespace, check
 from kinetic_core.storage.gcs import GcsObjectStore
 
@@ -67,7 +68,7 @@ def open_cloud(settings: Settings) -> Cloud:
         before: list[str] = []
         while names := [info.name for info in islice(store.list(""), _A_PAGE)]:
             if names == before:
-                raise StoreError(f"gs://{bucket}/{names[0]} cannot be deleted: look at your permissions")
+                raise StoreRefused(f"gs://{bucket}/{names[0]} cannot be deleted: look at your permissions")
             store.delete_many(names)
             before = names
 
@@ -149,19 +150,15 @@ def _prepare_removal(cloud: Cloud, wanted: Wanted, choose: Choose) -> Prepared:
 
 
 def _there(prepared: Prepared) -> Prepared:
-    wanted = prepared.wanted
-    if wanted.location not in prepared.found.locations:
-        raise ConfigurationError(
-            f"there is no cluster {wanted.cluster} in {wanted.location} of {wanted.project}: "
-            "`kinetic up` makes it"
-        )
+    if prepared.wanted.location not in prepared.found.locations:
+        raise ConfigurationError(absent(prepared.wanted, prepared.found.locations))
     return prepared
 
 
 def _pool(cloud: Cloud, wanted: Wanted, name: str) -> str:
     """The name, if there is such a pool."""
     check(wanted)
-    known = sorted(pool.name for pool in look(cloud, wanted).pools)
+    known = sorted(pool.name for pool in look_at_pools(cloud, wanted))
     if name not in known:
         raise InvalidRequest(
             f"there is no pool {name!r} in {wanted.path}; there are: {', '.join(known) or 'none'}"

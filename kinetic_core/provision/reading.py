@@ -16,6 +16,7 @@ from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.wanted import Wanted, WantedPool
 
 _READERS = 8
+_PAUSE = 3.0
 _PREEMPTIBLE = "PREEMPTIBLE_"
 _TPU_QUOTAS = {"v5e": "TPU_LITE_PODSLICE_V5", "v4": "TPU_PODSLICE_V4"}
 
@@ -39,8 +40,12 @@ def project_number(cloud: Cloud, project: str) -> str:
 
 
 def clusters(cloud: Cloud, project: str) -> list[Json]:
-    """Every cluster of a project."""
-    found = cloud.read(Request("container", "GET", f"projects/{project}/locations/-/clusters")) or {}
+    """Every cluster of a project. Raises CloudError."""
+    path = f"projects/{project}/locations/-/clusters"
+    try:
+        found = cloud.read(Request("container", "GET", path)) or {}
+    except CloudError as exc:
+        raise type(exc)(f"clusters of {project} cannot be listed: {exc}", exc.status, exc.reason) from exc
     return list(found.get("clusters", ()))
 
 
@@ -75,7 +80,10 @@ def _look(cloud: Cloud, resource: Resource, cluster: Json | None, answers: bool)
         return next((pool for pool in pools if pool["name"] == resource.name), None)
     if resource.reading.service == "kubernetes" and not answers:
         return None
-    return cloud.read(resource.reading)
+    try:
+        return cloud.read(resource.reading)
+    except CloudError as exc:
+        raise type(exc)(f"{resource} cannot be looked at: {exc}", exc.status, exc.reason) from exc
 
 
 def _missing_permissions(cloud: Cloud, project: str, resources: Sequence[Resource]) -> tuple[str, ...]:
@@ -87,6 +95,25 @@ def _missing_permissions(cloud: Cloud, project: str, resources: Sequence[Resourc
         return ()
     held = set(answer.get("permissions", ()))
     return tuple(name for name in needed if name not in held)
+
+
+def read_room(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource], patience: float) -> Found:
+    """What could keep machines of the pools from being there, from a Compute Engine that was enabled a moment
+    ago: for at most so many seconds it may still say that it is not.
+    """
+    give_up = cloud.clock() + patience
+    while _is_disabled(cloud, wanted) and cloud.clock() < give_up:
+        cloud.sleep(_PAUSE)
+    machines = _missing_machines(cloud, wanted, resources)
+    return Found(missing_machines=machines, small_quotas=_small_quotas(cloud, wanted, resources))
+
+
+def _is_disabled(cloud: Cloud, wanted: Wanted) -> bool:
+    try:
+        region_quotas(cloud.service("compute"), wanted.project, wanted.region)
+    except CloudError as exc:
+        return exc.reason == "SERVICE_DISABLED"
+    return False
 
 
 def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> Mapping[str, str]:

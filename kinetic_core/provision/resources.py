@@ -69,6 +69,10 @@ class Resource(ABC):
         del found
         return True
 
+    def usable(self, found: Found) -> bool:
+        """Whether it may be what is wanted: what somebody else made mostly may not."""
+        return self.mine(found)
+
     def fixed(self, found: Found) -> tuple[str, ...]:
         """What differs and cannot be changed in what is there."""
         del found

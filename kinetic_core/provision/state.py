@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from kinetic_core.cluster.informer import SELECTOR
 from kinetic_core.cluster.names import JOB_ID
 from kinetic_core.errors import CloudError, ConfigurationError
 from kinetic_core.model.accelerators import known_accelerators
 from kinetic_core.provision.cloud import Cloud
+from kinetic_core.provision.plan import absent
 from kinetic_core.provision.pools import pool_is_mine
 from kinetic_core.provision.reading import clusters
 from kinetic_core.provision.resources import Json, Request
@@ -19,6 +22,9 @@ from kinetic_core.provision.wanted import Wanted
 _COUNTED = 1000
 """Objects are counted up to this."""
 _ENDS = ("min", "max")
+_READERS = 8
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,13 @@ class State:
     namespaces: tuple[str, ...] = ()
     """Those made here."""
     running_jobs: tuple[str, ...] = ()
+    """In every namespace, also those that wait in a queue."""
     outputs: Mapping[str, int] | None = None
-    """Objects of outputs, by namespace, counted up to 1,000."""
+    """Objects of outputs, by namespace that has stored anything, counted up to 1,000."""
+    unknown: tuple[str, ...] = ()
+    """What could not be looked at, and why."""
+    elsewhere: tuple[str, ...] = ()
+    """If there is none: where else the project has a cluster of this name."""
 
     def row(self) -> tuple[str, ...]:
         """For a table."""
@@ -78,16 +89,17 @@ class State:
             if count:
                 number = f"{count}" if count < _COUNTED else f"{_COUNTED} or more"
                 told.append(f"outputs of {namespace}: {number} objects are deleted")
-        return told
+        return [*told, *(f"not known: {each}" for each in self.unknown)]
 
 
 def look(cloud: Cloud, wanted: Wanted) -> State:
-    """The state of the cluster that is named. Raises CloudError."""
-    every = clusters(cloud, wanted.project)
-    found = next((one for one in every if _is(one, wanted)), None)
+    """The state of the cluster that is named. Raises CloudError if nobody says whether it is there."""
+    found, elsewhere = _cluster(cloud, wanted)
     if found is None:
-        return State(wanted.path)
-    namespaces, jobs = _inside(cloud)
+        return State(wanted.path, elsewhere=elsewhere)
+    unknown: list[str] = []
+    inside = _known(lambda: (made_namespaces(cloud), _live_jobs(cloud)), "running jobs", unknown)
+    outputs = _known(lambda: _outputs(cloud, wanted), f"outputs in gs://{wanted.jobs_bucket}", unknown)
     return State(
         wanted.path,
         str(found.get("status", "")),
@@ -95,10 +107,27 @@ def look(cloud: Cloud, wanted: Wanted) -> State:
         str(found.get("endpoint", "")),
         bool((found.get("resourceLabels") or {}).get("kinetic")),
         tuple(map(pool_of, found.get("nodePools") or ())),
-        namespaces,
-        jobs,
-        {name: _outputs(cloud, wanted, name) for name in namespaces},
+        *(inside or ((), ())),
+        outputs,
+        tuple(unknown),
     )
+
+
+def look_at_pools(cloud: Cloud, wanted: Wanted) -> tuple[PoolState, ...]:
+    """The pools of the cluster that is named, whoever made them. Raises CloudError, and ConfigurationError if
+    it is not there, saying where it is.
+    """
+    found, elsewhere = _cluster(cloud, wanted)
+    if found is None:
+        raise ConfigurationError(absent(wanted, elsewhere))
+    return tuple(map(pool_of, found.get("nodePools") or ()))
+
+
+def _cluster(cloud: Cloud, wanted: Wanted) -> tuple[Json | None, tuple[str, ...]]:
+    """The cluster, and where others of its name are."""
+    named = [one for one in clusters(cloud, wanted.project) if one["name"] == wanted.cluster]
+    there = {str(one.get("location")): one for one in named}
+    return there.pop(wanted.location, None), tuple(there)
 
 
 def pool_of(found: Mapping[str, Any]) -> PoolState:
@@ -121,10 +150,6 @@ def pool_of(found: Mapping[str, Any]) -> PoolState:
     )
 
 
-def _is(cluster: Json, wanted: Wanted) -> bool:
-    return cluster["name"] == wanted.cluster and cluster.get("location") == wanted.location
-
-
 def _accelerator(config: Mapping[str, Any], topology: str) -> str:
     """The name that `accelerator=` takes for the pool's machines."""
     machine = config.get("machineType")
@@ -145,19 +170,29 @@ def _terms(config: Mapping[str, Any]) -> str:
     return "spot" if config.get("spot") else "on demand"
 
 
-def _inside(cloud: Cloud) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The namespaces made here and the jobs that run in them; none where the cluster does not say."""
+def _known(look: Callable[[], Result], what: str, unknown: list[str]) -> Result | None:
+    """What looking finds; None, and a note of it, where nobody is let or answers."""
     try:
-        names = made_namespaces(cloud)
-        jobs = [
-            f"{name}/{job['metadata']['labels'].get(JOB_ID, job['metadata']['name'])}"
-            for name in names
-            for job in cloud.items("Job", name, SELECTOR)
-            if (job.get("status") or {}).get("active")
-        ]
-    except (CloudError, ConfigurationError):
-        return (), ()
-    return names, tuple(jobs)
+        return look()
+    except (CloudError, ConfigurationError) as exc:
+        unknown.append(f"{what} ({exc})")
+        return None
+
+
+def _live_jobs(cloud: Cloud) -> tuple[str, ...]:
+    """The jobs of every namespace that have not ended. Whether one has pods does not tell: a queue may hold
+    it, and a slice's are a LeaderWorkerSet's (ADR 0032).
+    """
+    names = (
+        f"{about['namespace']}/{(about.get('labels') or {}).get(JOB_ID, about['name'])}"
+        for about in (job["metadata"] for job in cloud.items("Job", "", SELECTOR) if not _has_ended(job))
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _has_ended(job: Json) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
 
 
 def made_namespaces(cloud: Cloud) -> tuple[str, ...]:
@@ -165,7 +200,16 @@ def made_namespaces(cloud: Cloud) -> tuple[str, ...]:
     return tuple(str(item["metadata"]["name"]) for item in cloud.items("Namespace", "", "kinetic=true"))
 
 
-def _outputs(cloud: Cloud, wanted: Wanted, namespace: str) -> int:
-    query = f"prefix={namespace}/outputs/&maxResults={_COUNTED}&fields=items(name)"
-    found = cloud.read(Request("storage", "GET", f"b/{wanted.jobs_bucket}/o?{query}"))
-    return len((found or {}).get("items", ()))
+def _outputs(cloud: Cloud, wanted: Wanted) -> dict[str, int]:
+    """Counted in each namespace that has stored something, whoever made it."""
+    objects = f"b/{wanted.jobs_bucket}/o"
+    query = "delimiter=/&fields=prefixes,nextPageToken"
+    top = cloud.read(Request("storage", "GET", f"{objects}?{query}")) or {}
+    names = [str(prefix).rstrip("/") for prefix in top.get("prefixes", ())]
+
+    def count(name: str) -> int:
+        query = f"prefix={quote(name, safe='')}/outputs/&maxResults={_COUNTED}&fields=items(name)"
+        return len((cloud.read(Request("storage", "GET", f"{objects}?{query}")) or {}).get("items", ()))
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return dict(zip(names, pool.map(count, names), strict=True))

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from kinetic_core.errors import ConfigurationError, StoreError, StoreRefused
 from kinetic_core.testing.faults import Act, Faults
 
 Json = dict[str, Any]
@@ -45,6 +46,8 @@ class FakeProject:
         """Names of objects, by bucket."""
         self.fails: dict[str, str] = {}
         """By name of a cluster or pool, why making it fails, some time after it was begun."""
+        self.endless: set[str] = set()
+        """Names of clusters and pools at which the service works for ever."""
         self.faults = Faults()
         self._numbers = itertools.count(1)
         self._operations: dict[str, tuple[int, Json]] = {}
@@ -56,9 +59,8 @@ class FakeProject:
         """Status and JSON of an answer. Raises OSError where there is none."""
         split = urlsplit(url)
         content = json.dumps(body).encode() if body is not None else b""
-        fault = self.faults.take(
-            method, f"{split.path}?{split.query}" if split.query else split.path, content
-        )
+        address = f"{split.path}?{split.query}" if split.query else split.path
+        fault = self.faults.take(method, address, content)
         if fault is not None and fault.act is Act.ANSWER:
             return _error(fault.status, "scripted fault")
         if fault is not None and fault.act is Act.DROP:
@@ -69,11 +71,22 @@ class FakeProject:
             )
         if fault is not None and fault.act is Act.LOSE_REPLY:
             raise ConnectionResetError("scripted: the reply is lost")
+        if fault is not None and fault.act is Act.SILENCE:
+            raise TimeoutError("scripted: the read timed out")
         return answer
 
     def empty(self, bucket: str) -> None:
-        """Delete what a bucket contains."""
-        self.objects.pop(bucket, None)
+        """Delete what a bucket contains, as a client does that has run out of patience with each fault."""
+        if f"b/{bucket}" not in self.resources:
+            raise ConfigurationError(f"the bucket {bucket!r} does not exist")
+        if not self.objects.get(bucket):
+            return
+        fault = self.faults.take("DELETE", f"/storage/v1/b/{bucket}/o", b"")
+        if fault is None or fault.act not in (Act.ANSWER, Act.DROP):
+            self.objects.pop(bucket, None)
+        if fault is not None:
+            failure = StoreRefused if fault.act is Act.ANSWER and fault.status == 403 else StoreError
+            raise failure(f"scripted fault: {fault.act}")
 
     def _answer(self, method: str, host: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         self._now += 1
@@ -149,7 +162,8 @@ class FakeProject:
         }
 
     def _storage(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
-        del query
+        if path.endswith("/o"):
+            return 200, _listing(self.objects.get(path[2:-2], []), query)
         if path.endswith("/iam"):
             owner = path.removesuffix("/iam")
             return (
@@ -226,7 +240,7 @@ class FakeProject:
 
     def _progress(self) -> None:
         for name, (due, work) in list(self._operations.items()):
-            if self._now < due:
+            if self._now < due or work["resource"].get("name") in self.endless:
                 continue
             del self._operations[name]
             if work["resource"]["status"] == "STOPPING":
@@ -261,6 +275,14 @@ class FakeProject:
             self.policies.pop(path, None)
             return 200, self.resources.pop(path)
         return 200, self.resources[path]
+
+
+def _listing(names: list[str], query: dict[str, list[str]]) -> Json:
+    """Objects of a bucket, or what begins their names where the query has a delimiter."""
+    found = [name for name in names if name.startswith(query.get("prefix", [""])[0])]
+    if "delimiter" in query:
+        return {"prefixes": sorted({f"{name.partition('/')[0]}/" for name in found if "/" in name})}
+    return {"items": [{"name": name} for name in found[: int(query.get("maxResults", ["1000"])[0])]]}
 
 
 def _error(status: int, message: str, reason: str = "") -> Answer:

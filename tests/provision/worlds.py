@@ -64,6 +64,7 @@ KINDS = (
     "Secret",
     "Service",
     "ValidatingWebhookConfiguration",
+    "Job",
     "Namespace",
 )
 """Of all that is made in the cluster."""
@@ -103,14 +104,20 @@ class MortalCloud(Cloud):
 
     dies_at: int | None = None
     after = False
+    end: type[BaseException] = Killed
+    """How it ends."""
+    between: Callable[[], object] | None = None
+    """What somebody else does before its change number `dies_at`, in place of its end."""
 
     def do(self, request: Request) -> None:
-        if self.dies_at == 0:
+        if self.dies_at == 0 and self.between is not None:
+            self.between()
+        elif self.dies_at == 0:
             if self.after and request.service in ("kubernetes", "objects"):
                 super().do(request)
             elif self.after:
                 self.service(request.service).send(request.method, request.path, request.body)
-            raise Killed
+            raise self.end
         if self.dies_at is not None:
             self.dies_at -= 1
         super().do(request)
@@ -118,7 +125,9 @@ class MortalCloud(Cloud):
 
 @dataclass
 class World:
-    """The cloud, and processes that use it; `said` is what they told. `dies` says when the next ones end."""
+    """The cloud, and processes that use it; `said` is what they told. `dies` says when the next ones end, and
+    `end` how.
+    """
 
     project: FakeProject
     cluster: FakeCluster
@@ -126,9 +135,10 @@ class World:
     clock: Clock = field(default_factory=Clock)
     said: list[str] = field(default_factory=list)
     dies: tuple[int, bool] | None = None
+    end: type[BaseException] = Killed
 
     @property
-    def cloud(self) -> Cloud:
+    def cloud(self) -> MortalCloud:
         """A new process's way to it."""
         cloud = MortalCloud(
             WANTED.parent,
@@ -140,6 +150,7 @@ class World:
         )
         if self.dies is not None:
             cloud.dies_at, cloud.after = self.dies
+            cloud.end = self.end
         return cloud
 
     def up(self, wanted: Wanted = WANTED) -> Prepared:
@@ -162,7 +173,7 @@ class World:
         return prepared
 
     def carry_out(self, cloud: Cloud, prepared: Prepared) -> None:
-        apply(cloud, prepared.steps, prepared.found, self.said.append)
+        apply(cloud, prepared, self.said.append)
 
     def mutations(self) -> list[str]:
         """The requests so far that change something, of both servers."""
@@ -177,4 +188,5 @@ class World:
             for item in self.cluster.objects.list(kind, "")[1]
         }
         policies = {owner: policy["bindings"] for owner, policy in self.project.policies.items()}
-        return self.project.resources, policies, self.project.enabled, objects
+        project = self.project
+        return project.resources, policies, project.enabled, project.objects, objects
