@@ -16,7 +16,8 @@ from kinetic_core.batch.inputs import arguments_of
 from kinetic_core.batch.names import child_id, line_object
 from kinetic_core.batch.plan import Plan
 from kinetic_core.cluster.choices import every_manifest
-from kinetic_core.cluster.manifest import Delivery, with_key
+from kinetic_core.cluster.lines import with_key
+from kinetic_core.cluster.manifest import Delivery
 from kinetic_core.errors import StoreError
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.observing import placed

@@ -11,12 +11,18 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.indexes import parse_indexes
-from kinetic_core.cluster.names import CANCELLED, GIVEN_UP, HOST_INDEX, JOB_ID, WAITING_FOR_SLOT
+from kinetic_core.cluster.names import (
+    CANCELLED,
+    GIVEN_UP,
+    HOST_INDEX,
+    JOB_ID,
+    OUTCOME_KEY,
+    WAITING_FOR_SLOT,
+)
 from kinetic_core.cluster.parts import variable
 from kinetic_core.cluster.pods import conditions
 
 Object = Mapping[str, Any]
-_KEY = "KINETIC_OUTCOME_KEY"
 
 
 def index_view(
@@ -74,10 +80,10 @@ def _indexes(status: Object, name: str) -> set[int]:
 def _with_key(job: Object, index: int) -> dict[str, Any]:
     template = job["spec"]["template"]
     container = template["spec"]["containers"][0]
-    whole = variable(job, _KEY)
+    whole = variable(job, OUTCOME_KEY)
     assert whole is not None  # noqa: S101  every manifest of ours has it
     key = wire.child_key(bytes.fromhex(whole), index).hex()
-    env = [{**each, "value": key} if each["name"] == _KEY else each for each in container["env"]]
+    env = [{**each, "value": key} if each["name"] == OUTCOME_KEY else each for each in container["env"]]
     return {**template, "spec": {**template["spec"], "containers": [{**container, "env": env}]}}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kinetic_core.cluster.names import LINE, LINE_NAME, SPEC_DIGEST
+from kinetic_core.cluster.names import LINE, LINE_NAME, OUTCOME_KEY, SPEC_DIGEST
 
 KEPT_SECONDS = 90 * 24 * 3600
 """How long after it was made a line may be gone on with."""
@@ -40,3 +40,15 @@ def line_job(namespace: str, group_id: str, line: str, spec_digest: str) -> dict
 def line_of(job: Mapping[str, Any]) -> str:
     """The digest that such a Job keeps."""
     return str(job["metadata"]["annotations"][LINE])
+
+
+def with_key(manifest: Mapping[str, Any], outcome_key: str) -> dict[str, Any]:
+    """The Job of a delivery that lacked its key, which is never stored, with one."""
+    template = manifest["spec"]["template"]
+    key = {"name": OUTCOME_KEY, "value": outcome_key}
+    containers = [
+        {**each, "env": [key if one["name"] == OUTCOME_KEY else one for one in each["env"]]}
+        for each in template["spec"]["containers"]
+    ]
+    pod = {**template, "spec": {**template["spec"], "containers": containers}}
+    return {**manifest, "spec": {**manifest["spec"], "template": pod}}

@@ -24,6 +24,7 @@ from kinetic_core.cluster.names import (
     JOB_ID,
     LEADER_WORKER_SET,
     ORIGIN,
+    OUTCOME_KEY,
     QUEUE,
     RESERVATION,
     SLICE,
@@ -38,7 +39,6 @@ _PUBLISH_SECONDS = 10
 UNCOLLECTED_SECONDS = 7 * 24 * 3600
 """How long a finished Job stays for somebody to verify and collect its outcome."""
 
-_KEY = "KINETIC_OUTCOME_KEY"
 _SPACE = 1 << 30
 """Bytes of disk for what user code writes, if nothing is said about it."""
 
@@ -118,18 +118,6 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         },
         "spec": job,
     }
-
-
-def with_key(manifest: Mapping[str, Any], outcome_key: str) -> dict[str, Any]:
-    """The Job of a delivery that lacked its key, which is never stored, with one."""
-    template = manifest["spec"]["template"]
-    key = {"name": _KEY, "value": outcome_key}
-    containers = [
-        {**each, "env": [key if one["name"] == _KEY else one for one in each["env"]]}
-        for each in template["spec"]["containers"]
-    ]
-    pod = {**template, "spec": {**template["spec"], "containers": containers}}
-    return {**manifest, "spec": {**manifest["spec"], "template": pod}}
 
 
 def _failure_rules(spec: JobSpec) -> list[dict[str, Any]]:
@@ -264,7 +252,7 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_JOB_ID": reference.job_id,
         "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
         "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
-        _KEY: delivery.outcome_key,
+        OUTCOME_KEY: delivery.outcome_key,
         "KINETIC_RETRIES": str(spec.retries),
         "KINETIC_INFRASTRUCTURE_RETRIES": str(spec.infrastructure_retries),
         "KINETIC_WORK_DIR": WORK_DIR,

@@ -40,6 +40,8 @@ NODE_SILENT = "NodeSilent"
 DROPPED = "Dropped"
 """The reason of an observation: an input that was not started, because its batch had been stopped."""
 CONTAINER = "kinetic-worker"
+OUTCOME_KEY = "KINETIC_OUTCOME_KEY"
+"""The variable in which a pod gets the key that signs its job's outcome."""
 
 SLICE = "kinetic.dev/slice"
 """A label of the pods of slices of several hosts: what their common Service selects."""

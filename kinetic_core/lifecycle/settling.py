@@ -15,7 +15,15 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.cluster.choices import choice_of
-from kinetic_core.cluster.names import CANCELLED, DROPPED, NODE_SILENT, PART, QUEUED, UNSCHEDULABLE
+from kinetic_core.cluster.names import (
+    CANCELLED,
+    DROPPED,
+    NODE_SILENT,
+    OUTCOME_KEY,
+    PART,
+    QUEUED,
+    UNSCHEDULABLE,
+)
 from kinetic_core.cluster.pod_sets import is_live, runs_in_set
 from kinetic_core.cluster.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
@@ -166,7 +174,7 @@ def outcome_key(job: Mapping[str, Any] | None) -> bytes | None:
         return None
     container = job["spec"]["template"]["spec"]["containers"][0]
     for variable in container["env"]:
-        if variable["name"] == "KINETIC_OUTCOME_KEY":
+        if variable["name"] == OUTCOME_KEY:
             return bytes.fromhex(variable["value"])
     return None
 
