@@ -213,7 +213,7 @@ def test_it_is_completed_while_its_first_jobs_run_already(tmp_path: Path) -> Non
         )  # the next, which waits, the first, its agent
         (tmp_path / "go").touch()
         assert script.communicate(timeout=60)[0] == "[100, 101, 102, 103]\n"
-    assert seen.results(timeout=20) == [100, 101, None, None], "what it was told when it looked"
+    assert seen.results(timeout=20)[:2] == [100, 101]
     assert max(int(path.name[4:]) for path in tmp_path.glob("saw-*")) == 1
     assert len(list(tmp_path.glob("attempt-*"))) == 4
     wait_for(lambda: not supervisors(own_id(tmp_path)))
