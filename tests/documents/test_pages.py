@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core import BatchError, errors
-from tests.documents.pages import PAGES, ROOT, words_in_code
+from tests.documents.pages import PAGES, ROOT, languages, words_in_code
 
 DOCS = ROOT / "docs"
 
@@ -17,6 +17,17 @@ DOCS = ROOT / "docs"
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_is_in_a_language_that_is_tested(page: Path) -> None:
+    """`text` is what programs print, and diagrams; the reference's is compared with the command."""
+    assert set(languages(page.read_text())) <= {"bash", "json", "python", "text", "toml", "yaml"}
+
+
+def test_a_block_without_a_language_is_noticed() -> None:
+    page = "````md\n```\nx\n```\n````\n\n```\ny\n```\n  ```bash title='x'\nz\n  ```\n"
+    assert languages(page) == ["md", "", "bash"]
 
 
 def test_every_error_is_in_troubleshooting() -> None:
