@@ -30,6 +30,53 @@ def test_a_block_without_a_language_is_noticed() -> None:
     assert languages(page) == ["md", "", "bash"]
 
 
+BRIEF = {
+    "getting_started": "getting-started.md",
+    "guides/execution_modes": "guides/images.md",
+    "troubleshooting": "troubleshooting.md",
+    "guides/faq": "guides/faq.md",
+    "guides/data": "guides/data.md",
+    "guides/checkpointing": "guides/checkpoints.md",
+    "guides/dependencies": "guides/dependencies.md",
+    "guides/env_vars": "guides/variables.md",
+    "guides/profiles": "guides/profiles.md",
+    "guides/debugging": "guides/debugging.md",
+    "guides/cost_optimization": "guides/costs.md",
+    "guides/distributed_training": "guides/multi-host.md",
+    "guides/containers": "guides/images.md",
+    "guides/advanced": "guides/detached-jobs.md",
+    "examples/keras_training": "examples/keras-training.md",
+    "examples/jax_training": "examples/jax-training.md",
+    "examples/pytorch_training": "examples/pytorch-training.md",
+    "examples/gemma4_finetuning": "examples/gemma-finetuning.md",
+    "examples/llm_finetuning": "examples/llm-finetuning.md",
+    "examples": "examples/README.md",
+    "api": "reference/api.md",
+    "cli": "reference/cli.md",
+    "accelerators": "reference/accelerators.md",
+    "configuration": "reference/configuration.md",
+    "architecture": "architecture.md",
+    "contributing": "contributing.md",
+    "code-of-conduct": "code-of-conduct.md",
+}
+"""What keras-kinetic's contents name, and what of ours its reader is sent to."""
+ENOUGH = 150
+"""Words, below which a page that is no reference would be a stub."""
+
+
+def test_every_page_of_keras_kinetic_has_a_counterpart() -> None:
+    on_the_site = set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert set(BRIEF.values()) - on_the_site == set()
+    thin = {page for page in BRIEF.values() if len(full_text(DOCS / page).split()) < ENOUGH}
+    assert thin <= {"reference/api.md"}  # which mkdocstrings fills
+
+
+def full_text(page: Path) -> str:
+    """The page with the files that it includes."""
+    included = re.compile(r'^--8<-- "(.*)"$', re.MULTILINE)
+    return included.sub(lambda found: (ROOT / found[1]).read_text(), page.read_text())
+
+
 def test_every_error_is_in_troubleshooting() -> None:
     told = set(words_in_code(DOCS / "troubleshooting.md"))
     raised = {each.__name__ for each in vars(errors).values() if isinstance(each, type)} | {

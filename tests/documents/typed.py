@@ -24,6 +24,9 @@ follow_imports = silent
 
 [mypy-google.*,kubernetes.*,numpy.*]
 follow_imports = skip
+
+[mypy-keras.*,keras_hub.*,etils.*]
+ignore_missing_imports = True
 """
 
 
