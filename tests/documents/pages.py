@@ -12,6 +12,9 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglo
 _FENCED = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
+_FENCE = re.compile(r"^ *(`{3,})(.*)$", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block: the page it is on, its number there, and its text without the page's indentation."""
@@ -35,6 +38,18 @@ def blocks(language: str) -> list[Block]:
         for number, (_, found, text) in enumerate(_FENCED.findall(page.read_text()))
         if found == language and not text.lstrip().startswith("--8<--")
     ]
+
+
+def languages(text: str) -> list[str]:
+    """What the fences of a page name, "" for one that names nothing."""
+    found, until = [], ""
+    for fence, about in _FENCE.findall(text):
+        if not until:
+            found.append(about.split()[0] if about.strip() else "")
+            until = fence
+        elif fence == until and not about.strip():
+            until = ""
+    return found
 
 
 def words_in_code(page: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core import BatchError, errors
-from tests.documents.pages import PAGES, ROOT, words_in_code
+from tests.documents.pages import PAGES, ROOT, languages, words_in_code
 
 DOCS = ROOT / "docs"
 
@@ -17,6 +17,64 @@ DOCS = ROOT / "docs"
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_is_in_a_language_that_is_tested(page: Path) -> None:
+    """`text` is what programs print, and diagrams; the reference's is compared with the command."""
+    assert set(languages(page.read_text())) <= {"bash", "json", "python", "text", "toml", "yaml"}
+
+
+def test_a_block_without_a_language_is_noticed() -> None:
+    page = "````md\n```\nx\n```\n````\n\n```\ny\n```\n  ```bash title='x'\nz\n  ```\n"
+    assert languages(page) == ["md", "", "bash"]
+
+
+BRIEF = {
+    "getting_started": "getting-started.md",
+    "guides/execution_modes": "guides/images.md",
+    "troubleshooting": "troubleshooting.md",
+    "guides/faq": "guides/faq.md",
+    "guides/data": "guides/data.md",
+    "guides/checkpointing": "guides/checkpoints.md",
+    "guides/dependencies": "guides/dependencies.md",
+    "guides/env_vars": "guides/variables.md",
+    "guides/profiles": "guides/profiles.md",
+    "guides/debugging": "guides/debugging.md",
+    "guides/cost_optimization": "guides/costs.md",
+    "guides/distributed_training": "guides/multi-host.md",
+    "guides/containers": "guides/images.md",
+    "guides/advanced": "guides/detached-jobs.md",
+    "examples/keras_training": "examples/keras-training.md",
+    "examples/jax_training": "examples/jax-training.md",
+    "examples/pytorch_training": "examples/pytorch-training.md",
+    "examples/gemma4_finetuning": "examples/gemma-finetuning.md",
+    "examples/llm_finetuning": "examples/llm-finetuning.md",
+    "examples": "examples/README.md",
+    "api": "reference/api.md",
+    "cli": "reference/cli.md",
+    "accelerators": "reference/accelerators.md",
+    "configuration": "reference/configuration.md",
+    "architecture": "architecture.md",
+    "contributing": "contributing.md",
+    "code-of-conduct": "code-of-conduct.md",
+}
+"""What keras-kinetic's contents name, and what of ours its reader is sent to."""
+ENOUGH = 150
+"""Words, below which a page that is no reference would be a stub."""
+
+
+def test_every_page_of_keras_kinetic_has_a_counterpart() -> None:
+    on_the_site = set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert set(BRIEF.values()) - on_the_site == set()
+    thin = {page for page in BRIEF.values() if len(full_text(DOCS / page).split()) < ENOUGH}
+    assert thin <= {"reference/api.md"}  # which mkdocstrings fills
+
+
+def full_text(page: Path) -> str:
+    """The page with the files that it includes."""
+    included = re.compile(r'^--8<-- "(.*)"$', re.MULTILINE)
+    return included.sub(lambda found: (ROOT / found[1]).read_text(), page.read_text())
 
 
 def test_every_error_is_in_troubleshooting() -> None:

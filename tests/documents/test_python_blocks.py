@@ -1,6 +1,7 @@
 """Every block of Python on the pages is right: those for this machine are run, the others type-checked.
 
-Those that define DAGs are executed too, by `tests/airflow/test_documents.py`.
+Those with something of Airflow's are executed and checked by `tests/airflow`, those with jax checked by
+`tests/examples`: there these are installed.
 """
 
 from __future__ import annotations
@@ -12,24 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import ROOT, Block, blocks
+from tests.documents.pages import ROOT, Block
+from tests.documents.typed import BLOCKS, WITH_AIRFLOW, WITH_JAX, misfits, write
 
-BLOCKS = blocks("python")
 OURS = [block for block in BLOCKS if "kinetic_core" in block.text and "airflow" not in block.text]
 FOR_THIS_MACHINE = [
     block for block in OURS if 'backend="local"' in block.text or "kinetic_core.testing" in block.text
 ]
 FOR_A_CLUSTER = [block for block in OURS if block not in FOR_THIS_MACHINE]
-NOT_RUN = [block for block in BLOCKS if block not in FOR_THIS_MACHINE]
-MYPY = """\
-[mypy]
-check_untyped_defs = True
-ignore_missing_imports = True
-follow_imports = silent
-
-[mypy-google.*,kubernetes.*,numpy.*]
-follow_imports = skip
-"""
+NOT_RUN = [block for block in BLOCKS if block not in (*FOR_THIS_MACHINE, *WITH_AIRFLOW, *WITH_JAX)]
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -59,17 +51,4 @@ def test_the_definitions_of_a_block_for_a_cluster_are_accepted(tmp_path: Path) -
 
 
 def test_what_is_not_run_passes_mypy(tmp_path: Path) -> None:
-    (tmp_path / "mypy.ini").write_text(MYPY)
-    names = write(NOT_RUN, tmp_path)
-    cache = f"--cache-dir={ROOT / '.mypy_cache' / 'documents'}"
-    done = run(
-        "-m", "mypy", "--config-file=mypy.ini", cache, *(f"{name}.py" for name in names), folder=tmp_path
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def write(chosen: list[Block], folder: Path) -> list[str]:
-    """Each block as a module of its own; their names."""
-    for block in chosen:
-        (folder / f"{block.name}.py").write_text(block.text)
-    return [block.name for block in chosen]
+    assert misfits(NOT_RUN, tmp_path) == []

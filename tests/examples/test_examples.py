@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.documents.typed import WITH_JAX, misfits
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.examples
 
@@ -122,3 +124,7 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "0.1199" in shown[3]
     assert "Remote traceback" in shown[10]
     assert "function" in shown[12]
+
+
+def test_blocks_with_jax_on_the_pages(tmp_path: Path) -> None:
+    assert misfits(WITH_JAX, tmp_path) == []
