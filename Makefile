@@ -71,7 +71,9 @@ matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes 
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python .ci/twice.py -m "cluster and not alone" -n 4 -- -m "cluster and alone and not slow"
+	@$(VENV)/bin/python .ci/twice.py -m "cluster and not alone" -n 4 --durations=10 \
+	  -- -m "alone and google and not slow" --durations=10 + -m "alone and slices and not slow" --durations=10 \
+	  -- -m "cluster and alone and not slow and not google and not slices" --durations=25
 
 cluster-slow-test: $(VENV)/.ready ## the same, of what takes too long for CI: slices whose hosts die
 	@$(VENV)/bin/python -m pytest -q -m "cluster and slow"

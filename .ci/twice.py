@@ -1,6 +1,6 @@
 """Run tests, and what failed once more by itself; the last line names all that needed its second run.
 
-    python .ci/twice.py ARGUMENTS OF PYTEST [-- ARGUMENTS OF THE NEXT RUN ...]
+    python .ci/twice.py ARGUMENTS OF PYTEST [-- OF THE NEXT RUN ...] [+ OF A RUN BESIDE THAT ...]
 
 A busy machine may take longer than a test waits, and a defect fails again. The line is also added to the file
 that `SECOND_RUNS` names. As pytest's plugin `twice`, this notes which tests fail.
@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,12 +34,16 @@ def main(arguments: Sequence[str]) -> int:
     """pytest's exit code of the first run that failed twice, 0 if none did."""
     again: list[str] = []
     code = 0
-    for run in _runs(arguments):
-        code, failed = _tested(run)
+    for beside in _cut(arguments, "--"):
+        runs = list(_cut(beside, "+"))
+        with ThreadPoolExecutor(len(runs)) as pool:
+            tested = list(pool.map(partial(_tested, shown_at_end=len(runs) > 1), runs))
+        code = max(code for code, _ in tested)
+        failed = [test for _, tests in tested for test in tests]
         if code == _FAILED and failed:
             print("== again, by themselves:", flush=True)
             again += failed
-            code, _ = _tested([*failed, *(["-n", "0"] if "-n" in run else [])])
+            code, _ = _tested([*failed, *(["-n", "0"] if "-n" in beside else [])])
         if code:
             break
     names = (
@@ -50,18 +56,18 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def _runs(arguments: Sequence[str]) -> Iterator[list[str]]:
-    run: list[str] = []
+def _cut(arguments: Sequence[str], at: str) -> Iterator[list[str]]:
+    part: list[str] = []
     for word in arguments:
-        if word == "--":
-            yield run
-            run = []
+        if word == at:
+            yield part
+            part = []
         else:
-            run.append(word)
-    yield run
+            part.append(word)
+    yield part
 
 
-def _tested(arguments: Sequence[str]) -> tuple[int, list[str]]:
+def _tested(arguments: Sequence[str], *, shown_at_end: bool = False) -> tuple[int, list[str]]:
     """pytest's exit code, and the tests that failed, each once and in order."""
     with TemporaryDirectory() as folder:
         notes = Path(folder, "failed")
@@ -69,8 +75,12 @@ def _tested(arguments: Sequence[str]) -> tuple[int, list[str]]:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "twice", *arguments],
             env={**os.environ, "PYTHONPATH": here, _NOTES: str(notes)},
+            stdout=subprocess.PIPE if shown_at_end else None,
             check=False,
         )
+        if shown_at_end:
+            sys.stdout.write(done.stdout.decode(errors="replace"))
+            sys.stdout.flush()
         failed = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
     return done.returncode, list(dict.fromkeys(failed))
 

@@ -16,7 +16,7 @@ from tests.cli.published import PUBLISHED, misfits
 from tests.conftest import Kinetic
 from tests.gke.images import LOCATION, Images, own_images
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.google]
 
 
 @pytest.fixture(scope="module")

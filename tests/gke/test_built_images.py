@@ -31,7 +31,7 @@ from tests.gke.images import ZONE, Images, own_images
 from tests.gke.machine import stopped
 from tests.gke.objects import stored
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.google]
 REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
 """Every registry of the test cluster, as its README says."""
 COUNT = 50

@@ -33,7 +33,7 @@ CLUSTER = Target(
 
 SERVICE_ACCOUNT_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.google]
 
 
 def test_a_project_and_a_cluster_are_enough(google: Any) -> None:

@@ -132,7 +132,8 @@ def test_without_the_right_to_forward_ports_the_rule_to_add_is_named(
         api.delete("Role", namespace, "dbg-user")
 
 
-@pytest.mark.alone  # takes the cluster's one slice
+@pytest.mark.alone
+@pytest.mark.slices
 def test_host_0_of_a_slice_is_debugged_and_the_others_wait_with_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -21,7 +21,7 @@ from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.gke.images import GOOGLE, LOCATION, REGION, ZONE, Images, own_images
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.google]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kinetic_core.provision.namespaces import LEADER, LEADER_RULES
 from tests.conftest import wait_for
 from tests.gke.jobs import pods
 
-pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slices]
 on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
 PATIENCE = 90
 

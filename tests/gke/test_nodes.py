@@ -143,6 +143,7 @@ def end_as_evicted(api: ClusterApi, namespace: str, pod: dict[str, Any], told: s
 
 
 @pytest.mark.alone
+@pytest.mark.google
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

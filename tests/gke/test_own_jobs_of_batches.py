@@ -122,6 +122,7 @@ def test_cancelling_reaches_what_a_dead_client_has_started() -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.slices
 @pytest.mark.parametrize(("function", "backend"), [("on_hosts", "gke"), ("on_set", "pathways")])
 def test_a_batch_of_slices_outlives_its_client(function: str, backend: str) -> None:
     group_id = killed_client(function, [0, 1, 2], 1, backend)

@@ -27,7 +27,7 @@ from kinetic_core.testing.google_project import FakeProject
 from tests.cli.published import PUBLISHED, misfits
 from tests.conftest import Done, Kinetic, wait_for
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.google]
 
 Control = Callable[..., None]
 KINETIC = str(Path(sys.executable).with_name("kinetic"))

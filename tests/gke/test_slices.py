@@ -14,7 +14,7 @@ from kinetic_core.storage.gcs import GcsObjectStore
 from tests.conftest import wait_for
 from tests.gke.jobs import pods
 
-pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slices]
 on_slice = kinetic_core.run(accelerator="tpu-v5p-8", backend="gke")
 
 
