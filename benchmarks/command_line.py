@@ -45,7 +45,7 @@ def kinetic(*words: str) -> None:
 
 
 def measure() -> list[Verdict]:
-    verbs = (("config",), ("accelerators",), ("jobs", "--help"))
+    verbs = (("config",), ("accelerators",), ("profile", "list"), ("jobs", "--help"), ("--help",))
     return [started(words) for words in verbs]
 
 

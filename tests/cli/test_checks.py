@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kinetic_core.cli import checks as module
 from kinetic_core.cli.checks import Check, Finding, perform
+from kinetic_core.cli.machine_checks import store_check
 from kinetic_core.cli.remedies import remedy
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError, StoreError
+from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.cli.all_errors import every_error
 
 WELL = Finding("ok", "well")
@@ -109,3 +117,43 @@ def test_there_is_advice_for_every_error() -> None:
     assert all(remedy(error) for error in every_error())
     busy, refused = ClusterError("why", 503), ClusterError("why", 403)
     assert len({remedy(error) for error in (busy, refused, ClusterUnreachable("why"))}) == 3
+
+
+def test_every_finding_that_is_not_well_is_written_with_a_fix() -> None:
+    bare = [
+        f"{path.name}:{node.lineno}"
+        for path in Path(str(module.__file__)).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") == "Finding"
+        and getattr(node.args[0], "value", "") in ("fail", "warn")
+        and len(node.args) + len(node.keywords) < 3
+    ]
+    assert bare == []
+
+
+class Clock(MemoryObjectStore):
+    """A store whose clock goes behind by so many seconds."""
+
+    behind = 0.0
+
+    def find(self, name: str) -> Any:
+        info = super().find(name)
+        return info and replace(info, created=info.created - self.behind)
+
+
+@pytest.mark.parametrize(
+    ("behind", "outcome", "said"),
+    [
+        (0, "ok", "clocks agree"),
+        (30, "ok", "clocks agree"),
+        (90, "warn", "differ by 90 s"),
+        (-90, "warn", "by 90 s"),
+    ],
+)
+def test_the_clock_is_compared_with_the_stores(behind: float, outcome: str, said: str) -> None:
+    store = Clock()
+    store.behind = behind
+    found = store_check(SimpleNamespace(store=store))  # type: ignore[arg-type]
+    assert (found.outcome, said in found.found, bool(found.fix)) == (outcome, True, outcome == "warn")
+    assert list(store.list("")) == []

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.all_verbs import BATCH_VERBS, JOB_VERBS, all_verbs
-from tests.cli.clusters import KUBECONFIG
+from tests.cli.clusters import KUBECONFIG, NOBODY
 from tests.conftest import wait_for
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -141,6 +142,28 @@ def test_credentials_that_are_no_use_are_named(words: tuple[str, ...], tmp_path:
             assert "gcloud auth application-default login" in told.stderr
             assert "Traceback" not in told.stderr
         server.shutdown()
+
+
+@pytest.mark.parametrize("of_gke", [True, False])
+def test_doctor_ends_though_nobody_answers(of_gke: bool, tmp_path: Path) -> None:
+    """Neither the cluster nor Google: it waits for four seconds, and for nothing when it ends."""
+
+    def seconds(*words: str, code: int) -> float:
+        began = time.monotonic()
+        done = subprocess.run([KINETIC, *words], env=asked, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "no answer within 4 s" in done.stdout or code == 0
+        return time.monotonic() - began
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG.replace(NOBODY, f"http://127.0.0.1:{port}"))
+        asked = environment(tmp_path, port)
+        if not of_gke:
+            asked |= {"KINETIC_KUBECONFIG": str(kubeconfig), "KINETIC_CONTAINER_IMAGE": "python:3.12"}
+        to_start = seconds("config", code=0)
+        assert seconds("doctor", code=5) < 4 + 3 * to_start
 
 
 @pytest.mark.parametrize("words", [("doctor",), ("run", f"{SAMPLE}:scaled", "1")])

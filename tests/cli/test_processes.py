@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import kinetic_core
-from kinetic_core.local.slots import core_count
-from tests.conftest import needs_program, wait_for
+from tests.cli.conftest import waits
+from tests.conftest import wait_for
 
 INTERRUPTED_IMPORT = """\
 import os, signal, sys
@@ -33,15 +30,7 @@ main()
 """
 """The command, which gets SIGINT when it imports the module that is named first."""
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
-
-
-@kinetic_core.run(accelerator="cpu")
-def waits(seconds: float) -> None:
-    import time
-
-    for number in range(50):
-        print(f"line {number} [bold]x[/bold] \x1b[2J ü", flush=True)
-    time.sleep(seconds)
+SAMPLE = str(Path(__file__).parent / "project" / "cli_sample.py")
 
 
 @kinetic_core.run(accelerator="cpu")
@@ -51,28 +40,6 @@ def counts() -> None:
     for number in range(1200):
         print(f"line {number}", flush=True)
         time.sleep(0.1)
-
-
-@kinetic_core.run(accelerator=f"cpu:{core_count()}")
-def takes_all() -> None:
-    """Needs every core of this machine."""
-
-
-@pytest.fixture
-def running(local_jobs: Path) -> Iterator[kinetic_core.JobHandle]:
-    handle = waits.run_async(120)
-    try:
-        wait_for(lambda: "line 49" in (handle.logs() or ""))
-        yield handle
-    finally:
-        handle.cancel()
-
-
-@pytest.fixture
-def other(local_jobs: Path) -> Iterator[kinetic_core.JobHandle]:
-    handle = waits.run_async(120)
-    yield handle
-    handle.cancel()
 
 
 def start(*words: str, **environment: str) -> subprocess.Popen[str]:
@@ -100,13 +67,19 @@ def start(*words: str, **environment: str) -> subprocess.Popen[str]:
         ["jobs", "watch", "JOB"],
         ["cost", "JOB"],
         ["doctor"],
+        ["batch", "list"],
+        ["config"],
+        ["package", "SAMPLE:scaled", "1", "--dry-run"],
+        ["profile", "list"],
+        ["profile", "create", "some", "--backend", "local"],
+        ["reap"],
     ],
     ids=" ".join,
 )
 def test_a_closed_pipe_ends_it_quietly(words: list[str], running: kinetic_core.JobHandle) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    called = [KINETIC, *(word.replace("JOB", running.job_id) for word in words)]
+    called = [KINETIC, *(word.replace("JOB", running.job_id).replace("SAMPLE", SAMPLE) for word in words)]
     done = subprocess.run(called, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -126,14 +99,33 @@ def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
 
 
 def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) -> None:
+    batch = waits.run_async_map([120])
     verbs = (["jobs", "result"], ["jobs", "logs", "-f"], ["jobs", "watch"])
-    for process in [start(*words, running.job_id) for words in verbs]:
+    calls = [[*words, running.job_id] for words in verbs] + [["batch", "results", batch.group_id]]
+    for process in [start(*words) for words in calls]:
         threads = Path(f"/proc/{process.pid}/task")
         wait_for(lambda threads=threads: len(list(threads.iterdir())) > 1)  # it waits for the job
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=20)
-        assert (process.returncode, told) == (130, "interrupted\n")
+        *before, last = told.splitlines()
+        assert (process.returncode, last) == (130, "interrupted")
+        assert all(f"{batch.group_id} goes on without this process" in line for line in before)
     assert running.status() is kinetic_core.JobStatus.RUNNING
+    assert not any(status.is_terminal for _, status in batch.statuses())
+    batch.cancel()
+
+
+def test_ctrl_c_takes_the_debuggers_way_and_not_the_job(local_jobs: Path) -> None:
+    handle = kinetic_core.run(accelerator="cpu", debug=True)(lambda: None).run_async()
+    process = start("jobs", "debug", handle.job_id, "--port", "0")
+    assert process.stderr is not None
+    assert any('"port"' in line for line in iter(process.stderr.readline, ""))
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert (process.returncode, told.endswith("interrupted\n")) == (130, True)
+    assert "Traceback" not in told
+    assert not handle.status().is_terminal
+    handle.cancel()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
@@ -159,7 +151,7 @@ def test_ctrl_c_while_it_starts(module: str) -> None:
 
 
 def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:
-    process = start("run", str(Path(__file__).parent / "project" / "cli_sample.py") + ":waiting", "120")
+    process = start("run", f"{SAMPLE}:waiting", "120")
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
@@ -200,83 +192,3 @@ def test_verbs_that_touch_no_cloud_import_none() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """A terminal of tmux's: `terminal("send-keys", "q")`. Skips where there is no tmux."""
-    needs_program(shutil.which("tmux"), "no tmux: the live view is not tested")
-    socket = f"kinetic-test-{secrets.token_hex(4)}"
-
-    def tmux(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["tmux", "-L", socket, *words], capture_output=True, text=True, check=True)
-
-    yield tmux
-    tmux("kill-server")
-
-
-@pytest.mark.parametrize("width", [100, 40])
-def test_the_live_view(
-    width: int,
-    running: kinetic_core.JobHandle,
-    other: kinetic_core.JobHandle,
-    terminal: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    command = f"{KINETIC} jobs watch {running.job_id} {other.job_id}; echo ended with $?; sleep 60"
-    terminal("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", "20", "sh", "-c", command)
-
-    def screen() -> str:
-        return terminal("capture-pane", "-p").stdout
-
-    wait_for(lambda: "line 49" in screen())
-    seen = screen()
-    assert max(map(len, seen.splitlines())) <= width
-    assert ("FUNCTION" in seen) is (width == 100)
-    assert "RUNNING" in seen
-    assert "line 49 [bold]x[/bold] \\x1b[2J ü" in seen
-    assert seen.splitlines()[-1].startswith("up/down choose  c cancel")
-    terminal("send-keys", "Down")
-    wait_for(lambda: f"─ {other.job_id} ─" in screen())
-    terminal("send-keys", "e")
-    wait_for(lambda: "your own code" in screen())
-    terminal("send-keys", "e", "c")
-    wait_for(lambda: "y or n" in screen())
-    terminal("send-keys", "y")
-    wait_for(lambda: other.status().is_terminal)
-    wait_for(lambda: "FAILED" in screen())
-    terminal("send-keys", "q")
-    wait_for(lambda: "ended with 1" in screen())
-    assert running.status() is kinetic_core.JobStatus.RUNNING
-
-
-@pytest.fixture
-def waiting(running: kinetic_core.JobHandle) -> Iterator[kinetic_core.JobHandle]:
-    """A job that gets no core while another one has one."""
-    handle = takes_all.run_async()
-    yield handle
-    handle.cancel()
-
-
-@pytest.mark.parametrize(
-    ("width", "locale"), [(100, ""), (40, ""), (40, "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 ")]
-)
-def test_the_live_view_says_why_a_job_waits(
-    width: int,
-    locale: str,
-    waiting: kinetic_core.JobHandle,
-    terminal: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    command = f"{locale}{KINETIC} jobs watch {waiting.job_id}; sleep 60"
-    terminal("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", "12", "sh", "-c", command)
-
-    def row() -> str:
-        lines = terminal("capture-pane", "-p").stdout.splitlines()
-        return lines[1] if len(lines) > 1 and "REASON" in lines[0] else ""
-
-    wait_for(lambda: "WaitingForSlot" in row())
-    job_id, status, *said = row().split()
-    assert job_id.rstrip("…") == waiting.job_id[: len(job_id.rstrip("…"))]
-    assert (status, said[0] == ("takes_all" if width == 100 else "WaitingForSlot:")) == ("PENDING", True)
-    if width == 100:
-        assert "WaitingForSlot: waiting for a free CPU" in row()
-    assert row().isascii() is bool(locale)

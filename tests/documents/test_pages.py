@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import kinetic_core
 from kinetic_core import BatchError, errors
 from tests.documents.pages import PAGES, ROOT, languages, words_in_code
 
@@ -83,6 +84,12 @@ def test_every_error_is_in_troubleshooting() -> None:
         BatchError.__name__
     }
     assert {name for name in raised if name not in told and f"kinetic_core.{name}" not in told} == set()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    there = re.findall(r"^::: \S+\.(\w+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE)
+    known = {*there, *vars(errors)} if "errors" in there else set(there)
+    assert set(kinetic_core.__all__) - known == {"__version__"}
 
 
 def test_every_setting_is_in_the_reference() -> None:
