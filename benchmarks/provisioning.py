@@ -70,7 +70,7 @@ def carry_out(prepare: Callable[[Cloud, Wanted], Prepared], wanted: Wanted) -> t
     cloud = CountingCloud(opened.location, opened.kubernetes, opened.empty, counted.ask)
     cloud.counted = counted
     prepared = prepare(cloud, wanted)
-    apply(cloud, prepared.steps, prepared.found, lambda _line: None)
+    apply(cloud, prepared, lambda _line: None)
     return counted, prepared
 
 

@@ -42,7 +42,7 @@ def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: 
         return True
     if not yes and not agreed(session, f"{len(todo)} steps in {prepared.wanted.path}: go on?"):
         return False
-    apply(cloud, prepared.steps, prepared.found, say)
+    apply(cloud, prepared, say)
     return True
 
 

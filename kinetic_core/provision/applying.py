@@ -17,10 +17,14 @@ from kinetic_core.errors import (
 )
 from kinetic_core.provision.add_ons import AddOnReady, add_on_of, left_alone, objects_of
 from kinetic_core.provision.cloud import Cloud
-from kinetic_core.provision.plan import Action, Found, Step
+from kinetic_core.provision.plan import Action, Step, no_room
+from kinetic_core.provision.prepare import Prepared
+from kinetic_core.provision.project import COMPUTE, Services
+from kinetic_core.provision.reading import read_room
 from kinetic_core.provision.resources import Found as There
 from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.vendored import AddOn
+from kinetic_core.provision.wanted import Wanted
 
 PATIENCE = 120.0
 """Seconds for which one step is tried again after failures that pass."""
@@ -28,29 +32,43 @@ _READERS = 8
 Say = Callable[[str], None]
 
 
-def apply(cloud: Cloud, steps: Sequence[Step], found: Found, say: Say) -> None:
+def apply(cloud: Cloud, prepared: Prepared, say: Say) -> None:
     """Do the steps, one after another; `say` hears of each.
 
     Raises ProvisioningError, naming what is left, at the first that fails. The same plan, made and carried
     out again, continues there.
     """
-    todo = [step for step in steps if step.acts]
+    todo = [step for step in prepared.steps if step.acts]
     others = _Others(cloud, say)
-    for number, step in enumerate(todo):
+    done = 0
+    for number, step in enumerate(todo, start=1):
         try:
-            if others.have(step.resource):
-                continue
-            say(f"[{number + 1}/{len(todo)}] {step}")
-            _Effort(cloud, step).bring_about(found.resources.get(str(step.resource)))
+            if not others.have(step.resource):
+                say(f"[{number}/{len(todo)}] {step}")
+                _Effort(cloud, step).bring_about(prepared.found.resources.get(str(step.resource)))
+            done = number
+            _check_room(cloud, step, todo[done:], prepared.wanted)
         except KeyboardInterrupt:
             say(f"interrupted at: {step}. What was begun goes on; the same command continues")
             raise
         except KineticError as exc:
-            left = "; ".join(str(each) for each in todo[number:])
+            left = "; ".join(str(each) for each in todo[done:])
             raise ProvisioningError(
-                f"{step}: {exc}. Done: {number} of {len(todo)} steps. Not done: {left}. "
+                f"{step}: {exc}. Done: {done} of {len(todo)} steps. Not done: {left}. "
                 "The same command, when the cause is gone, continues here"
             ) from exc
+
+
+def _check_room(cloud: Cloud, step: Step, rest: Sequence[Step], wanted: Wanted) -> None:
+    """Raise ConfigurationError if the step has enabled Compute Engine, which could not be asked before the
+    first step, and it says that a pool cannot have its machines. Nothing that costs has been made by then.
+    """
+    enables = isinstance(step.resource, Services) and (not step.details or COMPUTE in step.details)
+    if not enables:
+        return
+    told = no_room(read_room(cloud, wanted, [each.resource for each in rest], PATIENCE), wanted)
+    if told:
+        raise ConfigurationError(f"that is done, and now Compute Engine says: {'; '.join(told)}")
 
 
 class _Others:

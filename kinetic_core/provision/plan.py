@@ -152,17 +152,20 @@ def problems(steps: Sequence[Step], found: Found, wanted: Wanted) -> None:
             f"you lack {missing} in {wanted.project}: gcloud projects add-iam-policy-binding "
             f"{wanted.project} --member=user:YOU --role=roles/owner, or roles that have them"
         )
-    told += [
+    told += no_room(found, wanted)
+    if told:
+        raise ConfigurationError("nothing has been changed: " + "; ".join(told))
+
+
+def no_room(found: Found, wanted: Wanted) -> list[str]:
+    """Why there can be no machine of some pool, with what to do."""
+    machines = [
         f"{zone} has no machines {machine}: choose another --zone; gcloud compute machine-types list "
         f"--filter=name={machine} lists the zones that have them"
         for machine, zone in found.missing_machines.items()
     ]
-    told += [
-        f"{quota}: ask for more at https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
-        for quota in found.small_quotas
-    ]
-    if told:
-        raise ConfigurationError("nothing has been changed: " + "; ".join(told))
+    page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
+    return [*machines, *(f"{quota}: ask for more at {page}" for quota in found.small_quotas)]
 
 
 def _step(resource: Resource, found: Mapping[str, Any] | None) -> Step:

@@ -21,6 +21,8 @@ APIS = tuple(
         "secretmanager",
     )
 )
+COMPUTE = "compute.googleapis.com"
+"""Which says what machines there are, once it is enabled."""
 RETENTION_DAYS = 30
 _AGEING = ("jobs/", "index/", "batches/")
 """What goes by age. Packs, trees, data and their markers, and runners are content that is shared by name:

@@ -16,6 +16,7 @@ from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.wanted import Wanted, WantedPool
 
 _READERS = 8
+_PAUSE = 3.0
 _PREEMPTIBLE = "PREEMPTIBLE_"
 _TPU_QUOTAS = {"v5e": "TPU_LITE_PODSLICE_V5", "v4": "TPU_PODSLICE_V4"}
 
@@ -87,6 +88,25 @@ def _missing_permissions(cloud: Cloud, project: str, resources: Sequence[Resourc
         return ()
     held = set(answer.get("permissions", ()))
     return tuple(name for name in needed if name not in held)
+
+
+def read_room(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource], patience: float) -> Found:
+    """What could keep machines of the pools from being there, from a Compute Engine that was enabled a moment
+    ago: for at most so many seconds it may still say that it is not.
+    """
+    give_up = cloud.clock() + patience
+    while _is_disabled(cloud, wanted) and cloud.clock() < give_up:
+        cloud.sleep(_PAUSE)
+    machines = _missing_machines(cloud, wanted, resources)
+    return Found(missing_machines=machines, small_quotas=_small_quotas(cloud, wanted, resources))
+
+
+def _is_disabled(cloud: Cloud, wanted: Wanted) -> bool:
+    try:
+        region_quotas(cloud.service("compute"), wanted.project, wanted.region)
+    except CloudError as exc:
+        return exc.reason == "SERVICE_DISABLED"
+    return False
 
 
 def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> Mapping[str, str]:

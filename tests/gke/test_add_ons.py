@@ -16,11 +16,14 @@ from kinetic_core.provision.add_ons import VERSION, AddOnObject, AddOnReady, obj
 from kinetic_core.provision.applying import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Found, plan
+from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.resources import Resource
 from kinetic_core.provision.vendored import KUEUE, LWS, AddOn, add_on
+from kinetic_core.provision.wanted import Wanted
 from tests.conftest import wait_for
 from tests.gke.conftest import KUBECONFIG
 
+NOTHING = Wanted("p", "l", "c")
 ITS_NAMES = ("leaderworkerset.x-k8s.io", "leaderworkerset.sigs.k8s.io", "disaggregatedset.x-k8s.io")
 
 
@@ -73,7 +76,7 @@ def test_a_real_server_is_given_it_once(copy: AddOn, cloud: Cloud, api: ClusterA
     objects = objects_of(copy)
     steps = plan(objects, look(cloud, objects))
     assert {step.action for step in steps} == {Action.CREATE}
-    apply(cloud, steps, Found(), str)
+    apply(cloud, Prepared(NOTHING, Found(), steps), str)
     found = look(cloud, objects)
     assert {step.action for step in plan(objects, found)} == {Action.KEEP}
     for each in objects:
@@ -81,7 +84,7 @@ def test_a_real_server_is_given_it_once(copy: AddOn, cloud: Cloud, api: ClusterA
         cloud.do(request)
         assert generation(cloud, each) == generation_in(found, each)
     newer = objects_of(replace(copy, version="v99.0.0"))
-    apply(cloud, plan(newer, found), found, str)
+    apply(cloud, Prepared(NOTHING, found, plan(newer, found)), str)
     crd = api.get(newer[1].kind_name, "", newer[1].object_name)
     assert crd is not None
     assert crd["metadata"]["labels"][VERSION] == "v0.9.0"  # the same content: there is nothing to change

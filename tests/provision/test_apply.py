@@ -80,7 +80,7 @@ def test_an_edit_of_the_policy_between_reading_and_writing_is_kept(world: World)
     cloud = world.cloud
     cloud.ask = meddle
     prepared = prepare_up(cloud, WANTED)
-    apply(cloud, prepared.steps, prepared.found, world.said.append)
+    apply(cloud, prepared, world.said.append)
     roles = [binding["role"] for binding in project.policies["projects/my-project"]["bindings"]]
     assert roles.count("roles/viewer") == 2
     assert "roles/logging.logWriter" in roles
@@ -102,7 +102,7 @@ def test_ctrl_c_says_that_the_same_command_continues(world: World) -> None:
     prepared = prepare_up(cloud, WANTED)
     cloud.sleep = interrupted
     with pytest.raises(KeyboardInterrupt):
-        apply(cloud, prepared.steps, prepared.found, world.said.append)
+        apply(cloud, prepared, world.said.append)
     assert "interrupted at: change APIs my-project" in world.said[-1]
     assert {step.acts for step in prepare_up(world.cloud, WANTED).steps} == {True, False}
 

@@ -163,7 +163,7 @@ class World:
         return prepared
 
     def carry_out(self, cloud: Cloud, prepared: Prepared) -> None:
-        apply(cloud, prepared.steps, prepared.found, self.said.append)
+        apply(cloud, prepared, self.said.append)
 
     def mutations(self) -> list[str]:
         """The requests so far that change something, of both servers."""
