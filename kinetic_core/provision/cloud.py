@@ -14,7 +14,14 @@ from urllib.parse import quote
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.credentials import ask_google
 from kinetic_core.cluster.google_api import Ask, GoogleService
-from kinetic_core.errors import CloudError, CloudUnreachable, ClusterError
+from kinetic_core.errors import (
+    CloudError,
+    CloudUnreachable,
+    ClusterError,
+    ConfigurationError,
+    StoreError,
+    StoreRefused,
+)
 from kinetic_core.provision.resources import Json, Request
 
 _LONGEST_OPERATION = 3600.0
@@ -70,7 +77,7 @@ class Cloud:
         if request.service == "kubernetes":
             self._kubernetes(request)
         elif request.service == "objects":
-            self.empty(request.path)
+            self._empty(request.path)
         else:
             answer = self.service(request.service).send(request.method, request.path, request.body)
             self._wait(request.service, answer)
@@ -94,6 +101,18 @@ class Cloud:
                 return list(self.cluster.list(kind, namespace, {"labelSelector": selector})["items"])
 
         return self.service("container").patiently(listed)
+
+    def _empty(self, bucket: str) -> None:
+        """Clear a bucket, with the store's errors as the cloud's; one that has gone is empty."""
+        try:
+            self.empty(bucket)
+        except StoreRefused as exc:
+            raise CloudError(str(exc), 403) from exc
+        except StoreError as exc:
+            raise CloudUnreachable(str(exc)) from exc
+        except ConfigurationError:
+            if self.read(Request("storage", "GET", f"b/{bucket}")) is not None:
+                raise
 
     def _kubernetes(self, request: Request) -> Json | None:
         kind, namespace, name = request.path.split("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kinetic_core.provision.policies import ACCOUNT
 from kinetic_core.provision.resources import Found, Json, Request, Resource, lacking
@@ -50,6 +51,7 @@ class KubernetesObject(Resource):
     namespace: str
     object_name: str
     content: Json
+    longest: ClassVar[float] = 600.0
 
     @property
     def name(self) -> str:
@@ -62,6 +64,15 @@ class KubernetesObject(Resource):
 
     def busy(self, found: Found) -> bool:
         return bool(found["metadata"].get("deletionTimestamp"))
+
+    def stuck(self, found: Found) -> str:
+        conditions = (found.get("status") or {}).get("conditions") or ()
+        told = [str(each.get("message")) for each in conditions if each.get("status") == "True"]
+        return (
+            f"{self} has been going away for {self.longest / 60:.0f} minutes "
+            f"({'; '.join(told) or 'nobody says why'}). Remove what keeps it: a finalizer of something in "
+            "it, or an APIService that is not available"
+        )
 
     def mine(self, found: Found) -> bool:
         return (found["metadata"].get("labels") or {}).get("kinetic") == "true"

@@ -8,7 +8,7 @@ from itertools import islice
 
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.configuration import Settings
-from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreError
+from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreRefused
 from kinetic_core.lifecycle.backends import named_cluster
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import (
@@ -68,7 +68,7 @@ def open_cloud(settings: Settings) -> Cloud:
         before: list[str] = []
         while names := [info.name for info in islice(store.list(""), _A_PAGE)]:
             if names == before:
-                raise StoreError(f"gs://{bucket}/{names[0]} cannot be deleted: look at your permissions")
+                raise StoreRefused(f"gs://{bucket}/{names[0]} cannot be deleted: look at your permissions")
             store.delete_many(names)
             before = names
 

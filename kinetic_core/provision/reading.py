@@ -40,8 +40,12 @@ def project_number(cloud: Cloud, project: str) -> str:
 
 
 def clusters(cloud: Cloud, project: str) -> list[Json]:
-    """Every cluster of a project."""
-    found = cloud.read(Request("container", "GET", f"projects/{project}/locations/-/clusters")) or {}
+    """Every cluster of a project. Raises CloudError."""
+    path = f"projects/{project}/locations/-/clusters"
+    try:
+        found = cloud.read(Request("container", "GET", path)) or {}
+    except CloudError as exc:
+        raise type(exc)(f"clusters of {project} cannot be listed: {exc}", exc.status, exc.reason) from exc
     return list(found.get("clusters", ()))
 
 
@@ -76,7 +80,10 @@ def _look(cloud: Cloud, resource: Resource, cluster: Json | None, answers: bool)
         return next((pool for pool in pools if pool["name"] == resource.name), None)
     if resource.reading.service == "kubernetes" and not answers:
         return None
-    return cloud.read(resource.reading)
+    try:
+        return cloud.read(resource.reading)
+    except CloudError as exc:
+        raise type(exc)(f"{resource} cannot be looked at: {exc}", exc.status, exc.reason) from exc
 
 
 def _missing_permissions(cloud: Cloud, project: str, resources: Sequence[Resource]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from kinetic_core.errors import StoreError, StoreRefused
+from kinetic_core.errors import ConfigurationError, StoreError, StoreRefused
 from kinetic_core.testing.faults import Act, Faults
 
 Json = dict[str, Any]
@@ -46,6 +46,8 @@ class FakeProject:
         """Names of objects, by bucket."""
         self.fails: dict[str, str] = {}
         """By name of a cluster or pool, why making it fails, some time after it was begun."""
+        self.endless: set[str] = set()
+        """Names of clusters and pools at which the service works for ever."""
         self.faults = Faults()
         self._numbers = itertools.count(1)
         self._operations: dict[str, tuple[int, Json]] = {}
@@ -75,15 +77,16 @@ class FakeProject:
 
     def empty(self, bucket: str) -> None:
         """Delete what a bucket contains, as a client does that has run out of patience with each fault."""
+        if f"b/{bucket}" not in self.resources:
+            raise ConfigurationError(f"the bucket {bucket!r} does not exist")
+        if not self.objects.get(bucket):
+            return
         fault = self.faults.take("DELETE", f"/storage/v1/b/{bucket}/o", b"")
-        if fault is not None and fault.act is Act.ANSWER:
-            refused = fault.status in (401, 403)
-            raise (StoreRefused if refused else StoreError)(f"scripted fault: HTTP {fault.status}")
-        if fault is not None and fault.act is Act.DROP:
-            raise StoreError("scripted: dropped")
-        self.objects.pop(bucket, None)
+        if fault is None or fault.act not in (Act.ANSWER, Act.DROP):
+            self.objects.pop(bucket, None)
         if fault is not None:
-            raise StoreError("scripted: the reply is lost")
+            failure = StoreRefused if fault.act is Act.ANSWER and fault.status == 403 else StoreError
+            raise failure(f"scripted fault: {fault.act}")
 
     def _answer(self, method: str, host: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         self._now += 1
@@ -237,7 +240,7 @@ class FakeProject:
 
     def _progress(self) -> None:
         for name, (due, work) in list(self._operations.items()):
-            if self._now < due:
+            if self._now < due or work["resource"].get("name") in self.endless:
                 continue
             del self._operations[name]
             if work["resource"]["status"] == "STOPPING":

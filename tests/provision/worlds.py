@@ -178,4 +178,5 @@ class World:
             for item in self.cluster.objects.list(kind, "")[1]
         }
         policies = {owner: policy["bindings"] for owner, policy in self.project.policies.items()}
-        return self.project.resources, policies, self.project.enabled, objects
+        project = self.project
+        return project.resources, policies, project.enabled, project.objects, objects
