@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from kinetic_core.cli.plans import answer
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES
-from kinetic_core.provision.applying import apply
-from kinetic_core.provision.prepare import prepare_namespace_removal, prepare_up
+from kinetic_core.provision.prepare import prepare_namespace_removal
 from kinetic_core.provision.state import State, pool_of
 from kinetic_core.provision.wanted import WantedNamespace
 from tests.provision.worlds import WANTED, Killed, World
@@ -63,29 +61,6 @@ def test_two_at_once_make_it_once(world: World) -> None:
     assert {step.action for step in world.up().steps} == {"keep"}
 
 
-def test_an_edit_of_the_policy_between_reading_and_writing_is_kept(world: World) -> None:
-    """Somebody adds a grant each time we have read, until we have been refused twice."""
-    project, edits = world.project, ["user:a@example.org", "user:b@example.org"]
-    ask = project.ask
-
-    def meddle(method: str, url: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        answer = ask(method, url, body)
-        if url.endswith("my-project:getIamPolicy") and edits:
-            policy = project.policies["projects/my-project"]
-            new = {"role": "roles/viewer", "members": [edits.pop()]}
-            changed = {**policy, "bindings": [*policy["bindings"], new]}
-            ask("POST", url.replace(":get", ":set"), {"policy": changed})
-        return answer
-
-    cloud = world.cloud
-    cloud.ask = meddle
-    prepared = prepare_up(cloud, WANTED)
-    apply(cloud, prepared, world.said.append)
-    roles = [binding["role"] for binding in project.policies["projects/my-project"]["bindings"]]
-    assert roles.count("roles/viewer") == 2
-    assert "roles/logging.logWriter" in roles
-
-
 def test_another_run_is_waited_for(world: World) -> None:
     world.dies = (9, True)
     with pytest.raises(Killed):
@@ -95,20 +70,6 @@ def test_another_run_is_waited_for(world: World) -> None:
     actions = {str(step.resource): step.action for step in world.up().steps}
     assert actions["cluster training"] == "wait"
     assert world.mutations().count("POST /v1/projects/my-project/locations/us-central1-a/clusters") == 1
-
-
-def test_ctrl_c_says_that_the_same_command_continues(world: World) -> None:
-    cloud = world.cloud
-    prepared = prepare_up(cloud, WANTED)
-    cloud.sleep = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        apply(cloud, prepared, world.said.append)
-    assert "interrupted at: change APIs my-project" in world.said[-1]
-    assert {step.acts for step in prepare_up(world.cloud, WANTED).steps} == {True, False}
-
-
-def interrupted(_seconds: float) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_cluster_that_does_not_answer_can_be_removed(world: World) -> None:

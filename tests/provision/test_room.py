@@ -69,4 +69,5 @@ def slow(world: World, seconds: float) -> Cloud:
 
 
 def up(cloud: Cloud) -> None:
-    apply(cloud, prepare_up(cloud, WANTED), str)
+    said: list[str] = []
+    apply(cloud, prepare_up(cloud, WANTED), said.append)

@@ -104,14 +104,20 @@ class MortalCloud(Cloud):
 
     dies_at: int | None = None
     after = False
+    end: type[BaseException] = Killed
+    """How it ends."""
+    between: Callable[[], object] | None = None
+    """What somebody else does before its change number `dies_at`, in place of its end."""
 
     def do(self, request: Request) -> None:
-        if self.dies_at == 0:
+        if self.dies_at == 0 and self.between is not None:
+            self.between()
+        elif self.dies_at == 0:
             if self.after and request.service in ("kubernetes", "objects"):
                 super().do(request)
             elif self.after:
                 self.service(request.service).send(request.method, request.path, request.body)
-            raise Killed
+            raise self.end
         if self.dies_at is not None:
             self.dies_at -= 1
         super().do(request)
@@ -119,7 +125,9 @@ class MortalCloud(Cloud):
 
 @dataclass
 class World:
-    """The cloud, and processes that use it; `said` is what they told. `dies` says when the next ones end."""
+    """The cloud, and processes that use it; `said` is what they told. `dies` says when the next ones end, and
+    `end` how.
+    """
 
     project: FakeProject
     cluster: FakeCluster
@@ -127,9 +135,10 @@ class World:
     clock: Clock = field(default_factory=Clock)
     said: list[str] = field(default_factory=list)
     dies: tuple[int, bool] | None = None
+    end: type[BaseException] = Killed
 
     @property
-    def cloud(self) -> Cloud:
+    def cloud(self) -> MortalCloud:
         """A new process's way to it."""
         cloud = MortalCloud(
             WANTED.parent,
@@ -141,6 +150,7 @@ class World:
         )
         if self.dies is not None:
             cloud.dies_at, cloud.after = self.dies
+            cloud.end = self.end
         return cloud
 
     def up(self, wanted: Wanted = WANTED) -> Prepared:
