@@ -40,7 +40,7 @@ def document(wanted: Wanted) -> Json:
     """What `main.tf.json` says."""
     return {
         "//": f"Made by kinetic up --export terraform; {_HEADER}",
-        "terraform": {"required_providers": {"google": {"source": "hashicorp/google", "version": ">= 6.0"}}},
+        "terraform": {"required_providers": {"google": {"source": "hashicorp/google", "version": ">= 6.39"}}},
         "provider": {"google": {"project": wanted.project, "region": wanted.region}},
         "data": {"google_project": {"this": {"project_id": wanted.project}}},
         "resource": {
