@@ -88,7 +88,7 @@ class State:
         for namespace, count in (self.outputs or {}).items():
             if count:
                 number = f"{count}" if count < _COUNTED else f"{_COUNTED} or more"
-                told.append(f"outputs of {namespace}: {number} objects are deleted")
+                told.append(f"outputs of {namespace} are deleted, objects: {number}")
         return [*told, *(f"not known: {each}" for each in self.unknown)]
 
 

@@ -72,11 +72,13 @@ def test_jobs_and_outputs_of_every_namespace_would_be_lost(world: World) -> None
         "running jobs end: ml/job-slice, default/job-queued",
     )
     assert told[1] == "pools: default-pool, tpu-v5e-4-spot, tpu-v5p-8, gpu-l4-1"
-    assert told[2:] == ["outputs of default: 2 objects are deleted"]
+    assert told[2:] == ["outputs of default are deleted, objects: 2"]
 
 
 def test_a_thousand_outputs_are_counted_no_further() -> None:
-    assert State("path", outputs={"ml": 1000}).losses() == ["outputs of ml: 1000 or more objects are deleted"]
+    assert State("path", outputs={"ml": 1000}).losses() == [
+        "outputs of ml are deleted, objects: 1000 or more"
+    ]
 
 
 def test_what_nobody_could_look_at_is_said(world: World) -> None:
