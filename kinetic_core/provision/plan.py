@@ -63,7 +63,7 @@ class Found:
     """Where there is a cluster of this name."""
     missing_permissions: tuple[str, ...] = ()
     missing_machines: Mapping[str, str] = field(default_factory=dict)
-    """Machine type to the zone that has none."""
+    """Machine type to the zone, or region, that has none."""
     small_quotas: tuple[str, ...] = ()
     """Quotas that are too small for one machine of a pool, in words."""
 
@@ -160,9 +160,9 @@ def problems(steps: Sequence[Step], found: Found, wanted: Wanted) -> None:
 def no_room(found: Found, wanted: Wanted) -> list[str]:
     """Why there can be no machine of some pool, with what to do."""
     machines = [
-        f"{zone} has no machines {machine}: choose another --zone; gcloud compute machine-types list "
+        f"{place} has no machines {machine}: choose another --zone; gcloud compute machine-types list "
         f"--filter=name={machine} lists the zones that have them"
-        for machine, zone in found.missing_machines.items()
+        for machine, place in found.missing_machines.items()
     ]
     page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
     return [*machines, *(f"{quota}: ask for more at {page}" for quota in found.small_quotas)]

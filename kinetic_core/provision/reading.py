@@ -117,14 +117,31 @@ def _is_disabled(cloud: Cloud, wanted: Wanted) -> bool:
 
 
 def _missing_machines(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> Mapping[str, str]:
-    """The machine types that their zone does not have, as far as Compute Engine can be asked already."""
-    pools = [each.pool for each in resources if isinstance(each, NodePool)]
-    places = {
-        (str(pool.accelerator.machine_type), zone)
-        for pool in pools
-        for zone in pool.zones or (() if wanted.regional else (wanted.location,))
-    }
-    return {machine: zone for machine, zone in sorted(places) if _lacks(cloud, wanted.project, zone, machine)}
+    """The machine types that their zone does not have, or no zone of their region, as far as Compute Engine
+    can be asked already.
+    """
+    missing = {}
+    for pool in (each.pool for each in resources if isinstance(each, NodePool)):
+        machine = str(pool.accelerator.machine_type)
+        if wanted.regional and not pool.zones:
+            zones = _zones(cloud, wanted)
+            if zones and all(_lacks(cloud, wanted.project, zone, machine) for zone in zones):
+                missing[machine] = wanted.region
+            continue
+        for zone in pool.zones or (wanted.location,):
+            if _lacks(cloud, wanted.project, zone, machine):
+                missing[machine] = zone
+    return dict(sorted(missing.items()))
+
+
+def _zones(cloud: Cloud, wanted: Wanted) -> tuple[str, ...]:
+    """Those of the region; none if nobody says."""
+    path = f"projects/{wanted.project}/regions/{wanted.region}"
+    try:
+        found = cloud.service("compute").send("GET", path)
+    except CloudError:
+        return ()
+    return tuple(str(zone).rpartition("/")[2] for zone in found.get("zones", ()))
 
 
 def _small_quotas(cloud: Cloud, wanted: Wanted, resources: Sequence[Resource]) -> tuple[str, ...]:

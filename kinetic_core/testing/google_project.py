@@ -130,13 +130,10 @@ class FakeProject:
                 {"metric": name, "limit": limit, "usage": self.used.get(name, 0.0)}
                 for name, limit in self.quotas.items()
             ]
-            return 200, {"quotas": quotas}
+            return 200, {"quotas": quotas, "zones": [f"https://x/zones/{path.rpartition('/')[2]}-a"]}
         machine = path.rpartition("/")[2]
-        return (
-            (200, {"name": machine})
-            if self.machines is None or machine in self.machines
-            else _error(404, path)
-        )
+        known = self.machines is None or machine in self.machines
+        return (200, {"name": machine}) if known else _error(404, path)
 
     def _iam(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> Answer:
         del query

@@ -12,6 +12,7 @@ from kinetic_core.provision.applying import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import prepare_up
 from kinetic_core.provision.project import COMPUTE
+from kinetic_core.provision.wanted import wanted_pool
 from tests.provision.worlds import WANTED, World
 
 ENABLING = "POST /v1/projects/my-project/services:batchEnable"
@@ -46,6 +47,19 @@ def test_one_that_never_answers_is_gkes_to_tell(world: World) -> None:
     world.project.machines = set()
     up(slow(world, 1e9))
     assert WANTED.path in world.project.resources
+
+
+def test_a_region_none_of_whose_zones_has_the_machines_is_refused(world: World) -> None:
+    world.project.enabled.add(COMPUTE)
+    world.project.machines = {"ct5lp-hightpu-4t"}
+    somewhere = replace(WANTED, location="europe-west4", pools=(wanted_pool("gpu-l4"),))
+    with pytest.raises(ConfigurationError, match="europe-west4 has no machines g2-standard-4: choose anoth"):
+        world.up(somewhere)
+    assert world.mutations() == []
+    zoned = wanted_pool("tpu-v5e-4", zones=("europe-west4-b",))
+    prepare_up(world.cloud, replace(somewhere, pools=(zoned,)))
+    world.project.faults.answer("/regions/", 403, times=None)
+    prepare_up(world.cloud, somewhere)
 
 
 def test_who_has_it_enabled_is_asked_once(world: World) -> None:
