@@ -13,7 +13,7 @@ from kinetic_core.configuration import Settings
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.image.bundled import Workshop
 from kinetic_core.image.google_api import GoogleApi
-from kinetic_core.image.prebuilt import base_image
+from kinetic_core.image.prebuilt import Labels, base_image, told_labels
 from kinetic_core.image.registry import Repository
 from kinetic_core.image.registry_protocol import PublicRegistry
 
@@ -69,8 +69,10 @@ def bundled_finding(settings: Settings, workshop: Callable[[], Workshop]) -> Fin
     return Finding("ok", f"bundled: built into {place.repository.address} from what each project depends on")
 
 
-def prebuilt_finding(settings: Settings, kind: str, workshop: Callable[[], Workshop]) -> Finding:
-    """Of base images: whether there is one for this Python."""
+def prebuilt_finding(
+    settings: Settings, kind: str, workshop: Callable[[], Workshop], labels: Labels = told_labels
+) -> Finding:
+    """Of base images: whether there is one for this Python and this client."""
     place = workshop() if settings.project else None
     if not (repository := settings.base_image_repo or (place.repository.address if place else "")):
         return Finding(
@@ -79,7 +81,7 @@ def prebuilt_finding(settings: Settings, kind: str, workshop: Callable[[], Works
             "set KINETIC_BASE_IMAGE_REPO to what build_image was told, or KINETIC_PROJECT",
         )
     try:
-        uri, notices = base_image(repository, kind, place.registry if place else None)
+        uri, notices = base_image(repository, kind, place.registry if place else None, labels)
     except ConfigurationError as exc:
         fix = (
             f"kinetic build-image --category {kind} with Python {_PYTHON}, or KINETIC_CONTAINER_IMAGE=bundled"

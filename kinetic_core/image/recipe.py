@@ -21,6 +21,8 @@ from kinetic_core.image.runtimes import Installation
 UV = "ghcr.io/astral-sh/uv:0.11.1"
 PACKAGE = "base"
 """The images' name in their repository, as the specification has it; the tag says which."""
+PROTOCOL_LABEL, PYTHON_LABEL = "dev.kinetic.protocol", "dev.kinetic.python"
+"""What a base image says it is for."""
 
 _BASE = """\
 FROM {python_image}
@@ -29,7 +31,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends build-essential
 COPY --from={uv} /uv /uvx /usr/local/bin/
 COPY runtime.txt /opt/kinetic/runtime.txt
 RUN uv pip install --system --no-cache{options} -r /opt/kinetic/runtime.txt
-LABEL dev.kinetic.python={python} dev.kinetic.protocol={protocol}
+LABEL {python_label}={python} {protocol_label}={protocol}
 WORKDIR /app
 ENV KERAS_BACKEND={keras_backend}
 CMD ["python3"]
@@ -84,6 +86,8 @@ class Recipe:
             options=self._options(),
             python=self.python,
             protocol=PROTOCOL,
+            python_label=PYTHON_LABEL,
+            protocol_label=PROTOCOL_LABEL,
             keras_backend=self.installation.keras_backend,
         )
 

@@ -1,4 +1,4 @@
-"""Registries other than Google's, asked without credentials: Docker Hub and whoever speaks its protocol.
+"""What registries tell in the protocol of Docker Hub: asked without credentials, Google's with a token.
 
 https://distribution.github.io/distribution/spec/api/ and …/spec/auth/token/
 """
@@ -26,38 +26,47 @@ _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
 
 
 class PublicRegistry:
-    """One repository (`mycompany/kinetic/base-cpu`, `ghcr.io/me/base-cpu`) as anybody sees it.
+    """One repository (`mycompany/kinetic/base-cpu`, `ghcr.io/me/base-cpu`) as anybody sees it, or as who has
+    `token`.
 
     Every operation raises OSError if the registry gives no answer, or not to anybody.
     """
 
-    def __init__(self, repository: str) -> None:
+    def __init__(self, repository: str, token: str = "") -> None:
         first, _, rest = repository.partition("/")
         named = rest and ("." in first or ":" in first or first == "localhost")
         host, path = (first, rest) if named else ("registry-1.docker.io", repository)
         self._path = path if "/" in path or named else f"library/{path}"
         local = host.partition(":")[0] in ("localhost", "127.0.0.1")  # as docker does
         self._base = f"{'http' if local else 'https'}://{host}/v2"
-        self._headers: dict[str, str] = {}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def digest(self, tag: str) -> str | None:
         """`sha256:…` of a tag, None if there is none."""
         found = self._ask("HEAD", f"manifests/{tag}", {"Accept": _MANIFESTS})
         return None if found is None else found[0].get("Docker-Content-Digest")
 
-    def environment(self, tag: str) -> dict[str, str]:
-        """The variables that an image sets, of one for several platforms the first; none without an image."""
-        manifest = self._json(f"manifests/{tag}")
-        if platforms := manifest.get("manifests"):
-            manifest = self._json(f"manifests/{platforms[0]['digest']}")
-        digest = (manifest.get("config") or {}).get("digest")
-        told = (self._json(f"blobs/{digest}").get("config") or {}) if digest else {}
-        return dict(str(each).split("=", 1) for each in told.get("Env") or () if "=" in str(each))
+    def environment(self, reference: str) -> dict[str, str]:
+        """The variables that an image sets; none without an image."""
+        told = self._configuration(reference).get("Env") or ()
+        return dict(str(each).split("=", 1) for each in told if "=" in str(each))
+
+    def labels(self, reference: str) -> dict[str, str]:
+        """The labels of an image, named by a tag or a digest; none without an image."""
+        return dict(self._configuration(reference).get("Labels") or {})
 
     def tags(self) -> list[str]:
         """Its tags, none if there is no such repository."""
         found = self._ask("GET", "tags/list", {})
         return [] if found is None else list(json.loads(found[1]).get("tags") or ())
+
+    def _configuration(self, reference: str) -> dict[str, Any]:
+        """How an image runs, of one for several platforms the first."""
+        manifest = self._json(f"manifests/{reference}")
+        if platforms := manifest.get("manifests"):
+            manifest = self._json(f"manifests/{platforms[0]['digest']}")
+        digest = (manifest.get("config") or {}).get("digest")
+        return dict(self._json(f"blobs/{digest}").get("config") or {}) if digest else {}
 
     def _json(self, what: str) -> dict[str, Any]:
         found = self._ask("GET", what, {"Accept": _MANIFESTS})

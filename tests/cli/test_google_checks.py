@@ -201,8 +201,11 @@ def test_base_images_of_another_python() -> None:
     assert (found.outcome, "it has 0.1.0-py3.9" in found.found) == ("fail", True)
     assert "kinetic build-image --category tpu with Python 3." in found.fix
     google.tags[base_tag()] = "sha256:cd"
-    found = prebuilt_finding(SETTINGS, "tpu", lambda: workshop(google.ask))
+    found = prebuilt_finding(SETTINGS, "tpu", lambda: workshop(google.ask), lambda *_: {})
     assert (found.outcome, "base-tpu@sha256:cd" in found.found) == ("ok", True)
+    other = {"dev.kinetic.protocol": "0"}
+    found = prebuilt_finding(SETTINGS, "tpu", lambda: workshop(google.ask), lambda *_: other)
+    assert (found.outcome, "wire protocol 0" in found.found) == ("fail", True)
     found = prebuilt_finding(Settings(), "tpu", lambda: workshop(google.ask))
     assert (found.outcome, "KINETIC_BASE_IMAGE_REPO" in found.fix) == ("fail", True)
 

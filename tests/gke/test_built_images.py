@@ -17,13 +17,16 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
-from kinetic_core.errors import ImageError
+from kinetic_core._runner.wire import PROTOCOL
+from kinetic_core.errors import ConfigurationError, ImageError
 from kinetic_core.image.bundled import Workshop, bundled_image
 from kinetic_core.image.recipe import Recipe
 from kinetic_core.image.requirements_file import parse_requirements
 from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.gke.images import ZONE, Images, own_images
+from tests.gke.objects import stored
 
 pytestmark = pytest.mark.alone
 REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
@@ -126,3 +129,21 @@ def builds(images: Images) -> list[bytes]:
     store = GcsObjectStore.at(f"test-project-kn-{images.cluster}-builds")
     found = [store.read(info.name) for info in store.list("")]
     return [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for body in found]
+
+
+def test_a_base_image_of_another_protocol_is_refused_before_anything_is_stored(
+    images: Images, location: str, tmp_path: Path
+) -> None:
+    """The registry is one on this machine, as far as the client can tell: those are asked without TLS."""
+    dockerfile = tmp_path / "Dockerfile"
+    plain = Path(__file__).with_name("Dockerfile.base").read_text()
+    dockerfile.write_text(f"{plain}LABEL dev.kinetic.protocol={PROTOCOL + 1}\n")
+    repo = f"{images.cluster}/other"
+    kinetic_core.build_image(repo, ["cpu"], dockerfile=dockerfile, progress=lambda _: None)
+    before = stored(location, "")
+    with FaultProxy(REGISTRY) as near:
+        options = {"container_image": "prebuilt", "base_image_repo": f"{near.url.partition('//')[2]}/{repo}"}
+        refused = kinetic_core.run(accelerator="cpu", **options)(lambda: 1)
+        with pytest.raises(ConfigurationError, match=rf"base-cpu.* for wire protocol {PROTOCOL + 1}, and"):
+            refused.run_async()
+    assert stored(location, "") == before

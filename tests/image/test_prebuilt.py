@@ -7,18 +7,24 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 import kinetic_core
+from kinetic_core._runner.wire import PROTOCOL
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.image.google_api import GoogleApi
-from kinetic_core.image.prebuilt import base_image, base_tag
+from kinetic_core.image.prebuilt import base_image, base_tag, told_labels
+from kinetic_core.image.recipe import Recipe
 from kinetic_core.image.registry_protocol import PublicRegistry
+from kinetic_core.image.requirements_file import parse_requirements
+from kinetic_core.image.runtimes import choose
 from kinetic_core.testing.google_services import FakeGoogle
 
 REPOSITORY = "us-docker.pkg.dev/p/r"
+HERE = ".".join(map(str, sys.version_info[:2]))
 
 
 def registry(**tags: str) -> GoogleApi:
@@ -28,14 +34,49 @@ def registry(**tags: str) -> GoogleApi:
 
 
 def test_pinned_by_its_digest() -> None:
-    uri, notices = base_image(REPOSITORY, "tpu", registry(**{base_tag(): "sha256:ab"}))
+    uri, notices = base_image(REPOSITORY, "tpu", registry(**{base_tag(): "sha256:ab"}), lambda *_: {})
     assert (uri, notices) == (f"{REPOSITORY}/base-tpu@sha256:ab", ())
 
 
-def test_another_python_is_named() -> None:
-    here = ".".join(map(str, sys.version_info[:2]))
+@pytest.mark.parametrize(
+    ("label", "value", "told"),
+    [
+        (
+            "dev.kinetic.protocol",
+            str(PROTOCOL + 1),
+            f"wire protocol {PROTOCOL + 1}, and this is .*{PROTOCOL}",
+        ),
+        ("dev.kinetic.python", "3.9", f"Python 3.9, and this is Python {HERE}"),
+    ],
+)
+def test_an_image_that_says_it_is_for_another_client(label: str, value: str, told: str) -> None:
+    """Its tag may be right: `build_image(tag=)`, or a client between two versions."""
+    asked: list[tuple[str, str]] = []
+
+    def labels(name: str, digest: str) -> dict[str, str]:
+        asked.append((name, digest))
+        return {"dev.kinetic.protocol": str(PROTOCOL), "dev.kinetic.python": HERE, label: value}
+
     with pytest.raises(
-        ConfigurationError, match=rf"for Python {here}: it has 0\.1\.0-py3\.9\. Publish it with"
+        ConfigurationError, match=rf"{base_tag()} says that it is for {told}\. Publish it with"
+    ):
+        base_image(REPOSITORY, "cpu", registry(**{base_tag(): "sha256:ab"}), labels)
+    assert asked == [(f"{REPOSITORY}/base-cpu", "sha256:ab")]
+
+
+def test_a_bundled_image_has_the_protocol_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found by its tag was made for this protocol: nobody has to look at its label."""
+    recipe = Recipe("cpu", choose(parse_requirements(["six"], "requirements", Path()), "cpu"))
+    assert f"dev.kinetic.protocol={PROTOCOL}\n" in recipe.dockerfile_of_base()
+    assert f"dev.kinetic.python={HERE} " in recipe.dockerfile_of_base()
+    before = recipe.tag
+    monkeypatch.setattr("kinetic_core.image.recipe.PROTOCOL", PROTOCOL + 1)
+    assert recipe.tag != before
+
+
+def test_another_python_is_named() -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"for Python {HERE}: it has 0\.1\.0-py3\.9\. Publish it with"
     ):
         base_image(REPOSITORY, "tpu", registry(**{"0.1.0-py3.9": "sha256:ab"}))
     with pytest.raises(ConfigurationError, match="it has none of that kind"):
@@ -43,13 +84,16 @@ def test_another_python_is_named() -> None:
 
 
 class _Registry(BaseHTTPRequestHandler):
-    """One that wants a token, and gives it to anybody."""
+    """One that wants a token, and gives it to anybody. Its images are for two platforms."""
 
     tags: ClassVar[list[str]] = []
+    labels: ClassVar[dict[str, str] | None] = None
+    tokens: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if path == "/token":
+            self.tokens.append(query)
             return self._answer(200, {"token": query})
         if "Bearer service=here" not in self.headers.get("Authorization", ""):
             realm = f"http://127.0.0.1:{self.server.server_address[1]}/token"
@@ -59,8 +103,19 @@ class _Registry(BaseHTTPRequestHandler):
             return self._answer(403, {})
         if path.endswith("/tags/list"):
             return self._answer(200, {"tags": self.tags})
-        there = path.rpartition("/")[2] in self.tags
+        name = path.rpartition("/")[2]
+        if (told := self._told().get(name)) is not None:
+            return self._answer(200, told)
+        there = name in self.tags
         return self._answer(200 if there else 404, {}, {"Docker-Content-Digest": "sha256:cd"})
+
+    def _told(self) -> dict[str, Any]:
+        """What is named by its digest."""
+        return {
+            "sha256:cd": {"manifests": [{"digest": "sha256:one"}, {"digest": "sha256:other"}]},
+            "sha256:one": {"config": {"digest": "sha256:facts"}},
+            "sha256:facts": {"config": {"Labels": self.labels}},
+        }
 
     do_HEAD = do_GET
 
@@ -91,6 +146,24 @@ def test_a_public_registry_is_asked_without_credentials(public: str) -> None:
     _Registry.tags = ["0.0.9-py3.9"]
     with pytest.raises(ConfigurationError, match=r"it has 0\.0\.9-py3\.9"):
         base_image(f"{public}/me", "cpu")
+
+
+def test_what_a_public_registry_says_of_an_image(public: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Registry, "tags", [base_tag()])
+    monkeypatch.setattr(_Registry, "labels", {"dev.kinetic.protocol": "0"})
+    told_labels.cache_clear()
+    with pytest.raises(ConfigurationError, match="wire protocol 0, and this is wire protocol 1"):
+        base_image(f"{public}/me", "cpu")
+    assert told_labels("127.0.0.1:9/me/base-cpu", "sha256:cd") == {}
+
+
+def test_a_registry_is_asked_with_the_token_that_is_had(public: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Registry, "labels", {"a": "b"})
+    monkeypatch.setattr(_Registry, "tokens", [])
+    assert PublicRegistry(f"{public}/me/base-cpu", "service=here").labels("sha256:cd") == {"a": "b"}
+    assert _Registry.tokens == []
+    assert PublicRegistry(f"{public}/me/base-cpu", "expired").labels("sha256:cd") == {"a": "b"}
+    assert len(_Registry.tokens) == 1
 
 
 def test_what_a_registry_does_not_tell_is_left_to_the_node(public: str) -> None:
