@@ -137,7 +137,8 @@ def hash_file(
     except OSError as exc:
         raise unreadable(full, exc) from exc
     raise InvalidProject(
-        f"{full!r} changes while it is read. Wait for what writes it, or list it in .kineticignore"
+        f"{full!r} changes while it is read. Wait for what writes it, or leave it out of the project "
+        "(.kineticignore); of data, pass a copy"
     )
 
 

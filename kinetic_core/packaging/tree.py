@@ -126,7 +126,8 @@ def _store(
         tree = StoredTree(snapshot.tree, len(snapshot.files), snapshot.size, stored)
         return tree, snapshot, shortened(listing.notices)
     raise InvalidProject(
-        f"{changed} while it was being stored, again and again. Wait for what writes it, or leave it out"
+        f"{changed} while it was being stored, again and again. Wait for what writes it, or leave it out of "
+        "the project (.kineticignore); of data, pass a copy"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import subprocess
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import kinetic_core
+from kinetic_core import Data
+from kinetic_core._runner.stored_tree import PIECE
+from kinetic_core.errors import InvalidProject
 from kinetic_core.packaging.packs import PACK
 from kinetic_core.packaging.tree import store_data
 from kinetic_core.storage.gcs import GcsObjectStore
@@ -70,6 +75,52 @@ def test_two_who_upload_the_same_at_once_store_it_once(tmp_path: Path, location:
     assert len(stored(own, "trees/")) == 1
     assert sum(info.size for info in store.list("packs/")) < 1.01 * (tmp_path / "large").stat().st_size
     assert store_data(tmp_path / "large", store, cache=tmp_path / "cache3").stored == 0
+
+
+@kinetic_core.run(accelerator="cpu")
+def digest(path: str) -> str:
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def rewrite_end(path: Path) -> None:
+    """The last piece of a file is another; its size and times are those it had."""
+    facts = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(-PIECE, os.SEEK_END)
+        stream.write(secrets.token_bytes(PIECE))
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def test_data_rewritten_while_it_is_uploaded_arrives_as_it_was_in_one_moment(
+    tmp_path: Path, location: str
+) -> None:
+    """Its first packs are in the bucket when the end of the file, hashed long ago, becomes another."""
+    file, store, done = tmp_path / "large", GcsObjectStore.at(location), list[str]()
+    file.write_bytes(secrets.token_bytes(2 * PACK))
+
+    def rewrite(stage: str) -> None:
+        if stage.startswith("uploading") and not done:
+            done.append(stage)
+            rewrite_end(file)
+
+    tree = store_data(file, store, cache=tmp_path / "cache", progress=rewrite)
+    assert done
+    assert store.find(f"trees/{tree.sha256}.json") is not None
+    told = digest.run_async(Data(str(file)))
+    with file.open("rb") as stream:
+        assert told.result(stream_logs=False) == hashlib.file_digest(stream, "sha256").hexdigest()
+    assert store_data(file, store, cache=tmp_path / "cache").sha256 == tree.sha256
+
+
+def test_data_that_never_rests_is_no_data(tmp_path: Path, location: str) -> None:
+    file, own = tmp_path / "large", f"{location}/restless"
+    file.write_bytes(secrets.token_bytes(2 * PIECE))
+    with pytest.raises(InvalidProject, match=r"large.* changed while it was being stored"):
+        store_data(
+            file, GcsObjectStore.at(own), cache=tmp_path / "cache", progress=lambda _: rewrite_end(file)
+        )
+    assert stored(own, "trees/") == []
 
 
 def test_local_data_to_be_mounted_is_stored_file_by_file(tmp_path: Path, location: str) -> None:

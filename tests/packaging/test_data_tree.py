@@ -5,6 +5,7 @@ import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,54 @@ def test_what_was_hashed_is_not_hashed_again_after_an_interrupted_upload(world):
     (cached,) = (world.cache / "trees").iterdir()
     assert list(read_index(str(cached)).digests) == ["big"]
     assert read_index(str(cached)).tree is None
+
+
+def rewritten(path: Path, seed: int) -> None:
+    """As long as it was, with the times it had: nothing but its content, and when that changed, tells."""
+    facts = path.stat()
+    path.write_bytes(random.Random(seed).randbytes(facts.st_size))
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+@pytest.mark.parametrize("size", [1000, 2 * PIECE + 17])
+def test_data_rewritten_while_it_is_stored_is_stored_as_it_is_then(world, size):
+    """It has been hashed, and its packs are not made yet."""
+    (world.root / "a.bin").write_bytes(random.Random(1).randbytes(size))
+    seeds = iter([2])
+
+    def rewrite(_stage: str) -> None:
+        for seed in seeds:
+            rewritten(world.root / "a.bin", seed)
+
+    stored = store_data(world.root, world.store, cache=world.cache, progress=rewrite)
+    assert picture(world.unpack(stored.sha256)) == picture(world.root)
+    assert len(list(world.store.list("trees/"))) == 1
+    assert (world.root / "a.bin").read_bytes() == random.Random(2).randbytes(size)
+
+
+@pytest.mark.parametrize("size", [1000, 2 * PIECE + 17])
+def test_data_that_never_rests_is_refused_and_is_not_there(world, size):
+    (world.root / "a.bin").write_bytes(random.Random(0).randbytes(size))
+    seeds = iter(range(1, 100))
+    with pytest.raises(InvalidProject, match=r"a\.bin.* changed while it was being stored.* pass a copy"):
+        store_data(
+            world.root,
+            world.store,
+            cache=world.cache,
+            progress=lambda _stage: rewritten(world.root / "a.bin", next(seeds)),
+        )
+    assert list(world.store.list("trees/")) == []
+
+
+def test_data_that_went_away_while_it_was_stored_is_not_in_it(world):
+    world.write("a", "a")
+    world.write("b", "b")
+
+    def remove(_stage: str) -> None:
+        (world.root / "b").unlink(missing_ok=True)
+
+    stored = store_data(world.root, world.store, cache=world.cache, progress=remove)
+    assert picture(world.unpack(stored.sha256)).keys() == {"a"}
 
 
 def test_how_far_an_upload_is_is_told(tmp_path):
