@@ -18,8 +18,14 @@ TIMEOUT = "3600s"
 _POLL_SECONDS = 1.0
 _POLLS_SLOWLY_AFTER = 30.0
 _LAST_LINES = 20
+_NOT_PUSHED = (
+    "It was built and could not be pushed: submit again if the registry was away; if it refuses, the builds' "
+    "account needs roles/artifactregistry.writer on the repository"
+)
 _ADVICE = {
     "base": "The base image could not be made: look at the versions of jax, keras, torch or tensorflow",
+    "base-push": _NOT_PUSHED,
+    "push": "It was built, and Docker Hub did not take it: submit again, or see what the account may push",
     "login": "Docker Hub refuses the secrets dockerhub-username and dockerhub-token of Secret Manager",
     "dependencies": "A dependency could not be installed: change the requirement that these lines name, or "
     "use container_image= for what needs system libraries",
@@ -173,8 +179,10 @@ def _failed(build: Json, lines: list[str]) -> ImageError:
     number = build.get("steps", []).index(step) if step else None
     own = [line for line in lines if line.startswith(f"Step #{number}")] if step else lines
     told = "\n".join(f"    {line}" for line in (own or lines)[-_LAST_LINES:])
-    detail = build.get("statusDetail") or (build.get("failureInfo") or {}).get("detail") or ""
-    advice = _ADVICE.get(str(step.get("id")), "The log says more")
+    failure = build.get("failureInfo") or {}
+    detail = build.get("statusDetail") or failure.get("detail") or ""
+    not_pushed = str(failure.get("type")).startswith("PUSH_")  # by the service itself, after all steps
+    advice = _ADVICE.get(str(step.get("id")), _NOT_PUSHED if not_pushed else "The log says more")
     place = f" in step {step['id']!r}" if step.get("id") else ""
     return ImageError(
         f"the image was not built: {build['status']}{place}: {detail}\n"

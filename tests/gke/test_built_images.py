@@ -12,12 +12,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import kinetic_core
 from kinetic_core._runner.wire import PROTOCOL
+from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.errors import ConfigurationError, ImageError
 from kinetic_core.image.bundled import Workshop, bundled_image
 from kinetic_core.image.recipe import Recipe
@@ -26,6 +28,7 @@ from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.gke.images import ZONE, Images, own_images
+from tests.gke.machine import stopped
 from tests.gke.objects import stored
 
 pytestmark = pytest.mark.alone
@@ -82,25 +85,34 @@ def lock(tmp_path: Path) -> Path:
     return tmp_path / "uv.lock"
 
 
-def test_no_secret_is_in_an_image(images: Images, lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The submitter has them in its environment meanwhile. The registry is down for a moment, too."""
-    values = [f"canary-{secrets.token_hex(12)}" for _ in range(COUNT)]
-    for number, value in enumerate(values):
-        monkeypatch.setenv(f"CANARY_{number}", value)
+def test_no_secret_is_in_an_image(
+    images: Images, lock: Path, api: ClusterApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The submitter has them in its environment while it is built, and its job has them by reference. The
+    registry is down for a moment, too.
+    """
+    values = {f"CANARY_{number}": f"canary-{secrets.token_hex(12)}" for number in range(COUNT)}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
+    api.create("Secret", namespace, {"metadata": {"name": "of-the-image"}, "data": encoded})
+    references = {name: f"of-the-image/{name}" for name in values}
 
-    @kinetic_core.run(accelerator="cpu", requirements=lock)
-    def version() -> str:
+    @kinetic_core.run(accelerator="cpu", requirements=lock, secrets=references)
+    def version() -> tuple[str, int]:
+        import os
+
         import six
 
-        return str(six.__version__)
+        return str(six.__version__), len([name for name in os.environ if name.startswith("CANARY_")])
 
     with images.fault(match=f"GET .*/kn-{images.cluster}/packages", status=503, times=2):
         handle = version.run_async()
     assert set(images.builds.values()) == {1}
-    assert handle.result(stream_logs=False) == "1.16.0"
+    assert handle.result(stream_logs=False) == ("1.16.0", COUNT)
     seen = [*contents(handle.image_uri), *builds(images)]
     assert any(b"six.py" in content for content in seen), "it was looked where the requirement is"
-    for value in values:
+    for value in values.values():
         forms = (value.encode(), base64.b64encode(value.encode()))
         assert not any(form in content for form in forms for content in seen)
 
@@ -147,3 +159,34 @@ def test_a_base_image_of_another_protocol_is_refused_before_anything_is_stored(
         with pytest.raises(ConfigurationError, match=rf"base-cpu.* for wire protocol {PROTOCOL + 1}, and"):
             refused.run_async()
     assert stored(location, "") == before
+
+
+SLOW = """
+FROM python:3.11-slim
+RUN for second in 1 2 3 4 5 6 7 8; do echo second $second; sleep 1; done
+"""
+
+
+def test_a_registry_that_is_away_when_a_build_pushes(images: Images, tmp_path: Path) -> None:
+    """What could not be pushed is told, with what to do, and the next call builds it again."""
+    dockerfile, told = tmp_path / "Dockerfile", list[str]()
+    dockerfile.write_text(SLOW)
+    repository = Workshop.of_cluster("test-project", ZONE, images.cluster).repository.address
+    with ExitStack() as meanwhile:
+
+        def say(line: str) -> None:
+            if "second 2" in line and not told:
+                meanwhile.enter_context(stopped("docker-registry"))
+                told.append(line)
+
+        with pytest.raises(ImageError, match="base-cpu: the image was not built") as caught:
+            kinetic_core.build_image(repository, ["cpu"], tag="slow", dockerfile=dockerfile, progress=say)
+    assert told
+    text = str(caught.value)
+    assert "refused" in text, "the last lines say what the push met"
+    assert "could not be pushed" in text
+    assert "artifactregistry.writer" in text
+    built = kinetic_core.build_image(
+        repository, ["cpu"], tag="slow", dockerfile=dockerfile, progress=lambda _: None
+    )
+    assert built["cpu"].startswith(f"{repository}/base-cpu@sha256:")

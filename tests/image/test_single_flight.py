@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,27 @@ def test_a_failed_build_is_everyones_who_waited_and_the_next_call_tries_again() 
         built(google, first, "six")
     assert built(google, first, "six").startswith("sha256:")
     assert len(google.builds) == 2
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"failureInfo": {"type": "PUSH_FAILED", "detail": "error pushing image"}},
+        {"steps": [{"id": "base-push", "status": "FAILURE"}]},
+    ],
+)
+def test_an_image_that_is_built_and_not_pushed_is_told_so(failed: dict[str, object]) -> None:
+    google = FakeGoogle()
+    google.ends = ["FAILURE"]
+    answer = google.ask
+
+    def ask(method: str, url: str, body: Any = None) -> tuple[int, Any]:
+        status, found = answer(method, url, body)
+        return status, {**found, **failed} if found.get("status") == "FAILURE" else found
+
+    google.ask = ask  # type: ignore[method-assign]
+    with pytest.raises(ImageError, match=r"could not be pushed: submit again.*artifactregistry\.writer"):
+        built(google, workshop(google), "six")
 
 
 def test_an_image_that_was_deleted_is_built_again() -> None:
