@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -32,6 +33,13 @@ def sleep(seconds: float) -> str:
     print("sleeping", flush=True)
     time.sleep(seconds)
     return "awake"
+
+
+def count(seconds: int) -> str:
+    for number in range(seconds):
+        print(f"second {number}", flush=True)
+        time.sleep(1)
+    return os.environ["KINETIC_POD_UID"]
 
 
 def running(handle: kinetic_core.JobHandle) -> None:

@@ -64,3 +64,9 @@ def give_up(api: ClusterApi, node: str) -> None:
     """As an administrator, or the cloud's controller, gives up a node that is dead."""
     facts: dict[str, Any] = api.get("Node", "", node) or {}
     api.patch("Node", "", node, {"spec": {"taints": [*facts["spec"]["taints"], _OUT_OF_SERVICE]}})
+
+
+def is_ready(api: ClusterApi, node: str) -> bool:
+    """Whether its kubelet has told the API server lately that it is well."""
+    found: dict[str, Any] = api.get("Node", "", node) or {}
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in found["status"]["conditions"])
