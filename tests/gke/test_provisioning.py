@@ -33,10 +33,15 @@ KINETIC = str(Path(sys.executable).with_name("kinetic"))
 
 
 @pytest.fixture
-def place(google: Control, monkeypatch: pytest.MonkeyPatch, kinetic: Kinetic) -> Iterator[dict[str, str]]:
-    """An empty project, and names for a cluster and a namespace in it; nothing of it stays."""
+def place(
+    request: pytest.FixtureRequest, google: Control, monkeypatch: pytest.MonkeyPatch, kinetic: Kinetic
+) -> Iterator[dict[str, str]]:
+    """An empty project (or the one that is the parameter), and names for a cluster and a namespace in it;
+    nothing of it stays.
+    """
     mark = secrets.token_hex(3)
-    names = {"PROJECT": f"prov-{mark}", "CLUSTER": f"c-{mark}", "NAMESPACE": f"prov-{mark}"}
+    project = getattr(request, "param", f"prov-{mark}")
+    names = {"PROJECT": project, "CLUSTER": f"c-{mark}", "NAMESPACE": f"prov-{mark}"}
     names["ZONE"] = "us-central1-a"
     monkeypatch.delenv("KINETIC_BUCKET")
     for name, value in names.items():
@@ -96,6 +101,28 @@ def test_up_a_job_on_its_pool_and_down(
         assert json.load(answer).get("items", []) == []
     left = [step for step in well(kinetic("up", "--plan", "--json"))["steps"] if step["action"] == "keep"]
     assert {step["kind"] for step in left} <= {"APIs", "grants on"}  # the stand-in keeps a registry's policy
+
+
+@pytest.mark.parametrize("place", ["test-project"], indirect=True)
+def test_a_pool_that_grows_for_a_job_is_in_what_explain_tells(
+    place: dict[str, str], kinetic: Kinetic, api: ClusterApi
+) -> None:
+    """The stand-in's autoscaler looks at the pools of this project only. The machine of this one is taken
+    away, as it would be after ten idle minutes.
+    """
+    cluster, namespace = place["CLUSTER"], place["NAMESPACE"]
+    well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
+    pool = f"projects/test-project/locations/us-central1-a/clusters/{cluster}/nodePools/tpu-v6e-8"
+    GoogleService("container").send("POST", f"{pool}:setSize", {"nodeCount": 0})
+    mine = {"labelSelector": "cloud.google.com/gke-nodepool=tpu-v6e-8"}
+    wait_for(lambda: not [node for node in api.list("Node", "", mine)["items"] if cluster in str(node)], 30)
+    job = never_ends.run_async()
+    wait_for(lambda: node_of(api, namespace).startswith(f"gke-{cluster}-tpu-v6e-8"), 90)
+    told = job.explain()
+    names = [phase.name for phase in told.phases]
+    assert names[: names.index("scale-up")] in (["scheduling"], ["queue"], ["queue", "scheduling"], [])
+    assert told.phases[names.index("scale-up")].seconds >= 3, "its machines take five to come"
+    assert "a node pool grew for it" in str(told)
 
 
 def node_of(api: ClusterApi, namespace: str) -> str:
