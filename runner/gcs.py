@@ -129,6 +129,15 @@ class GcsStore:
         os.rename(part, path)
         return path
 
+    def age(self, name: str) -> float:
+        from datetime import datetime
+        from email.utils import parsedate_to_datetime
+
+        answer = self._try(name, lambda: self._request("GET", f"{self._object(name)}?fields=timeCreated"))
+        self._check(answer, f"look at {name}")
+        stored = datetime.fromisoformat(json.loads(answer.body)["timeCreated"])
+        return (parsedate_to_datetime(answer.headers["Date"]) - stored).total_seconds()
+
     def _get(self, name: str, sink: _Sink, headers: Mapping[str, str] | None = None) -> bytes:
         path = f"{self._object(name)}?alt=media"
         answer = self._try(name, lambda: self._request("GET", path, headers=headers, sink=sink))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -38,6 +39,12 @@ class Store(Protocol):
 
     def fetch(self, name: str) -> str:
         """A local file with the object's content, for reading only. Raises MissingObject."""
+
+    def age(self, name: str) -> float:
+        """Seconds since an object was stored, by the store's clock: those of machines may be wrong.
+
+        Raises MissingObject.
+        """
 
 
 class DirectoryStore:
@@ -96,6 +103,12 @@ class DirectoryStore:
         if not os.path.exists(path):
             raise MissingObject(f"{self.uri}/{name} is not there")
         return path
+
+    def age(self, name: str) -> float:
+        try:
+            return time.time() - os.stat(self._path(name)).st_mtime
+        except FileNotFoundError as exc:
+            raise MissingObject(f"{self.uri}/{name} is not there") from exc
 
     def _path(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):

@@ -49,6 +49,8 @@ _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled":
 """Reasons of the cluster autoscaler's and the kubelet's events, and what begins then."""
 _BEFORE_EVENTS = ("scheduling", "container")
 """The phases of a pod during which its events come."""
+_CLOCKS_AGREE = 30.0
+"""Seconds by which a machine's clock may be beside the API server's before its times are moved."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,23 @@ def phases(
 
     `events` are those of its pods, which a cluster keeps for an hour. Kubernetes' own times are whole
     seconds, so a phase of less may be missing. `moved_on_at`: when the job went to the accelerator it has.
+
+    Where the clock of the submitter or of a node cannot be right, the API server's is.
     """
     times = {str(key): float(value) for key, value in (outcome.get("times") or {}).items()}
     told = int(outcome.get("attempt") or 0) if times else None
+    made = seconds((job.get("metadata") or {}).get("creationTimestamp"))
+    if made is not None and submitted > made + _CLOCKS_AGREE:
+        submitted = made
+    earliest, latest = _frame(submitted, job, [pod for pod in pods if attempt_of(pod) == told], now)
+    times = _moved(times, earliest, latest)
+    starts = earliest - _CLOCKS_AGREE, min(times.values(), default=latest) + _CLOCKS_AGREE
     marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
     if moved_on_at is not None:
         marks = [(submitted, "capacity", 0), (moved_on_at, "queue", 0)]
     for pod in sorted(pods, key=attempt_of):
         own = list(_pod_marks(pod, attempt_of(pod), times=attempt_of(pod) == told))
+        own = [mark for mark in own if mark[1:] != ("start", told) or starts[0] <= mark[0] <= starts[1]]
         before = [mark for mark in own if mark[1] in _BEFORE_EVENTS]
         after = [mark for mark in own if mark[1] not in _BEFORE_EVENTS]
         marks += [*before, *_event_marks(pod, attempt_of(pod), events), *after]
@@ -162,6 +173,30 @@ def phases(
     for (began, name, attempt), until in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
         if until > began:
             yield Phase(name, attempt, began, until - began)
+
+
+def _frame(
+    submitted: float, job: Mapping[str, Any], told: Sequence[Mapping[str, Any]], now: float
+) -> tuple[float, float]:
+    """What the attempt that told its times must have been between, by clocks that can be right."""
+    latest = _end(job) or now
+    marks = {name: at for pod in told for at, name, _ in _pod_marks(pod, 0, times=True)}
+    earliest = max(submitted, marks.get("container", submitted))
+    started = marks.get("start", earliest)
+    return (started if earliest <= started <= latest else earliest), latest
+
+
+def _moved(times: Mapping[str, float], earliest: float, latest: float) -> dict[str, float]:
+    """The times of one machine, all moved by as much as its clock must be wrong at least."""
+    if not times:
+        return {}
+    first, last = min(times.values()), max(times.values())
+    wrong = 0.0
+    if first < earliest - _CLOCKS_AGREE:
+        wrong = first - earliest
+    elif last > latest + _CLOCKS_AGREE:
+        wrong = last - latest
+    return {name: at - wrong for name, at in times.items()}
 
 
 def _pod_marks(pod: Mapping[str, Any], attempt: int, times: bool) -> Iterator[tuple[float, str, int]]:

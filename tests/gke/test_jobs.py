@@ -228,34 +228,6 @@ def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
     assert Path(__file__).exists()
 
 
-@pytest.mark.parametrize("minutes", [-10, 10])
-def test_a_clock_that_is_wrong_does_no_harm(minutes: int) -> None:
-    """This machine's clock, against those of the cluster and the store."""
-    program = (
-        "import time\n"
-        "true_time = time.time\n"
-        f"time.time = lambda: true_time() + {60 * minutes}\n"
-        "import kinetic_core\n"
-        "@kinetic_core.run(accelerator='cpu')\n"
-        "def add(a, b):\n"
-        "    print('adding')\n"
-        "    return a + b\n"
-        "handle = add.run_async(1, 2)\n"
-        "print(handle.result(timeout=180, stream_logs=False, cleanup=False))\n"
-        "print(handle.job_id in [job.job_id for job in kinetic_core.list_jobs()])\n"
-        "print(all(0 <= phase.seconds < 900 for phase in handle.explain().phases))\n"
-        "handle.cleanup()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == ["3", "True", "True"], done.stderr
-
-
 @pytest.mark.parametrize("stored", [0, 1, 2], ids=["payload", "handle", "index"])
 def test_a_submitter_killed_at_any_step_is_resumed_by_the_next(
     api: ClusterApi, faults: Any, stored: int

@@ -11,7 +11,7 @@ import pytest
 import kinetic_core
 from kinetic_core import Data
 from kinetic_core.cluster.names import CONTAINER, FAILED_COUNT
-from kinetic_core.lifecycle.explaining import phases
+from kinetic_core.lifecycle.explaining import Phase, phases
 
 
 def stamp(at: float) -> str:
@@ -122,6 +122,44 @@ def test_a_pull_in_the_second_of_the_start_does_not_hide_the_start() -> None:
     times = {"started": 1001.5, "user_started": 1002.0, "user_finished": 1002.5, "finished": 1003.0}
     found = list(phases(1000.0, {}, [quick], [pulled], {"attempt": 0, "times": times}, 2000.0))
     assert [phase.name for phase in found] == ["queue", "start", "function", "result"]
+
+
+def ended_job(at: float) -> dict[str, Any]:
+    complete = {"type": "Complete", "status": "True", "lastTransitionTime": stamp(at)}
+    return {"metadata": {"creationTimestamp": stamp(1000)}, "status": {"conditions": [complete]}}
+
+
+@pytest.mark.parametrize("kubelet", [False, True], ids=["the runner", "the whole node"])
+@pytest.mark.parametrize("minutes", [-10, 0, 10])
+def test_the_clock_of_a_node_may_be_wrong(minutes: int, kubelet: bool) -> None:
+    """It began and ended where the API server saw it; how long all took is as the runner measured it."""
+    wrong = 60.0 * minutes
+    times = {"started": 1004.5, "user_started": 1005.0, "user_finished": 1035.0, "finished": 1036.0}
+    told = {"attempt": 0, "times": {name: at + wrong for name, at in times.items()}}
+    node = wrong if kubelet else 0.0
+    ran = pod(0, 1001, 1002, 1004 + node, 1036 + node)
+    found = {phase.name: phase.seconds for phase in phases(1000.0, ended_job(1037), [ran], [], told, 2000.0)}
+    assert (found["queue"], found["scheduling"], found["function"], found["result"]) == (1, 1, 30, 1)
+    assert sum(found.values()) == pytest.approx(36, abs=3)
+    assert found.keys() <= {"queue", "scheduling", "container", "start", "function", "result"}
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_the_clock_of_the_submitter_may_be_wrong(minutes: int) -> None:
+    wrong = 60.0 * minutes
+    times = {"started": 1004.5, "user_started": 1005.0, "user_finished": 1035.0, "finished": 1036.0}
+    told = {"attempt": 0, "times": times}
+    ran = pod(0, 1001, 1002, 1004, 1036)
+    found = list(phases(1000.0 + wrong, ended_job(1037), [ran], [], told, 2000.0 + wrong))
+    assert found[0] == Phase("queue", 0, min(1000.0, 1000.0 + wrong), 1 + max(0, -wrong))
+    assert [phase.name for phase in found] == [
+        "queue",
+        "scheduling",
+        "container",
+        "start",
+        "function",
+        "result",
+    ]
 
 
 @pytest.mark.usefixtures("local_jobs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,21 @@ def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
 
         time.sleep(600)
 
-    batch.pack(wait).store.create(wire.claim_object(f"{GROUP}-7", 0), b'{"at": 5}')
+    claim = wire.claim_object(f"{GROUP}-7", 0)
+    batch.pack(wait).store.create(claim, b"{}")
+    os.utime(batch.store.root / claim, (5, 5))
     batch.ignored = 1
     assert batch.run(KINETIC_TIMEOUT="600") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobDeadlineExceeded):
         batch.child().value_or_raise()
+
+
+@pytest.mark.parametrize("minutes", [-60, 60])
+def test_a_first_attempt_on_a_node_whose_clock_was_wrong_takes_no_time_away(
+    batch: Batch, minutes: int
+) -> None:
+    """What its clock said is in its claim; when that was stored, the store knows."""
+    claimed = f'{{"pod_uid": "first", "at": {time.time() + 60 * minutes}}}'.encode()
+    batch.pack(abs).store.create(wire.claim_object(f"{GROUP}-7", 0), claimed)
+    batch.ignored = 1
+    assert batch.run(KINETIC_TIMEOUT="600") == wire.EXIT_SUCCEEDED

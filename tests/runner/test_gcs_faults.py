@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,6 +156,15 @@ def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: Gc
             ),
             "store x",
         )
+
+
+def test_how_old_an_object_is_by_the_services_clock(store: GcsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("fresh", b"x")
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 3600)
+    assert -1 <= store.age("fresh") < 60
+    with pytest.raises(MissingObject):
+        store.age("nothing")
 
 
 def test_a_full_disk_is_not_the_services_fault(gcs: FaultProxy, store: GcsStore, tmp_path: Path) -> None:

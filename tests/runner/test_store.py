@@ -24,12 +24,13 @@ def test_reads_and_writes_what_the_core_stores(directory: DirectoryObjectStore) 
     assert store.create("jobs/x/result", b"one")
     assert not store.create("jobs/x/result", b"two")
     assert directory.read("jobs/x/result") == b"one"
+    assert 0 <= store.age("jobs/x/result") < 60
 
 
 @pytest.mark.parametrize("name", ["missing", "../outside", "/etc/passwd", "a/../../outside"])
 def test_says_what_is_missing(directory: DirectoryObjectStore, name: str) -> None:
     store = open_store(directory.uri)
-    for operation in (store.read, store.fetch):
+    for operation in (store.read, store.fetch, store.age):
         with pytest.raises(MissingObject, match="not"):
             operation(name)
 
