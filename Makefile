@@ -12,12 +12,6 @@ EXAMPLES_VENV := .venv-examples
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
 
-# What failed runs again, once, with nothing beside it: a busy machine may take longer than a test waits, and a defect
-# fails again. Both runs are in the log.
-define by_themselves
-{ echo "== again, by themselves:" && $(1)/bin/python -m pytest -q -m "$(2)" $(3) --last-failed --last-failed-no-failures none; }
-endef
-
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -70,15 +64,14 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	done; [ -z "$$failed" ]
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
-	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow || $(call by_themselves,$(AIRFLOW_VENV),airflow,tests/airflow)
+	@$(AIRFLOW_VENV)/bin/python .ci/twice.py -m airflow tests/airflow
 
 matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes docs/explanation/airflow-actions.md
 	@PYTHONPATH=tests/airflow:example_dags $(AIRFLOW_VENV)/bin/python -m matrix \
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and not alone" -n 4 || $(call by_themselves,$(VENV),cluster and not alone)
-	@$(VENV)/bin/python -m pytest -q -m "cluster and alone and not slow" || $(call by_themselves,$(VENV),cluster and alone and not slow)
+	@$(VENV)/bin/python .ci/twice.py -m "cluster and not alone" -n 4 -- -m "cluster and alone and not slow"
 
 cluster-slow-test: $(VENV)/.ready ## the same, of what takes too long for CI: slices whose hosts die
 	@$(VENV)/bin/python -m pytest -q -m "cluster and slow"

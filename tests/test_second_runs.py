@@ -1,0 +1,74 @@
+"""What CI does with a test that fails: once more, and its name where nobody misses it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TWICE = Path(__file__).parents[1] / ".ci/twice.py"
+TESTS = """
+from pathlib import Path
+import pytest
+
+def test_good():
+    pass
+
+@pytest.mark.parametrize("name", ["a b"])
+def test_flaky(name):
+    place = Path(__file__).with_name("been")
+    if not place.exists():
+        place.touch()
+        raise AssertionError
+
+{bad}
+"""
+BAD = """
+@pytest.fixture
+def broken():
+    yield
+    raise OSError
+
+def test_bad(broken):
+    pass
+"""
+
+
+def run(folder: Path, bad: str, *arguments: str) -> tuple[int, list[str], str]:
+    """Exit code, lines and the file for all of CI."""
+    (folder / "test_it.py").write_text(TESTS.format(bad=bad))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, str(TWICE), *arguments],
+        cwd=folder,
+        env={**environment, "SECOND_RUNS": str(folder / "all")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    kept = (folder / "all").read_text() if (folder / "all").exists() else ""
+    return done.returncode, done.stdout.splitlines(), kept
+
+
+def test_what_passes_the_second_time_is_named_in_the_last_line(tmp_path: Path) -> None:
+    code, lines, kept = run(tmp_path, "", "-k", "flaky", "--", "-k", "good")
+    assert code == 0
+    assert lines[-1] == "== SECOND RUN NEEDED BY 1: test_it.py::test_flaky[a b]"
+    assert kept == "SECOND RUN NEEDED BY 1: test_it.py::test_flaky[a b]\n"
+    code, lines, _ = run(tmp_path, "")
+    assert (code, lines[-1]) == (0, "== no test needed a second run")
+
+
+def test_what_fails_twice_fails_and_nothing_runs_after_it(tmp_path: Path) -> None:
+    code, lines, _ = run(tmp_path, BAD, "-n", "2", "--", "-k", "good")
+    assert code == 1
+    assert lines[-1].startswith("== SECOND RUN NEEDED BY 2: ")
+    assert {"test_it.py::test_bad", "test_it.py::test_flaky[a"} < set(lines[-1].split())
+    assert not any("3 deselected" in line for line in lines)
+
+
+def test_a_run_that_is_broken_off_is_not_repeated(tmp_path: Path) -> None:
+    code, lines, _ = run(tmp_path, "import nothing_there")
+    assert code == 2
+    assert not any("again, by themselves" in line for line in lines)
