@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
 TWICE = Path(__file__).parents[1] / ".ci/twice.py"
 TESTS = """
 from pathlib import Path
