@@ -25,6 +25,7 @@ from kinetic_core.model.states import JobStatus
 _LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _HEARD_SECONDS = 30.0
+_ATTACHED_SECONDS = 3.0
 T = TypeVar("T")
 
 
@@ -195,9 +196,10 @@ class BatchHandle:
 
     def _must_be_over(self) -> None:
         """For batches that run on without their client: what is removed now would be missing there."""
-        if self._board.cancelled:  # nothing of it runs, which the board hears a moment later
-            with suppress(WaitTimeout):
-                self._board.wait_for(self._board.is_over, _deadline(_HEARD_SECONDS), f"batch {self.group_id}")
+        # What has ended the board hears a moment later: after cancelling, or if it was attached just now.
+        patience = _HEARD_SECONDS if self._board.cancelled else _ATTACHED_SECONDS
+        with suppress(WaitTimeout):
+            self._board.wait_for(self._board.is_over, _deadline(patience), f"batch {self.group_id}")
         with self._board.changed:
             if not self._board.is_over():
                 raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")

@@ -56,7 +56,7 @@ def test_a_failure_is_told_with_everything_else_kept() -> None:
 
 
 def test_values_stay_readable_while_another_is_missing() -> None:
-    pickled = kinetic_core.run(accelerator="cpu")(lambda x: Counter(of=1 / x))  # read if its key is there
+    pickled = kinetic_core.run(accelerator="cpu")(lambda x: Counter(of=4 // x))  # read if its key is there
     batch = pickled.run_async_map([2, 0])
     with pytest.raises(BatchError):
         batch.results()
@@ -64,7 +64,7 @@ def test_values_stay_readable_while_another_is_missing() -> None:
         if thread.name == f"kinetic-cleanup-{batch.group_id}":
             thread.join()
     again = kinetic_core.attach_batch(batch.group_id).results(return_exceptions=True)
-    assert again[0] == Counter(of=0.5)
+    assert again[0] == Counter(of=2)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

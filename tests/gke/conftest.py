@@ -20,6 +20,7 @@ from kinetic_core.cluster.connecting import Target, connection
 from kinetic_core.cluster.credentials import credentials
 from kinetic_core.testing import make_queue
 from kinetic_core.testing.fault_proxy import FaultProxy
+from tests.conftest import Kinetic
 from tests.gke.images import GOOGLE
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
@@ -143,3 +144,23 @@ def api_proxy(gke: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("KINETIC_KUBECONFIG", str(kubeconfig))
         yield proxy
         assert proxy.faults.unmet == ()
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, google: Any, monkeypatch: pytest.MonkeyPatch, kinetic: Kinetic
+) -> Iterator[dict[str, str]]:
+    """An empty project (or the one that is the parameter), and names for a cluster and a namespace in it;
+    nothing of it stays.
+    """
+    mark = secrets.token_hex(3)
+    project = getattr(request, "param", f"prov-{mark}")
+    names = {"PROJECT": project, "CLUSTER": f"c-{mark}", "NAMESPACE": f"prov-{mark}"}
+    names["ZONE"] = "us-central1-a"
+    monkeypatch.delenv("KINETIC_BUCKET")
+    for name, value in names.items():
+        monkeypatch.setenv(f"KINETIC_{name}", value)
+    # The stand-in has no Compute Engine: nothing answers there, so machine types are not looked at.
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/")
+    yield names
+    kinetic("down", "--yes")

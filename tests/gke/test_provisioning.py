@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,40 +21,12 @@ from kinetic_core.cluster.google_api import GoogleService
 from kinetic_core.errors import CloudError
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.google_project import FakeProject
-from tests.cli.published import PUBLISHED, misfits
-from tests.conftest import Done, Kinetic, wait_for
+from tests.conftest import Kinetic, wait_for
+from tests.gke.commands import KINETIC, typed, well
 
 pytestmark = [pytest.mark.alone, pytest.mark.google]
 
 Control = Callable[..., None]
-KINETIC = str(Path(sys.executable).with_name("kinetic"))
-
-
-@pytest.fixture
-def place(
-    request: pytest.FixtureRequest, google: Control, monkeypatch: pytest.MonkeyPatch, kinetic: Kinetic
-) -> Iterator[dict[str, str]]:
-    """An empty project (or the one that is the parameter), and names for a cluster and a namespace in it;
-    nothing of it stays.
-    """
-    mark = secrets.token_hex(3)
-    project = getattr(request, "param", f"prov-{mark}")
-    names = {"PROJECT": project, "CLUSTER": f"c-{mark}", "NAMESPACE": f"prov-{mark}"}
-    names["ZONE"] = "us-central1-a"
-    monkeypatch.delenv("KINETIC_BUCKET")
-    for name, value in names.items():
-        monkeypatch.setenv(f"KINETIC_{name}", value)
-    # The stand-in has no Compute Engine: nothing answers there, so machine types are not looked at.
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/")
-    yield names
-    kinetic("down", "--yes")
-
-
-def well(done: Done) -> dict[str, Any]:
-    assert done.code == 0, done.out + done.err
-    told = done.json
-    assert misfits(told, PUBLISHED[told["schema"]]) == []
-    return told
 
 
 @kinetic_core.run(accelerator="tpu-v6e-8", container_image="python:3.11")
@@ -93,8 +62,12 @@ def test_up_a_job_on_its_pool_and_down(
     check_ageing(f"{project}-kn-{cluster}-jobs", namespace, emulator)
     job = never_ends.run_async()
     wait_for(lambda: node_of(api, namespace).startswith(f"gke-{cluster}-tpu-v6e-8"))
+    wait_for(lambda: "scale-up" in {phase.name for phase in job.explain().phases})
     down = well(kinetic("down", "--yes", "--json", "--remove-profiles"))
-    assert f"running jobs end: {namespace}/{job.job_id}" in "\n".join(down["lost"])
+    assert "running jobs end: " in down["lost"][0]  # also those of others: all clusters here are one
+    assert f"{namespace}/{job.job_id}" in down["lost"][0]
+    assert "pools: default-pool, tpu-v6e-8" in down["lost"]
+    assert f"outputs of {namespace} are deleted, objects: 1" in down["lost"]
     assert down["profiles_removed"] == [cluster]
     assert well(kinetic("status", "--json"))["status"] == ""
     assert api.get("Namespace", "", namespace) is None
@@ -198,6 +171,8 @@ def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Cont
     assert pools == {"default-pool": 3, "gpu-t4-1": 3}
     wrong = kinetic("pool", "add", "-a", "gpu-l4", "--zone", "us-east1-b", "--yes")
     assert (wrong.code, "give --zone us-central1-a" in wrong.err) == (2, True)
+    astray = kinetic("status", "--zone", "us-east1-b")
+    assert (astray.code, "give --zone us-central1-a" in astray.out) == (0, True)
     refused = kinetic("up", "--project", "forbidden", "--yes")
     assert (refused.code, "project forbidden may not be used" in refused.err) == (2, True)
     for verb in ("add", "remove"):
@@ -211,17 +186,6 @@ def test_faults_and_kill_9(place: dict[str, str], kinetic: Kinetic, google: Cont
     assert agreed.returncode == 0, agreed.stderr
     assert well(kinetic("profile", "list", "--json"))["profiles"] == []
     assert well(kinetic("status", "--json"))["status"] == ""
-
-
-def typed(answers: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command at a terminal, at which somebody answers what it asks."""
-    keyboard, terminal = os.openpty()
-    try:
-        os.write(keyboard, answers.encode())
-        return subprocess.run([KINETIC, *words], stdin=terminal, capture_output=True, text=True, check=False)
-    finally:
-        os.close(keyboard)
-        os.close(terminal)
 
 
 def script(project: str) -> Iterator[tuple[str, str, str, Any]]:
@@ -242,7 +206,9 @@ def script(project: str) -> Iterator[tuple[str, str, str, Any]]:
         uniform = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
         yield "storage", "POST", f"b?project={project}", {"name": f"{project}-b", **uniform}
     yield "cloudresourcemanager", "POST", f"{top}:setIamPolicy", {"policy": {"etag": stale}}
+    yield "artifactregistry", "POST", f"{images}/r:setIamPolicy", {"policy": {"etag": stale}}
     yield "storage", "PUT", f"{bucket}/iam", {"etag": stale, "bindings": []}
+    yield "storage", "GET", f"{bucket}/o?delimiter=/&fields=prefixes,nextPageToken", None
     yield "storage", "GET", f"b/{project}-absent/iam", None
     cluster = {"name": "c", "initialNodeCount": 1}
     yield "container", "POST", f"{top}/{zone}/clusters", {"cluster": cluster}

@@ -12,7 +12,7 @@ from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import HOST_INDEX
 from kinetic_core.storage.gcs import GcsObjectStore
 from tests.conftest import wait_for
-from tests.gke.jobs import pods
+from tests.gke.jobs import evict, pods
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slices]
 on_slice = kinetic_core.run(accelerator="tpu-v5p-8", backend="gke")
@@ -45,9 +45,14 @@ def meet() -> list[str]:
 def sleep(seconds: float) -> str:
     import os
     import time
+    from pathlib import Path
 
     print(f"generation {os.environ['KINETIC_IGNORED_COUNT']}", flush=True)
-    time.sleep(seconds)
+    try:
+        time.sleep(seconds)
+    finally:
+        if Path(os.environ["KINETIC_PREEMPTED"]).exists():
+            print("told to leave", flush=True)
     return os.environ["KINETIC_IGNORED_COUNT"]
 
 
@@ -113,9 +118,10 @@ def test_an_evicted_host_makes_all_start_anew(api: ClusterApi) -> None:
     handle = sleep.run_async(15)
     wait_for(lambda: "generation 0" in (handle.logs(host=1) or ""), 60)
     evicted = next(pod for pod in pods(api, handle) if pod["metadata"]["annotations"][HOST_INDEX] == "1")
-    api.delete("Pod", handle.namespace, evicted["metadata"]["name"])
+    evict(api, evicted)
     assert handle.result(stream_logs=False, cleanup=False) == "1"
     lines = (handle.logs() or "").splitlines()
+    assert {line for line in lines if "told" in line} == {f"[host {host}] told to leave" for host in (0, 1)}
     assert [line for line in lines if line.startswith("[host 1]")][-1] == "[host 1] generation 1"
     handle.cleanup()
 
