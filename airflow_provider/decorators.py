@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, Task, TaskDecorator, task_decorator_factory
 
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.options import OPTION_NAMES, check_options, refuse_debugging
 from kinetic_core.packaging.callables import check_callable
+
+if TYPE_CHECKING:
+    from airflow_provider.option_types import (
+        Amount,
+        Fields,
+        Hardware,
+        Labels,
+        Number,
+        Objects,
+        Requirements,
+        Text,
+        Texts,
+        Truth,
+        Volumes,
+    )
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,41 +91,41 @@ def kinetic(python_callable: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def kinetic(
     *,
-    accelerator: str | Sequence[str] = ...,
-    backend: str | None = ...,
-    spot: bool = ...,
-    memory: str | int | None = ...,
-    timeout: float | None = ...,
-    capacity_timeout: float | None = ...,
-    budget: float | None = ...,
-    job_retries: int = ...,
-    container_image: str | None = ...,
-    base_image_repo: str | None = ...,
-    capture_env_vars: Sequence[str] | None = ...,
-    volumes: Mapping[str, Any] | None = ...,
-    output_dir: str | None = ...,
-    project: str | None = ...,
-    zone: str | None = ...,
-    cluster: str | None = ...,
-    namespace: str | None = ...,
-    requirements: str | Path | Sequence[str] | None = ...,
-    infrastructure_retries: int = ...,
-    cpu: float | None = ...,
-    disk: str | int | None = ...,
-    reservation: str | None = ...,
-    flex_start: bool = ...,
-    priority_class: str | None = ...,
-    job_queue: str | None = ...,
-    service_account: str | None = ...,
-    node_selector: Mapping[str, str] | None = ...,
-    tolerations: Sequence[Mapping[str, Any]] | None = ...,
-    labels: Mapping[str, str] | None = ...,
-    secrets: Mapping[str, str] | None = ...,
-    run_as_root: bool = ...,
-    cache_volume: str | None = ...,
-    lease: float | None = ...,
-    hang_after: float | None = ...,
-    security_context: Mapping[str, Any] | None = ...,
+    accelerator: Hardware = ...,
+    backend: Text = ...,
+    spot: Truth = ...,
+    memory: Amount = ...,
+    timeout: Number = ...,
+    capacity_timeout: Number = ...,
+    budget: Number = ...,
+    job_retries: Amount = ...,
+    container_image: Text = ...,
+    base_image_repo: Text = ...,
+    capture_env_vars: Texts = ...,
+    volumes: Volumes = ...,
+    output_dir: Text = ...,
+    project: Text = ...,
+    zone: Text = ...,
+    cluster: Text = ...,
+    namespace: Text = ...,
+    requirements: Requirements = ...,
+    infrastructure_retries: Amount = ...,
+    cpu: Number = ...,
+    disk: Amount = ...,
+    reservation: Text = ...,
+    flex_start: Truth = ...,
+    priority_class: Text = ...,
+    job_queue: Text = ...,
+    service_account: Text = ...,
+    node_selector: Labels = ...,
+    tolerations: Objects = ...,
+    labels: Labels = ...,
+    secrets: Labels = ...,
+    run_as_root: Truth = ...,
+    cache_volume: Text = ...,
+    lease: Number = ...,
+    hang_after: Number = ...,
+    security_context: Fields = ...,
     conn_id: str | None = ...,
     deferrable: bool = ...,
     multiple_outputs: bool | None = ...,

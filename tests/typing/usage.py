@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import assert_type
 
+from airflow.sdk import XComArg
+
 import kinetic_core
+from airflow_provider.decorators import kinetic
+from airflow_provider.operators.kinetic import KineticOperator
 
 
 @kinetic_core.run(accelerator="cpu", backend="local", memory="1Gi", retries=2)
@@ -27,3 +31,29 @@ assert_type(kinetic_core.list_jobs(), list[kinetic_core.JobHandle])
 
 train("three")  # type: ignore[arg-type]
 train.run_async(3, speed=1)  # type: ignore[call-arg]
+
+
+@kinetic(accelerator=["tpu-v6e-8", "cpu"], timeout="{{ params.minutes * 60 }}", labels={"team": "vision"})
+def task_train(steps: int, *, rate: float = 0.1) -> float:
+    return steps * rate
+
+
+@kinetic
+def task_size() -> int:
+    return 16
+
+
+@kinetic(memory=task_size(), job_retries=2, volumes={"/data": kinetic_core.Data("gs://bucket/{{ ds }}/")})
+def task_fit(epochs: int) -> str:
+    return "x" * epochs
+
+
+assert_type(task_train(3, rate=0.5), XComArg)
+assert_type(task_train.function(3), float)
+assert_type(task_fit.partial().expand(epochs=[1, 2]), XComArg)
+KineticOperator(task_id="operator", python_callable=len, op_args=["abc"], requirements=["six"], cpu=0.5)
+
+task_train("three")  # type: ignore[arg-type]
+kinetic(accelerator=8)  # type: ignore[call-overload]
+kinetic(volumes={"/data": "gs://bucket/"})  # type: ignore[dict-item]
+KineticOperator(task_id="operator", python_callable=len, requirements=3)  # type: ignore[arg-type]
