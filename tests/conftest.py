@@ -98,7 +98,7 @@ def kinetic(capfd: pytest.CaptureFixture[str]) -> Kinetic:
             os.environ.update(environment)
             sys.path[:] = path
             for name in set(sys.modules) - modules:
-                if name.startswith("cli_sample"):
+                if name.startswith(("cli_sample", "kinetic_probe")):
                     del sys.modules[name]
         printed = capfd.readouterr()
         code = ended.value.code

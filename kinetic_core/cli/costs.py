@@ -78,21 +78,28 @@ def _handles(
     session: Session, job_ids: Sequence[str], batch: str | None, origins: Sequence[str]
 ) -> tuple[list[JobHandle], dict[str, KineticError]]:
     """The jobs that were asked for; of those that cannot be found or read, why."""
-    from kinetic_core.batch.fan_out import attach_batch
-
     if not job_ids and batch is None and not origins:
         raise InvalidRequest("name jobs, a batch with --batch, or a DAG run with --origin")
-    asked = [job.job_id for job in of_origin(summaries_of(session), origins)] if origins else []
+    listed = of_origin(summaries_of(session), origins) if origins else []
     found: list[JobHandle] = []
     unknown: dict[str, KineticError] = {}
-    for job_id in dict.fromkeys([*job_ids, *asked]):
+    is_batch = {**dict.fromkeys(job_ids, False), **{one.job_id: one.inputs > 0 for one in listed}}
+    for job_id, has_inputs in is_batch.items():
         try:
-            found.append(attached(session, job_id))
+            found += _jobs_of(session, job_id) if has_inputs else [attached(session, job_id)]
         except KineticError as exc:
             unknown[job_id] = exc
     if batch is not None:
-        found += [job for job in attach_batch(batch, backend=session.backend, goes_on=False).jobs if job]
+        found += _jobs_of(session, batch)
     return found, unknown
+
+
+def _jobs_of(session: Session, group_id: str) -> list[JobHandle]:
+    """Those of a batch."""
+    from kinetic_core.batch.fan_out import attach_batch
+
+    batch = attach_batch(group_id, backend=session.backend, goes_on=False)
+    return [job for job in batch.jobs if job]
 
 
 def _look(handle: JobHandle, prices: Prices | None) -> _Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from airflow_provider.adoption import start_or_adopt
 from airflow_provider.identity import TaskIdentity
 from airflow_provider.origin import Origin
 from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core.configuration import read_settings
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.submission import Call
 from tests.conftest import Kinetic
@@ -105,3 +107,13 @@ def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
     refused = kinetic("cost", "--origin", "train")
     assert refused.code == 2
     assert "write KEY=VALUE" in refused.err
+
+
+def test_a_batch_of_a_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
+    batch = work.run_async_map([0.0, 0.0])
+    batch.results()
+    index = read_settings().local_store / "store" / ".metadata" / "index"
+    for entry in index.iterdir():
+        entry.write_text(json.dumps({**json.loads(entry.read_text()), "origin": '{"dag_id": "train"}'}))
+    told = kinetic("cost", "--origin", "dag_id=train", "--json").json
+    assert [job["job_id"] for job in told["jobs"]] == [f"{batch.group_id}-{index}" for index in range(2)]

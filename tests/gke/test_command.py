@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import subprocess
 import sys
@@ -69,6 +70,32 @@ def test_few_requests_tell_everything(kinetic: Kinetic) -> None:
     assert "cancelled" in kinetic("jobs", "result", waiting.job_id).err
 
 
+@kinetic_core.run(accelerator="cpu", retries=1)
+def second_time(seconds: float) -> None:
+    time.sleep(seconds)
+    if os.environ["KINETIC_FAILED_COUNT"] == "0":
+        raise ValueError("not the first time")
+
+
+def test_what_a_job_has_cost(kinetic: Kinetic, tmp_path: Path) -> None:
+    """By the cluster's own records and the runner's: both attempts, and what no hardware was held for."""
+    handle = second_time.run_async(2.0)
+    handle.result(cleanup=False, stream_logs=False)
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\n[on_demand]\ncpu = 3600\n')
+    told = kinetic("cost", handle.job_id, "--prices", str(prices), "--json").json
+    (job,) = told["jobs"]
+    seconds = job["seconds"]
+    assert (job["problem"], job["units"]) == ("", 1)
+    assert 4 <= seconds["running"] < 20
+    assert seconds["pulling"] > 0
+    assert all(each >= 0 for each in seconds.values())
+    assert told["amount"] == pytest.approx(sum(told["unit_seconds"].values()))
+    lasted = time.time() - calendar.timegm(time.strptime(handle.created_at, "%Y-%m-%dT%H:%M:%SZ"))
+    assert sum(seconds.values()) <= lasted + 1
+    handle.cleanup()
+
+
 def test_doctor_is_quick_and_runs_a_job(kinetic: Kinetic) -> None:
     start = time.monotonic()
     assert kinetic("doctor", "-a", "tpu-v5e-4").code == 0
@@ -76,12 +103,18 @@ def test_doctor_is_quick_and_runs_a_job(kinetic: Kinetic) -> None:
     told = kinetic("doctor", "--job", "--json")
     assert (told.code, told.json["ok"]) == (0, True)
     assert "ran for a second" in told.json["checks"][-1]["found"]
+    told = kinetic("doctor", "-a", "tpu-v5e-4", "--job", "--json")
+    assert (told.code, "tpu-v5e-4: Python" in told.json["checks"][-1]["found"]) == (0, True)
 
 
 def test_doctor_on_gke(google: object, kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
     told = kinetic("doctor", "--json")
+    assert time.monotonic() - began < 5
     found = {check["name"]: check for check in told.json["checks"]}
     assert (told.code, found["Google APIs"]["outcome"]) == (0, "ok")
+    probed = kinetic("doctor", "--job", "--json").json["checks"][-1]
+    assert (probed["name"], probed["outcome"], "cpu: Python" in probed["found"]) == ("job", "ok", True)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
     from kinetic_core.cluster.connecting import connection
     from kinetic_core.cluster.credentials import credentials
