@@ -14,8 +14,11 @@ import kinetic_core
 from tests.gke.images import GOOGLE, LOCATION, Images, own_images
 
 MINUTES = (-10, 10)
-WRONG = "import time; time.time = (lambda true: lambda: true() + {seconds})(time.time)"
-"""What makes a Python live in another time, as far as `time.time()` is concerned."""
+WRONG = (
+    "import time; wrong = lambda true: lambda: true() + {seconds}; "
+    'time.time = time.wrong = getattr(time, "wrong", None) or wrong(time.time)'
+)
+"""What makes a Python live in another time, as far as `time.time()` tells; once, even if it is said twice."""
 WRONG_DATES = """
 import datetime
 class Wrong(datetime.datetime):
@@ -26,7 +29,7 @@ datetime.datetime = Wrong
 """
 CLIENT = """
 import kinetic_core
-@kinetic_core.run(accelerator="cpu", timeout=240, retries=1, lease=15)
+@kinetic_core.run(accelerator="cpu", timeout=600, retries=1, lease=15)
 def count():
     import os, time
     print("it is", time.time(), flush=True)
@@ -38,7 +41,7 @@ def count():
     return time.time()
 began = time.monotonic()
 handle = count.run_async()
-print(handle.result(timeout=200, stream_logs=False, cleanup=False) - time.time())
+print(handle.result(timeout=500, stream_logs=False, cleanup=False) - time.time())
 print(time.monotonic() - began)
 print(handle.status().value, handle.observe().attempt)
 print([line for line in handle.logs().splitlines() if "second" in line])
