@@ -14,11 +14,22 @@ import kinetic_core
 from tests.gke.images import GOOGLE, LOCATION, Images, own_images
 
 MINUTES = (-10, 10)
-WRONG = "import time; time.time = (lambda true: lambda: true() + {seconds})(time.time)"
-"""What makes a Python live in another time, as far as `time.time()` is concerned."""
+WRONG = (
+    "import time; wrong = lambda true: lambda: true() + {seconds}; "
+    'time.time = time.wrong = getattr(time, "wrong", None) or wrong(time.time)'
+)
+"""What makes a Python live in another time, as far as `time.time()` tells; once, even if it is said twice."""
+WRONG_DATES = """
+import datetime
+class Wrong(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return super().now(tz) + datetime.timedelta(seconds={seconds})
+datetime.datetime = Wrong
+"""
 CLIENT = """
 import kinetic_core
-@kinetic_core.run(accelerator="cpu", timeout=240, retries=1, lease=15)
+@kinetic_core.run(accelerator="cpu", timeout=600, retries=1, lease=15)
 def count():
     import os, time
     print("it is", time.time(), flush=True)
@@ -28,8 +39,10 @@ def count():
     if os.environ["KINETIC_FAILED_COUNT"] == "0":
         raise ValueError("another attempt has to do it")
     return time.time()
+began = time.monotonic()
 handle = count.run_async()
-print(handle.result(timeout=200, stream_logs=False, cleanup=False) - time.time())
+print(handle.result(timeout=500, stream_logs=False, cleanup=False) - time.time())
+print(time.monotonic() - began)
 print(handle.status().value, handle.observe().attempt)
 print([line for line in handle.logs().splitlines() if "second" in line])
 print(handle.job_id in [job.job_id for job in kinetic_core.list_jobs()])
@@ -45,7 +58,7 @@ def told_by_client(minutes: int, image: str | None = None) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     if image is not None:
         environment["KINETIC_CONTAINER_IMAGE"] = image
-    program = WRONG.format(seconds=60 * minutes) + CLIENT
+    program = (WRONG + WRONG_DATES).format(seconds=60 * minutes) + CLIENT
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
@@ -54,18 +67,18 @@ def told_by_client(minutes: int, image: str | None = None) -> list[str]:
 
 
 def check(told: list[str], apart: float, behind: float = 0) -> None:
-    """The second attempt's value and its whole log; each second since the submission has its cause.
+    """The second attempt's value, the whole logs, in order; each second since the submission has its cause.
 
     `apart`: minutes by which the pod is ahead of the client; `behind`: the client behind the API server,
     which alone knows when the job was made.
     """
-    beside, ended, lines, listed, explained, function = told
+    beside, took, ended, lines, listed, explained, function = told
     assert abs(float(beside) - 60 * apart) < 60, "the clocks were off by that much"
     assert ended == "SUCCEEDED 1"
-    assert lines == str([f"second {number}" for number in range(4)])
+    assert lines == str([f"second {number}" for _ in range(2) for number in range(4)])
     assert listed == "True"
-    assert 8 <= float(explained) < 120 + 60 * max(0, behind)
-    assert 4 <= float(function) < 20
+    assert 8 <= float(explained) < float(took) + 60 + 60 * max(0, behind)
+    assert 4 <= float(function) < float(took)
 
 
 @pytest.mark.usefixtures("gke")
