@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from tests.conftest import wait_for
@@ -70,3 +71,27 @@ def first_run(script: subprocess.Popen[str], tmp_path: Path, count: int = 2) -> 
     group_id = script.stdout.readline().strip()
     wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == count)
     return group_id
+
+
+def supervisors(group_id: str) -> list[int]:
+    """The batch's supervisor, and then the agents and guards that it, or one before it, has started.
+
+    Looks twice: one that was started during the first look, by one that had ended before its turn to be read,
+    is there in the second.
+    """
+    found = {}
+    for entry in chain.from_iterable(Path("/proc").iterdir() for _ in range(2)):
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            except OSError:
+                continue  # it ended just now
+            if b"\0supervisor\0" in command and f'"{group_id}"'.encode() in command:
+                found[int(entry.name)] = int(parent)
+    return sorted(found, key=lambda pid: pid not in found.values())
+
+
+def own_id(folder: Path) -> str:
+    """A test's own: they share a store."""
+    return "grp-" + folder.name.replace("_", "-").lower()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.scripts import run_script
-from tests.batch.test_local_ids import own_id
+from tests.batch.scripts import own_id, run_script
 
 STEPS = """
 import os
@@ -62,7 +61,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.usefixtures("local_jobs")
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["made", "again"])
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True], ids=["made", "again"])
 def test_the_same_call_ends_what_one_killed_at_any_step_began(tmp_path: Path, again: bool) -> None:
     (tmp_path / "go").touch()
     if again:

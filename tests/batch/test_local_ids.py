@@ -16,8 +16,7 @@ from kinetic_core._runner import wire
 from kinetic_core.configuration import read_settings
 from kinetic_core.errors import InvalidRequest, JobConflict
 from kinetic_core.local.backend import LocalBackend
-from tests.batch.scripts import run_script
-from tests.batch.test_without_client import supervisors
+from tests.batch.scripts import own_id, run_script, supervisors
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -35,11 +34,6 @@ def counted(folder: str, number: int) -> int:
     if (here / f"fail-{number}").exists():
         raise ValueError(number)
     return re.RegexFlag(number)  # an int that is pickled, and so read only if its key is there
-
-
-def own_id(folder: Path) -> str:
-    """A test's own: they share a store."""
-    return "grp-" + folder.name.replace("_", "-").lower()
 
 
 def sweep(folder: Path, *numbers: int, **options: Any) -> kinetic_core.BatchHandle:

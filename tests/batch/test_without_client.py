@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
 from kinetic_core.errors import BatchTimeout, InvalidRequest, JobCancelled
-from tests.batch.scripts import SIX, first_run, run_script
+from tests.batch.scripts import SIX, first_run, run_script, supervisors
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -26,25 +25,6 @@ TWELVE = (
     "    print(batch.group_id, flush=True)\n"
     "    batch.results()"
 )
-
-
-def supervisors(group_id: str) -> list[int]:
-    """The batch's supervisor, and then the agents and guards that it, or one before it, has started.
-
-    Looks twice: one that was started during the first look, by one that had ended before its turn to be read,
-    is there in the second.
-    """
-    found = {}
-    for entry in chain.from_iterable(Path("/proc").iterdir() for _ in range(2)):
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            except OSError:
-                continue  # it ended just now
-            if b"\0supervisor\0" in command and f'"{group_id}"'.encode() in command:
-                found[int(entry.name)] = int(parent)
-    return sorted(found, key=lambda pid: pid not in found.values())
 
 
 def killed_client(tmp_path: Path, body: str, running: int = 2) -> str:

@@ -11,7 +11,7 @@ from kinetic_core._runner.wire import FailureClass
 from kinetic_core.cluster.names import HOST_INDEX
 from kinetic_core.cluster.verdict import observe
 from kinetic_core.model.states import JobStatus
-from tests.cluster.test_verdict import AT, FAILED, ended, job, pod
+from tests.cluster.looks import AT, FAILED, ended, job, pod
 
 RUNNING = {"running": {"startedAt": AT}}
 

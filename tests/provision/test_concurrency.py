@@ -13,7 +13,7 @@ from kinetic_core.provision.prepare import (
     prepare_namespaces,
     prepare_up,
 )
-from tests.provision.test_faults import VERBS, before, steps_of
+from tests.provision.verbs import VERBS, before, steps_of
 from tests.provision.worlds import WANTED, MortalCloud, World
 
 PREPARE = {"up": prepare_up, "down": prepare_down, "namespace add": prepare_namespaces}

@@ -13,9 +13,10 @@ from kinetic_core.errors import CloudError, KineticError, ProvisioningError
 from kinetic_core.provision.applying import apply
 from kinetic_core.provision.prepare import prepare_down, prepare_up
 from kinetic_core.testing.faults import Faults
-from tests.provision.test_faults import FAULTS, VERBS, before, both, used
+from tests.provision.verbs import FAULTS, VERBS, before, both, used
 from tests.provision.worlds import READS, WANTED, World
 
+pytestmark = pytest.mark.slow  # with all their faults, half a minute
 PASSES = ("429", "500", "no answer", "lost reply", "times out")
 
 
