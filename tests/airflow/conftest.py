@@ -7,15 +7,17 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
 
-ORDINARY = ("shapes", "classic", "failing", "references", "templated", "waiting")
+ORDINARY = ("shapes", "classic", "ended", "failing", "references", "templated", "waiting")
 """DAGs that nobody disturbs; they start together because a deferral takes at least ten seconds."""
 
 SETTINGS = {
@@ -48,7 +50,7 @@ class Cases:
         if dag_id not in self.runs:
             self.runs[dag_id] = self.airflow.run(dag_id)
 
-    def end(self, dag_id: str) -> str:
+    def end(self, dag_id: str, seconds: float = 150) -> str:
         """Wait for the run; its state."""
         self.start(dag_id)
 
@@ -56,7 +58,7 @@ class Cases:
             found = self.api.run_state(dag_id, self.runs[dag_id])
             return found if found in ("success", "failed") else ""
 
-        return self.airflow.until(state, 150, f"{dag_id} to end")
+        return self.airflow.until(state, seconds, f"{dag_id} to end")
 
     def instances(self, dag_id: str, task_id: str) -> list[dict[str, Any]]:
         """The task instances of a task, by map index."""
@@ -78,6 +80,14 @@ class Cases:
     def log(self, dag_id: str, task_id: str, attempt: int | None = None) -> str:
         """The log of an unmapped task."""
         return self.api.log(self.instance(dag_id, task_id), attempt)
+
+    def when(self, dag_id: str, task_id: str, sign: str) -> datetime:
+        """The time of the first line with this in an unmapped task's log."""
+        found = self.instance(dag_id, task_id)
+        path = f"/dags/{dag_id}/dagRuns/{quote(found['dag_run_id'])}/taskInstances/{task_id}/logs"
+        lines = self.api.call("GET", f"{path}/{found['try_number']}")["content"]
+        told = next(line["timestamp"] for line in lines if sign in line["event"] and line["timestamp"])
+        return datetime.fromisoformat(told)
 
     def reach(self, dag_id: str, task_id: str, ready: Callable[[dict[str, Any]], Any], what: str) -> Any:
         """Wait until a task instance is as asked; an error has its state and the end of its log."""
@@ -135,3 +145,20 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         yield running
     finally:
         airflow.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(cases: Cases) -> Any:
+    """The API of the cluster on which jobs of this Airflow can run; skips where there is none."""
+    environment = cases.airflow.environment
+    if "KINETIC_KUBECONFIG" not in environment:
+        pytest.skip(
+            "no KUBECONFIG and KINETIC_TEST_IMAGE: start ../shared/cluster/testcluster and eval its env"
+        )
+    version = ".".join(map(str, sys.version_info[:2]))
+    if not environment["KINETIC_CONTAINER_IMAGE"].endswith(f":{version}"):
+        pytest.skip("the image of the cluster has another Python, which a job would refuse")
+    from kinetic_core.cluster.access import ClusterApi
+    from kinetic_core.cluster.connecting import Target
+
+    return ClusterApi(Target(environment["KINETIC_KUBECONFIG"]))

@@ -46,6 +46,16 @@ def mark_failed(cases: Any, instance: dict[str, Any]) -> None:
     cases.api.call("PATCH", path, {"new_state": "failed"})
 
 
+def clear(cases: Any, instance: dict[str, Any]) -> None:
+    body = {
+        "dry_run": False,
+        "dag_run_id": instance["dag_run_id"],
+        "task_ids": [instance["task_id"]],
+        "only_failed": False,
+    }
+    cases.api.call("POST", f"/dags/{instance['dag_id']}/clearTaskInstances", body)
+
+
 def test_marking_a_deferred_task_failed_cancels_its_job(cases: Any) -> None:
     instance = begun(cases, "marked", "deferred")
     assert cases.jobs("marked", "long_job") == ["RUNNING"]
@@ -63,13 +73,7 @@ def test_marking_a_task_failed_while_a_worker_waits_cancels_its_job(cases: Any) 
 
 def test_clearing_a_deferred_task_cancels_its_job_and_starts_another(cases: Any) -> None:
     instance = begun(cases, "cleared", "deferred")
-    body = {
-        "dry_run": False,
-        "dag_run_id": instance["dag_run_id"],
-        "task_ids": ["long_job"],
-        "only_failed": False,
-    }
-    cases.api.call("POST", "/dags/cleared/clearTaskInstances", body)
+    clear(cases, instance)
     ends(cases, "cleared", ["FAILED", "RUNNING"])
     begun(cases, "cleared", "deferred")
     mark_failed(cases, instance)
@@ -102,6 +106,16 @@ def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:
     cases.airflow.start_component("triggerer")
     assert cases.end("moved") == "success"
     assert cases.jobs("moved", "long_job") == ["SUCCEEDED"]
+
+
+def test_a_trigger_that_breaks_loses_no_result_and_leaves_no_job(cases: Any) -> None:
+    assert cases.end("breaking") == "failed"
+    assert cases.instance("breaking", "ends")["state"] == "success"
+    assert cases.value("breaking", "ends") == "the job is done"
+    assert "the trigger failed, but job-" in cases.log("breaking", "ends")
+    assert cases.instance("breaking", "runs")["state"] == "failed"
+    assert "its trigger failed" in cases.log("breaking", "runs")
+    assert cases.jobs("breaking", "runs") == ["FAILED"]
 
 
 def test_the_job_of_a_run_that_was_deleted_while_no_triggerer_lived_is_found_and_cancelled(

@@ -91,8 +91,19 @@ def count(lines: int) -> str:
 @dag(schedule=None, catchup=False)
 def waiting():
     """A job longer than a worker's patience, with and without deferral."""
-    task.kinetic(**LOCAL)(count)(10)
+    task.kinetic(**LOCAL)(count)(30)
     task.kinetic(**LOCAL, deferrable=False, task_id="inline")(count)(10)
+
+
+def fail_once(context: Any, result: Any = None) -> None:
+    if context["ti"].try_number == 1:
+        raise RuntimeError("after its job has ended")
+
+
+@dag(schedule=None, catchup=False)
+def ended():
+    """A try that finds the job of the one before, which has ended."""
+    task.kinetic(**LOCAL, **AGAIN, post_execute=fail_once)(count)(1)
 
 
 @dag(schedule=None, catchup=False)
@@ -146,9 +157,9 @@ def failing():
     boxes()
 
 
-@dag(schedule=None, catchup=False, params={"variable": "AIRFLOW__METRICS__STATSD_ON", "again": 2})
+@dag(schedule=None, catchup=False, params={"variable": "AIRFLOW__METRICS__STATSD_ON", "again": 1})
 def templated():
-    """Options that are known only when the task runs."""
+    """Options that are known only when the task runs. It fails, which leaves the job to look at."""
 
     @task
     def limit() -> int:
@@ -161,10 +172,10 @@ def templated():
         labels={"dag": "{{ dag.dag_id }}"},
         capture_env_vars=["{{ params.variable }}"],
     )
-    def look(variable: str) -> str | None:
+    def look(variable: str) -> None:
         import os
 
-        return os.environ.get(variable)
+        raise ValueError(f"{variable} is {os.environ.get(variable)}")
 
     look("{{ params.variable }}")
 
@@ -186,30 +197,6 @@ def references():
         return [type(boxes[0]).__name__, [box.content for box in boxes], more["bytes"].decode()]
 
     unpack(pack.expand(number=[1, 2, 3]), {"bytes": scramble("hidden")})
-
-
-@dag(schedule=None, catchup=False)
-def on_cluster():
-    """The same on a Kubernetes cluster, one job after three."""
-
-    @task.kinetic(accelerator="cpu", backend="gke")
-    def where(number: int) -> list[Any]:
-        import os
-
-        print(f"line {number} of the pod", flush=True)
-        time.sleep(3)
-        return [number, os.uname().nodename]
-
-    @task.kinetic(accelerator="tpu-v5e-4", backend="gke")
-    def count_nodes(names: list[Any]) -> int:
-        return len(names)
-
-    @task.kinetic(accelerator=["tpu-v6e-8", "cpu"], capacity_timeout=5, backend="gke")
-    def whatever_is_free() -> str:
-        return describe()
-
-    whatever_is_free()
-    count_nodes(where.expand(number=[1, 2, 3]))
 
 
 @task.kinetic(**LOCAL, **AGAIN)
@@ -258,10 +245,10 @@ for each in (
     shapes,
     classic,
     waiting,
+    ended,
     failing,
     templated,
     references,
-    on_cluster,
     marked,
     cleared,
     held,

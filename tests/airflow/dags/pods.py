@@ -1,0 +1,109 @@
+"""Tasks whose jobs are pods. Some wait for a sign: an object of the tests' bucket."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from airflow.sdk import AssetAlias, dag, task
+
+RUN = os.environ.get("KINETIC_BUCKET", "").replace("/", "-")
+SIGNS = f"{os.environ.get('STORAGE_EMULATOR_HOST', '')}/storage/v1/b/test-bucket/o/{RUN}"
+
+
+class Box:
+    """Something XCom cannot carry."""
+
+    def __init__(self, content: int) -> None:
+        self.content = content
+
+
+@dag(schedule=None, catchup=False)
+def on_cluster():
+    """One job after three, one where there is room, and one that gets what another has made."""
+
+    @task.kinetic(accelerator="cpu", backend="gke")
+    def where(number: int) -> list[Any]:
+        print(f"line {number} of the pod", flush=True)
+        time.sleep(3)
+        return [number, os.uname().nodename]
+
+    @task.kinetic(accelerator="tpu-v5e-4", backend="gke")
+    def count_nodes(names: list[Any]) -> int:
+        return len(names)
+
+    @task.kinetic(accelerator=["tpu-v6e-8", "cpu"], capacity_timeout=5, backend="gke")
+    def whatever_is_free() -> str:
+        return os.environ["KINETIC_ACCELERATOR"]
+
+    @task.kinetic(accelerator="cpu", backend="gke", outlets=[AssetAlias("boxes")])
+    def pack(number: int) -> Box:
+        bucket, _, place = os.environ["KINETIC_OUTPUT_DIR"].removeprefix("gs://").partition("/")
+        uploads = f"{os.environ['STORAGE_EMULATOR_HOST']}/upload/storage/v1/b/{bucket}/o"
+        name = quote(f"{place}/box.txt", safe="")
+        urlopen(f"{uploads}?uploadType=media&name={name}", str(number).encode()).close()
+        return Box(number)
+
+    @task.kinetic(accelerator="cpu", backend="gke")
+    def unpack(boxes: list[Box]) -> list[Any]:
+        return [type(boxes[0]).__name__, boxes[0].content]
+
+    whatever_is_free()
+    count_nodes(where.expand(number=[1, 2, 3]))
+    unpack([pack(7)])
+
+
+@task.kinetic(
+    accelerator="cpu",
+    backend="gke",
+    cpu=0.1,  # all of them fit on one node
+    memory="256Mi",
+    labels={"tests": RUN or "none", "dag": "{{ dag.dag_id }}"},
+    retries=1,
+    retry_delay=timedelta(seconds=1),
+)
+def long_job(name: str, signs: str) -> str:
+    print(f"{name} has begun", flush=True)
+    while True:
+        try:
+            urlopen(f"{signs}-{name}").close()
+        except HTTPError as error:
+            if error.code != 404:
+                raise
+        else:
+            return os.uname().nodename
+        time.sleep(0.5)
+
+
+@dag(schedule=None, catchup=False)
+def pod_adopted():
+    long_job.override(deferrable=False)("pod_adopted", SIGNS)
+
+
+@dag(schedule=None, catchup=False)
+def pod_evicted():
+    long_job("pod_evicted", SIGNS)
+
+
+@dag(schedule=None, catchup=False)
+def pod_cleared():
+    long_job("pod_cleared", SIGNS)
+
+
+@dag(schedule=None, catchup=False)
+def pod_moved():
+    long_job("pod_moved", SIGNS)
+
+
+@dag(schedule=None, catchup=False)
+def pod_unseen():
+    long_job("pod_unseen", SIGNS)
+
+
+for each in (on_cluster, pod_adopted, pod_evicted, pod_cleared, pod_moved, pod_unseen):
+    each()
