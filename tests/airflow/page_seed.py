@@ -14,6 +14,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
+from page_names import SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
 from airflow_provider.identity import TaskIdentity
@@ -83,6 +84,10 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
         accelerator=SHAPES[index % 3],
         output_dir="javascript:alert(1)" if index == 5 else f"gs://models/sweep/{index}",
     )
+    if identity.dag_id == UNREACHABLE:
+        there = replace(own, backend="gke", store_uri=f"gs://{SILENT_BUCKET}")
+        end = None if index == 0 else end_of(index, chance)
+        return "success" if end else "deferred", JobRecord.of(identity, there, end, conn_id="page_silent")
     if index in (-1, ALIVE):
         return "deferred", JobRecord.of(identity, template)
     if index == FOREIGN:
@@ -107,7 +112,7 @@ def seed(dag_id: str, run_id: str) -> None:
         alive = started(of)
         states, records = [], []
         for index in sorted(indexes):
-            if index <= 990:  # the others have not begun
+            if max(index, 0) % 1000 <= 990:  # the others have not begun
                 state, told = record_of(replace(of, map_index=index), alive, chance)
                 label, number = HTML if index == 1 else None, 2 if index == AGAIN else 1
                 states.append({"index": index, "new": state, "label": label, "number": number})

@@ -11,9 +11,7 @@ from urllib.parse import quote
 
 import chromium
 import pytest
-from page_server import Server, serving
-
-from tests.conftest import needs_program
+from page_server import Server, browsing, serving
 
 pytestmark = pytest.mark.airflow
 PICTURES = os.environ.get("KINETIC_TEST_PICTURES")
@@ -22,7 +20,7 @@ PICTURES = os.environ.get("KINETIC_TEST_PICTURES")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("page").resolve()) as found:
+    with serving(tmp_path_factory.mktemp("page").resolve(), ("sweep", "secret", "secret")) as found:
         yield found
 
 
@@ -36,6 +34,24 @@ def test_who_may_see_what(server: Server) -> None:
     for user, expected in [(None, 401), ("guest", 403), ("admin", 200)]:
         assert server.jobs("secret", user, f"/{job_id}")[0] == expected
     assert server.jobs("sweep", "guest", f"/{job_id}")[0] == 404  # not by way of a DAG that may be seen
+
+
+def test_who_may_see_no_logs_opens_no_job(server: Server) -> None:
+    status, answer = server.jobs("sweep", "nologs")
+    assert (status, answer["total"]) == (200, 1000)
+    job_id = answer["jobs"][0]["job_id"]
+    assert server.jobs("sweep", "nologs", f"/{job_id}")[0] == 403
+    assert server.jobs("sweep", "guest", f"/{job_id}")[0] == 200
+
+
+def test_the_page_itself_is_the_same_for_everybody(server: Server) -> None:
+    """It is a file: whose jobs it shows is said by what it asks for, which needs a token."""
+    shells = [
+        server.get(server.page(dag_id).removeprefix(server.url), None) for dag_id in ("sweep", "secret")
+    ]
+    assert shells[0] == shells[1] == server.get("/kinetic/page/", "admin")
+    status, text = shells[0]
+    assert (status, "<script" in text, "train" in text) == (200, True, False)
 
 
 def test_a_thousand_jobs_in_pages(server: Server) -> None:
@@ -98,9 +114,7 @@ def test_airflow_offers_the_page(server: Server) -> None:
 
 @pytest.fixture(scope="module")
 def tab(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Tab]:
-    needs_program(chromium.program(), "no Chromium (Debian: apt-get install chromium): nobody looked at it")
-    with chromium.tab(tmp_path_factory.mktemp("chromium")) as opened:
-        opened.call("Network.setCookie", name="_token", value=server.tokens["admin"], url=server.url)
+    with browsing(server, tmp_path_factory.mktemp("chromium")) as opened:
         yield opened
 
 
@@ -113,17 +127,37 @@ ROWS = "document.querySelectorAll('#jobs tr').length"
 
 
 def test_the_first_rows_are_there_within_a_second(server: Server, tab: chromium.Tab) -> None:
-    tab.open(server.page("sweep"))
+    painted = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    asked = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/'))"
+    tab.open(server.page("sweep"))  # by a browser that has nothing of it yet
     tab.until(f"{ROWS} === 100")
+    assert tab.ask(painted) < 1000
     tab.open(server.page("sweep"))  # the server has been asked before, as it is while a page is open
     tab.until(f"{ROWS} === 100")
-    painted = tab.ask("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    answered = tab.ask(
-        "performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/'))[0].responseEnd"
-    )
-    assert max(painted, answered) < 1000
+    answered = tab.ask(f"{asked}[0].responseEnd")
+    assert max(tab.ask(painted), answered) < 1000
+    assert tab.ask(f"{asked}.filter((e) => e.startTime < {answered}).length") == 1  # for a hundred rows
     assert tab.troubles() == []
     picture(tab, "airflow-page-light")
+
+
+def test_a_row_shows_where_its_time_went_and_what_it_cost(server: Server, tab: chromium.Tab) -> None:
+    _, answer = server.jobs("sweep", "admin", "?map_index=1")
+    (job,) = answer["jobs"]
+    assert (answer["currency"], job["cost"] > 0) == ("EUR", True)
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    assert "EUR" in tab.ask("document.querySelector('#summary').textContent")
+    bar = "document.querySelectorAll('#jobs .timeline')[1]"
+    label = tab.ask(f"{bar}.getAttribute('aria-label')")
+    assert [each.split()[0] for each in label.split(", ")] == [each["name"] for each in job["phases"]]
+    widths = tab.ask(f"[...{bar}.children].map((each) => each.getBoundingClientRect().width)")
+    seconds = [phase["seconds"] for phase in job["phases"]]
+    assert widths.index(max(widths)) == seconds.index(max(seconds))
+    assert len(widths) == len(seconds)
+    tab.ask("document.querySelectorAll('#jobs button')[1].click()")
+    tab.until("document.querySelector('#detail').textContent.includes('EUR')")
+    assert tab.ask("document.querySelectorAll('#detail .stretches li').length") == len(seconds)
 
 
 def test_names_and_logs_are_text(server: Server, tab: chromium.Tab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow.sdk import dag, task
+from page_names import UNREACHABLE, VAST
 
 
 @dag(schedule=None, catchup=False)
@@ -27,5 +28,29 @@ def secret():
     train()
 
 
+@dag(schedule=None, catchup=False, dag_id=VAST)
+def vast():
+    """Five thousand."""
+
+    @task.kinetic(accelerator="tpu-v6e-8")
+    def train(seed: int) -> float:
+        return 1.0 / (1 + seed)
+
+    train.expand(seed=list(range(5000)))
+
+
+@dag(schedule=None, catchup=False, dag_id=UNREACHABLE)
+def unreachable():
+    """Two whose cluster and store do not answer."""
+
+    @task.kinetic(accelerator="tpu-v6e-8", conn_id="page_silent")
+    def train(seed: int) -> int:
+        return seed
+
+    train.expand(seed=[0, 1])
+
+
 sweep()
 secret()
+vast()
+unreachable()

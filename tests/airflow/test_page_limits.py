@@ -1,0 +1,97 @@
+"""The page with five thousand jobs, and with a cluster and a store that never answer, in a real Airflow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from page_names import UNREACHABLE, VAST
+from page_server import Server, browsing, serving
+
+pytestmark = pytest.mark.airflow
+COUNTED = """
+import sys
+from airflow import settings
+from sqlalchemy import event
+from airflow_provider.page.instances import Subject, instances
+
+settings.configure_orm()
+said = []
+event.listen(settings.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+found = instances(Subject(*sys.argv[1:]))
+print(len(found), len([each for each in said if each.lstrip().startswith("SELECT")]))
+"""
+"""How many task instances there are, and how many questions that was for the database."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("limits").resolve(), (VAST, UNREACHABLE)) as found:
+        yield found
+
+
+def asked(server: Server, dag_id: str, query: str) -> tuple[float, dict[str, object]]:
+    """Seconds it took, and the answer."""
+    began = time.monotonic()
+    status, answer = server.jobs(dag_id, "admin", query)
+    assert status == 200, answer
+    return time.monotonic() - began, answer
+
+
+def test_five_thousand_jobs(server: Server) -> None:
+    seconds, first = asked(server, VAST, "?limit=100")
+    assert (first["total"], len(first["jobs"]), len(first["troubles"])) == (5000, 100, 3)
+    assert seconds < 4  # of which Airflow's first answer after its start is a part
+    seconds, last = asked(server, VAST, "?limit=100&offset=4950")
+    assert [each["map_index"] for each in last["jobs"]] == list(range(4950, 5000))
+    assert seconds < 2
+    _, few = asked(server, VAST, "?status=FAILED&text=train&limit=500")
+    assert (few["total"] > 500, {each["status"] for each in few["jobs"]}) == (True, {"FAILED"})
+
+
+def test_two_queries_however_many_jobs(server: Server) -> None:
+    for dag_id, number in ((VAST, 5000), (UNREACHABLE, 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", COUNTED, dag_id, server.runs[dag_id]],
+            env=server.airflow.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines()[-1] == f"{number} 2"
+
+
+def test_a_cluster_that_never_answers_is_told_after_eight_seconds(server: Server) -> None:
+    seconds, answer = asked(server, UNREACHABLE, "")
+    assert 7 < seconds < 12
+    runs, ended = answer["jobs"]
+    assert (runs["status"], ended["status"] in ("SUCCEEDED", "FAILED")) == ("UNKNOWN", True)
+    assert answer["troubles"] == [runs["message"]]
+    assert "no answer within 8 s about namespace default of backend gke" in runs["message"]
+
+
+def test_a_store_that_never_answers_is_told_too(server: Server) -> None:
+    _, answer = asked(server, UNREACHABLE, "?map_index=1")
+    job_id = answer["jobs"][0]["job_id"]
+    began = time.monotonic()
+    status, job = server.jobs(UNREACHABLE, "admin", f"/{job_id}")
+    assert (status, job["troubles"]) == (200, [f"no answer about {job_id} within 8 s"])
+    assert 7 < time.monotonic() - began < 12
+    assert job["status"] == answer["jobs"][0]["status"]
+
+
+def test_a_browser_shows_what_is_known_without_them(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with browsing(server, tmp_path_factory.mktemp("chromium")) as tab:
+        tab.open(server.page(UNREACHABLE))
+        tab.until("document.querySelector('#troubles')?.textContent.includes('no answer within 8 s')")
+        assert tab.ask("document.querySelectorAll('#jobs tr').length") == 2
+        assert tab.ask("document.querySelectorAll('#jobs .timeline span').length") > 0
+        tab.open(server.page(VAST))
+        tab.until("document.querySelectorAll('#jobs tr').length === 100")
+        assert tab.ask("document.querySelector('#place').textContent") == "1 to 100 of 5000"
+        assert tab.troubles() == []
