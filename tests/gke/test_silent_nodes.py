@@ -43,7 +43,8 @@ def on_node(name: str) -> kinetic_core.RemoteCallable[[int], str]:
 
 def slow_at_first(seconds: int) -> str:
     """Counts for so long if it is the first attempt, and for two seconds if it is another."""
-    again = int(os.environ["KINETIC_FAILED_COUNT"]) + int(os.environ["KINETIC_IGNORED_COUNT"])
+    counts = (os.environ[f"KINETIC_{kind}_COUNT"] for kind in ("FAILED", "IGNORED"))
+    again = sum(int(told or 0) for told in counts)
     for number in range(2 if again else seconds):
         print(f"second {number} of attempt {again}", flush=True)
         time.sleep(1)
