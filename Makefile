@@ -9,6 +9,7 @@ VENV := .venv
 AIRFLOW_VENV := .venv-airflow
 DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
+PYTHONS ?= 3.11 3.12 3.13
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
 
@@ -52,7 +53,7 @@ slow-test: $(VENV)/.ready ## what is too long for the default suite
 	@$(VENV)/bin/python -m pytest -q -m "slow and not cluster" -n 2
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
-	@tried=; for version in 3.11 3.12 3.13; do \
+	@tried=; for version in $(PYTHONS); do \
 	  [ "$$version" != "$$($(VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ] || continue; \
 	  PATH="$$PATH$$(printf ':%s' $$HOME/.pyenv/versions/*/bin)" \
 	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
