@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,8 @@ def test_a_worker_that_is_killed_leaves_its_job_to_the_next_try(cases: Any) -> N
     assert "adopted a job" in cases.log("adopted", "long_job", 2)
     assert cases.jobs("adopted", "long_job") == ["SUCCEEDED"]
     assert cases.value("adopted", "long_job") == "adopted is done"
+    metrics = Path(cases.airflow.home, "metrics").read_text().splitlines()
+    assert "airflow.kinetic.job.adopted,dag_id=adopted,task_id=long_job 1" in metrics
 
 
 def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:

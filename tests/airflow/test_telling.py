@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+
+from kinetic_core.local.layout import Layout
+from kinetic_core.local.slots import take_slots
 
 pytestmark = pytest.mark.airflow
 
@@ -48,7 +54,7 @@ def test_a_deferred_task_and_one_that_failed_tell_the_same_way(cases: Any) -> No
     assert rows["unpicklable[-1]"]["status"] == "NO_JOB"
 
 
-def test_metrics_come_from_tasks_and_from_the_triggerer(cases: Any) -> None:
+def test_metrics_come_from_tasks(cases: Any) -> None:
     for dag_id in ("waiting", "failing"):
         cases.end(dag_id)
     lines = Path(cases.airflow.home, "metrics").read_text().splitlines()
@@ -58,11 +64,41 @@ def test_metrics_come_from_tasks_and_from_the_triggerer(cases: Any) -> None:
         "airflow.kinetic.job.shipped_bytes",
         "airflow.kinetic.job.finished",
         "airflow.kinetic.job.phase.duration",
-        "airflow.kinetic.jobs.running",
     } <= names
-    running = [line for line in lines if ".jobs.running" in line]
-    assert running[-1].endswith(" 0")
     ends = [line for line in lines if ".job.finished" in line]
     assert any("dag_id=failing" in line and "failure_class=user_error" in line for line in ends)
     functions = [line for line in lines if "phase=function" in line and "task_id=count" in line]
     assert any(float(line.split()[-1]) > 4 for line in functions)
+
+
+def test_the_triggerer_counts_a_job_that_waits_and_then_runs(cases: Any) -> None:
+    """It waits while this test holds one of the cores of which it needs all."""
+    (held,) = take_slots(Layout(str(cases.airflow.home / "kinetic")).slots, 1)
+    try:
+        cases.start("crowded")
+        waits = re.compile(r"airflow\.kinetic\.jobs\.waiting,.*reason=WaitingForSlot\S* 1")
+        metrics = Path(cases.airflow.home, "metrics")
+        cases.airflow.until(lambda: waits.search(metrics.read_text()), 120, "a job to be counted as waiting")
+    finally:
+        os.close(held)
+    assert cases.end("crowded") == "success"
+    running = [line for line in metrics.read_text().splitlines() if ".jobs.running" in line]
+    assert any(line.endswith(" 1") for line in running)
+    assert running[-1].endswith(" 0")
+
+
+def test_the_command_says_what_a_run_has_cost(cases: Any) -> None:
+    assert cases.end("shapes") == "success"
+    rows = {each["job_id"]: each for each in jobs(cases, "shapes").values()}
+    origin = ("--origin", "dag_id=shapes", "--origin", f"run_id={cases.runs['shapes']}")
+    kinetic = str(Path(sys.executable).with_name("kinetic"))
+    done = subprocess.run(
+        [kinetic, "cost", *origin, "--json", "--backend", "local"],
+        env=cases.airflow.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert {each["job_id"] for each in told["jobs"]} == set(rows)
+    assert all(each["problem"] == "" and each["seconds"]["running"] > 0 for each in told["jobs"])

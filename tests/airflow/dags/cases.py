@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import dag, task
 
 from airflow_provider.operators.kinetic import KineticOperator
+from kinetic_core.local.slots import core_count
 
 LOCAL: dict[str, Any] = {"accelerator": "cpu", "backend": "local"}
 AGAIN = {"retries": 1, "retry_delay": timedelta(seconds=1)}
@@ -104,6 +105,17 @@ def fail_once(context: Any, result: Any = None) -> None:
 def ended():
     """A try that finds the job of the one before, which has ended."""
     task.kinetic(**LOCAL, **AGAIN, post_execute=fail_once)(count)(1)
+
+
+@dag(schedule=None, catchup=False)
+def crowded():
+    """A job that runs when no other one does."""
+
+    @task.kinetic(backend="local", accelerator=f"cpu:{core_count()}")
+    def alone() -> None:
+        time.sleep(2)
+
+    alone()
 
 
 @dag(schedule=None, catchup=False)
@@ -246,6 +258,7 @@ for each in (
     classic,
     waiting,
     ended,
+    crowded,
     failing,
     templated,
     references,
