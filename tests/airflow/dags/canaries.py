@@ -9,11 +9,13 @@ from typing import Any
 from airflow.sdk import dag, task
 
 FOLDER = str(Path(os.environ.get("AIRFLOW_HOME", "."), "opened"))
-TELL = "import os, pathlib, sys; pathlib.Path({!r}, str(os.getpid())).write_text(str(sys.argv))"
+TELL = """import os, pathlib, sys
+told = os.environ.get("KINETIC_JOB_ID") or str(sys.argv)
+pathlib.Path({!r}, str(os.getpid())).write_text(told)"""
 
 
 class Canary:
-    """Unpickled, it leaves a file in a folder: named after the process, its command in it."""
+    """Unpickled, it leaves a file in a folder: which job did it, or else the command of the process."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -37,8 +39,12 @@ def canary(folder: str) -> Canary:
     return Canary(folder)
 
 
-def flock(folder: str) -> dict[str, Any]:
-    return {"several": [Canary(folder), Canary(folder)]}
+def flock(folder: str) -> list[Any]:
+    return [Canary(folder), {"another": Canary(folder)}]
+
+
+def split(folder: str) -> dict[str, Any]:  # so that Airflow infers `multiple_outputs`
+    return {"one": Canary(folder)}
 
 
 def cry(folder: str) -> None:
@@ -54,7 +60,7 @@ def canaries():
     kinetic = task.kinetic(accelerator="cpu", backend="local")
     look(kinetic(canary)(FOLDER), kinetic(flock)(FOLDER))
     kinetic(cry)(FOLDER)
-    task.kinetic(accelerator="cpu", backend="local", multiple_outputs=True, task_id="split")(flock)(FOLDER)
+    kinetic(split)(FOLDER)
 
 
 canaries()
