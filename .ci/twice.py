@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         if code == _FAILED and failed:
             print("== again, by themselves:", flush=True)
             again += failed
-            code, _ = _tested([*failed, *(["-n", "0"] if "-n" in beside else [])])
+            again_alone = ["-n", "0"] if "-n" in beside else []
+            code, _ = _tested([*failed, "-m", "", *again_alone])  # whatever else selects tests, these run
         if code:
             break
     names = (

@@ -111,6 +111,7 @@ def built(images: Images, minutes: int, folder: Path) -> str:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.usefixtures("gke")
 @pytest.mark.parametrize("minutes", MINUTES)
 def test_those_of_pods(minutes: int, wrong_images: dict[int, str]) -> None:
@@ -118,6 +119,7 @@ def test_those_of_pods(minutes: int, wrong_images: dict[int, str]) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.usefixtures("gke")
 @pytest.mark.parametrize("minutes", MINUTES)
 def test_those_of_the_cluster_and_the_store(minutes: int, wrong_images: dict[int, str]) -> None:

@@ -88,7 +88,7 @@ def test_reading_an_empty_project_makes_nothing(
 ) -> None:
     project = place["PROJECT"]
     assert well(kinetic("status", "--json"))["status"] == ""
-    assert well(kinetic("pool", "list", "--json"))["pools"] == []
+    assert kinetic("pool", "list").code == 2
     assert kinetic("accelerators", "--live").code == 0
     assert kinetic("jobs", "list").code in (2, 3)
     assert kinetic("reap").code in (2, 3)
