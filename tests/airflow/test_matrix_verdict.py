@@ -25,7 +25,13 @@ KILLED = Evidence(
     outcomes=("FAILED",),
 )
 CLEARED = replace(
-    KILLED, action="clear", state="success", executions=(10.0, 25.0), value="execution 2", tries=2
+    KILLED,
+    action="clear",
+    state="success",
+    executions=(10.0, 25.0),
+    value="execution 2",
+    tries=2,
+    outcomes=("FAILED", "SUCCEEDED"),
 )
 MOVED = replace(
     KILLED, action="triggerer_killed", state="success", value="execution 1", outcomes=("SUCCEEDED",)
@@ -48,6 +54,8 @@ def test_what_went_as_promised(seen: Evidence) -> None:
         (replace(KILLED, phase=Phase.FINISHED), "outcome was lost"),
         (replace(CLEARED, executions=(10.0,), value="execution 1"), "did not run again"),
         (replace(CLEARED, value="execution 1"), "not 'execution 2'"),
+        (replace(CLEARED, phase=Phase.QUEUED, outcomes=("SUCCEEDED", "SUCCEEDED")), "was not ended"),
+        (replace(CLEARED, outcomes=("SUCCEEDED",)), "was not ended"),
         (replace(MOVED, executions=(10.0, 25.0), value="execution 2"), "ran 2 times"),
         (replace(MOVED, value=None), "the result is None"),
         (replace(MOVED, trouble="AirflowTrouble: waited"), "waited"),

@@ -16,7 +16,7 @@ Written by `make matrix` from what it saw; not edited by hand. The program runs 
 brings its job into a phase, lets something happen, and looks. For every cell it checks that at most one
 execution of the function ever lives, that no job is left 60 seconds after a triggerer is alive, that no
 result is lost, that nothing is cancelled because a trigger merely moved, and that *Clear* runs the function
-again.
+again. With no triggerer alive, a job that nobody wants any more ends at its `timeout`, or by `kinetic reap`.
 
 The phases: the worker is *submitting*, just before the job is created; the job is *queued* for a free slot;
 it is *running*; it has *finished* and its outcome is about to be collected.

@@ -20,6 +20,7 @@ from matrix.cells import COLLECTED, COLLECTING, CREATING, STEPS, Cell, Phase
 DAGS = Path(__file__).parent / "dags"
 PATIENCE = 240.0
 """Seconds until a cell is where it should be; many share one machine."""
+LIVING = ("PENDING", "RUNNING")
 
 
 def write_dags(home: Path, cells: Iterable[Cell]) -> Path:
@@ -162,7 +163,7 @@ class Stage:
 
     def living(self) -> int:
         """How many jobs have not ended."""
-        return sum(state in ("PENDING", "RUNNING") for state in self.jobs())
+        return sum(state in LIVING for state in self.jobs())
 
     def _is_watched(self) -> bool:
         instance = self.instance

@@ -70,6 +70,9 @@ def _killed(seen: Evidence) -> list[str]:
 def _again(seen: Evidence) -> list[str]:
     if not seen.executions or seen.executions[-1] < seen.acted:
         return ["the function did not run again"]
+    before, unended = seen.outcomes[:-1], seen.phase in (Phase.QUEUED, Phase.RUNNING)
+    if unended and (not before or "SUCCEEDED" in before):
+        return [f"the job of before was not ended: {seen.outcomes}"]
     return _last_value(seen)
 
 

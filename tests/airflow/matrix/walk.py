@@ -20,7 +20,7 @@ from demo_api import AirflowApi
 from matrix.actions import DO, start_backfill
 from matrix.cells import Cell, Phase, Then
 from matrix.disturbing import DISTURB
-from matrix.stage import PATIENCE, Stage, write_dags
+from matrix.stage import LIVING, PATIENCE, Stage, write_dags
 from matrix.verdict import QUIET_SECONDS, Evidence, broken, sentence
 
 AT_ONCE = 6
@@ -174,7 +174,10 @@ def settle(stage: Stage) -> None:
     then, states = stage.cell.action.then, stage.cell.action.states
     if stage.has("stop") and then is not Then.GOES_ON:
         stage.until(lambda: stage.has("told") or not stage.is_held(), "its worker to be told")
-    if then is not Then.KILLED or stage.cell.phase != Phase.QUEUED:
+    queued = stage.cell.phase == Phase.QUEUED
+    if then is Then.AGAIN and queued:  # or the job of before would have its turn, and end well
+        stage.until(lambda: stage.jobs()[0] not in LIVING, "its first job to be dead")
+    if then is not Then.KILLED or not queued:
         stage.release()
     if then is Then.AGAIN:
         stage.drop("go")
