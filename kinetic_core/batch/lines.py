@@ -85,10 +85,11 @@ def line_frame(waiting: Mapping[int, Waiting], size: int) -> bytes:
     return wire.encode_frame(header, {str(index): one.payload for index, one in waiting.items()})
 
 
-def read_line(backend: Backend, group_id: str, sha256: str) -> Line:
-    """The line with that digest.
+def read_line(backend: Backend, namespace: str, group_id: str, sha256: str) -> Line:
+    """The line with that digest, which a namespace keeps.
 
-    Raises ObjectNotFound if it is not stored, StoreError if what is stored is something else.
+    Raises ObjectNotFound if it is not stored, StoreError if what is stored is something else, or is for
+    another namespace than the one whose people have said that it counts.
     """
     frame = backend.store.read(line_object(group_id, sha256))
     if wire.digest(frame) != sha256:
@@ -104,6 +105,10 @@ def read_line(backend: Backend, group_id: str, sha256: str) -> Line:
         if job is None:
             return None
         reference = placed(JobReference.from_dict(job["reference"]), backend)
+        if {reference.namespace, *(each["metadata"]["namespace"] for each in job["manifests"])} != {
+            namespace
+        }:
+            raise StoreError(f"the line of {group_id} is for another namespace than {namespace!r}; not used")
         return Waiting(reference, payloads[str(index)], job["manifests"])
 
     return [at(index) for index in range(cast("int", header["size"]))]

@@ -195,9 +195,9 @@ def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:
 
 def _line_of(backend: Backend, manifest: Mapping[str, Any]) -> Line | None:
     """The line that counts; None if nothing says any more which one that is."""
-    group_id = str(manifest["group_id"])
-    sha256 = _lines(backend).find(manifest["line"]["namespace"], group_id)
-    return None if sha256 is None else read_line(backend, group_id, sha256)
+    group_id, namespace = str(manifest["group_id"]), str(manifest["line"]["namespace"])
+    sha256 = _lines(backend).find(namespace, group_id)
+    return None if sha256 is None else read_line(backend, namespace, group_id, sha256)
 
 
 def _lines(backend: Backend) -> Lines:

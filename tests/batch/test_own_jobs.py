@@ -175,9 +175,25 @@ def test_a_line_that_somebody_has_written_is_not_used(place: Place) -> None:
     place.let_go()
 
 
+def test_a_line_of_one_namespace_makes_nothing_in_another(place: Place) -> None:
+    """Who may create Jobs there says which line counts there."""
+    place.one_that_died([0, 1, 2])
+    name = manifest_object(place.group_id)
+    manifest = json.loads(place.cluster.store.read(name))
+    place.cluster.lines.digests[f"theirs/{place.group_id}"] = next(iter(place.cluster.lines.digests.values()))
+    place.cluster.store.delete(name)
+    manifest["line"]["namespace"] = "theirs"
+    place.cluster.store.create(name, json.dumps(manifest).encode())
+    with pytest.raises(StoreError, match="another namespace"):
+        place.attach()
+    place.let_go()
+
+
 def test_nothing_that_is_stored_has_a_key(place: Place) -> None:
     place.one_that_died([0, 1, 2])
-    line = read_line(place.cluster, place.group_id, place.cluster.lines.find("default", place.group_id))
+    line = read_line(
+        place.cluster, "default", place.group_id, place.cluster.lines.find("default", place.group_id)
+    )
     for waiting in filter(None, line):
         (manifest,) = waiting.manifests
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
