@@ -63,7 +63,7 @@ def test_a_batch_without_prices(kinetic: Kinetic) -> None:
     batch = work.run_async_map([0.0, 0.0])
     batch.results()
     told = kinetic("cost", "--batch", batch.group_id, "--json").json
-    assert [job["job_id"] for job in told["jobs"]] == [f"{batch.group_id}-{index}" for index in range(2)]
+    assert {job["job_id"] for job in told["jobs"]} == {f"{batch.group_id}-{index}" for index in range(2)}
     assert (told["amount"], told["currency"], told["without_price"]) == (None, None, [])
     assert "EUR" not in kinetic("cost", "--batch", batch.group_id).out
 
@@ -116,4 +116,4 @@ def test_a_batch_of_a_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
     for entry in index.iterdir():
         entry.write_text(json.dumps({**json.loads(entry.read_text()), "origin": '{"dag_id": "train"}'}))
     told = kinetic("cost", "--origin", "dag_id=train", "--json").json
-    assert [job["job_id"] for job in told["jobs"]] == [f"{batch.group_id}-{index}" for index in range(2)]
+    assert {job["job_id"] for job in told["jobs"]} == {f"{batch.group_id}-{index}" for index in range(2)}
