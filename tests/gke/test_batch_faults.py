@@ -114,7 +114,7 @@ def test_results_that_can_be_neither_written_nor_read_at_first(store_proxy: Faul
     check(small.run_async_map([0.0] * 6), 6)
 
 
-def test_an_input_that_is_never_scheduled_keeps_no_other_from_its_value() -> None:
+def test_an_input_that_finds_no_room_is_named_and_can_be_cancelled() -> None:
     """All fit on that node but one, while another sleeps."""
     half = kinetic_core.run(accelerator="cpu", cpu=1.1, node_selector={"kubernetes.io/hostname": "node-0"})
     batch = half(rest).run_async_map([600.0, 600.0])
