@@ -1,9 +1,13 @@
 # The program a container starts with, in standard Python of 3.11 or newer. bootstrap.py reads it as text.
 import gc
 import os
+import signal
 import sys
 
 gc.disable()
+# The kernel drops a signal that the first process of a container has no handler for: a pod that is told to
+# leave while it fetches the runner would stay for the whole of its grace. The runner has handlers of its own.
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
 sys.path[:] = [entry for entry in sys.path if entry]
 if sys.version_info < (3, 11):  # noqa: UP036  whatever the image has
     has = ".".join(map(str, sys.version_info[:2]))

@@ -24,4 +24,4 @@ def is_there(name: str) -> bool:
     place = Path(ROOT, path)
     if not test:
         return place.exists()
-    return place.is_file() and re.search(rf"^def {re.escape(test)}\(", place.read_text(), re.M) is not None
+    return place.is_file() and re.search(rf"(?m)^def {re.escape(test)}\(", place.read_text()) is not None

@@ -47,6 +47,17 @@ def test_what_it_raises_is_raised_here() -> None:
     assert "in fail" in "".join(caught.value.__notes__)
 
 
+def trace_parent() -> str | None:
+    return os.environ.get("TRACEPARENT")
+
+
+def test_the_trace_of_its_submitter_reaches_the_pod() -> None:
+    trace = {"TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    prepared = prepare(Call(trace_parent), RunOptions.checked("cpu"))
+    handle = kinetic_core.JobHandle.of(submit(prepared, trace))
+    assert handle.result(stream_logs=False) == trace["TRACEPARENT"]
+
+
 def test_success_removes_the_job_and_its_payload_only(api: ClusterApi) -> None:
     handle = greet.run_async("nobody else")
     store = backend_of(handle).store

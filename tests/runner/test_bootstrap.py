@@ -13,25 +13,41 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.testing import FaultProxy, Faults
+from tests.conftest import wait_for
+
+
+def started(proxy: FaultProxy, folder: str) -> subprocess.Popen[str]:
+    settings = {
+        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
+        "KINETIC_STORE": "gs://bucket/prefix",
+        "KINETIC_RUNNER_SHA256": runner_archive()[0],
+        "KINETIC_WORK_DIR": folder,
+        "STORAGE_EMULATOR_HOST": proxy.url,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", BOOTSTRAP],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {
-            "KINETIC_PROTOCOL": str(wire.PROTOCOL),
-            "KINETIC_STORE": "gs://bucket/prefix",
-            "KINETIC_RUNNER_SHA256": runner_archive()[0],
-            "KINETIC_WORK_DIR": folder,
-            "STORAGE_EMULATOR_HOST": proxy.url,
-        }
-        return subprocess.run(
-            [sys.executable, "-c", BOOTSTRAP],
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+    with tempfile.TemporaryDirectory() as folder, started(proxy, folder) as process:
+        said, errors = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(process.args, process.returncode, said, errors)
+
+
+def test_told_to_leave_while_the_runner_is_fetched_it_leaves() -> None:
+    """With a handler, which the first process of a container needs: by default it would end by the signal."""
+    with FaultProxy("http://127.0.0.1:1") as store, tempfile.TemporaryDirectory() as folder:
+        store.faults.delay("runners/", 60.0)
+        with started(store, folder) as process:
+            wait_for(lambda: store.faults.count("runners/") == 1)
+            process.terminate()
+            process.communicate(timeout=10)
+        assert process.returncode == wire.EXIT_INTERRUPTED
 
 
 @pytest.mark.parametrize(
