@@ -65,7 +65,7 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	done; [ -z "$$failed" ]
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
-	@$(AIRFLOW_VENV)/bin/python .ci/twice.py -m airflow tests/airflow
+	@$(AIRFLOW_VENV)/bin/python .ci/twice.py -m airflow tests/airflow --durations=15
 
 matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes docs/explanation/airflow-actions.md
 	@PYTHONPATH=tests/airflow:example_dags $(AIRFLOW_VENV)/bin/python -m matrix \

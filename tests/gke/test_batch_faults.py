@@ -114,6 +114,7 @@ def test_results_that_can_be_neither_written_nor_read_at_first(store_proxy: Faul
     check(small.run_async_map([0.0] * 6), 6)
 
 
+@pytest.mark.alone  # wants half of a node, which others share
 def test_an_input_that_finds_no_room_is_named_and_can_be_cancelled() -> None:
     """All fit on that node but one, while another sleeps."""
     half = kinetic_core.run(accelerator="cpu", cpu=1.1, node_selector={"kubernetes.io/hostname": "node-0"})
