@@ -51,6 +51,7 @@ def test_a_training_that_is_told_to_leave_goes_on_where_it_was(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_training_whose_machine_dies_goes_on_at_its_last_checkpoint(
     api: ClusterApi, train: Callable[..., Any]
 ) -> None:

@@ -88,7 +88,7 @@ def test_what_a_job_has_cost(kinetic: Kinetic, tmp_path: Path) -> None:
     seconds = job["seconds"]
     assert (job["problem"], job["units"]) == ("", 1)
     assert 4 <= seconds["running"] < 20
-    assert seconds["pulling"] > 0
+    assert seconds["pulling"] >= 0  # the image may be there
     assert all(each >= 0 for each in seconds.values())
     assert told["amount"] == pytest.approx(sum(told["unit_seconds"].values()))
     lasted = time.time() - calendar.timegm(time.strptime(handle.created_at, "%Y-%m-%dT%H:%M:%SZ"))

@@ -92,6 +92,7 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
     handle.cleanup()
 
 
+@pytest.mark.slow
 def test_a_partition_that_ends_while_user_code_runs_is_not_noticed_by_it(
     api: ClusterApi, silent_node: str
 ) -> None:

@@ -183,8 +183,9 @@ def test_an_accelerator_that_is_taken_is_named(api: ClusterApi) -> None:
     holder = kinetic_core.run(accelerator="tpu-v5e-4")(sleep.__wrapped__).run_async(8)
     running(holder)
     waiting = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("second")
-    wait_for(lambda: waiting.observe().reason == "Unschedulable", 20)
-    assert "Insufficient google.com/tpu" in waiting.observe().message
+    seen = [waiting.observe()]
+    wait_for(lambda: seen[-1].reason == "Unschedulable" or seen.append(waiting.observe()), 20)
+    assert "Insufficient google.com/tpu" in seen[-1].message
     assert waiting.result(timeout=180, stream_logs=False) == "hello second"
     holder.result(stream_logs=False)
 
