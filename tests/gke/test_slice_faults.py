@@ -103,7 +103,9 @@ def test_a_host_that_dies_before_all_are_there(
     api.delete("Pod", handle.namespace, first)
     let_go(api)
     start = handle.result(timeout=240, stream_logs=False, cleanup=False)
-    assert ran(handle) == {start: 2}, "user code began once on each host"
+    # The one that died had checked in: the other may have begun in that start, and been told at once.
+    assert ran(handle)[start] == 2, "user code began once on each host"
+    assert set(ran(handle).values()) <= {1, 2}
     handle.cleanup()
 
 
