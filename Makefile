@@ -47,10 +47,10 @@ demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here
 	@exec $(AIRFLOW_VENV)/bin/python example_dags/run_demo.py
 
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
-	@$(VENV)/bin/python -m pytest -q -n 3
+	@$(VENV)/bin/python .ci/twice.py -n 3
 
 slow-test: $(VENV)/.ready ## what is too long for the default suite
-	@$(VENV)/bin/python -m pytest -q -m "slow and not cluster" -n 2
+	@$(VENV)/bin/python .ci/twice.py -m "slow and not cluster" -n 2
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
 	@tried=; for version in $(PYTHONS); do \
@@ -59,7 +59,7 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
 	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
 	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
-	  { (.venv-$$version/bin/python -m pytest -q -n 2 > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
+	  { (.venv-$$version/bin/python .ci/twice.py -n 2 > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
 	done; failed=; for each in $$tried; do \
 	  wait $${each#*:} || failed=1; echo "Python $${each%:*}"; cat .venv-$${each%:*}/tests.log; \
 	done; [ -z "$$failed" ]

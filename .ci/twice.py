@@ -16,11 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 _NOTES = "TWICE_FAILED"
 _FAILED = 1
 """pytest's exit code for tests that failed; another is a run that was broken off."""
+_FEW = 10
+"""More tests than these do not fail for a machine that is busy."""
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -37,18 +39,22 @@ def main(arguments: Sequence[str]) -> int:
     for beside in _cut(arguments, "--"):
         runs = list(_cut(beside, "+"))
         with ThreadPoolExecutor(len(runs)) as pool:
-            tested = list(pool.map(partial(_tested, shown_at_end=len(runs) > 1), runs))
-        code = max(code for code, _ in tested)
-        failed = [test for _, tests in tested for test in tests]
-        if code == _FAILED and failed:
+            tested = []
+            for run in pool.map(partial(_tested, kept=len(runs) > 1), runs):
+                sys.stdout.write(run.output)
+                sys.stdout.flush()
+                tested.append(run)
+        code = max(run.code for run in tested)
+        failed = [test for run in tested for test in run.failed]
+        if code == _FAILED and 0 < len(failed) <= _FEW:
             print("== again, by themselves:", flush=True)
             again += failed
             again_alone = ["-n", "0"] if "-n" in beside else []
-            code, _ = _tested([*failed, "-m", "", *again_alone])  # whatever else selects tests, these run
+            code = _tested([*failed, "-m", "", *again_alone]).code  # whatever else selects tests, these run
         if code:
             break
     names = (
-        f"SECOND RUN NEEDED BY {len(again)}: {' '.join(again)}" if again else "no test needed a second run"
+        f"SECOND RUN NEEDED BY {len(again)}: {' '.join(again)}" if again else "no test was run a second time"
     )
     print(f"== {names}", flush=True)
     if again and (place := os.environ.get("SECOND_RUNS")):
@@ -68,22 +74,27 @@ def _cut(arguments: Sequence[str], at: str) -> Iterator[list[str]]:
     yield part
 
 
-def _tested(arguments: Sequence[str], *, shown_at_end: bool = False) -> tuple[int, list[str]]:
-    """pytest's exit code, and the tests that failed, each once and in order."""
+class _Run(NamedTuple):
+    code: int
+    """pytest's."""
+    failed: list[str]
+    """The tests that failed, each once and in order."""
+    output: str
+    """What was kept of it, to be shown later."""
+
+
+def _tested(arguments: Sequence[str], *, kept: bool = False) -> _Run:
     with TemporaryDirectory() as folder:
         notes = Path(folder, "failed")
         here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "twice", *arguments],
             env={**os.environ, "PYTHONPATH": here, _NOTES: str(notes)},
-            stdout=subprocess.PIPE if shown_at_end else None,
+            stdout=subprocess.PIPE if kept else None,
             check=False,
         )
-        if shown_at_end:
-            sys.stdout.write(done.stdout.decode(errors="replace"))
-            sys.stdout.flush()
         failed = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
-    return done.returncode, list(dict.fromkeys(failed))
+    return _Run(done.returncode, list(dict.fromkeys(failed)), (done.stdout or b"").decode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_what_passes_the_second_time_is_named_in_the_last_line(tmp_path: Path) -
     assert lines[-1] == "== SECOND RUN NEEDED BY 1: test_it.py::test_flaky[a b]"
     assert kept == "SECOND RUN NEEDED BY 1: test_it.py::test_flaky[a b]\n"
     code, lines, _ = run(tmp_path, "")
-    assert (code, lines[-1]) == (0, "== no test needed a second run")
+    assert (code, lines[-1]) == (0, "== no test was run a second time")
 
 
 def test_what_fails_twice_fails_and_nothing_runs_after_it(tmp_path: Path) -> None:
@@ -71,6 +71,12 @@ def test_what_fails_twice_fails_and_nothing_runs_after_it(tmp_path: Path) -> Non
     assert lines[-1].startswith("== SECOND RUN NEEDED BY 2: ")
     assert {"test_it.py::test_bad", "test_it.py::test_flaky[a"} < set(lines[-1].split())
     assert not any("3 deselected" in line for line in lines)
+
+
+def test_where_much_fails_nothing_is_run_again(tmp_path: Path) -> None:
+    much = "@pytest.mark.parametrize('number', range(20))\ndef test_bad(number):\n    raise AssertionError"
+    code, lines, kept = run(tmp_path, much)
+    assert (code, lines[-1], kept) == (1, "== no test was run a second time", "")
 
 
 def test_a_run_that_is_broken_off_is_not_repeated(tmp_path: Path) -> None:
