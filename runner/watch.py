@@ -106,19 +106,6 @@ def watch_child(
     seconds later, less what publishing takes, it is killed. So it is when one of its companies says so, in
     the time that it leaves.
     """
-    code = os.waitstatus_to_exitcode(_until_dead(child, tee, grace, signals, gauge, companies, give_notice))
-    return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
-
-
-def _until_dead(
-    child: int,
-    tee: LogTee,
-    grace: float,
-    signals: Signals,
-    gauge: MemoryGauge,
-    companies: Sequence[Company],
-    give_notice: Callable[[], None],
-) -> int:
     deadline: float | None = None
     open_pipe = True
     while True:
@@ -132,7 +119,8 @@ def _until_dead(
         gauge.sample()
         status = _reap(child)
         if status is not None:
-            return status
+            code = os.waitstatus_to_exitcode(status)
+            return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))
         if signals.told and deadline is None:
             deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
             give_notice()

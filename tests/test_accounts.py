@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from kinetic_core.errors import ConfigurationError
 from kinetic_core.lifecycle.backends import cluster_target, open_backend
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing import FakeCluster
+from tests.serving import Answering, serving
 
 CANARY = "canary-in-a-coal-mine"
 
@@ -47,22 +46,13 @@ def google() -> Iterator[tuple[str, list[str]]]:
     """A service of Google's that knows nothing, and the `Authorization` of each request."""
     seen: list[str] = []
 
-    class Nothing(BaseHTTPRequestHandler):
+    class Nothing(Answering):
         def do_GET(self) -> None:
             seen.append(self.headers.get("Authorization", ""))
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(404)
 
-        def log_message(self, *args: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", seen
-        server.shutdown()
-        thread.join()
+    with serving(Nothing) as place:
+        yield f"http://{place}", seen
 
 
 def test_what_an_account_holds_is_not_shown_and_cannot_travel(account: Account) -> None:

@@ -15,13 +15,14 @@ from kinetic_core._runner import wire
 from kinetic_core.batch.board import Board
 from kinetic_core.batch.digests import batch_digest
 from kinetic_core.batch.failures import note_failure, noted_failures
-from kinetic_core.batch.handle import BatchHandle, finish, in_parallel
+from kinetic_core.batch.handle import finish
 from kinetic_core.batch.lines import Line, line_frame, packed_line, read_line
 from kinetic_core.batch.names import child_id, finished_object, line_object, manifest_object, resumptions
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.rerunning import run_again
 from kinetic_core.batch.single_jobs import read_board
 from kinetic_core.batch.starter import Rules, Starter
+from kinetic_core.batch.unattended import UnattendedBatchHandle
 from kinetic_core.errors import JobConflict, KineticError, ObjectExists, ObjectNotFound
 from kinetic_core.lifecycle.backends import Backend, Lines
 from kinetic_core.lifecycle.handle import JobHandle
@@ -33,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL = 10.0
 
 
-class LineBatchHandle(BatchHandle):
+class LineBatchHandle(UnattendedBatchHandle):
     """One function over many inputs, which clients start in turn."""
 
     def __init__(self, manifest: Mapping[str, Any], board: Board, backend: Backend) -> None:
@@ -42,24 +43,16 @@ class LineBatchHandle(BatchHandle):
 
     def cancel(self) -> None:
         """Start nothing more and stop every job that has not ended; returns when nothing of it runs."""
-        self._board.stop(cancel=True)
-        with suppress(ObjectExists):
-            self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+        self._stop_starting()
         finish(self._backend, self.group_id, self._board)
         started = _started(self._backend, self.group_id)  # some perhaps by others, just now
         with self._board.changed:
             living = [child_id(self.group_id, index) for index in started if index not in self._board.ended]
         found = [one for one in (find(self._backend, job_id) for job_id in living) if one is not None]
-        for _, error in in_parallel(JobHandle.cancel, [JobHandle.of(one) for one in found]):
-            if error is not None:
-                raise error
+        self._stop([JobHandle.of(one) for one in found])
 
     def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too.
-
-        Raises InvalidRequest while some of it runs: cancel first.
-        """
-        self._must_be_over()
+        """The same as of any batch; with `k8s` the cluster forgets which inputs it has."""
         super().cleanup(k8s=k8s, gcs=gcs)
         if k8s:
             _lines(self._backend).remove(self._namespace, self.group_id)

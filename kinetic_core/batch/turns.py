@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.batch.board import Board
-from kinetic_core.batch.handle import BatchHandle, finish, in_parallel
+from kinetic_core.batch.handle import finish
 from kinetic_core.batch.plan import Plan
 from kinetic_core.batch.single_jobs import read_board, store_manifest, submit_input
 from kinetic_core.batch.taking_up import DIGEST, take_up
-from kinetic_core.errors import ObjectExists, StoreError
+from kinetic_core.batch.unattended import UnattendedBatchHandle
+from kinetic_core.errors import StoreError
 from kinetic_core.lifecycle.backends import Backend
 from kinetic_core.lifecycle.handle import JobHandle
 from kinetic_core.lifecycle.packing import Packed
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 10.0
 
 
-class WaitingBatchHandle(BatchHandle):
+class WaitingBatchHandle(UnattendedBatchHandle):
     """One function over many inputs that this machine runs without a client."""
 
     def __init__(self, manifest: Mapping[str, Any], board: Board, backend: Backend) -> None:
@@ -34,24 +34,12 @@ class WaitingBatchHandle(BatchHandle):
 
     def cancel(self) -> None:
         """Start nothing more and stop every job that has not ended; returns when nothing of it runs."""
-        self._board.stop(cancel=True)
-        with suppress(ObjectExists):
-            self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+        self._stop_starting()
         assert self._backend.turns is not None  # noqa: S101  only there inputs wait for their turn
         self._backend.turns.drop(self._namespace, self.group_id)
         with self._board.changed:
             living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
-        for _, error in in_parallel(JobHandle.cancel, living):
-            if error is not None:
-                raise error
-
-    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too.
-
-        Raises InvalidRequest while some of it runs: cancel first.
-        """
-        self._must_be_over()
-        super().cleanup(k8s=k8s, gcs=gcs)
+        self._stop(living)
 
     def _drop(self, succeeded: list[JobHandle]) -> None:
         """Nothing before all values are collected, and no keys that whoever makes this call again needs."""

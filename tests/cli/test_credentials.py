@@ -9,11 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ import pytest
 from tests.cli.all_verbs import BATCH_VERBS, JOB_VERBS, all_verbs
 from tests.cli.clusters import KUBECONFIG, NOBODY
 from tests.conftest import wait_for
+from tests.serving import Answering, serving
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
 SAMPLE = str(Path(__file__).parent / "project" / "cli_sample.py")
@@ -114,24 +113,19 @@ def test_ctrl_c_ends_every_verb_that_waits_for_an_answer(tmp_path: Path) -> None
     assert not wrong
 
 
-class Refusing(BaseHTTPRequestHandler):
+class Refusing(Answering):
     """Gives no tokens for credentials that have expired."""
 
     def do_POST(self) -> None:
-        body = b'{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}'
-        self.send_response(400)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
+        self.answer(
+            400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}
+        )
 
 
 @pytest.mark.parametrize("words", [("jobs", "status", JOB), ("status",)])
 def test_credentials_that_are_no_use_are_named(words: tuple[str, ...], tmp_path: Path) -> None:
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        expired = environment(tmp_path, server.server_port)
+    with serving(Refusing) as place:
+        expired = environment(tmp_path, int(place.rpartition(":")[2]))
         absent = {**expired, "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "absent.json")}
         for told_where, said in ((expired, "expired or revoked"), (absent, "absent.json")):
             told = subprocess.run(
@@ -141,7 +135,6 @@ def test_credentials_that_are_no_use_are_named(words: tuple[str, ...], tmp_path:
             assert said in told.stderr or told_where is absent
             assert "gcloud auth application-default login" in told.stderr
             assert "Traceback" not in told.stderr
-        server.shutdown()
 
 
 @pytest.mark.parametrize("of_gke", [True, False])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from tests.cli.all_errors import every_error
 from tests.cli.all_verbs import BATCH_VERBS, JOB_VERBS
 from tests.cli.clusters import KUBECONFIG, NOBODY
 from tests.conftest import Kinetic
+from tests.serving import Answering, serving
 
 NO_JOB, NO_BATCH = "job-0000000000000000", "grp-0000000000000000"
 CLOUD = (
@@ -42,7 +40,7 @@ def test_every_error_has_a_code(error: KineticError) -> None:
     assert exit_code(error) is expected(error)
 
 
-class Cloud(BaseHTTPRequestHandler):
+class Cloud(Answering):
     """A bucket that has a job, and an API server that permits nothing."""
 
     def do_GET(self) -> None:
@@ -53,22 +51,15 @@ class Cloud(BaseHTTPRequestHandler):
             "metadata": {"func_name": "f", "namespace": "default", "created_at": "2026-11-21T18:00:00Z"},
         }
         is_bucket = self.path.startswith("/storage/")
-        body = json.dumps({"items": [entry] if "prefix=index" in self.path else []}).encode()
-        self.send_response(200 if is_bucket else 403)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
+        body = {"items": [entry] if "prefix=index" in self.path else []}
+        self.answer(200 if is_bucket else 403, body, {"Content-Type": "application/json"})
 
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """The settings of it; its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Cloud) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
+    with serving(Cloud) as place:
+        address = f"http://{place}"
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
         monkeypatch.setenv("KINETIC_BACKEND", "gke")
         monkeypatch.setenv("KINETIC_BUCKET", "b")
@@ -76,7 +67,6 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
         monkeypatch.setenv("KINETIC_KUBECONFIG", str(tmp_path / "kubeconfig"))
         (tmp_path / "kubeconfig").write_text(KUBECONFIG.replace(NOBODY, address))
         yield address
-        server.shutdown()
 
 
 @pytest.mark.parametrize("words", [("jobs", "list"), ("reap",)])

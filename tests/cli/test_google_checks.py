@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import pytest
@@ -31,6 +28,7 @@ from kinetic_core.provision.wanted import Wanted, wanted_pool
 from kinetic_core.testing.google_project import FakeProject
 from kinetic_core.testing.google_services import FakeGoogle
 from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.serving import Answering, serving
 
 WANTED = Wanted("my-project", "us-central1-a", "training")
 SETTINGS = Settings(project="my-project", zone="us-central1-a", cluster="training")
@@ -236,44 +234,30 @@ def test_a_registry_that_tells_only_nodes_keeps_no_job_from_running() -> None:
     assert (report.finding.outcome, "REGISTRY/NAME:TAG" in report.finding.fix) == ("fail", True)
 
 
-class _Registry(BaseHTTPRequestHandler):
+class _Registry(Answering):
     """One that has an image for two platforms, whose parts are somewhere else; `python` is what it sets."""
 
     python: ClassVar[str] = ""
 
     def do_GET(self) -> None:
         if "blobs" in self.path:
-            self.send_response(307)
-            self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
+            return self.answer(307, headers={"Location": "/elsewhere"})
         answers: dict[str, Any] = {
             "/v2/python/manifests/3": {"manifests": [{"digest": "sha256:a"}, {"digest": "sha256:b"}]},
             "/v2/python/manifests/sha256:a": {"config": {"digest": "sha256:c"}},
             "/elsewhere": {"config": {"Env": ["PATH=/bin", f"PYTHON_VERSION={self.python}"]}},
         }
         found = self.path in answers
-        body = json.dumps(answers.get(self.path, {})).encode()
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Docker-Content-Digest", "sha256:d")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
+        headers = {"Docker-Content-Digest": "sha256:d"}
+        return self.answer(200 if found else 404, answers.get(self.path, {}), headers)
 
     do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
 
 
 @pytest.fixture
 def registry() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(_Registry) as place:
+        yield place
 
 
 def test_an_image_with_another_python(registry: str) -> None:

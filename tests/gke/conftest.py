@@ -21,7 +21,7 @@ from kinetic_core.cluster.credentials import credentials
 from kinetic_core.testing import make_queue
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import Kinetic
-from tests.gke.images import GOOGLE
+from tests.gke.images import GOOGLE, Images, own_images
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")
@@ -103,6 +103,19 @@ def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
     control("token", access_token=good, expires_in=3599)
     credentials.cache_clear()
     connection.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def own_repository() -> Iterator[Images]:
+    """A repository of a module's own in which nothing is, not even a base image."""
+    with own_images() as images:
+        yield images
+
+
+@pytest.fixture
+def images(gke: dict[str, str], own_repository: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
+    """The settings of somebody whose images are built there."""
+    return own_repository.use(monkeypatch)
 
 
 @pytest.fixture

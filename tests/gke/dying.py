@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from kinetic_core.lifecycle.handle import JobHandle
@@ -44,6 +49,28 @@ def leave_a_trace(name: str) -> str:
     address = f"{os.environ['STORAGE_EMULATOR_HOST']}/upload/storage/v1/b/{bucket}/o?{query}"
     urllib.request.urlopen(address, name.encode()).close()
     return name
+
+
+@contextmanager
+def client(script: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs the script, with this project's modules, until it is killed."""
+    here = Path(__file__)
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(here.parents[2])!r})\n{script}"],
+        env={**os.environ, "KINETIC_PACKAGE_ROOT": str(here.parent), **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What it has printed first."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def job_id(first: str, point: int) -> str:

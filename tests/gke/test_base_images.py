@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,9 @@ import kinetic_core
 from kinetic_core.errors import ConfigurationError
 from tests.cli.published import PUBLISHED, misfits
 from tests.conftest import Kinetic
-from tests.gke.images import LOCATION, Images, own_images
+from tests.gke.images import LOCATION, Images
 
 pytestmark = [pytest.mark.alone, pytest.mark.google]
-
-
-@pytest.fixture(scope="module")
-def fresh() -> Iterator[Images]:
-    """A repository in which nothing is."""
-    with own_images() as images:
-        yield images
-
-
-@pytest.fixture
-def images(gke: dict[str, str], fresh: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
-    return fresh.use(monkeypatch)
 
 
 def test_a_base_image_gets_what_the_project_needs_when_the_job_starts(

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -22,7 +18,7 @@ from kinetic_core.cluster.names import GROUP_ID, HOST_INDEX
 from kinetic_core.errors import BatchTimeout, JobCancelled, JobConflict, JobOutOfMemory
 from kinetic_core.lifecycle.backends import backend_of
 from tests.conftest import wait_for
-from tests.gke.dying import leave_a_trace
+from tests.gke.dying import client, first_line, leave_a_trace
 from tests.gke.jobs import evict
 
 pytestmark = [
@@ -156,8 +152,6 @@ def test_outputs_of_an_input_are_its_own() -> None:
 
 
 SCRIPT = """
-import sys
-sys.path.insert(0, {root!r})
 from tests.gke.test_batches import work
 batch = work.run_async_map({inputs}, group_id={group_id!r})
 print(batch.group_id, flush=True)
@@ -166,32 +160,17 @@ time.sleep(600)
 """
 
 
-@contextmanager
-def submitter(group_id: str, inputs: list[int], **environment: str) -> Iterator[subprocess.Popen[str]]:
+def submitter(
+    group_id: str, inputs: list[int], **environment: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """Another process that starts a batch and then lives on."""
-    root = str(Path(__file__).parents[2])
-    program = SCRIPT.format(root=root, inputs=inputs, group_id=group_id)
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "KINETIC_PACKAGE_ROOT": str(Path(__file__).parent), **environment},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGKILL)
-
-
-def started(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return client(SCRIPT.format(inputs=inputs, group_id=group_id), **environment)
 
 
 def test_two_machines_make_one_batch_that_outlives_both(api: ClusterApi) -> None:
     group_id = f"grp-{secrets.token_hex(4)}"
     with submitter(group_id, [1, 500, 3]) as one, submitter(group_id, [1, 500, 3]) as two:
-        assert started(one) == started(two) == group_id
+        assert first_line(one) == first_line(two) == group_id
     batch = kinetic_core.attach_batch(group_id)
     assert len(objects(api, "Job", batch)) == 1
     values = batch.results(timeout=120, return_exceptions=True)

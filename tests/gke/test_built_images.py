@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from kinetic_core.image.requirements_file import parse_requirements
 from kinetic_core.image.runtimes import choose
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
-from tests.gke.images import ZONE, Images, own_images
+from tests.gke.images import ZONE, Images
 from tests.gke.machine import stopped
 from tests.gke.objects import stored
 
@@ -35,18 +35,6 @@ pytestmark = [pytest.mark.alone, pytest.mark.google]
 REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
 """Every registry of the test cluster, as its README says."""
 COUNT = 50
-
-
-@pytest.fixture(scope="module")
-def fresh() -> Iterator[Images]:
-    """A repository in which nothing is, not even a base: the first test builds that."""
-    with own_images() as images:
-        yield images
-
-
-@pytest.fixture
-def images(gke: dict[str, str], fresh: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
-    return fresh.use(monkeypatch)
 
 
 def build(images: Images, requirement: str, say: Callable[[str], None]) -> str:

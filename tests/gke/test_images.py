@@ -25,17 +25,13 @@ pytestmark = [pytest.mark.alone, pytest.mark.google]
 
 
 @pytest.fixture(scope="module")
-def _own_images() -> Iterator[Images]:
+def own_repository() -> Iterator[Images]:
+    """One where this process's environment leads, too."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in GOOGLE.items():
             patch.setenv(name, value)
         with own_images() as images:
             yield images
-
-
-@pytest.fixture
-def images(gke: dict[str, str], _own_images: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
-    return _own_images.use(monkeypatch)
 
 
 def recipe(*requirements: str) -> Recipe:

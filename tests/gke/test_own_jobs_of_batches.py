@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -20,6 +16,7 @@ from kinetic_core.cluster.names import GROUP_ID, LINE_NAME
 from kinetic_core.errors import JobCancelled
 from kinetic_core.lifecycle.backends import backend_of
 from tests.conftest import wait_for
+from tests.gke.dying import client, first_line
 
 pytestmark = [
     pytest.mark.usefixtures("gke"),
@@ -52,8 +49,6 @@ def on_set(number: int) -> int:
 
 
 SCRIPT = """
-import sys
-sys.path.insert(0, {root!r})
 from tests.gke.test_own_jobs_of_batches import {function}
 batch = {function}.run_async_map({inputs}, group_id={group_id!r}, max_concurrent={most})
 print(batch.group_id, flush=True)
@@ -61,29 +56,18 @@ batch.results()
 """
 
 
-@contextmanager
-def client(function: str, group_id: str, inputs: list[int], most: int) -> Iterator[subprocess.Popen[str]]:
+def submitter(
+    function: str, group_id: str, inputs: list[int], most: int
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """Another process that makes a batch, or goes on with it, until it is killed."""
-    root = str(Path(__file__).parents[2])
-    program = SCRIPT.format(root=root, function=function, inputs=inputs, group_id=group_id, most=most)
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "KINETIC_PACKAGE_ROOT": str(Path(__file__).parent)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGKILL)
+    return client(SCRIPT.format(function=function, inputs=inputs, group_id=group_id, most=most))
 
 
 def killed_client(function: str, inputs: list[int], most: int, backend: str) -> str:
     """The id of a batch of which so many inputs run, and whose client is dead."""
     group_id = f"grp-{secrets.token_hex(4)}"
-    with client(function, group_id, inputs, most) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == group_id
+    with submitter(function, group_id, inputs, most) as process:
+        assert first_line(process) == group_id
         looking = kinetic_core.attach_batch(group_id, backend=backend, goes_on=False, poll_interval=0.2)
         wait_for(lambda: looking.status_counts().get("RUNNING", 0) == most, 120)
     return group_id
@@ -102,7 +86,7 @@ def test_whoever_attaches_goes_on(api: ClusterApi) -> None:
     first = [job for job in looking.jobs if job is not None]
     wait_for(lambda: all(job.status() is JobStatus.SUCCEEDED for job in first), 60)
     assert len(first) == 2
-    with client("alone", group_id, [0, 1, 2, 3, 4], 2) as other:
+    with submitter("alone", group_id, [0, 1, 2, 3, 4], 2) as other:
         batch = kinetic_core.attach_batch(group_id, backend="gke")
         assert batch.results(timeout=120, cleanup=False) == [0, 1, 2, 3, 4]
         assert other.wait(120) == 0

@@ -68,6 +68,12 @@ def containers_of(pod_uid: str) -> list[str]:
     return found
 
 
+def falls_silent(node: str, handle: kinetic_core.JobHandle, how: str) -> None:
+    """Its kubelet is stopped, or all of it is lost; returns when that is seen."""
+    cluster_tool(how, node)
+    wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
+
+
 @pytest.fixture
 def silent_node(api: ClusterApi) -> Iterator[str]:
     """A node to stop; it is back after the test."""
@@ -79,8 +85,7 @@ def test_a_node_that_falls_silent_is_named_and_its_outcome_counts(api: ClusterAp
     handle = on_node(silent_node).run_async(35)
     running(handle)
     (pod,) = pods(api, handle)
-    cluster_tool("stop", silent_node)
-    wait_for(lambda: handle.observe().reason == NODE_SILENT, 50)
+    falls_silent(silent_node, handle, "stop")
     assert f"node {silent_node} has stopped reporting" in handle.observe().message
     assert handle.result(timeout=180, stream_logs=False, cleanup=False) == pod["metadata"]["uid"]
     assert (handle.logs() or "").splitlines() == [f"second {number}" for number in range(35)]
@@ -99,8 +104,7 @@ def test_a_partition_that_ends_while_user_code_runs_is_not_noticed_by_it(
     handle = on_node(silent_node).run_async(100)
     running(handle)
     (pod,) = pods(api, handle)
-    cluster_tool("stop", silent_node)
-    wait_for(lambda: handle.observe().reason == NODE_SILENT, 50)
+    falls_silent(silent_node, handle, "stop")
     cluster_tool("start", silent_node)
     wait_for(lambda: handle.observe().reason != NODE_SILENT, 50)
     assert (handle.status(), handle.observe().attempt) == (JobStatus.RUNNING, 0)
@@ -124,8 +128,7 @@ def test_an_attempt_that_was_given_up_and_goes_on_changes_nothing_when_it_ends(
     (first,) = pods(api, handle)
     store = backend_of(handle).store
     add_to_pair(api, NODES[0])
-    cluster_tool("stop", silent_node)
-    wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
+    falls_silent(silent_node, handle, "stop")
     give_up(api, silent_node)
     second = handle.result(timeout=120, stream_logs=False, cleanup=False)
     assert second not in (None, first["metadata"]["uid"])
@@ -166,8 +169,7 @@ def test_the_job_of_a_dead_node_starts_again_once_the_node_is_given_up(
     (first,) = pods(api, handle)
     assert first["spec"]["nodeName"] == silent_node
     add_to_pair(api, NODES[0])
-    cluster_tool("lose", silent_node)
-    wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
+    falls_silent(silent_node, handle, "lose")
     assert [pod["metadata"]["uid"] for pod in pods(api, handle)] == [first["metadata"]["uid"]]
     give_up(api, silent_node)
     again = handle.result(timeout=120, stream_logs=False, cleanup=False)
@@ -182,8 +184,7 @@ def test_the_job_of_a_node_that_was_dead_for_a_minute_starts_again_at_no_cost(
     handle = on_node(silent_node).run_async(12)
     running(handle)
     (first,) = pods(api, handle)
-    cluster_tool("lose", silent_node)
-    wait_for(lambda: handle.observe().reason == NODE_SILENT, 60)
+    falls_silent(silent_node, handle, "lose")
     cluster_tool("start", silent_node)
     again = handle.result(timeout=150, stream_logs=False, cleanup=False)
     assert again not in (None, first["metadata"]["uid"])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +19,7 @@ from kinetic_core.image.registry_protocol import PublicRegistry
 from kinetic_core.image.requirements_file import parse_requirements
 from kinetic_core.image.runtimes import choose
 from kinetic_core.testing.google_services import FakeGoogle
+from tests.serving import Answering, serving
 
 REPOSITORY = "us-docker.pkg.dev/p/r"
 HERE = ".".join(map(str, sys.version_info[:2]))
@@ -83,7 +81,7 @@ def test_another_python_is_named() -> None:
         base_image(REPOSITORY, "tpu", registry())
 
 
-class _Registry(BaseHTTPRequestHandler):
+class _Registry(Answering):
     """One that wants a token, and gives it to anybody. Its images are for two platforms."""
 
     tags: ClassVar[list[str]] = []
@@ -94,20 +92,20 @@ class _Registry(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/token":
             self.tokens.append(query)
-            return self._answer(200, {"token": query})
+            return self.answer(200, {"token": query})
         if "Bearer service=here" not in self.headers.get("Authorization", ""):
             realm = f"http://127.0.0.1:{self.server.server_address[1]}/token"
             challenge = f'Bearer realm="{realm}",service="here",scope="repository:me/base-cpu:pull"'
-            return self._answer(401, {}, {"WWW-Authenticate": challenge})
+            return self.answer(401, {}, {"WWW-Authenticate": challenge})
         if path.startswith("/v2/private"):
-            return self._answer(403, {})
+            return self.answer(403, {})
         if path.endswith("/tags/list"):
-            return self._answer(200, {"tags": self.tags})
+            return self.answer(200, {"tags": self.tags})
         name = path.rpartition("/")[2]
         if (told := self._told().get(name)) is not None:
-            return self._answer(200, told)
+            return self.answer(200, told)
         there = name in self.tags
-        return self._answer(200 if there else 404, {}, {"Docker-Content-Digest": "sha256:cd"})
+        return self.answer(200 if there else 404, {}, {"Docker-Content-Digest": "sha256:cd"})
 
     def _told(self) -> dict[str, Any]:
         """What is named by its digest."""
@@ -119,25 +117,11 @@ class _Registry(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _answer(self, status: int, body: object, headers: dict[str, str] | None = None) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(text)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
 
 @pytest.fixture
 def public() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(_Registry) as place:
+        yield place
 
 
 def test_a_public_registry_is_asked_without_credentials(public: str) -> None:

@@ -8,16 +8,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from kinetic_core.testing.fault_proxy import FaultProxy
+from tests.serving import Answering, serving
 
 BROKEN = (OSError, http.client.HTTPException)
 
 
-class _Echo(BaseHTTPRequestHandler):
+class _Echo(Answering):
     """Answers a POST with its body, a GET with ten times its path, `/stream` in chunks."""
 
     protocol_version = "HTTP/1.1"
@@ -40,14 +40,7 @@ class _Echo(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
     def _answer(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        if self.path == "/last":
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None: ...
+        self.answer(200, body, {"Connection": "close"} if self.path == "/last" else None)
 
 
 @pytest.fixture
@@ -58,12 +51,8 @@ def seen() -> list[str]:
 
 @pytest.fixture
 def proxy(seen: list[str]) -> Iterator[FaultProxy]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Echo", (_Echo,), {"seen": seen}))
-    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-    with FaultProxy(f"http://127.0.0.1:{server.server_port}") as proxy:
+    with serving(type("Echo", (_Echo,), {"seen": seen})) as place, FaultProxy(f"http://{place}") as proxy:
         yield proxy
-    server.shutdown()
-    server.server_close()
 
 
 def ask(proxy: FaultProxy, path: str, body: bytes | None = None) -> bytes:
