@@ -80,7 +80,7 @@ def tell_end(
     state = "succeeded" if end.status is JobStatus.SUCCEEDED else "failed"
     stats.count(metrics.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})
     stats.count(metrics.FENCED, tags, fenced)
-    tell_phases(reference.job_id, phases)
+    tell_phases(reference.job_id, phases, getattr(context["ti"], "context_carrier", None))
     for phase in phases:
         stats.time(metrics.PHASE, {**tags, "phase": phase.name}, phase.seconds)
 

@@ -1,12 +1,13 @@
 """Spans of a job inside the task's own span, where Airflow traces; nothing where it does not.
 
-Airflow sets the tracer up; its span of the task is the current one while the task runs.
+Airflow sets the tracer up. While a worker has the task, before a deferral and after it, a span `worker.TASK`
+is the current one, below that of the try, `task_run.TASK`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,15 +67,24 @@ def trace_environment() -> dict[str, str]:
     return {name.upper(): value for name, value in carrier.items()}
 
 
-def tell_phases(job_id: str, phases: Iterable[Phase], tracer: trace.Tracer | None = None) -> None:
+def tell_phases(
+    job_id: str,
+    phases: Iterable[Phase],
+    carrier: Mapping[str, str] | None = None,
+    tracer: trace.Tracer | None = None,
+) -> None:
     """Spans of what a job did on its cluster, at the times it did it: `wait` and `run` of each attempt, and
     inside them the phases they consist of.
+
+    They are below the span that `carrier` (W3C) names, which may be longer than the current one: a task that
+    was deferred gets to know of them when all is over.
     """
     tracer = tracer or _tracer()
+    above = TraceContextTextMapPropagator().extract(carrier) if carrier else None
     for (waits, attempt), group in itertools.groupby(phases, lambda each: (_waits(each), each.attempt)):
         parts = list(group)
         whole = Phase("wait" if waits else "run", attempt, parts[0].began, _end(parts[-1]) - parts[0].began)
-        parent = trace.set_span_in_context(_told(whole, job_id, tracer, None))
+        parent = trace.set_span_in_context(_told(whole, job_id, tracer, above))
         for part in parts:
             _told(part, job_id, tracer, parent)
 

@@ -6,13 +6,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from collector import collector
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
@@ -38,12 +39,13 @@ CLUSTER = (
 
 
 class Cases:
-    """The Airflow under test and what the tests ask of it."""
+    """The Airflow under test and what the tests ask of it; `spans` are those it has told of by now."""
 
-    def __init__(self, airflow: Any) -> None:
+    def __init__(self, airflow: Any, spans: Sequence[Any] = ()) -> None:
         self.airflow = airflow
         self.api = airflow.api
         self.runs: dict[str, str] = {}
+        self.spans = spans
 
     def start(self, dag_id: str) -> None:
         """Start a run of a DAG, once."""
@@ -136,15 +138,16 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",
     }
     extra = {"XDG_CACHE_HOME": str(home / "cache"), **measured, **SETTINGS, **CLUSTER}
-    airflow = DemoAirflow(home, project / "dags", extra=extra)
-    try:
-        airflow.start()
-        running = Cases(airflow)
-        for dag_id in ORDINARY:
-            running.start(dag_id)
-        yield running
-    finally:
-        airflow.stop()
+    with collector() as (traced, spans):
+        airflow = DemoAirflow(home, project / "dags", extra={**extra, **traced})
+        try:
+            airflow.start()
+            running = Cases(airflow, spans)
+            for dag_id in ORDINARY:
+                running.start(dag_id)
+            yield running
+        finally:
+            airflow.stop()
 
 
 @pytest.fixture(scope="session")

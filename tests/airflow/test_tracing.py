@@ -93,7 +93,7 @@ def test_each_attempt_waits_and_runs_and_its_phases_are_inside() -> None:
         Phase("replacement", 0, 1010.0, 1.0),
         Phase("function", 1, 1011.0, 2.5),
     ]
-    tell_phases("job-1", phases, tracer)
+    tell_phases("job-1", phases, tracer=tracer)
     spans = exporter.get_finished_spans()
     names = {span.context.span_id: span.name.removeprefix("kinetic.") for span in spans}
     told = [
