@@ -97,7 +97,7 @@ def connection(conn_id: str, conn_type: str, **extra: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def connections(cases: Any, theirs: Theirs) -> dict[str, dict[str, str]]:
-    """Two that build on others, of a Kubernetes and of a Google Cloud cluster, added as people do."""
+    """Those that build on others, of a Kubernetes and of a Google Cloud cluster, added as people do."""
     config = json.loads(Path(os.environ["KUBECONFIG"]).read_text())
     config["users"] = [{"name": "user", "user": {"token": theirs.token}}]
     config["contexts"][0]["context"] = {"cluster": config["clusters"][0]["name"], "user": "user"}
@@ -106,6 +106,14 @@ def connections(cases: Any, theirs: Theirs) -> dict[str, dict[str, str]]:
         connection("kube_theirs", "kubernetes", kube_config=json.dumps(config), namespace=theirs.namespace),
         connection("google_theirs", "google_cloud_platform", keyfile_dict=json.dumps(theirs.key)),
         connection("kinetic_kube", "kinetic", backend="gke", kubernetes_conn_id="kube_theirs", bucket=bucket),
+        connection(
+            "kinetic_refused",
+            "kinetic",
+            backend="gke",
+            kubernetes_conn_id="kube_theirs",
+            google_cloud_conn_id="google_theirs",
+            bucket="no-such-bucket",
+        ),
         connection(
             "kinetic_google",
             "kinetic",
@@ -179,6 +187,7 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
 ) -> None:
     tasks = ("kube", "google")
     cases.start("connected_cluster")
+    cases.start("connected_failing")
     for task_id in tasks:
         cases.reach("connected_cluster", task_id, lambda one: one["state"] == "deferred", "to be deferred")
     rows = subprocess.run(
@@ -199,6 +208,10 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
         assert "it runs" in cases.log("connected_cluster", task_id)
     digest = hashlib.sha256("".join(theirs.secrets.values()).encode()).hexdigest()
     assert cases.value("connected_cluster", "digest") == digest
+
+    assert cases.end("connected_failing") == "failed"
+    assert "ValueError: 50 secrets are held here" in cases.log("connected_failing", "fail")
+    assert "no-such-bucket" in cases.log("connected_failing", "refused")
 
     places = {"rows of triggers": rows.encode(), "Jobs and Pods": json.dumps(objects).encode()}
     places |= {str(path): path.read_bytes() for path in cases.airflow.home.rglob("*") if path.is_file()}

@@ -27,6 +27,14 @@ def digest() -> str:
     return hashlib.sha256("".join(os.environ[name] for name in CANARIES).encode()).hexdigest()
 
 
+@task.kinetic(accelerator="cpu", secrets={name: f"canaries/{name}" for name in CANARIES})
+def fail() -> None:
+    import os
+
+    held = [os.environ[name] for name in CANARIES]
+    raise ValueError(f"{len(held)} secrets are held here")
+
+
 @dag(schedule=None, catchup=False)
 def connected_here():
     where.override(conn_id="kinetic_here")()
@@ -39,5 +47,12 @@ def connected_cluster():
     digest.override(conn_id="kinetic_kube")()
 
 
+@dag(schedule=None, catchup=False)
+def connected_failing():
+    fail.override(conn_id="kinetic_kube")()
+    where.override(task_id="refused", conn_id="kinetic_refused")()
+
+
 connected_here()
 connected_cluster()
+connected_failing()
