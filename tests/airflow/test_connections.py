@@ -198,7 +198,7 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
         check=True,
     ).stdout
     assert "'kinetic_kube'" in rows
-    rows_of_page = {each["task_id"]: each for each in page(cases, "connected_cluster")}
+    rows_of_page = {each["task_id"]: each for each in page(cases, "connected_cluster")["jobs"]}
     assert {rows_of_page[task_id]["status"] for task_id in tasks} <= {"PENDING", "RUNNING", "SUCCEEDED"}
     objects = [theirs.api.list(kind, theirs.namespace)["items"] for kind in ("Job", "Pod")]
     assert len(objects[0]) >= 2
@@ -206,6 +206,15 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
     for task_id in tasks:
         assert cases.value("connected_cluster", task_id).startswith("kinetic-job-")
         assert "it runs" in cases.log("connected_cluster", task_id)
+    links = cases.api.links(cases.instance("connected_cluster", "google"))
+    console = "https://console.cloud.google.com"
+    place = f"us-central1-a/kinetic-cluster/{theirs.namespace}"
+    assert links["Job"].startswith(f"{console}/kubernetes/job/{place}/kinetic-job-")
+    assert links["Job logs"].startswith(f"{console}/logs/query;query=")
+    assert links["Outputs"].startswith(f"{console}/storage/browser/")
+    for task_id in tasks:
+        opened = page(cases, "connected_cluster", rows_of_page[task_id]["job_id"])
+        assert opened["log"] == ["it runs"]
     digest = hashlib.sha256("".join(theirs.secrets.values()).encode()).hexdigest()
     assert cases.value("connected_cluster", "digest") == digest
 
@@ -221,14 +230,17 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
         assert [name for name, content in places.items() if canary in content] == []
 
 
-def page(cases: Any, dag_id: str) -> list[dict[str, Any]]:
-    """The rows of the page, which looks as each task's connection says; nothing is missing in them."""
-    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs"
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as answer:
-        told = json.load(answer)
+def page(cases: Any, dag_id: str, job_id: str = "") -> dict[str, Any]:
+    """What the page shows of a run, or of a job that is opened there. It looks as each task's connection
+    says; nothing is missing.
+    """
+    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs/{job_id}"
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        url.rstrip("/"), timeout=60
+    ) as answer:
+        told: dict[str, Any] = json.load(answer)
     assert told["troubles"] == []
-    rows: list[dict[str, Any]] = told["jobs"]
-    return rows
+    return told
 
 
 def stored(location: str) -> dict[str, bytes]:

@@ -1,11 +1,16 @@
-"""Where Airflow keeps its logs in a bucket, pods write theirs beside them: seen live, and each line once."""
+"""Where Airflow keeps its logs in a bucket, pods write theirs beside them: seen live, and each line once,
+whoever dies meanwhile, and whether the bucket takes them or not.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,18 @@ pytestmark = [
 ]
 
 SIGN = f"seen-{os.getpid()}"
+LOGS = f"airflow-logs-{os.getpid()}"
+"""A bucket of the logs alone."""
+
+
+def emulator(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """A request to Cloud Storage's emulator, as it is or to its controls."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{os.environ['STORAGE_EMULATOR_HOST']}/{path}", data, method=method)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request) as answer:
+        told = answer.read()
+    return json.loads(told) if told else None
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +50,11 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     (home / "dags" / "pyproject.toml").write_text("[project]\nname = 'talking'\nversion = '0'\n")
     remote = {
         "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
-        "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"gs://test-bucket/airflow-logs-{os.getpid()}",
+        "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"gs://{LOGS}/ours",
         "XDG_CACHE_HOME": str(home / "cache"),
         "KINETIC_BACKEND": "gke",
     }
+    emulator("POST", "storage/v1/b?project=test-project", {"name": LOGS})
     airflow = DemoAirflow(home, home / "dags", extra={**CLUSTER, **remote})
     try:
         airflow.start()
@@ -49,7 +67,21 @@ def printed(log: str) -> list[int]:
     return [int(number) for number in re.findall(r"line (\d+) of the pod", log)]
 
 
+@contextmanager
+def refusing_pieces() -> Iterator[None]:
+    """The bucket takes no object that must be new, as pods write theirs, and must have been asked to."""
+    pattern = rf"POST /upload/storage/v1/b/{LOGS}/o\?ifGenerationMatch=0&.*"
+    emulator("POST", "emulator/faults", {"match": pattern, "status": 403, "times": 1000})
+    try:
+        yield
+        rules = emulator("GET", "emulator/faults")
+        assert [rule["hits"] > 0 for rule in rules if rule["match"] == pattern] == [True]
+    finally:
+        emulator("DELETE", "emulator/faults")
+
+
 def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talking: Any) -> None:
+    """Its pod goes on, and its lines come, while no triggerer lives; in the end the pod has gone, too."""
     from kinetic_core.storage.gcs import GcsObjectStore
 
     talking.start("talking")
@@ -59,7 +91,15 @@ def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talk
 
     talking.reach("talking", "talk", seen, "to be deferred, its pod's lines in its log")
     assert "its pods write their lines here" in talking.log("talking", "talk")
+    triggerer = talking.airflow.processes.pop("triggerer")
+    triggerer.kill()
+    triggerer.wait()
+    before = printed(talking.log("talking", "talk"))[-1]
+    talking.reach(
+        "talking", "talk", lambda _: printed(talking.log("talking", "talk"))[-1] > before, "to say more"
+    )
     GcsObjectStore.at("test-bucket").create(SIGN, b"")
+    talking.airflow.start_component("triggerer")
     assert talking.end("talking") == "failed"
     assert printed(talking.log("talking", "talk")) == list(range(talking.value("talking", "talk")))
     log = talking.log("talking", "failing")
@@ -67,3 +107,15 @@ def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talk
     assert log.index("line 2 of the pod") < log.index("ValueError: at the end")
     pieces = Path(talking.airflow.home, "logs")
     assert not list(pieces.rglob("*.kinetic*")), "the pods' pieces are in the bucket"
+
+
+def test_what_the_bucket_refuses_is_in_the_log_before_the_verdict(talking: Any) -> None:
+    from kinetic_core.storage.gcs import GcsObjectStore
+
+    with refusing_pieces():
+        assert talking.end("refused") == "failed"
+    log = talking.log("refused", "talk")
+    assert printed(log) == [0, 1, 2]
+    assert log.index("line 2 of the pod") < log.index("ValueError: at the end")
+    pieces = GcsObjectStore.at(f"{LOGS}/ours").list("dag_id=refused/")
+    assert [info.name for info in pieces if ".kinetic." in info.name] == []

@@ -94,6 +94,16 @@ def test_a_fan_out_over_pods(cases: Any) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_the_operator_runs_a_pod(cases: Any) -> None:
+    assert cases.end("on_cluster", 300) == "success"
+    word, node = cases.value("on_cluster", "operated")
+    assert (word, node[:12]) == ("operated", "kinetic-job-")
+    links = cases.api.links(cases.instance("on_cluster", "operated"))
+    bucket = cases.airflow.environment["KINETIC_BUCKET"]
+    assert links["Outputs"].startswith(f"https://console.cloud.google.com/storage/browser/{bucket}/")
+
+
+@pytest.mark.usefixtures("cluster")
 def test_what_xcom_cannot_carry_goes_from_pod_to_pod(cases: Any) -> None:
     assert cases.end("on_cluster", 300) == "success"
     packed = cases.value("on_cluster", "pack")

@@ -12,8 +12,14 @@ from urllib.request import urlopen
 
 from airflow.sdk import AssetAlias, dag, task
 
+from airflow_provider.operators.kinetic import KineticOperator
+
 RUN = os.environ.get("KINETIC_BUCKET", "").replace("/", "-")
 SIGNS = f"{os.environ.get('STORAGE_EMULATOR_HOST', '')}/storage/v1/b/test-bucket/o/{RUN}"
+
+
+def name_node(word: str) -> list[str]:
+    return [word, os.uname().nodename]
 
 
 class Box:
@@ -53,6 +59,14 @@ def on_cluster():
     def unpack(boxes: list[Box]) -> list[Any]:
         return [type(boxes[0]).__name__, boxes[0].content]
 
+    KineticOperator(
+        task_id="operated",
+        python_callable=name_node,
+        op_args=["operated"],
+        accelerator="cpu",
+        backend="gke",
+        retries=0,
+    )
     whatever_is_free()
     count_nodes(where.expand(number=[1, 2, 3]))
     unpack([pack(7)])

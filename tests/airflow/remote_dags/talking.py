@@ -40,4 +40,11 @@ def talking():
     fail.override(task_id="failing")()
 
 
+@dag(schedule=None, catchup=False)
+def refused():
+    """The bucket of Airflow's logs takes nothing from its pod."""
+    fail.override(task_id="talk")()
+
+
 talking()
+refused()
