@@ -18,10 +18,23 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 Answer = tuple[int, Any]
+DEPLOYMENT = "bench"
+"""The Airflow of which all jobs are."""
 
 
 def job_id(number: int) -> str:
     return f"job-{number:016x}"
+
+
+def origin(number: int) -> dict[str, Any]:
+    """The task instance that asked for it, as the provider writes it down: one of a mapped task."""
+    return {
+        "deployment": DEPLOYMENT,
+        "dag_id": "bench",
+        "run_id": "manual",
+        "task_id": "mapped",
+        "map_index": number,
+    }
 
 
 def queued_job(number: int) -> dict[str, Any]:
@@ -34,6 +47,7 @@ def queued_job(number: int) -> dict[str, Any]:
         "uid": name,
         "resourceVersion": "1",
         "labels": labels,
+        "annotations": {"kinetic.dev/origin": json.dumps(origin(number))},
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
     containers = [

@@ -4,7 +4,9 @@
 
 Three event loops one after the other, each in a process of its own, each with as many triggers: ours,
 triggers that only sleep, and triggers that poll as `AsyncKubernetesHook.wait_until_job_complete` does (every
-ten seconds a new client and a GET). CPU is that of the loop's process alone.
+ten seconds a new client and a GET). Beside ours the search for forgotten jobs goes on, as in a triggerer; ten
+of the jobs are watched by nobody, and Airflow says each time that their tasks run. CPU is that of the loop's
+process alone.
 """
 
 from __future__ import annotations
@@ -17,31 +19,65 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fake_api import job_id
+from fake_api import DEPLOYMENT, job_id
 from measuring import Verdict, report
 
 TRIGGERS = 2000
+_OTHERS = 10
+"""Jobs that this triggerer does not watch."""
 WINDOW = 60.0
 _SETTLED = 30.0
 """Seconds from the start of the triggers to the start of the measurement."""
 _POLL_SECONDS = 10.0
+_SEARCHES = 2
+"""How often forgotten jobs are looked for in that time, at the least."""
 Wait = Callable[[int], Awaitable[None]]
 
 
-async def watch(number: int) -> None:
-    """Our trigger, for a job that is queued."""
-    from airflow_provider.triggers.job import KineticJobTrigger
-
+def reference_of(number: int) -> dict[str, str]:
+    """A queued job, as a trigger gets it."""
     place = {"backend": "gke", "namespace": "default", "store_uri": "gs://bench", "bucket_name": "bench"}
     unset = dict.fromkeys(("project", "cluster_name", "zone", "image_uri", "func_name", "display_name"), "")
     name = {"job_id": job_id(number), "k8s_name": f"kinetic-{job_id(number)}", "accelerator": "gpu-l4"}
-    reference = {**unset, **place, **name, "created_at": "2026-01-01T00:00:00Z"}
-    async for _ in KineticJobTrigger(reference, [], deferred_at=time.time()).run():
+    return {**unset, **place, **name, "created_at": "2026-01-01T00:00:00Z"}
+
+
+async def watch(number: int) -> None:
+    """Our trigger."""
+    from airflow_provider.triggers.job import KineticJobTrigger
+
+    async for _ in KineticJobTrigger(reference_of(number), [], deferred_at=time.time()).run():
         raise AssertionError("a queued job has ended")
+
+
+class Search:
+    """The search for forgotten jobs, which the triggers share, with answers as Airflow would give them."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        """For how many tasks, at each look."""
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        from airflow_provider.reconciling import reconciled
+        from kinetic_core.lifecycle.backends import backend_of
+        from kinetic_core.model.job import JobReference
+
+        backend = await asyncio.to_thread(backend_of, JobReference.from_dict(reference_of(0)))
+        async with reconciled(backend, "default", self._states, self._name):
+            yield
+
+    async def _states(self, _: str, __: str, task_ids: list[str]) -> Mapping[str, object]:
+        self.asked.append(len(task_ids))
+        return {f"mapped_{number}": "running" for number in range(TRIGGERS + _OTHERS)}
+
+    async def _name(self) -> str:
+        return DEPLOYMENT
 
 
 async def sleep(number: int) -> None:
@@ -65,14 +101,18 @@ async def poll(number: int) -> None:
 
 async def hold(wait: Wait) -> None:
     """Run all triggers; print the CPU seconds and the requests of the window."""
-    triggers = [asyncio.ensure_future(wait(number)) for number in range(TRIGGERS)]
-    await asyncio.sleep(_SETTLED)
-    cpu, asked = time.process_time(), await asyncio.to_thread(requests)
-    await asyncio.sleep(WINDOW)
-    measured = time.process_time() - cpu, await asyncio.to_thread(requests) - asked
+    search = Search() if wait is watch else None
+    async with search.beside() if search else nullcontext():
+        triggers = [asyncio.ensure_future(wait(number)) for number in range(TRIGGERS)]
+        await asyncio.sleep(_SETTLED)
+        cpu, asked = time.process_time(), await asyncio.to_thread(requests)
+        await asyncio.sleep(WINDOW)
+        measured = time.process_time() - cpu, await asyncio.to_thread(requests) - asked
     ended = [trigger for trigger in triggers if trigger.done()]
     if ended:
         raise AssertionError(f"{len(ended)} triggers have ended: {ended[0].exception()!r}")
+    if search is not None and len(search.asked) < _SEARCHES:
+        raise AssertionError(f"nobody has looked for forgotten jobs: {search.asked}")
     sys.stdout.write(json.dumps([each * 60 / WINDOW for each in measured]) + "\n")
     sys.stdout.flush()
     os._exit(0)  # nobody waits for two thousand triggers to be cancelled
@@ -107,7 +147,7 @@ def measure() -> list[Verdict]:
     with TemporaryDirectory(prefix="kinetic-bench-") as name:
         folder = Path(name)
         server = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("fake_api.py"), folder, str(TRIGGERS)]
+            [sys.executable, Path(__file__).with_name("fake_api.py"), folder, str(TRIGGERS + _OTHERS)]
         )
         try:
             while not (folder / "ready").exists():
