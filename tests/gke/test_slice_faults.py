@@ -1,4 +1,6 @@
-"""A slice one of whose hosts dies, or which is cancelled: at the start, in the middle, at the end."""
+"""A slice one of whose hosts dies, or which is cancelled: at the start, in the middle, at the end; and one
+whose cluster or store is away meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import HOST_INDEX, WORKER_INDEX
-from kinetic_core.errors import JobCancelled
+from kinetic_core.errors import ClusterUnreachable, JobCancelled
+from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.testing import FaultProxy
 from tests.conftest import wait_for
 from tests.gke.jobs import pods
-from tests.gke.machine import NODES, TPU, cluster_tool, give_up, restored
+from tests.gke.machine import NODES, TPU, cluster_tool, give_up, restored, stopped
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slow]
 PATIENCE = 90
@@ -86,9 +91,13 @@ def pod_of(api: ClusterApi, handle: kinetic_core.JobHandle, host: int) -> str:
     return str(numbered[str(host)]["name"])
 
 
+def nothing_runs(api: ClusterApi, handle: kinetic_core.JobHandle) -> bool:
+    return not [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Running"]
+
+
 def cancelled(api: ClusterApi, handle: kinetic_core.JobHandle) -> None:
     handle.cancel()
-    assert [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Running"] == []
+    assert nothing_runs(api, handle)
     with pytest.raises(JobCancelled):
         handle.result(stream_logs=False)
     handle.cleanup()
@@ -159,3 +168,46 @@ def test_cancelled_when_one_is_done(api: ClusterApi, resting: kinetic_core.Remot
     handle = resting.run_async(600, 0)
     wait_for(lambda: any(line.startswith("over") for line in lines(handle, 1)), PATIENCE)
     cancelled(api, handle)
+
+
+def test_cancelled_while_a_node_is_lost(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
+) -> None:
+    """What may go on there unseen is said, until somebody knows that the node is dead."""
+    with restored(api) as node:
+        handle = resting.run_async(600, 600)
+        wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
+        cluster_tool("lose", node)
+        with pytest.raises(ClusterUnreachable, match="not proven dead"):
+            handle.cancel()
+        give_up(api, node)
+        cancelled(api, handle)
+
+
+def test_it_ends_while_there_is_no_api_server(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
+) -> None:
+    """Its outcome is stored, its pods go once somebody can be told, and it does not run again."""
+    handle = resting.run_async(15, 15)
+    wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
+    store = backend_of(handle).store
+    with stopped("kube-apiserver"):
+        wait_for(lambda: store.find(wire.result_object(handle.job_id)) is not None, PATIENCE)
+    assert handle.result(timeout=120, stream_logs=False, cleanup=False) == "0"
+    wait_for(lambda: nothing_runs(api, handle), PATIENCE)
+    assert ran(handle) == {"0": 2}
+    handle.cleanup()
+
+
+def test_a_store_that_answers_503_from_beginning_to_end(
+    api: ClusterApi, store_proxy: FaultProxy, resting: kinetic_core.RemoteCallable[..., str]
+) -> None:
+    """Each kind of request of either host is refused several times."""
+    store_proxy.faults.answer("(?s)POST .*upload.*claim", 503, times=4)
+    store_proxy.faults.answer("(?s)POST .*upload.*result", 503, times=4)
+    store_proxy.faults.answer("GET .*payload", 503, times=4)
+    handle = resting.run_async(2, 2)
+    assert handle.result(timeout=240, stream_logs=False, cleanup=False) == "0"
+    assert ran(handle) == {"0": 2}
+    wait_for(lambda: nothing_runs(api, handle), PATIENCE)
+    handle.cleanup()
