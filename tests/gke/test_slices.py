@@ -11,6 +11,7 @@ from kinetic_core import Data, JobStatus
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import HOST_INDEX
 from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.testing import FaultProxy
 from tests.conftest import wait_for
 from tests.gke.jobs import evict, pods
 
@@ -69,6 +70,19 @@ def test_two_hosts_find_each_other_and_both_are_logged(
     assert (handle.logs() or "").splitlines() == ["[host 0] worker 0", "[host 1] worker 1"]
     assert handle.logs(host=1) == "worker 1\n"
     assert handle.tail(1) == "[host 1] worker 1"
+
+
+def test_where_there_are_no_sets_a_job_is_chosen_by_itself(api: ClusterApi, api_proxy: FaultProxy) -> None:
+    """The server says, as one without their CRD, that it has no such group."""
+    api_proxy.faults.answer(r"GET /apis/leaderworkerset\.x-k8s\.io.*", 404, times=None)
+    handle = kinetic_core.run(accelerator="tpu-v5p-8")(meet.__wrapped__).run_async()
+    assert handle.backend == "gke"
+    *names, heard = handle.result(stream_logs=False, cleanup=False)
+    assert (heard, len({pod["spec"]["nodeName"] for pod in pods(api, handle)})) == (
+        "hello from host 1",
+        len(names),
+    )
+    handle.cleanup()
 
 
 @on_slice
