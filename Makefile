@@ -80,7 +80,7 @@ cluster-slow-test: $(VENV)/.ready ## the same, of what takes too long for CI: sl
 	@$(VENV)/bin/python -m pytest -q -m "cluster and slow"
 
 examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine (5 GB: torch for Linux brings CUDA)
-	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples
+	@$(EXAMPLES_VENV)/bin/python .ci/twice.py -m examples tests/examples
 
 docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict

@@ -3,7 +3,8 @@
     python .ci/twice.py ARGUMENTS OF PYTEST [-- OF THE NEXT RUN ...] [+ OF A RUN BESIDE THAT ...]
 
 A busy machine may take longer than a test waits, and a defect fails again. The line is also added to the file
-that `SECOND_RUNS` names. As pytest's plugin `twice`, this notes which tests fail.
+that `SECOND_RUNS` names. As pytest's plugin `twice`, this notes which tests fail; and which pass, in the file
+that `TESTS_PASSED` names, if there is one.
 """
 
 from __future__ import annotations
@@ -26,10 +27,18 @@ _FEW = 10
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Note a test that failed; with workers, only where all of them report to."""
-    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
-        with Path(os.environ[_NOTES]).open("a", encoding="utf-8") as notes:
-            notes.write(f"{report.nodeid}\n")
+    """Note a test that failed, and one that passed; with workers, only where all of them report to."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if report.failed:
+        _note(os.environ[_NOTES], report.nodeid)
+    elif report.passed and report.when == "call" and (place := os.environ.get("TESTS_PASSED")):
+        _note(place, report.nodeid)
+
+
+def _note(place: str, line: str) -> None:
+    with Path(place).open("a", encoding="utf-8") as notes:
+        notes.write(f"{line}\n")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,8 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     print(f"== {names}", flush=True)
     if again and (place := os.environ.get("SECOND_RUNS")):
-        with Path(place).open("a", encoding="utf-8") as lines:
-            lines.write(f"{names}\n")
+        _note(place, names)
     return code
 
 

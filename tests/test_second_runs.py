@@ -47,7 +47,7 @@ def run(folder: Path, bad: str, *arguments: str) -> tuple[int, list[str], str]:
     done = subprocess.run(
         [sys.executable, str(TWICE), *arguments],
         cwd=folder,
-        env={**environment, "SECOND_RUNS": str(folder / "all")},
+        env={**environment, "SECOND_RUNS": str(folder / "all"), "TESTS_PASSED": str(folder / "passed")},
         capture_output=True,
         text=True,
         check=False,
@@ -61,6 +61,7 @@ def test_what_passes_the_second_time_is_named_in_the_last_line(tmp_path: Path) -
     assert code == 0
     assert lines[-1] == "== SECOND RUN NEEDED BY 1: test_it.py::test_flaky[a b]"
     assert kept == "SECOND RUN NEEDED BY 1: test_it.py::test_flaky[a b]\n"
+    assert (tmp_path / "passed").read_text() == "test_it.py::test_flaky[a b]\ntest_it.py::test_good\n"
     code, lines, _ = run(tmp_path, "")
     assert (code, lines[-1]) == (0, "== no test was run a second time")
 

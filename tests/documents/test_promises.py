@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.documents.pages import ROOT
 
 TEXT = (ROOT / "docs/explanation/promises.md").read_text()
+PAGE = """# Promises
+
+## Rooms
+
+| promise | shown by |
+|---|---|
+| One | `tests/a.py::test_one`, `benchmarks/a.py` |
+| Two | `tests/a.py::test_two`, `tests/b.py::test_two` (slow) |
+| Three | `docs/a.md` |
+"""
 NAMED = sorted(set(re.findall(r"`((?:tests|benchmarks|docs|examples|example_dags)/[^`\s]+)`", TEXT)))
 
 
@@ -17,6 +29,22 @@ def test_tests_are_named() -> None:
 
 def test_what_is_named_is_there() -> None:
     assert [name for name in NAMED if not is_there(name)] == []
+
+
+def test_what_has_not_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(PAGE)
+    (tmp_path / "passed").write_text("tests/a.py::test_one[x-y]\ntests/a.py::test_two\n")
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci/promises.py", "page.md", "passed"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "Rooms: of 3 promises, 1 shown by all their tests, 1 by some of them, 1 by programs and pages",
+        "    Two: not run here: tests/b.py::test_two",
+    ]
 
 
 def is_there(name: str) -> bool:
