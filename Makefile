@@ -59,7 +59,7 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
 	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
 	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
-	  { (.venv-$$version/bin/python .ci/twice.py -n 2 > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
+	  { (.venv-$$version/bin/python .ci/twice.py -n 3 > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
 	done; failed=; for each in $$tried; do \
 	  wait $${each#*:} || failed=1; echo "Python $${each%:*}"; cat .venv-$${each%:*}/tests.log; \
 	done; [ -z "$$failed" ]
@@ -72,7 +72,7 @@ matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes 
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python .ci/twice.py -m "cluster and not alone" -n 4 --durations=10 \
+	@$(VENV)/bin/python .ci/twice.py -m "cluster and not alone" -n 5 --durations=10 \
 	  -- -m "alone and google and not slow" --durations=10 + -m "alone and slices and not slow" --durations=10 \
 	  -- -m "cluster and alone and not slow and not google and not slices" --durations=25
 

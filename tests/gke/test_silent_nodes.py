@@ -115,6 +115,7 @@ def test_a_partition_that_ends_while_user_code_runs_is_not_noticed_by_it(
     handle.cleanup()
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_given_up_and_goes_on_changes_nothing_when_it_ends(
     api: ClusterApi, silent_node: str
 ) -> None:
@@ -192,6 +193,7 @@ def test_the_job_of_a_node_that_was_dead_for_a_minute_starts_again_at_no_cost(
     handle.cleanup()
 
 
+@pytest.mark.slow
 def test_a_lease_ends_the_doubt_about_a_silent_node(
     api: ClusterApi, silent_node: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
