@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import base64
 import errno
-import hashlib
 import http.client
 import json
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from email.message import Message
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from . import wire
+from .gcs_parts import compare, md5, multipart, retry_after
 from .store import MissingObject, StoreUnavailable
 
 PATIENCE = 120.0
 """Seconds for which a request is tried again after 408, 429, 5xx and lost connections."""
 SILENCE = 30.0
 """Seconds after which a connection without a byte counts as lost."""
+HURRY = 5.0
+"""Both of them, for who must not be kept."""
 WHOLE_BYTES = 8 << 20
 """Up to here an object is sent in one request; a larger one in pieces, each of which may be repeated."""
-_LONGEST_ASKED = 30.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Of this machine, where a download is kept: asking the service again mends nothing."""
 _ROUNDS = 3
@@ -64,14 +66,32 @@ class GcsStore:
         self._bucket = quote(bucket, safe="")
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint = urlsplit(os.environ.get("STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com")
-        self._sleep, self._clock, self._silence = sleep, clock, silence
+        self._sleep, self._clock = sleep, clock
+        self._patience, self._silence = PATIENCE, silence
         self._token, self._expires = "", 0.0
         self._connection: tuple[int, http.client.HTTPConnection] | None = None
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        usual = self._patience, self._silence
+        self._limit(min(HURRY, self._patience), min(HURRY, self._silence))
+        try:
+            yield
+        finally:
+            self._limit(*usual)
+
+    def _limit(self, patience: float, silence: float) -> None:
+        self._patience, self._silence = patience, silence
+        if self._connection is not None:
+            connection = self._connection[1]
+            connection.timeout = silence
+            if connection.sock is not None:
+                connection.sock.settimeout(silence)
 
     def read(self, name: str) -> bytes:
         def whole(response: http.client.HTTPResponse) -> bytes:
             content = response.read()
-            _compare(response, _md5(content))
+            compare(response, md5(content))
             return content
 
         return self._get(name, whole)
@@ -86,7 +106,7 @@ class GcsStore:
         metadata = {wire.WRITE_MARK: mark, **({wire.STATE: state} if state else {})}
         facts = {
             "name": self._prefix + name,
-            "md5Hash": base64.b64encode(_md5(content).digest()).decode(),
+            "md5Hash": base64.b64encode(md5(content).digest()).decode(),
             "metadata": metadata,
         }
         for _ in range(_ROUNDS):
@@ -101,8 +121,8 @@ class GcsStore:
 
     def replace(self, name: str, content: bytes) -> None:
         where = f"/upload/storage/v1/b/{self._bucket}/o?uploadType=multipart"
-        facts = {"name": self._prefix + name, "md5Hash": base64.b64encode(_md5(content).digest()).decode()}
-        body, headers = _multipart(facts, content, os.urandom(8).hex())
+        facts = {"name": self._prefix + name, "md5Hash": base64.b64encode(md5(content).digest()).decode()}
+        body, headers = multipart(facts, content, os.urandom(8).hex())
         self._check(self._try(name, lambda: self._request("POST", where, body, headers)), f"store {name}")
 
     def fetch(self, name: str) -> str:
@@ -115,14 +135,14 @@ class GcsStore:
         part = f"{path}.{os.getpid()}.part"
 
         def keep(response: http.client.HTTPResponse) -> bytes:
-            found = _md5()
+            found = md5()
             with open(part, "wb") as stream:
                 while piece := response.read(_PIECE):
                     stream.write(piece)
                     found.update(piece)
             if response.length:
                 raise http.client.IncompleteRead(b"", response.length)
-            _compare(response, found)
+            compare(response, found)
             return b""
 
         self._get(name, keep)
@@ -148,7 +168,7 @@ class GcsStore:
         """Write an object if there is none of its name; 412 says that there was."""
         where = f"/upload/storage/v1/b/{self._bucket}/o?ifGenerationMatch=0&uploadType="
         if len(content) <= WHOLE_BYTES:
-            body, headers = _multipart(facts, content, mark)
+            body, headers = multipart(facts, content, mark)
             return self._try(name, lambda: self._request("POST", f"{where}multipart", body, headers))
         from .resumable import ResumableUpload, is_unfinished
 
@@ -196,7 +216,7 @@ class GcsStore:
 
     def _try(self, name: str, send: Callable[[], Answer]) -> Answer:
         """The answer to a request, tried again, at growing random intervals, as long as that may help."""
-        give_up, pause, may_renew = self._clock() + PATIENCE, 0.25, True
+        give_up, pause, may_renew = self._clock() + self._patience, 0.25, True
         while True:
             asked = 0.0
             try:
@@ -206,7 +226,7 @@ class GcsStore:
                     continue
                 if answer.status not in _AGAIN:
                     return answer
-                why, asked = f"HTTP {answer.status}", _retry_after(answer.headers)
+                why, asked = f"HTTP {answer.status}", retry_after(answer.headers)
             except (OSError, http.client.HTTPException) as exc:
                 self.close()
                 if isinstance(exc, OSError) and exc.errno in _DISK_FULL:
@@ -214,7 +234,8 @@ class GcsStore:
                 why = str(exc) or type(exc).__name__
             if self._clock() >= give_up:
                 raise StoreUnavailable(errno.EIO, f"{self.uri}/{name} cannot be reached: {why}")
-            self._sleep(max(asked, pause * (0.5 + random.random())))  # noqa: S311  no secret
+            wait = max(asked, pause * (0.5 + random.random()))  # noqa: S311  no secret
+            self._sleep(min(wait, self._patience))
             pause = min(pause * 2, 8.0)
 
     def _request(
@@ -258,36 +279,3 @@ class GcsStore:
 
             self._token, self._expires = access_token(self._clock())
         return {"Authorization": f"Bearer {self._token}"}
-
-
-def _multipart(facts: Mapping[str, Any], content: bytes, mark: str) -> tuple[bytes, dict[str, str]]:
-    """An object and what is said about it, in the body of one request, and that request's headers."""
-    edge = f"kinetic-{mark}".encode()
-    body = b"".join((
-        b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n",
-        json.dumps(facts).encode(),
-        b"\r\n--" + edge + b"\r\nContent-Type: application/octet-stream\r\n\r\n",
-        content,
-        b"\r\n--" + edge + b"--\r\n",
-    ))  # fmt: skip
-    return body, {"Content-Type": f"multipart/related; boundary={edge.decode()}"}
-
-
-def _md5(content: bytes = b"") -> Any:
-    """Cloud Storage's other checksum is not in Python's library."""
-    return hashlib.md5(content, usedforsecurity=False)
-
-
-def _compare(response: http.client.HTTPResponse, found: Any) -> None:
-    """Raise what makes `_try` ask again, if the content is not what the service says it is."""
-    told = ",".join(response.headers.get_all("x-goog-hash") or ())
-    for part in told.split(","):
-        kind, _, value = part.strip().partition("=")
-        if kind == "md5" and base64.b64decode(value) != found.digest():
-            raise http.client.HTTPException("what arrived has another checksum than what is stored")
-
-
-def _retry_after(headers: Message) -> float:
-    """Seconds the service asks to wait for."""
-    asked = headers.get("Retry-After") or ""
-    return min(float(asked), _LONGEST_ASKED) if asked.isdigit() else 0.0

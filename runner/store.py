@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 
@@ -44,6 +45,11 @@ class Store(Protocol):
         """Seconds since an object was stored, by the store's clock: those of machines may be wrong.
 
         Raises MissingObject.
+        """
+
+    def hurried(self) -> AbstractContextManager[None]:
+        """Inside, a store that does not answer is given up after seconds instead of minutes: its user has
+        others to look after, and will come again.
         """
 
 
@@ -109,6 +115,9 @@ class DirectoryStore:
             return time.time() - os.stat(self._path(name)).st_mtime
         except FileNotFoundError as exc:
             raise MissingObject(f"{self.uri}/{name} is not there") from exc
+
+    def hurried(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def _path(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):

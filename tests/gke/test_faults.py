@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import kinetic_core
 from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.errors import JobBudgetExceeded
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.testing.fault_proxy import FaultProxy
 from kinetic_core.testing.faults import Faults
@@ -121,6 +123,19 @@ def test_a_pod_is_deleted_while_its_store_is_silent(api: ClusterApi, store_proxy
     store_proxy.faults.clear()
     store_proxy.disconnect()
     assert handle.result(stream_logs=False, cleanup=False, timeout=120) == "done"
+    handle.cleanup()
+
+
+def test_a_budget_is_kept_though_the_store_is_silent(
+    store_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the log nor the note of what it has cost keeps the runner from looking at the time."""
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\n[on_demand]\ncpu = 3600\n')
+    monkeypatch.setenv("KINETIC_PRICES", str(tmp_path / "prices.toml"))
+    store_proxy.faults.silence("(?s)POST .*upload.*/(log/|spending)", 600, times=2)
+    handle = kinetic_core.run(accelerator="cpu", budget=15)(work.__wrapped__).run_async(600.0)
+    with pytest.raises(JobBudgetExceeded, match=r"cost (1[5-9]|2\d)[.\d]* EUR of budget=15"):
+        handle.result(stream_logs=False, cleanup=False, timeout=180)
     handle.cleanup()
 
 

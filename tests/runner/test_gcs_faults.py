@@ -16,6 +16,7 @@ import pytest
 
 from kinetic_core._runner import gcs as module
 from kinetic_core._runner.gcs import GcsStore
+from kinetic_core._runner.gcs_parts import multipart
 from kinetic_core._runner.store import MissingObject, StoreUnavailable
 from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -152,7 +153,7 @@ def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: Gc
             store._request(
                 "POST",
                 f"/upload/storage/v1/b/test-bucket/o?uploadType=multipart&name={secrets.token_hex(4)}",
-                *module._multipart({"md5Hash": base64.b64encode(bytes(16)).decode()}, b"x", "edge"),
+                *multipart({"md5Hash": base64.b64encode(bytes(16)).decode()}, b"x", "edge"),
             ),
             "store x",
         )
@@ -221,3 +222,24 @@ def test_a_bucket_one_may_only_read_is_named(emulator: str, store: GcsStore) -> 
         with pytest.raises(StoreUnavailable, match=rf"store x in gs://{name}: not permitted .*objectUser"):
             closed.create("x", content)
     closed.close()
+
+
+def test_who_is_in_a_hurry_is_not_kept(gcs: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by an answer that does not come nor by one that asks to wait; afterwards it is patient."""
+    monkeypatch.setattr(module, "HURRY", 0.3)
+    waited: list[float] = []
+    store = GcsStore(uri, sleep=waited.append)
+    read(store)
+    began = time.monotonic()
+    gcs.faults.silence("GET", 600, times=None)
+    with store.hurried(), pytest.raises(StoreUnavailable, match="old cannot be reached"):
+        store.read("old")
+    assert time.monotonic() - began < 10
+    gcs.faults.clear()
+    gcs.faults.answer("GET", 429, headers={"Retry-After": "17"})
+    with store.hurried():
+        read(store)
+    gcs.faults.answer("GET", 429, headers={"Retry-After": "17"})
+    read(store)
+    store.close()
+    assert waited[-2:] == [0.3, 17.0]
