@@ -10,7 +10,8 @@ AIRFLOW_VENV := .venv-airflow
 DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
 PYTHONS ?= 3.11 3.12 3.13
-# Tests that start an Airflow of their own: they run beside those that share one.
+WORKERS ?= 2
+# Some of the tests that start an Airflow of their own, which run beside the others.
 OWN_AIRFLOWS := $(addprefix tests/airflow/test_,matrix.py examples.py remote_logs.py)
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
@@ -61,7 +62,7 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
 	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
 	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
-	  { (.venv-$$version/bin/python .ci/twice.py -n 3 > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
+	  { (.venv-$$version/bin/python .ci/twice.py -n $(WORKERS) > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
 	done; failed=; for each in $$tried; do \
 	  wait $${each#*:} || failed=1; echo "Python $${each%:*}"; cat .venv-$${each%:*}/tests.log; \
 	done; [ -z "$$failed" ]

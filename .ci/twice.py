@@ -19,11 +19,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-_NOTES = "TWICE_FAILED"
+_NOTES, _PASSED = "TWICE_FAILED", "TESTS_PASSED"
 _FAILED = 1
 """pytest's exit code for tests that failed; another is a run that was broken off."""
 _FEW = 10
 """More tests than these do not fail for a machine that is busy."""
+
+
+_unpassed: set[str] = set()
+"""Tests that failed or were skipped."""
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -32,7 +36,9 @@ def pytest_runtest_logreport(report: Any) -> None:
         return
     if report.failed:
         _note(os.environ[_NOTES], report.nodeid)
-    elif report.passed and report.when == "call" and (place := os.environ.get("TESTS_PASSED")):
+    if not report.passed:
+        _unpassed.add(report.nodeid)
+    elif report.when == "teardown" and report.nodeid not in _unpassed and (place := os.environ.get(_PASSED)):
         _note(place, report.nodeid)
 
 

@@ -1,4 +1,4 @@
-"""Spans of a job inside the task's own span, where Airflow traces; nothing where it does not.
+"""Spans of a job below the task's own, where Airflow traces; nothing where it does not.
 
 Airflow sets the tracer up. While a worker has the task, before a deferral and after it, a span `worker.TASK`
 is the current one, below that of the try, `task_run.TASK`.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from kinetic_core.lifecycle.explaining import Phase
@@ -76,11 +76,11 @@ def tell_phases(
     """Spans of what a job did on its cluster, at the times it did it: `wait` and `run` of each attempt, and
     inside them the phases they consist of.
 
-    They are below the span that `carrier` (W3C) names, which may be longer than the current one: a task that
-    was deferred gets to know of them when all is over.
+    They are below the span that `carrier` (W3C) names, else below the current one. Of a task that was
+    deferred, that is the span of its try, whichever leg of it gets to know.
     """
     tracer = tracer or _tracer()
-    above = TraceContextTextMapPropagator().extract(carrier) if carrier else None
+    above = TraceContextTextMapPropagator().extract(carrier or {}, get_current())
     for (waits, attempt), group in itertools.groupby(phases, lambda each: (_waits(each), each.attempt)):
         parts = list(group)
         whole = Phase("wait" if waits else "run", attempt, parts[0].began, _end(parts[-1]) - parts[0].began)

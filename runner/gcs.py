@@ -28,7 +28,7 @@ PATIENCE = 120.0
 SILENCE = 30.0
 """Seconds after which a connection without a byte counts as lost."""
 HURRY = 5.0
-"""Both of them, for who must not be kept."""
+"""Both of them, for who must not be kept: together ten seconds at most, if nothing trickles."""
 WHOLE_BYTES = 8 << 20
 """Up to here an object is sent in one request; a larger one in pieces, each of which may be repeated."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -235,7 +235,7 @@ class GcsStore:
             if self._clock() >= give_up:
                 raise StoreUnavailable(errno.EIO, f"{self.uri}/{name} cannot be reached: {why}")
             wait = max(asked, pause * (0.5 + random.random()))  # noqa: S311  no secret
-            self._sleep(min(wait, self._patience))
+            self._sleep(min(wait, max(0.0, give_up - self._clock())))
             pause = min(pause * 2, 8.0)
 
     def _request(

@@ -91,7 +91,9 @@ class HangWatch:
             return None
         is_still = self._stillness.seconds() >= self._allowed
         try:
-            if not self._all_still(is_still):
+            with self._store.hurried():
+                all_still = self._all_still(is_still)
+            if not all_still:
                 return None
         except StoreUnavailable:
             return None  # asked again

@@ -218,8 +218,7 @@ def _run(
         lease.keep(child)
     hang = _hang_watch(job, store, tee, others)
     companies = [each for each in (others, company, hang) if each is not None]
-    with store.hurried():  # whatever its services do, the child is looked after
-        ending = watch_child(child, tee, job.grace, signals, gauge, companies, partial(give_notice, job))
+    ending = watch_child(child, tee, job.grace, signals, gauge, companies, partial(give_notice, job))
     if lease is not None:
         lease.close()
     if others is not None:

@@ -44,7 +44,8 @@ class Spending:
     def tick(self) -> None:
         """Note it, if it is time to."""
         if self._clock() >= self._next:
-            self.note()
+            with self._store.hurried():
+                self.note()
 
     def note(self) -> None:
         """Note what this attempt has held by now, for those that follow."""

@@ -48,8 +48,8 @@ class Store(Protocol):
         """
 
     def hurried(self) -> AbstractContextManager[None]:
-        """Inside, a store that does not answer is given up after seconds instead of minutes: its user has
-        others to look after, and will come again.
+        """Inside, a store that does not answer is given up after seconds instead of minutes. For who has
+        others to look after, bears StoreUnavailable, and comes again.
         """
 
 

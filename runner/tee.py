@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .task_log import TaskLog
 
 _CHUNK = 256 << 10
+_LARGEST = 4 * _CHUNK
+"""Of what is sent at a time: all of it must be gone before the store's patience is."""
+_MOST = 64 * _CHUNK
 _SECONDS = 5.0
 _AT_ONCE = 200
 """So many pods of a batch may store their logs as often; the more there are, the rarer each does. A new
@@ -28,7 +31,8 @@ _TAIL_LINES = 20
 class LogTee:
     """Reads a pipe, writes what comes to stdout and keeps it in the store, so that it outlives the pod.
 
-    `size` is how many bytes came.
+    `size` is how many bytes came. While the store does not answer, what comes is kept here, up to 16 MiB;
+    then it stays in the pipe, so that user code waits with its next line, and nothing is lost.
     """
 
     def __init__(
@@ -53,13 +57,19 @@ class LogTee:
         self._pause = _SECONDS * max(1.0, job.at_once / _AT_ONCE)
         self._also = also
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the pipe is not read until the store answers."""
+        return self._unsure > 0 and len(self._pending) >= _MOST
+
     def say(self, line: str) -> None:
         """A line of the runner's own."""
         self._take(line.encode() + b"\n")
 
     def pump(self) -> bool:
-        """Take what is in the pipe now; False at its end."""
-        while True:
+        """Take what is in the pipe now, or some of it if it is much; False at its end."""
+        enough = self.size + _LARGEST
+        while self.size < enough and not self.is_full:
             try:
                 chunk = os.read(self.pipe, 1 << 16)
             except BlockingIOError:
@@ -67,24 +77,33 @@ class LogTee:
             if not chunk:
                 return False
             self._take(chunk)
+        return True
 
     def last_lines(self) -> tuple[str, ...]:
         """The end of what was printed: the evidence that goes with a death."""
         return tuple(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
     def tick(self) -> None:
-        """Store what has waited long enough."""
-        if self._pending and self._clock() - self._last >= self._pause:
-            self._flush()
+        """Store what has waited long enough, or is enough to store; nobody is kept for long."""
+        is_much = len(self._pending) >= _CHUNK and not self._unsure
+        if self._pending and (is_much or self._clock() - self._last >= self._pause):
+            with self._store.hurried():
+                self._flush()
 
     def close(self) -> None:
-        """Store the rest."""
-        self.pump()
+        """Store the rest, with all patience."""
+        if self._drain():
+            self._drain()  # what found no room before
         os.close(self.pipe)
-        while self._pending and self._flush():
-            pass
         if self._also is not None:
             self._also.close()
+
+    def _drain(self) -> bool:
+        self.pump()
+        while self._pending:
+            if not self._flush():
+                return False
+        return True
 
     def _take(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -98,23 +117,19 @@ class LogTee:
         self._pending += chunk
         self.size += len(chunk)
         self._tail = (self._tail + chunk)[-_TAIL:]
-        if len(self._pending) >= _CHUNK:
-            self._flush()
 
     def _flush(self) -> bool:
         """Store the pending chunk; when the store fails, keep it for the next time, and return False.
 
         A write that failed may have arrived: its object is then tried again as it was, never with more in it.
         """
-        size = self._unsure or len(self._pending)
+        size = self._unsure or min(len(self._pending), _LARGEST)
         name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence, self._job.host)
         self._last = self._clock()
         try:
             self._store.create(name, bytes(self._pending[:size]))
         except OSError as exc:
-            self._unsure = size
-            if len(self._pending) - size > 64 * _CHUNK:
-                del self._pending[size : -32 * _CHUNK]
+            self._unsure, self._last = size, self._clock()
             sys.stderr.write(f"kinetic: log not stored yet: {exc}\n")
             return False
         self._sequence += 1

@@ -109,7 +109,8 @@ def watch_child(
     deadline: float | None = None
     open_pipe = True
     while True:
-        reading = [signals.descriptor, tee.pipe] if open_pipe else [signals.descriptor]
+        is_read = open_pipe and not tee.is_full
+        reading = [signals.descriptor, tee.pipe] if is_read else [signals.descriptor]
         ready, _, _ = select.select(reading, [], [], _TICK)
         if signals.descriptor in ready:
             os.read(signals.descriptor, 1 << 10)

@@ -30,7 +30,7 @@ class Answering(BaseHTTPRequestHandler):
 def serving(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> Iterator[str]:
     """Its host and port."""
     with ThreadingHTTPServer((host, 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
             yield f"{host}:{server.server_port}"

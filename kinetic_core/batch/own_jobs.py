@@ -49,10 +49,14 @@ class LineBatchHandle(UnattendedBatchHandle):
         with self._board.changed:
             living = [child_id(self.group_id, index) for index in started if index not in self._board.ended]
         found = [one for one in (find(self._backend, job_id) for job_id in living) if one is not None]
-        self._stop([JobHandle.of(one) for one in found])
+        self._cancel_all([JobHandle.of(one) for one in found])
 
     def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """The same as of any batch; with `k8s` the cluster forgets which inputs it has."""
+        """Remove the jobs' Kubernetes objects and which inputs count; stored objects, with `gcs` the batch's
+        own too.
+
+        Raises InvalidRequest while some of it runs: cancel first.
+        """
         super().cleanup(k8s=k8s, gcs=gcs)
         if k8s:
             _lines(self._backend).remove(self._namespace, self.group_id)

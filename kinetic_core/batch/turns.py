@@ -39,7 +39,7 @@ class WaitingBatchHandle(UnattendedBatchHandle):
         self._backend.turns.drop(self._namespace, self.group_id)
         with self._board.changed:
             living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
-        self._stop(living)
+        self._cancel_all(living)
 
     def _drop(self, succeeded: list[JobHandle]) -> None:
         """Nothing before all values are collected, and no keys that whoever makes this call again needs."""

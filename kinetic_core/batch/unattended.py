@@ -28,7 +28,7 @@ class UnattendedBatchHandle(BatchHandle):
         with suppress(ObjectExists):
             self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
 
-    def _stop(self, jobs: Sequence[JobHandle]) -> None:
+    def _cancel_all(self, jobs: Sequence[JobHandle]) -> None:
         """Cancel them all; then raise the first error that one of them met."""
         for _, error in in_parallel(JobHandle.cancel, list(jobs)):
             if error is not None:

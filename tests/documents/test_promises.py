@@ -31,6 +31,12 @@ def test_what_is_named_is_there() -> None:
     assert [name for name in NAMED if not is_there(name)] == []
 
 
+def test_every_promise_says_what_shows_it() -> None:
+    rows = [line for line in TEXT.splitlines() if line.startswith("|")]
+    assert [row for row in rows if row.count(" | ") != 1 and not row.startswith("|---")] == []
+    assert len([row for row in rows if row.startswith("|---")]) == TEXT.count("\n## ")
+
+
 def test_what_has_not_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "passed").write_text("tests/a.py::test_one[x-y]\ntests/a.py::test_two\n")

@@ -188,10 +188,11 @@ def test_it_ends_while_there_is_no_api_server(
     api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
 ) -> None:
     """Its outcome is stored, its pods go once somebody can be told, and it does not run again."""
-    handle = resting.run_async(15, 15)
+    handle = resting.run_async(40, 40)
     wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
     store = backend_of(handle).store
     with stopped("kube-apiserver"):
+        assert store.find(wire.result_object(handle.job_id)) is None
         wait_for(lambda: store.find(wire.result_object(handle.job_id)) is not None, PATIENCE)
     assert handle.result(timeout=120, stream_logs=False, cleanup=False) == "0"
     wait_for(lambda: nothing_runs(api, handle), PATIENCE)
@@ -199,12 +200,12 @@ def test_it_ends_while_there_is_no_api_server(
     handle.cleanup()
 
 
-def test_a_store_that_answers_503_from_beginning_to_end(
+def test_a_store_that_answers_503_at_every_step(
     api: ClusterApi, store_proxy: FaultProxy, resting: kinetic_core.RemoteCallable[..., str]
 ) -> None:
-    """Each kind of request of either host is refused several times."""
-    store_proxy.faults.answer("(?s)POST .*upload.*claim", 503, times=4)
-    store_proxy.faults.answer("(?s)POST .*upload.*result", 503, times=4)
+    """Claims, what the hosts tell each other, payload, logs and the result: several times each."""
+    for told in ("/claim", "/gang/", "/log/", "/result"):
+        store_proxy.faults.answer(f"(?s)POST .*upload.*{told}", 503, times=4)
     store_proxy.faults.answer("GET .*payload", 503, times=4)
     handle = resting.run_async(2, 2)
     assert handle.result(timeout=240, stream_logs=False, cleanup=False) == "0"

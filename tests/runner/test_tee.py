@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +22,15 @@ class Stumbling:
         folder.mkdir()
         self._store = open_store(folder.as_uri())
         self.uri, self.read, self.fetch = self._store.uri, self._store.read, self._store.fetch
-        self._failures, self._arrives = failures, arrives
+        self.failures, self._arrives = failures, arrives
+
+    def hurried(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def create(self, name: str, content: bytes) -> bool:
-        if not self._failures:
+        if not self.failures:
             return self._store.create(name, content)
-        self._failures -= 1
+        self.failures -= 1
         if self._arrives:
             self._store.create(name, content)
         raise StoreUnavailable(5, "no answer")
@@ -45,15 +49,53 @@ def test_a_failed_write_neither_loses_nor_doubles_a_line(
 ) -> None:
     store = Stumbling(tmp_path / "store", failures, arrives)
     reading, writing = os.pipe()
-    tee = LogTee(job, store, reading)
+    now = 0.0
+    tee = LogTee(job, store, reading, clock=lambda: now)
     lines = [b"%06d %s\n" % (number, b"x" * 65_000) for number in range(24)]
     for line in lines:
         os.write(writing, line)
         assert tee.pump()
+        tee.tick()
+        now += 1.0
     os.close(writing)
     tee.close()
     folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
     assert b"".join(path.read_bytes() for path in sorted(folder.iterdir())) == b"".join(lines)
+
+
+def test_while_the_store_is_away_the_runner_goes_on_and_what_finds_no_room_stays_in_the_pipe(
+    job: Job, tmp_path: Path
+) -> None:
+    """Of a child that prints without a pause; when the store is back, all of it is there."""
+    store = Stumbling(tmp_path / "store", 10**9, False)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    now = 0.0
+    tee = LogTee(job, store, reading, clock=lambda: now)
+    printed = 0
+
+    def print_on() -> None:
+        nonlocal printed
+        with suppress(BlockingIOError):
+            while True:
+                printed += os.write(writing, b"%07d\n" % (printed // 8) * 512)
+
+    while not tee.is_full:
+        print_on()
+        assert tee.pump()
+        tee.tick()
+        now += 1.0
+    print_on()
+    size = tee.size
+    assert tee.pump()
+    assert tee.size == size < printed, "what is in the pipe is still there"
+    store.failures = 0
+    os.close(writing)
+    tee.close()
+    folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
+    kept = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    assert len(kept) == printed
+    assert len(set(kept.splitlines())) == printed // 8 // 512
 
 
 @pytest.mark.parametrize(("at_once", "seconds"), [(1, 5.0), (200, 5.0), (1000, 25.0)])
