@@ -85,7 +85,7 @@ class HangWatch:
         if terminated or self.has_hung or time.monotonic() < self._next:
             return None
         self._next = time.monotonic() + min(_ASK_SECONDS, self._allowed / 5)
-        if self._stillness is None:
+        if self._stillness is None or self._tee.is_full:  # then user code waits with its next line
             if "user_started" in times(self._job):
                 self._stillness = Stillness(lambda: self._tee.size, processor_seconds)
             return None

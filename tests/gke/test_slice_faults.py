@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -91,6 +92,18 @@ def pod_of(api: ClusterApi, handle: kinetic_core.JobHandle, host: int) -> str:
     return str(numbered[str(host)]["name"])
 
 
+@contextmanager
+def without_a_node(
+    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
+) -> Iterator[tuple[kinetic_core.JobHandle, str]]:
+    """A slice in the middle, and the node of one of its hosts, which is lost; it is back in the end."""
+    with restored(api) as node:
+        handle = resting.run_async(600, 600)
+        wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
+        cluster_tool("lose", node)
+        yield handle, node
+
+
 def nothing_runs(api: ClusterApi, handle: kinetic_core.JobHandle) -> bool:
     return not [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Running"]
 
@@ -122,10 +135,7 @@ def test_a_node_that_is_lost_in_the_middle(
     api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
 ) -> None:
     """An administrator gives it up, and there is another: the slice starts anew, at no cost of retries."""
-    with restored(api) as node:
-        handle = resting.run_async(600, 600)
-        wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
-        cluster_tool("lose", node)
+    with without_a_node(api, resting) as (handle, node):
         wait_for(lambda: is_silent(api, node), PATIENCE)
         give_up(api, node)
         wait_for(lambda: not there(api, handle, node), PATIENCE)
@@ -174,10 +184,7 @@ def test_cancelled_while_a_node_is_lost(
     api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
 ) -> None:
     """What may go on there unseen is said, until somebody knows that the node is dead."""
-    with restored(api) as node:
-        handle = resting.run_async(600, 600)
-        wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
-        cluster_tool("lose", node)
+    with without_a_node(api, resting) as (handle, node):
         with pytest.raises(ClusterUnreachable, match="not proven dead"):
             handle.cancel()
         give_up(api, node)

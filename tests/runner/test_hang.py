@@ -6,11 +6,16 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core._runner.hang import Stillness
+from kinetic_core._runner.hang import HangWatch, Stillness
+from kinetic_core._runner.job import take_job
+from kinetic_core._runner.store import open_store
+from kinetic_core._runner.tee import LogTee
+from kinetic_core._runner.times import note
 from tests.conftest import wait_for
 from tests.runner.attempts import Attempts
 
@@ -151,3 +156,26 @@ def test_the_error_of_a_slice_has_the_stacks_of_all(
     first, _, second = (failure.traceback or "").partition("Meanwhile on host 1")
     assert "in one_waits_for_the_other" in first
     assert "in one_waits_for_the_other" in second
+
+
+@dataclass
+class Full:
+    """A log that is not read while its store is away."""
+
+    size: int = 0
+    is_full: bool = True
+
+
+def test_who_waits_with_its_next_line_for_the_store_does_not_hang(tmp_path: Path) -> None:
+    names = {f"KINETIC_{name}": "00" for name in ("STORE", "JOB_ID", "PAYLOAD_SHA256", "OUTCOME_KEY")}
+    job = take_job({**names, "KINETIC_WORK_DIR": str(tmp_path), "KINETIC_HANG_SECONDS": "0.001"})
+    note(job, "user_started")
+    log = Full()
+    watch = HangWatch(job, cast(LogTee, log), None, open_store(tmp_path.as_uri()))
+    with subprocess.Popen(["sleep", "600"]) as child:
+        for _ in range(1000):
+            assert watch.look(child.pid, False) is None
+        log.is_full = False
+        wait_for(lambda: watch.look(child.pid, False) is not None)
+        child.kill()
+    assert watch.has_hung
