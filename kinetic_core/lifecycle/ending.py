@@ -12,7 +12,7 @@ from dataclasses import replace
 from kinetic_core._runner import wire
 from kinetic_core.errors import InvalidRequest, KineticError, ObjectExists
 from kinetic_core.lifecycle.backends import backend_of
-from kinetic_core.lifecycle.settling import look, settle
+from kinetic_core.lifecycle.settling import is_over, look, settle
 from kinetic_core.model.job import JobReference
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> N
     """
     backend = backend_of(reference)
     found = backend.get(reference.namespace, reference.job_id)
-    if found is not None and not look(backend, reference).is_terminal:
+    over = found is None or look(backend, reference).is_terminal or is_over(backend.store, reference, found)
+    if not over:
         raise InvalidRequest(f"{reference.job_id} has not ended; call cancel() before cleanup()")
     if k8s and found is not None:
         backend.remove(reference.namespace, reference.job_id)

@@ -168,6 +168,16 @@ def settle(
     return replace(observation, status=JobStatus.FAILED, message=failure.message, failure=failure)
 
 
+def is_over(store: ObjectStore, reference: JobReference, found: Found) -> bool:
+    """Whether its outcome is stored and no pod of it lives. After a restart of the control plane the Job
+    itself may say so much later.
+    """
+    key = outcome_key(found[0])
+    return not any(map(is_live, found[1])) and (
+        _from_store(store, reference, key).status is not JobStatus.NOT_FOUND
+    )
+
+
 def outcome_key(job: Mapping[str, Any] | None) -> bytes | None:
     """The key outcomes are signed with, from the Job that carries it; None when the Job is gone."""
     if job is None:

@@ -88,16 +88,16 @@ class FaultProxy(FaultyServer):
         """
         client = connection(target)
         settings = client.configuration
-        context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)
+        authority = getattr(settings, "ca_cert_data", None)  # which older clients lack
+        context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=authority)
         if not settings.verify_ssl:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if settings.cert_file:
             context.load_cert_chain(settings.cert_file, settings.key_file)
 
         def credentials() -> dict[str, str]:
-            headers: dict[str, str] = {}
-            client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
-            return headers
+            told = settings.auth_settings().get("BearerToken")  # a token that is to be renewed is, by this
+            return {told["key"]: told["value"]} if told else {}
 
         return cls(settings.host, host=host, port=port, context=context, credentials=credentials)
 

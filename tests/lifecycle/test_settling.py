@@ -15,11 +15,12 @@ from kinetic_core.cluster.connecting import Target
 from kinetic_core.configuration import read_settings
 from kinetic_core.gke.backend import GkeBackend
 from kinetic_core.gke.lookup import Later
+from kinetic_core.lifecycle.backends import Found
 from kinetic_core.lifecycle.observing import found
 from kinetic_core.lifecycle.options import RunOptions
 from kinetic_core.lifecycle.packing import pack
 from kinetic_core.lifecycle.preparing import address
-from kinetic_core.lifecycle.settling import look, outcome_key, settle
+from kinetic_core.lifecycle.settling import is_over, look, outcome_key, settle
 from kinetic_core.lifecycle.submission import submit
 from kinetic_core.model.job import JobObservation
 from kinetic_core.model.states import JobStatus
@@ -58,6 +59,14 @@ class Place:
         return seen, [*self.store.requests, *(one.line for one in self.fake.faults.requests[before:])]
 
 
+def commit(place: Place, there: Found) -> None:
+    """The outcome of an attempt that failed, as its runner writes it."""
+    failure = wire.Failure(wire.FailureClass.USER_ERROR, "mine", "execute")
+    header = {"protocol": wire.PROTOCOL, "state": "failed", "codec": "none", "failure": failure.to_dict()}
+    frame = wire.encode_frame({**header, "attempt": 1, "times": {"started": 12.5}}, {}, outcome_key(there[0]))
+    place.store.create(wire.result_object(ID), frame, {wire.STATE: "failed"})
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with FakeCluster(lambda _: behaviours.runs_until_stopped()) as fake:
@@ -90,13 +99,23 @@ def test_after_a_failure_that_the_runner_wrote_down(place: Place) -> None:
     place.backend.delete("default", ID)
     there = place.backend.get("default", ID)
     assert there is not None
-    failure = wire.Failure(wire.FailureClass.USER_ERROR, "mine", "execute")
-    header = {"protocol": wire.PROTOCOL, "state": "failed", "codec": "none", "failure": failure.to_dict()}
-    frame = wire.encode_frame({**header, "attempt": 1, "times": {"started": 12.5}}, {}, outcome_key(there[0]))
-    place.store.create(wire.result_object(ID), frame, {wire.STATE: "failed"})
+    commit(place, there)
     seen, asked = place.status()
     assert len(asked) == 3, asked
     assert (seen.message, seen.attempt, seen.started_at) == ("mine", 1, 12.5)
+
+
+def test_a_job_that_does_not_say_yet_that_it_is_over(place: Place) -> None:
+    """Its runner has committed, its pods have ended, and the Job's controller is late."""
+    wait_for(lambda: place.look().status is JobStatus.RUNNING)
+    there = place.backend.get("default", ID)
+    assert there is not None
+    job, living = there
+    ended = [{**pod, "status": {**pod["status"], "phase": "Succeeded"}} for pod in living]
+    assert not is_over(place.store, place.reference, (job, ended))
+    commit(place, there)
+    assert not is_over(place.store, place.reference, (job, living))
+    assert is_over(place.store, place.reference, (job, ended))
 
 
 def test_objects_are_asked_for_once_and_by_who_looks() -> None:
