@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow-test test-pythons airflow-test matrix cluster-test cluster-slow-test examples docs lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons airflow-test airflow-slow-test matrix cluster-test cluster-slow-test examples docs lint types imports build check-python clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -53,7 +53,7 @@ test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
 	@$(VENV)/bin/python .ci/twice.py -n 3
 
 slow-test: $(VENV)/.ready ## what is too long for the default suite
-	@$(VENV)/bin/python .ci/twice.py -m "slow and not cluster" -n 2
+	@$(VENV)/bin/python .ci/twice.py -m "slow and not cluster and not airflow" -n 2
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
 	@tried=; for version in $(PYTHONS); do \
@@ -68,8 +68,11 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	done; [ -z "$$failed" ]
 
 airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
-	@$(AIRFLOW_VENV)/bin/python .ci/twice.py -m airflow tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15 \
-	  + -m airflow $(OWN_AIRFLOWS) --durations=5
+	@$(AIRFLOW_VENV)/bin/python .ci/twice.py -m "airflow and not slow" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15 \
+	  + -m "airflow and not slow" $(OWN_AIRFLOWS) --durations=5
+
+airflow-slow-test: $(AIRFLOW_VENV)/.ready ## the same, of what takes too long for CI: nodes and the API server are lost
+	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m "airflow and slow" tests/airflow
 
 matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes docs/explanation/airflow-actions.md
 	@PYTHONPATH=tests/airflow:example_dags $(AIRFLOW_VENV)/bin/python -m matrix \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from airflow_provider.task_logs import LogTail
 from kinetic_core.lifecycle.observing import watch
@@ -104,6 +104,16 @@ def wait_with_log(
                 return None
     finally:
         subscription.close()
+
+
+def show_build_again(build: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """The log of an image's build: where Airflow keeps logs itself, the next trigger's is written over it."""
+    from airflow.providers.common.compat.sdk import conf
+
+    from kinetic_core.image.cloud_build import Following
+
+    if not conf.getboolean("logging", "remote_logging", fallback=False):
+        Following.of(build).tell(say)
 
 
 def describe(reference: JobReference, observation: JobObservation) -> str:

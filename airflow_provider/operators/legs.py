@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, conf
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
@@ -75,6 +75,7 @@ class JobTask(BaseOperator):
         """The last leg: the trigger says that the job has ended, or that its time is up."""
         from airflow_provider.remote_logs import remote_log
         from airflow_provider.task_logs import Cursor, LogTail
+        from kinetic_core.errors import ClusterError
         from kinetic_core.lifecycle.observing import observe
         from kinetic_core.model.job import JobReference
 
@@ -86,16 +87,22 @@ class JobTask(BaseOperator):
             self.log.warning("Airflow gave this task the event of another one's trigger")
             return self._begin_anew(context)
         self._reference = reference
-        observation = observe(reference)
         tail = LogTail(reference, Cursor.from_list(event["cursor"]), remote=remote_log(context))
-        if observation.is_terminal:
-            return self._finish(context, reference, tail, observation)
+        try:
+            observation = observe(reference)
+            if observation.is_terminal:
+                return self._finish(context, reference, tail, observation)
+        except ClusterError as error:
+            if not error.is_passing:
+                raise
+            self.log.warning("%s: deferred until the cluster answers", error)
+            self._defer_again(event, tail)
         if event["status"] == "timeout":
             self.on_kill()
             self._show_rest(tail, observation.attempt)
             text = f"{reference.job_id} was cancelled: execution_timeout has passed"
             raise AirflowTaskTimeout(self._named(context, text))
-        return self._defer(reference, event["cursor"], event["deadline"], silent=event.get("silent", False))
+        return self._defer_again(event, tail)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         """Airflow's entry to every leg but the first. If the trigger broke, the job is not left to itself."""
@@ -131,7 +138,7 @@ class JobTask(BaseOperator):
         from airflow_provider.task_logs import LogTail
         from airflow_provider.telling import tell_start
         from airflow_provider.used_places import remember
-        from airflow_provider.waiting import describe, wait_with_log
+        from airflow_provider.waiting import describe, show_build_again, wait_with_log
         from kinetic_core.errors import ImageBuilding
 
         self._identity = TaskIdentity.of(context)
@@ -154,7 +161,7 @@ class JobTask(BaseOperator):
             ended = wait_with_log(reference, tail, self.log.info, observation, patience)
             if ended is None:
                 if build is not None:
-                    self._show_build_again(build)
+                    show_build_again(build, self.log.info)
                 self._defer(reference, tail.cursor.to_list(), deadline, silent=silent)
             observation = ended
         return self._finish(context, reference, tail, observation)
@@ -230,6 +237,10 @@ class JobTask(BaseOperator):
         )
         self._defer_to(trigger, "execute_complete")
 
+    def _defer_again(self, event: Mapping[str, Any], tail: Any) -> NoReturn:
+        cursor, silent = tail.cursor.to_list(), event.get("silent", False)
+        self._defer(self._reference, cursor, event["deadline"], silent=silent)
+
     def _defer_for_image(self, build: dict[str, str], deadline: float | None) -> NoReturn:
         from airflow_provider.triggers.build import KineticBuildTrigger
 
@@ -237,13 +248,6 @@ class JobTask(BaseOperator):
             build=build, deferred_at=time.time(), deadline=deadline, conn_id=self.conn_id
         )
         self._defer_to(trigger, "execute_after_build")
-
-    def _show_build_again(self, build: Mapping[str, str]) -> None:
-        """Where Airflow keeps logs itself, the next trigger's is written over that of the one before."""
-        from kinetic_core.image.cloud_build import Following
-
-        if not conf.getboolean("logging", "remote_logging", fallback=False):
-            Following.of(build).tell(lambda line: self.log.info("%s", line))
 
     def _defer_to(self, trigger: Any, leg: str) -> NoReturn:
         assert self._identity is not None  # noqa: S101  every leg begins with it

@@ -4,63 +4,31 @@ whoever dies meanwhile, and whether the bucket takes them or not.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CLUSTER, HERE, Cases
+from conftest import CLUSTER, Cases
+from remote_airflow import emulator, give_sign, remote_airflow
 
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.skipif(not CLUSTER, reason="no KUBECONFIG and KINETIC_TEST_IMAGE: see the cluster's README"),
 ]
 
-SIGN = f"seen-{os.getpid()}"
 LOGS = f"airflow-logs-{os.getpid()}"
 """A bucket of the logs alone."""
-
-
-def emulator(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """A request to Cloud Storage's emulator, as it is or to its controls."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{os.environ['STORAGE_EMULATOR_HOST']}/{path}", data, method=method)
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request) as answer:
-        told = answer.read()
-    return json.loads(told) if told else None
 
 
 @pytest.fixture(scope="module")
 def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     """An Airflow of its own, with remote logs."""
-    from demo_airflow import DemoAirflow
-
-    home = tmp_path_factory.mktemp("remote").resolve()
-    shutil.copytree(HERE / "remote_dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    (home / "dags" / "sign").write_text(
-        f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/test-bucket/o/{SIGN}"
-    )
-    (home / "dags" / "pyproject.toml").write_text("[project]\nname = 'talking'\nversion = '0'\n")
-    remote = {
-        "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
-        "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"gs://{LOGS}/ours",
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "KINETIC_BACKEND": "gke",
-    }
-    emulator("POST", "storage/v1/b?project=test-project", {"name": LOGS})
-    airflow = DemoAirflow(home, home / "dags", extra={**CLUSTER, **remote})
-    try:
-        airflow.start()
-        yield Cases(airflow)
-    finally:
-        airflow.stop()
+    with remote_airflow(tmp_path_factory.mktemp("remote").resolve(), "remote_dags", LOGS) as running:
+        yield running
 
 
 def printed(log: str) -> list[int]:
@@ -85,8 +53,6 @@ def refusing_pieces() -> Iterator[None]:
 
 def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talking: Any) -> None:
     """Its pod goes on, and its lines come, while no triggerer lives; in the end the pod has gone, too."""
-    from kinetic_core.storage.gcs import GcsObjectStore
-
     talking.start("talking")
 
     def seen(instance: dict[str, Any]) -> bool:
@@ -101,7 +67,7 @@ def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talk
     talking.reach(
         "talking", "talk", lambda _: printed(talking.log("talking", "talk"))[-1] > before + 10, "to say more"
     )
-    GcsObjectStore.at("test-bucket").create(SIGN, b"")
+    give_sign("talk")
     talking.airflow.start_component("triggerer")
     assert talking.end("talking") == "failed"
     assert printed(talking.log("talking", "talk")) == list(range(talking.value("talking", "talk")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from airflow.sdk import dag, task
 
 SIGN = Path(__file__).with_name("sign").read_text()
-"""The URL of an object that the test makes when it has seen enough."""
+"""What the URL of an object begins with that the test makes when it has seen enough."""
 
 
 @task.kinetic(accelerator="cpu")
@@ -36,7 +36,7 @@ def fail() -> None:
 
 @dag(schedule=None, catchup=False)
 def talking():
-    talk(SIGN)
+    talk(f"{SIGN}-talk")
     fail.override(task_id="failing")()
 
 
