@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ POINTS = [
 ]
 """Which request, the how many-th of its kind, and on which side of it a process dies."""
 _PAYLOAD = r"(POST .*/batch/storage/.*|DELETE .*%2Fpayload.pkl.*)"
+CLEANING = r"POST .*/batch/storage/.*|DELETE .*"
+"""Requests that remove something."""
 COLLECTING = [
     (request, 1, side)
     for request in (r"GET /download/.*%2Fresult\?.*", r"DELETE /apis/batch/.*", _PAYLOAD)
@@ -102,19 +106,41 @@ def main(first: str, *, collecting: bool = False) -> None:
         raise SystemExit(f"not all died: {ends}")
 
 
+def die_in_turn(action: Callable[[], object], numbers: Iterable[int], pattern: str = ".*") -> int:
+    """Processes, one after the other, that do the same, and end at their n-th such request as by SIGKILL,
+    until one comes to its end; how many died. Fails if one ends in another way.
+    """
+    for died, number in enumerate(numbers):
+        child = os.fork()
+        if child == 0:
+            die_at(pattern, number, "after")
+            action()
+            for thread in threading.enumerate():
+                if thread.name.startswith("kinetic-cleanup"):
+                    thread.join()
+            os._exit(0)
+        if (end := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) == 0:
+            return died
+        if end != 9:
+            raise SystemExit(f"the process that was to die at request {number} ended with {end}")
+    raise SystemExit("no process came to its end")
+
+
 def die_at(pattern: str, nth: int, side: str) -> None:
+    """Let this process end as by SIGKILL before or after its n-th request that is such a one."""
     import urllib3
 
     send: Any = urllib3.HTTPConnectionPool.urlopen
-    left = [nth]
+    numbers = itertools.count(1)  # threads may share it
 
     def sending(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        left[0] -= re.fullmatch(pattern, f"{method} {url}") is not None
-        if left[0] == 0 and side == "before":
+        dies = re.fullmatch(pattern, f"{method} {url}") is not None and next(numbers) == nth
+        if dies and side == "before":
             os._exit(9)
-        answer = send(self, method, url, *args, **kwargs)
-        if left[0] == 0:
-            os._exit(9)
-        return answer
+        try:
+            return send(self, method, url, *args, **kwargs)
+        finally:  # if nobody answered, too
+            if dies:
+                os._exit(9)
 
     urllib3.HTTPConnectionPool.urlopen = sending  # type: ignore[method-assign]

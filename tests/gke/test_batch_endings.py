@@ -21,7 +21,7 @@ from kinetic_core.errors import ClusterUnreachable, JobCancelled
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
-from tests.gke.dying import die_at
+from tests.gke.dying import die_in_turn
 from tests.gke.machine import NODES, PAIR, TPU_TAINT, add_to_pair, cluster_tool, give_up, restored, stopped
 
 pytestmark = [
@@ -116,22 +116,15 @@ def test_several_processes_observe_collect_and_cancel_at_once(api: ClusterApi) -
 
 
 def die_at_each(group_id: str, verb: str) -> None:
-    """Processes that do something with a batch, each of which ends at its n-th request as by SIGKILL, until
-    one comes to its end. Prints how many died.
+    """Processes that do something with a batch, each of which dies at its n-th request, until one comes to
+    its end. Prints how many died.
     """
-    for number in range(1, 60):
-        child = os.fork()
-        if child == 0:
-            die_at(".*", number, "after")
-            with suppress(FileNotFoundError):  # the one before has come far enough
-                getattr(kinetic_core.attach_batch(group_id), verb)()
-            for thread in threading.enumerate():
-                if thread.name.startswith("kinetic-cleanup"):
-                    thread.join()
-            os._exit(0)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-            print(number - 1)
-            return
+
+    def act() -> None:
+        with suppress(FileNotFoundError):  # the one before has come far enough
+            getattr(kinetic_core.attach_batch(group_id), verb)()
+
+    print(die_in_turn(act, range(1, 60)))
 
 
 def killed_at_each(batch: BatchHandle, verb: str) -> int:

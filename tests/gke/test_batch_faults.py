@@ -10,15 +10,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import kinetic_core
-from kinetic_core import BatchHandle, JobStatus
+from kinetic_core import BatchError, BatchHandle, JobStatus
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.names import GROUP_ID
 from kinetic_core.errors import JobCancelled, WaitTimeout
 from kinetic_core.lifecycle.backends import backend_of
+from kinetic_core.storage.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
 from tests.gke.dying import die_at
@@ -41,6 +43,23 @@ def rest(seconds: float) -> tuple[str, str]:
     print("resting", flush=True)
     time.sleep(seconds)
     return os.environ["KINETIC_JOB_ID"], os.environ["KINETIC_IGNORED_COUNT"] or "0"
+
+
+def rest_until(sign: str) -> str:
+    """Sleeps until there is an object at that address; the job's id."""
+    import os
+    import time
+    import urllib.error
+    import urllib.request
+
+    while True:
+        try:
+            urllib.request.urlopen(sign).close()
+            return os.environ["KINETIC_JOB_ID"]
+        except urllib.error.HTTPError as exc:
+            if exc.code != 404:
+                raise
+        time.sleep(0.2)
 
 
 small = kinetic_core.run(accelerator="cpu", cpu=0.1, memory="160Mi")(rest)
@@ -115,10 +134,13 @@ def test_results_that_can_be_neither_written_nor_read_at_first(store_proxy: Faul
 
 
 @pytest.mark.alone  # wants half of a node, which others share
-def test_an_input_that_finds_no_room_is_named_and_can_be_cancelled() -> None:
-    """All fit on that node but one, while another sleeps."""
+def test_an_input_that_finds_no_room_is_named_and_can_be_cancelled(emulator: str, location: str) -> None:
+    """All fit on that node but one, while another sleeps, whose value comes with what is said of that one."""
     half = kinetic_core.run(accelerator="cpu", cpu=1.1, node_selector={"kubernetes.io/hostname": "node-0"})
-    batch = half(rest).run_async_map([600.0, 600.0])
+    bucket, _, prefix = location.partition("/")
+    sign = f"room-{secrets.token_hex(4)}"
+    address = f"{emulator}/storage/v1/b/{bucket}/o/{quote(f'{prefix}/{sign}', safe='')}"
+    batch = half(rest_until).run_async_map([address, address])
     try:
         wait_for(lambda: batch.status_counts().get("RUNNING"), 60)
         (waiting,) = [index for index, status in batch.statuses() if status is JobStatus.PENDING]
@@ -132,6 +154,12 @@ def test_an_input_that_finds_no_room_is_named_and_can_be_cancelled() -> None:
         with pytest.raises(JobCancelled):
             child.result(stream_logs=False)
         assert dict(batch.statuses())[1 - waiting] is JobStatus.RUNNING
+        GcsObjectStore.at(location).create(sign, b"")
+        with pytest.raises(BatchError, match="1 of 2") as caught:
+            batch.results(timeout=60)
+        assert caught.value.partial_results[1 - waiting] == f"{batch.group_id}-{1 - waiting}"
+        assert caught.value.partial_results[waiting] is None
+        assert {index: type(exc) for index, exc in caught.value.exceptions.items()} == {waiting: JobCancelled}
     finally:
         batch.cancel()
         batch.cleanup()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
+from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
 from kinetic_core.cluster.pods import host_of
 from kinetic_core.errors import ConfigurationError, WaitTimeout
@@ -39,7 +40,18 @@ def total(numbers: list[int]) -> int:
     return result
 
 
-@kinetic_core.run(accelerator="tpu-v5p-8", debug=True)
+@kinetic_core.run(accelerator="cpu", cpu=0.1, memory="160Mi")
+def connect(address: str, port: int) -> str:
+    """From another pod: what comes of it."""
+    import socket
+
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+    except OSError as exc:
+        return type(exc).__name__
+    return "connected"
+
+
 def on_slice(text: str) -> str:
     host = os.environ["KINETIC_HOST_INDEX"]
     print(f"host {host} is running", flush=True)
@@ -80,6 +92,20 @@ def test_a_breakpoint_is_hit_in_a_pod_and_a_variable_read(capsys: pytest.Capture
         assert handle.result(60) == 42
         assert "has ended: the function returned" in session.wait(10)
     assert handle.observe().attempt == 0
+
+
+def test_no_other_pod_can_connect_to_the_debugger(api: ClusterApi) -> None:
+    """It is the loopback's: the port forwarded leads to it, the pod's address does not."""
+    handle = total.run_async([2, 40])
+    with handle.debug_attach(0) as session:
+        (pod,) = pods(api, handle)
+        told = wire.debugger_object(handle.job_id, pod["metadata"]["uid"])
+        port = json.loads(backend_of(handle).store.read(told))["port"]
+        outcome = connect.run_async(pod["status"]["podIP"], port).result(180, stream_logs=False)
+        assert outcome == "ConnectionRefusedError"
+        with Debugger(session.port) as debugger:
+            debugger.attach({"localRoot": "/", "remoteRoot": "/"}, {})
+            assert handle.result(60) == 42
 
 
 def test_a_pod_that_is_killed_under_the_debugger_is_said_to_be_gone(api: ClusterApi) -> None:
@@ -134,11 +160,14 @@ def test_without_the_right_to_forward_ports_the_rule_to_add_is_named(
 
 @pytest.mark.alone
 @pytest.mark.slices
+@pytest.mark.parametrize(("asked", "chosen"), [(None, "pathways"), ("pathways", "pathways"), ("gke", "gke")])
 def test_host_0_of_a_slice_is_debugged_and_the_others_wait_with_it(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], asked: str | None, chosen: str
 ) -> None:
-    handle = on_slice.run_async("hello")
+    debugged = kinetic_core.run(accelerator="tpu-v5p-8", debug=True, backend=asked)(on_slice)
+    handle = debugged.run_async("hello")
     try:
+        assert handle.backend == chosen
         with handle.debug_attach(0, working_dir=str(HERE.parent)) as session:
             found = backend_of(handle).get(handle.namespace, handle.job_id)
             assert found is not None

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core._runner import wire
 from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.cluster.connecting import Target
 from kinetic_core.cluster.names import WORKER_INDEX
+from kinetic_core.cluster.paths import path_of
+from kinetic_core.cluster.pod_sets import API_VERSION
+from kinetic_core.errors import ClusterError
 from kinetic_core.lifecycle.backends import backend_of
 from kinetic_core.provision.namespaces import LEADER, LEADER_RULES
 from tests.conftest import wait_for
@@ -19,6 +26,15 @@ from tests.gke.jobs import pods
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slices]
 on_slice = kinetic_core.run(accelerator="tpu-v5p-8")
 PATIENCE = 90
+WITHOUT_NAME = {"create": "POST", "list": "GET", "deletecollection": "DELETE"}
+METHODS = {**WITHOUT_NAME, "get": "GET", "patch": "PATCH", "delete": "DELETE"}
+REFUSED = [
+    *((verb, "LeaderWorkerSet", "") for verb in METHODS if verb != "delete"),
+    *(("delete", kind, "") for kind in ("Pod", "Job", "Secret")),
+    *((verb, kind, "") for verb in ("create", "get", "list") for kind in ("Pod", "Job", "Secret")),
+    ("delete", "LeaderWorkerSet", "default"),
+]
+"""What host 0 may not do: the verb, to what, and in which namespace if not in its own."""
 
 
 @pytest.fixture
@@ -169,17 +185,52 @@ def test_the_deadline_holds_with_nobody_looking(api: ClusterApi) -> None:
     handle.cleanup()
 
 
-def test_a_slice_that_hangs_ends_with_the_stacks_of_all_hosts() -> None:
-    @kinetic_core.run(accelerator="tpu-v5p-8", hang_after=5)
-    def wait_for_each_other() -> None:
-        import threading
+@pytest.fixture
+def host_0(api: ClusterApi, namespace: str, gke: dict[str, str], tmp_path: Path) -> ClusterApi:
+    """The cluster with a token of the account that has the role."""
+    path = f"{path_of('ServiceAccount', namespace, 'default')}/token"
+    token = api._call("POST", path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
+    kubeconfig = yaml.safe_load(Path(gke["KINETIC_KUBECONFIG"]).read_text())
+    for each in kubeconfig["users"]:
+        each["user"] = {"token": token}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    its = ClusterApi(Target(str(tmp_path / "kubeconfig")))
+    # The server hears of a role a moment after it was made.
+    wait_for(lambda: its.may("delete", "leaderworkerset.x-k8s.io", "leaderworkersets", namespace))
+    return its
 
-        threading.Event().wait()
 
-    handle = wait_for_each_other.run_async()
-    with pytest.raises(kinetic_core.errors.JobFailed, match="on no host was anything") as caught:
-        handle.result(stream_logs=False)
-    first, _, second = "".join(caught.value.__notes__).partition("Meanwhile on host 1")
-    assert "in wait_for_each_other" in first
-    assert "in wait_for_each_other" in second
-    handle.cleanup()
+def rules(its: ClusterApi, namespace: str) -> list[dict[str, Any]]:
+    """What an account may do there, as the API server lists it."""
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    told = its._call("POST", path, {"spec": {"namespace": namespace}})["status"]
+    assert not told["incomplete"]
+    found: list[dict[str, Any]] = told["resourceRules"]
+    return found
+
+
+def test_the_role_of_host_0_is_to_delete_sets_of_its_namespace(
+    api: ClusterApi, host_0: ClusterApi, namespace: str
+) -> None:
+    """And, as everybody may, to ask who it is and what it may do."""
+    template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    spec = {"replicas": 0, "leaderWorkerTemplate": {"size": 1, "workerTemplate": template}}
+    body = {"apiVersion": API_VERSION, "kind": "LeaderWorkerSet", "metadata": {"name": "any"}, "spec": spec}
+    api.create("LeaderWorkerSet", namespace, body)
+    assert host_0.delete("LeaderWorkerSet", namespace, "any")
+    wait_for(lambda: api.get("LeaderWorkerSet", namespace, "any") is None)
+    everybodys = rules(host_0, "default")
+    groups = {group for rule in everybodys for group in rule["apiGroups"]}
+    assert groups <= {"authentication.k8s.io", "authorization.k8s.io"}
+    assert [rule for rule in rules(host_0, namespace) if rule not in everybodys] == LEADER_RULES
+
+
+def test_the_server_refuses_host_0_everything_else(host_0: ClusterApi, namespace: str) -> None:
+    user = f'User "system:serviceaccount:{namespace}:default"'
+    for verb, kind, place in REFUSED:
+        path = path_of(kind, place or namespace, "" if verb in WITHOUT_NAME else "any")
+        body: dict[str, Any] | None = {} if METHODS[verb] in ("POST", "PATCH") else None
+        with pytest.raises(ClusterError) as caught:
+            host_0._call(METHODS[verb], path, body)
+        assert caught.value.status == 403
+        assert f'{user} cannot {verb} resource "{kind.lower()}s"' in str(caught.value)

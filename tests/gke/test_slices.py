@@ -128,6 +128,23 @@ def test_one_hosts_failure_is_the_jobs_with_the_stacks_of_the_other() -> None:
     handle.cleanup()
 
 
+@pytest.mark.parametrize("backend", ["gke", "pathways"])
+def test_a_slice_that_hangs_ends_with_the_stacks_of_all_hosts(backend: str) -> None:
+    @kinetic_core.run(accelerator="tpu-v5p-8", backend=backend, hang_after=5)
+    def wait_for_each_other() -> None:
+        import threading
+
+        threading.Event().wait()
+
+    handle = wait_for_each_other.run_async()
+    with pytest.raises(kinetic_core.errors.JobFailed, match="on no host was anything") as caught:
+        handle.result(stream_logs=False)
+    first, _, second = "".join(caught.value.__notes__).partition("Meanwhile on host 1")
+    assert "in wait_for_each_other" in first
+    assert "in wait_for_each_other" in second
+    handle.cleanup()
+
+
 def test_an_evicted_host_makes_all_start_anew(api: ClusterApi) -> None:
     handle = sleep.run_async(15)
     wait_for(lambda: "generation 0" in (handle.logs(host=1) or ""), 60)
