@@ -12,6 +12,7 @@ pytestmark = pytest.mark.airflow
 def test_one_cell_of_every_action(tmp_path: Path) -> None:
     """What breaks on a machine that is busy with all the others is walked once more, by itself."""
     from matrix.cells import one_of_each
+    from matrix.processes import Processes
     from matrix.verdict import broken
     from matrix.walk import walk
 
@@ -19,7 +20,7 @@ def test_one_cell_of_every_action(tmp_path: Path) -> None:
     for folder in ("all", "again"):
         home = (tmp_path / folder).resolve()
         home.mkdir()
-        _, found = walk(home, cells, together=True)
+        _, found = walk(home, cells, Processes(home), together=True)
         bad = {(seen.action, seen.phase): broken(seen) for seen in found if broken(seen)}
         print(f"{folder}: {len(found)} cells, broken: {bad}")
         cells = [cell for cell in cells if (cell.action.name, cell.phase) in bad]

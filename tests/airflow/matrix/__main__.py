@@ -2,6 +2,7 @@
 
     python -m matrix RESULTS [PAGE]    RESULTS: a folder, a file for every version of Airflow that was walked
 
+`MATRIX_PODS=1` runs the jobs as pods of the cluster of $KUBECONFIG, not as processes of this machine.
 `MATRIX_DATABASE` may name an empty database of PostgreSQL for Airflow: SQLite gives up on a busy machine.
 Cells are chosen with `MATRIX=clear,edit-running` (actions or DAG ids), and the others kept as they were.
 Exits with 1 if a promise is broken.
@@ -15,7 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from matrix.cells import all_cells
-from matrix.page import load, page, save
+from matrix.page import label, load, page, save
+from matrix.pods import Pods
+from matrix.processes import Processes
 from matrix.verdict import broken
 from matrix.walk import walk
 
@@ -26,7 +29,13 @@ def main(results: Path, document: Path | None) -> int:
     cells = [cell for cell in all_cells() if not chosen or {cell.action.name, cell.dag_id} & chosen]
     results.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="matrix-") as home:
-        version, found = walk(Path(home).resolve(), cells)
+        folder = Path(home).resolve()
+        place = Pods() if os.environ.get("MATRIX_PODS") else Processes(folder)
+        try:
+            version, found = walk(folder, cells, place)
+        finally:
+            place.close()
+    version = label(version, place.name)
     save(results / f"airflow-{version}.json", version, found)
     if document is not None:
         runs = dict(map(load, sorted(results.glob("airflow-*.json"), reverse=True)))

@@ -42,7 +42,7 @@ def pause(stage: Stage) -> None:
     """Paused until the job has ended, or the task with it."""
     stage.api.call("PATCH", f"/dags/{stage.dag_id}", {"is_paused": True})
     stage.release()
-    stage.put("go")
+    stage.jobs.put("go")
     stage.until(lambda: stage.state() in ("scheduled", "success"), "scheduled but not started")
     stage.note = f"while paused: {stage.state()}"
     stage.api.call("PATCH", f"/dags/{stage.dag_id}", {"is_paused": False})
@@ -73,10 +73,10 @@ def fail_leg(stage: Stage) -> None:
 
 
 def fail_job(stage: Stage) -> None:
-    stage.put("fail")
-    stage.put("go")
-    stage.until(lambda: stage.journal("end"), "the first execution to fail")
-    stage.drop("go")
+    stage.jobs.put("fail")
+    stage.jobs.put("go")
+    stage.until(lambda: stage.jobs.journal("end"), "the first execution to fail")
+    stage.jobs.drop("go")
 
 
 def edit(stage: Stage) -> None:

@@ -17,19 +17,18 @@ class Phase(StrEnum):
     FINISHED = "finished, not collected"
 
 
-STEPS = {
-    "before the payload is stored": ("os.link", r"/payload\.pkl$"),
-    "before the handle is stored": ("os.link", r"/handle\.json$"),
-    "before the job is created": ("os.link", r"/cluster/.*\.json$"),
-    "before the job is started": ("open", r"/agent\.log$"),
-    "while it waits for the job": ("open", r"-0\.log$"),
-    "before the outcome is read": ("open", r"/jobs/[^/]+/result$"),
-    "after the outcome is read": ("os.remove", r"/payload\.pkl$"),
-}
-"""Where a worker can be stopped: the event of Python's audit table by which it is known to be there, and
-the path of that event."""
+STEPS = (
+    "before the payload is stored",
+    "before the handle is stored",
+    "before the job is created",
+    "when the job has just been created",
+    "while it waits for the job",
+    "before the outcome is read",
+    "after the outcome is read",
+)
+"""Where a worker can be stopped."""
 
-CREATING, COLLECTING, COLLECTED = (list(STEPS)[place] for place in (2, 5, 6))
+CREATING, WAITING, COLLECTING, COLLECTED = (STEPS[place] for place in (2, 4, 5, 6))
 
 
 class Then(StrEnum):
@@ -75,7 +74,7 @@ ACTIONS = (
     ),
     Action("retry_job", "the function raises, `retries=1`", Then.AGAIN, phases=("running",)),
     Action("edit", "the DAG's file is edited", Then.GOES_ON),
-    Action("worker_killed", "kill -9 of the worker", Then.GOES_ON, phases=tuple(STEPS)),
+    Action("worker_killed", "kill -9 of the worker", Then.GOES_ON, phases=STEPS),
     Action("triggerer_stopped", "SIGTERM to the triggerer, another is started", Then.GOES_ON, disturbs=True),
     Action("triggerer_killed", "kill -9 of the triggerer, another is started", Then.GOES_ON, disturbs=True),
     Action(
@@ -134,5 +133,5 @@ def all_cells() -> Iterator[Cell]:
 def one_of_each() -> Iterator[Cell]:
     """One cell of every action: while its job runs, where that is a phase of it."""
     for action in ACTIONS:
-        wanted = "while it waits for the job" if action.name == "worker_killed" else "running"
+        wanted = WAITING if action.name == "worker_killed" else "running"
         yield Cell(action, wanted if wanted in action.phases else str(action.phases[0]))

@@ -133,5 +133,5 @@ def _finish_unwatched(stages: Sequence[Stage]) -> None:
     """Jobs end while their triggerer is away, where that is the cell's phase."""
     for stage in stages:
         if stage.cell.ends_unwatched:
-            stage.put("go")
-            stage.until(lambda stage=stage: stage.jobs() == ["SUCCEEDED"], "its job to end")
+            stage.jobs.put("go")
+            stage.until(lambda stage=stage: stage.jobs.states() == ["SUCCEEDED"], "its job to end")

@@ -12,14 +12,15 @@ from matrix.verdict import Evidence, broken, sentence
 _HEAD = """\
 # What becomes of a task when somebody interferes
 
-Written by `make matrix` from what it saw; not edited by hand. The program runs a task on the local backend,
-brings its job into a phase, lets something happen, and looks. For every cell it checks that at most one
-execution of the function ever lives, that no job is left 60 seconds after a triggerer is alive, that no
-result is lost, that nothing is cancelled because a trigger merely moved, and that *Clear* runs the function
-again. With no triggerer alive, a job that nobody wants any more ends at its `timeout`, or by `kinetic reap`.
+Written by `make matrix` from what it saw; not edited by hand. The program runs a task on the local backend
+or, where it says *with pods*, on a Kubernetes cluster, brings its job into a phase, lets something happen,
+and looks. For every cell it checks that at most one execution of the function, or pod of the task, ever
+lives, that no job or pod is left 60 seconds after a triggerer is alive, that no result is lost, that nothing
+is cancelled because a trigger merely moved, and that *Clear* runs the function again. With no triggerer
+alive, a job that nobody wants any more ends at its `timeout`, or by `kinetic reap`.
 
-The phases: the worker is *submitting*, just before the job is created; the job is *queued* for a free slot;
-it is *running*; it has *finished* and its outcome is about to be collected.
+The phases: the worker is *submitting*, just before the job is created; the job is *queued* for a free slot
+or node; it is *running*; it has *finished* and its outcome is about to be collected.
 
 """
 _WORKER = """\
@@ -30,6 +31,11 @@ With `kill -9`, and `retries=1`.
 | the worker is killed | {versions} |
 |---|{lines}|
 """
+
+
+def label(version: str, place: str) -> str:
+    """A version of Airflow, and where its jobs ran if not on the local backend; as files name them."""
+    return f"{version}-{place}" if place else version
 
 
 def save(path: Path, version: str, found: Iterable[Evidence]) -> None:
@@ -46,12 +52,12 @@ def load(path: Path) -> tuple[str, list[Evidence]]:
 
 
 def page(runs: Mapping[str, Iterable[Evidence]]) -> str:
-    """The page; `runs` by Airflow's version, the newest first."""
+    """The page; `runs` by their labels, those of the newest Airflow first."""
     kept = {version: {(seen.action, seen.phase): seen for seen in found} for version, found in runs.items()}
     sections = [_HEAD]
     for version, cells in kept.items():
         sections.append(
-            f"## Airflow {version}\n\n| what happens | {' | '.join(Phase)} |\n|---|---|---|---|---|\n"
+            f"## Airflow {_title(version)}\n\n| what happens | {' | '.join(Phase)} |\n|---|---|---|---|---|\n"
         )
         for action in ACTIONS:
             if action.name != "worker_killed":
@@ -61,11 +67,17 @@ def page(runs: Mapping[str, Iterable[Evidence]]) -> str:
                 )
                 sections.append(f"| {action.title} | {' | '.join(shown)} |\n")
         sections.append("\n")
-    sections.append(_WORKER.format(versions=" | ".join(kept), lines="|".join("---" for _ in kept)))
+    sections.append(
+        _WORKER.format(versions=" | ".join(map(_title, kept)), lines="|".join("---" for _ in kept))
+    )
     for step in STEPS:
         shown = (_shown(cells.get(("worker_killed", step))) for cells in kept.values())
         sections.append(f"| {step} | {' | '.join(shown)} |\n")
     return "".join(sections)
+
+
+def _title(label: str) -> str:
+    return label.replace("-", " with ")
 
 
 def _shown(seen: Evidence | None) -> str:

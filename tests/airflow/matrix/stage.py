@@ -11,52 +11,48 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from kinetic_core.lifecycle.observing import find, observe
-from kinetic_core.local.backend import LocalBackend
-from kinetic_core.local.record import take_lock
-from kinetic_core.local.slots import core_count
 from matrix.cells import COLLECTED, COLLECTING, CREATING, STEPS, Cell, Phase
+from matrix.places import Place
 
 DAGS = Path(__file__).parent / "dags"
 PATIENCE = 240.0
 """Seconds until a cell is where it should be; many share one machine."""
-LIVING = ("PENDING", "RUNNING")
 
 
-def write_dags(home: Path, cells: Iterable[Cell]) -> Path:
+def write_dags(home: Path, cells: Iterable[Cell], place: Place) -> Path:
     """The DAGs folder of these cells. Those whose file is edited get a project of their own."""
     projects: dict[str, dict[str, Any]] = {}
     for cell in cells:
         name = cell.dag_id if cell.action.name == "edit" else "table"
-        projects.setdefault(name, {})[cell.dag_id] = cell.options
+        projects.setdefault(name, {})[cell.dag_id] = {**cell.options, "job": place.options(cell)}
         (home / "cells" / cell.dag_id).mkdir(parents=True)
     for name, dags in projects.items():
         folder = home / "dags" / name
         shutil.copytree(DAGS, folder, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "pyproject.toml").write_text("[project]\nname = 'matrix'\nversion = '0'\n")
-        table = {"folder": str(home / "cells"), "steps": STEPS, "dags": dags}
+        table = {"folder": str(home / "cells"), "data": place.data, "steps": place.steps, "dags": dags}
         (folder / "cells.json").write_text(json.dumps(table))
         (folder / "cells.py").rename(folder / f"cells_{name.replace('-', '_')}.py")
     return home / "dags"
 
 
 class Stage:
-    """A cell in a running Airflow."""
+    """A cell in a running Airflow, and its jobs."""
 
-    def __init__(self, airflow: Any, cell: Cell) -> None:
+    def __init__(self, airflow: Any, cell: Cell, place: Place) -> None:
         self.airflow, self.api, self.cell = airflow, airflow.api, cell
         self.dag_id = cell.dag_id
         self.folder = airflow.home / "cells" / cell.dag_id
+        self.jobs = place.jobs(cell, self.folder)
         self.run_id = ""
         self.acted = 0.0
         self.note = ""
-        self._slots: list[int] = []
 
     def has(self, name: str) -> bool:
         return (self.folder / name).exists()
 
     def put(self, name: str, text: str = "") -> None:
-        """Make a file that the worker or the job looks for."""
+        """Make a file that the worker looks for."""
         (self.folder / name).write_text(text)
 
     def drop(self, name: str) -> None:
@@ -75,7 +71,7 @@ class Stage:
         if phase == Phase.SUBMITTING or (phase in STEPS and phase != COLLECTING):
             self.until(lambda: self.has("reached"), phase)
             return
-        self.until(self.jobs if phase == Phase.QUEUED else self.executions, "its job")
+        self.until(self.jobs.states if phase == Phase.QUEUED else self.executions, "its job")
         if self.cell.options.get("deferrable", True):
             self.until(lambda: self.state() == "deferred" and self._is_watched(), "deferred")
         if phase in (Phase.FINISHED, COLLECTING) and not self.cell.ends_unwatched:
@@ -88,17 +84,14 @@ class Stage:
         elif phase in STEPS and phase != COLLECTING:
             self.put("stop", phase)
         if phase == COLLECTED:
-            self.put("go")
+            self.jobs.put("go")
         if phase == Phase.QUEUED:
-            folder = self.folder / "kinetic" / "slots"
-            folder.mkdir(parents=True)
-            taken = (take_lock(str(folder / f"cpu-{number}.lock")) for number in range(core_count()))
-            self._slots = [each for each in taken if each is not None]
+            self.jobs.take_room()
 
     def finish(self) -> None:
         """Let the job end, and stop the worker that is about to collect it."""
         self.put("stop", COLLECTING)
-        self.put("go")
+        self.jobs.put("go")
         self.until(lambda: self.has("reached"), COLLECTING)
 
     def is_held(self) -> bool:
@@ -110,11 +103,10 @@ class Stage:
         return True
 
     def release(self) -> None:
-        """Let a stopped worker go on, and give the slots back."""
+        """Let a stopped worker go on, and what is queued have its room."""
         self.drop("stop")
-        for slot in self._slots:
-            os.close(slot)
-        self._slots = []
+        if self.cell.phase == Phase.QUEUED:
+            self.jobs.give_room()
 
     def act(self, do: Callable[[Stage], object]) -> None:
         """Let the action happen, and remember when."""
@@ -140,30 +132,9 @@ class Stage:
             return "unknown"
         return "gone" if found is None else found["state"] or "none"
 
-    def journal(self, event: str) -> list[dict[str, Any]]:
-        """What the user's function has recorded."""
-        path = self.folder / "journal"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in map(json.loads, lines) if line["event"] == event]
-
-    def executions(self) -> list[dict[str, Any]]:
-        return self.journal("start")
-
-    @property
-    def backend(self) -> LocalBackend:
-        return LocalBackend(self.folder / "kinetic")
-
-    def jobs(self) -> list[str]:
-        """The states of all jobs that were ever stored, the earliest first."""
-        handles = sorted(
-            (self.folder / "kinetic/store/jobs").glob("*/handle.json"), key=lambda each: each.stat().st_mtime
-        )
-        references = (find(self.backend, handle.parent.name) for handle in handles)
-        return [observe(reference).status.value for reference in references if reference is not None]
-
-    def living(self) -> int:
-        """How many jobs have not ended."""
-        return sum(state in LIVING for state in self.jobs())
+    def executions(self) -> list[float]:
+        """When the user's function began, in Unix seconds."""
+        return self.jobs.journal("start")
 
     def _is_watched(self) -> bool:
         instance = self.instance

@@ -20,7 +20,8 @@ from demo_api import AirflowApi
 from matrix.actions import DO, start_backfill
 from matrix.cells import Cell, Phase, Then
 from matrix.disturbing import DISTURB
-from matrix.stage import LIVING, PATIENCE, Stage, write_dags
+from matrix.places import LIVING, Place
+from matrix.stage import PATIENCE, Stage, write_dags
 from matrix.verdict import QUIET_SECONDS, Evidence, broken, sentence
 
 AT_ONCE = 6
@@ -83,30 +84,36 @@ _TROUBLE = (AirflowTrouble, HTTPError, URLError, LookupError)
 
 
 def walk(
-    home: Path, cells: Iterable[Cell], say: Callable[[str], object] = print, *, together: bool = False
+    home: Path,
+    cells: Iterable[Cell],
+    place: Place,
+    say: Callable[[str], object] = print,
+    *,
+    together: bool = False,
 ) -> tuple[str, list[Evidence]]:
-    """Walk these cells in an Airflow in `home`; its version, and what was seen.
+    """Walk these cells in an Airflow in `home`, with jobs in that place; its version, and what was seen.
 
     `together`: all disturbing actions, still in turn, hit the tasks of all of them. It is quicker, and says
     less of which one did what.
     """
     table = list(cells)
-    settings = {**SETTINGS, "XDG_CACHE_HOME": str(home / "cache")}
+    settings = {**SETTINGS, **place.settings, "XDG_CACHE_HOME": str(home / "cache")}
     if database := os.environ.get("MATRIX_DATABASE"):
         settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = database
         settings["AIRFLOW__CORE__PARALLELISM"] = str(AT_ONCE)
-    airflow = SupervisedAirflow(home, write_dags(home, table), extra=settings)
+    airflow = SupervisedAirflow(home, write_dags(home, table, place), extra=settings)
     airflow.api = OneWriter(airflow.api.url)
     try:
         airflow.start(say)
         version = str(airflow.api.call("GET", "/version")["version"])
         quiet = [cell for cell in table if not cell.action.disturbs]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda cell: _told(walk_quietly(airflow, cell), say), quiet))
+            found = list(pool.map(lambda cell: _told(walk_quietly(Stage(airflow, cell, place)), say), quiet))
         loud = [cell for cell in table if cell.action.disturbs]
         groups = [loud] if together else [list(group) for _, group in groupby(loud, _name_of)]
         for group in filter(None, groups):
-            found += [_told(seen, say) for seen in walk_loudly(airflow, group)]
+            stages = [Stage(airflow, cell, place) for cell in group]
+            found += [_told(seen, say) for seen in walk_loudly(airflow, stages)]
         return version, found
     finally:
         airflow.stop()
@@ -116,14 +123,14 @@ def _name_of(cell: Cell) -> str:
     return cell.action.name
 
 
-def walk_quietly(airflow: DemoAirflow, cell: Cell) -> Evidence:
+def walk_quietly(stage: Stage) -> Evidence:
     """One cell that concerns nobody else."""
-    stage = Stage(airflow, cell)
+    action = stage.cell.action.name
     try:
-        if cell.action.name == "backfill":
+        if action == "backfill":
             start_backfill(stage)
         stage.start()
-        stage.act(DO[cell.action.name])
+        stage.act(DO[action])
         settle(stage)
         return evidence(stage)
     except _TROUBLE as error:
@@ -132,9 +139,8 @@ def walk_quietly(airflow: DemoAirflow, cell: Cell) -> Evidence:
         stage.release()
 
 
-def walk_loudly(airflow: DemoAirflow, cells: Sequence[Cell]) -> list[Evidence]:
+def walk_loudly(airflow: DemoAirflow, stages: Sequence[Stage]) -> list[Evidence]:
     """Cells whose actions concern everybody: all are begun, then the actions happen one after the other."""
-    stages = [Stage(airflow, cell) for cell in cells]
     with ThreadPoolExecutor(len(stages)) as pool:
         troubles = list(pool.map(_started, stages))
         for name, group in groupby(stages, lambda stage: stage.cell.action.name):
@@ -176,17 +182,17 @@ def settle(stage: Stage) -> None:
         stage.until(lambda: stage.has("told") or not stage.is_held(), "its worker to be told")
     queued = stage.cell.phase == Phase.QUEUED
     if then is Then.AGAIN and queued:  # or the job of before would have its turn, and end well
-        stage.until(lambda: stage.jobs()[0] not in LIVING, "its first job to be dead")
+        stage.until(lambda: stage.jobs.states()[0] not in LIVING, "its first job to be dead")
     if then is not Then.KILLED or not queued:
         stage.release()
     if then is Then.AGAIN:
-        stage.drop("go")
-        stage.until(lambda: any(each["at"] > stage.acted for each in stage.executions()), "to run again")
+        stage.jobs.drop("go")
+        stage.until(lambda: any(at > stage.acted for at in stage.executions()), "to run again")
     if then is not Then.KILLED:
-        stage.put("go")
+        stage.jobs.put("go")
     stage.until(lambda: stage.state() in states, f"to be {' or '.join(states)}")
     deadline = time.monotonic() + (QUIET_SECONDS if then is Then.KILLED else PATIENCE)
-    while stage.living() and time.monotonic() < deadline:
+    while stage.jobs.living() and time.monotonic() < deadline:
         time.sleep(0.25)
 
 
@@ -199,12 +205,12 @@ def evidence(stage: Stage, trouble: str = "") -> Evidence:
         phase=stage.cell.phase,
         state=state,
         tries=instance["try_number"] if instance else 0,
-        executions=tuple(each["at"] for each in stage.executions()),
-        overlaps=len(stage.journal("overlap")),
+        executions=tuple(stage.executions()),
+        overlaps=stage.jobs.overlaps(),
         acted=stage.acted,
-        quiet=None if stage.living() else time.time() - stage.acted,
+        quiet=None if stage.jobs.living() else time.time() - stage.acted,
         value=stage.api.xcom(instance) if instance else None,
-        outcomes=tuple(stage.jobs()),
+        outcomes=tuple(stage.jobs.states()),
         note=stage.note,
         trouble=trouble,
     )

@@ -1,0 +1,86 @@
+"""Jobs as processes of this machine: the local backend, a store for every cell."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinetic_core.lifecycle.observing import find, observe
+from kinetic_core.local.backend import LocalBackend
+from kinetic_core.local.record import take_lock
+from kinetic_core.local.slots import core_count
+from matrix.cells import STEPS, Cell
+from matrix.places import LIVING, Jobs, Steps
+
+_PATHS = (
+    ("os.link", r"/payload\.pkl$"),
+    ("os.link", r"/handle\.json$"),
+    ("os.link", r"/cluster/.*\.json$"),
+    ("open", r"/agent\.log$"),
+    ("open", r"-0\.log$"),
+    ("open", r"/jobs/[^/]+/result$"),
+    ("os.remove", r"/payload\.pkl$"),
+)
+
+
+class Processes:
+    """The place of all cells' jobs."""
+
+    name = ""
+
+    def __init__(self, home: Path) -> None:
+        self.steps: Steps = dict(zip(STEPS, _PATHS, strict=True))
+        self.settings: Mapping[str, str] = {}
+        self.data = str(home / "cells")
+
+    def options(self, cell: Cell) -> dict[str, Any]:
+        return {"backend": "local"}
+
+    def jobs(self, cell: Cell, folder: Path) -> Jobs:
+        return _Jobs(folder)
+
+    def close(self) -> None:
+        """Airflow's home goes, and all with it."""
+
+
+class _Jobs:
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._store = folder, folder / "kinetic"
+        self._slots: list[int] = []
+
+    def put(self, name: str) -> None:
+        (self._folder / name).touch()
+
+    def drop(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def journal(self, event: str) -> list[float]:
+        path = self._folder / "journal"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line["at"] for line in map(json.loads, lines) if line["event"] == event]
+
+    def overlaps(self) -> int:
+        return len(self.journal("overlap"))
+
+    def states(self) -> list[str]:
+        backend = LocalBackend(self._store)
+        handles = sorted(self._store.glob("store/jobs/*/handle.json"), key=lambda each: each.stat().st_mtime)
+        references = (find(backend, handle.parent.name) for handle in handles)
+        return [observe(reference).status.value for reference in references if reference is not None]
+
+    def living(self) -> int:
+        return sum(state in LIVING for state in self.states())
+
+    def take_room(self) -> None:
+        folder = self._store / "slots"
+        folder.mkdir(parents=True)
+        taken = (take_lock(str(folder / f"cpu-{number}.lock")) for number in range(core_count()))
+        self._slots = [each for each in taken if each is not None]
+
+    def give_room(self) -> None:
+        for slot in self._slots:
+            os.close(slot)
+        self._slots = []
