@@ -26,11 +26,14 @@ SETTINGS = {
     "GOOGLE_APPLICATION_CREDENTIALS": "",  # Google knows Airflow by its connections only
 }
 
+REGISTRY = os.environ.get("TESTCLUSTER_REGISTRY", "http://10.88.0.1:5000")
+"""Where the test cluster's nodes pull images from."""
 CLUSTER = (
     {
         "KINETIC_KUBECONFIG": os.environ["KUBECONFIG"],
         "KINETIC_BUCKET": f"test-bucket/airflow-{os.getpid()}",
         "KINETIC_CONTAINER_IMAGE": os.environ["KINETIC_TEST_IMAGE"],
+        "KINETIC_TEST_REGISTRY": REGISTRY.rpartition("/")[2],
     }
     if {"KUBECONFIG", "KINETIC_TEST_IMAGE"} <= os.environ.keys()
     else {}

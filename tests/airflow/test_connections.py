@@ -190,6 +190,7 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
     cases.start("connected_failing")
     for task_id in tasks:
         cases.reach("connected_cluster", task_id, lambda one: one["state"] == "deferred", "to be deferred")
+    links = while_deferred(cases)
     rows = subprocess.run(
         [sys.executable, "-c", TRIGGERS],
         env=cases.airflow.environment,
@@ -206,7 +207,7 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
     for task_id in tasks:
         assert cases.value("connected_cluster", task_id).startswith("kinetic-job-")
         assert "it runs" in cases.log("connected_cluster", task_id)
-    links = cases.api.links(cases.instance("connected_cluster", "google"))
+    assert cases.api.links(cases.instance("connected_cluster", "google")) == links
     console = "https://console.cloud.google.com"
     place = f"us-central1-a/kinetic-cluster/{theirs.namespace}"
     assert links["Job"].startswith(f"{console}/kubernetes/job/{place}/kinetic-job-")
@@ -228,6 +229,17 @@ def test_jobs_run_as_the_connections_say_and_their_secrets_are_nowhere(
     assert len([name for name in places if name.startswith("gs://")]) > 5
     for canary in theirs.canaries:
         assert [name for name, content in places.items() if canary in content] == []
+
+
+def while_deferred(cases: Any) -> dict[str, str]:
+    """The links of the task whose job is of the stand-in for GKE, while its job runs."""
+
+    def shown(instance: dict[str, Any]) -> Any:
+        links = cases.api.links(instance)
+        return links if instance["state"] == "deferred" and all(links.values()) else None
+
+    found: dict[str, str] = cases.reach("connected_cluster", "google", shown, "to be deferred with its links")
+    return found
 
 
 def page(cases: Any, dag_id: str, job_id: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -126,3 +127,18 @@ def test_the_typed_decorator_knows_every_option() -> None:
     source = Path(airflow_provider.__file__).with_name("decorators.py").read_text("utf-8")
     named = set(re.findall(r"^    (\w+): .* = \.\.\.,$", source, re.MULTILINE))
     assert set(OPTION_NAMES) <= named
+
+
+def test_the_operator_takes_every_option_and_keeps_it_under_its_name() -> None:
+    """Its signature is written out for type checkers. It is read, not imported: Airflow is not here."""
+    source = Path(airflow_provider.__file__).with_name("operators") / "kinetic.py"
+    tree = ast.walk(ast.parse(source.read_text("utf-8")))
+    (function,) = (each for each in tree if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    taken = [each.arg for each in function.args.kwonlyargs]
+    others = {"python_callable", "op_args", "op_kwargs", "conn_id", "deferrable"}
+    assert sorted(set(taken) - others) == sorted(OPTION_NAMES)
+    defaults = zip(taken, function.args.kw_defaults, strict=True)
+    given = {name for name, value in defaults if value is None or ast.unparse(value) != "None"}
+    assert given == {"python_callable", "deferrable"}
+    kept = {ast.unparse(each) for each in function.body}
+    assert {f"self.{name} = {name}" for name in OPTION_NAMES} <= kept

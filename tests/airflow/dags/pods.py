@@ -1,4 +1,4 @@
-"""Tasks whose jobs are pods. Some wait for a sign: an object of the tests' bucket."""
+"""Tasks whose jobs are pods. Some wait for a sign, an object of the tests' bucket, and one for an image."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow.sdk import AssetAlias, dag, task
 from airflow_provider.operators.kinetic import KineticOperator
 
 RUN = os.environ.get("KINETIC_BUCKET", "").replace("/", "-")
+IMAGE = f"{os.environ.get('KINETIC_TEST_REGISTRY', '')}/kinetic-tests/{RUN or 'none'}:1"
 SIGNS = f"{os.environ.get('STORAGE_EMULATOR_HOST', '')}/storage/v1/b/test-bucket/o/{RUN}"
 
 
@@ -72,6 +73,31 @@ def on_cluster():
     unpack([pack(7)])
 
 
+@dag(schedule=None, catchup=False)
+def pod_deaths():
+    """One has too little memory, one is killed when it has just enough, one's image cannot be unpacked."""
+
+    @task.kinetic(accelerator="cpu", backend="gke", cpu=0.1, memory="160Mi")
+    def greedy() -> int:
+        print("begun", flush=True)
+        return len(b"x" * (400 << 20))
+
+    @task.kinetic(accelerator="cpu", backend="gke", cpu=0.1, memory="256Mi")
+    def killed() -> int:
+        kept = b"x" * (225 << 20)
+        print("nearly full", flush=True)
+        time.sleep(600)
+        return len(kept)
+
+    @task.kinetic(accelerator="cpu", backend="gke", cpu=0.1, container_image=IMAGE)
+    def unpacked() -> None:
+        print("it runs", flush=True)
+
+    greedy()
+    killed()
+    unpacked()
+
+
 @task.kinetic(
     accelerator="cpu",
     backend="gke",
@@ -119,5 +145,5 @@ def pod_unseen():
     long_job("pod_unseen", SIGNS)
 
 
-for each in (on_cluster, pod_adopted, pod_evicted, pod_cleared, pod_moved, pod_unseen):
+for each in (on_cluster, pod_deaths, pod_adopted, pod_evicted, pod_cleared, pod_moved, pod_unseen):
     each()
