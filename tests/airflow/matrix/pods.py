@@ -34,8 +34,8 @@ _REQUESTS = (
     r"^GET /download/[^ ]+%2Fresult\?",
     rf"^DELETE {_JOBS}",
 )
-_ROOM = "kinetic.test/{}"
-"""A label that nodes with room for a cell have."""
+_ROOM = "kinetic.test/{}.{}"
+"""A label that nodes with room for a cell have, by the run of the matrix and the cell."""
 _WATCH_SECONDS = 5.0
 
 
@@ -63,7 +63,8 @@ class Pods:
     def options(self, cell: Cell) -> dict[str, Any]:
         small = {"backend": "gke", "cpu": 0.1, "memory": "160Mi"}
         labels = {"labels": {"tests": self._run, "dag": cell.dag_id}}
-        room = {"node_selector": {_ROOM.format(cell.dag_id): "1"}} if cell.phase == Phase.QUEUED else {}
+        label = {_ROOM.format(self._run, cell.dag_id): "1"}
+        room = {"node_selector": label} if cell.phase == Phase.QUEUED else {}
         held = {"deferrable": False} if cell.phase == WAITING else {}  # a pod may take longer than patience
         return {**small, **labels, **room, **held}
 
@@ -77,7 +78,7 @@ class Pods:
         self._label(dict.fromkeys(self._rooms))
 
     def _give_room(self, dag_id: str) -> None:
-        room = _ROOM.format(dag_id)
+        room = _ROOM.format(self._run, dag_id)
         if room not in self._rooms:
             self._rooms.add(room)
             self._label({room: "1"})
@@ -113,7 +114,7 @@ class _Watch(threading.Thread):
     def _all(self) -> str:
         found = self._api.list("Pod", NAMESPACE, self._query)
         there = {pod["metadata"]["uid"] for pod in found["items"]}
-        for living in self.living.values():
+        for living in list(self.living.values()):  # others ask for more of them meanwhile
             living &= there
         for pod in found["items"]:
             self._see(pod, True)

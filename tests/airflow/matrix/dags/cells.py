@@ -68,13 +68,24 @@ def work_in_pod(place: str) -> str:
     objects = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}/o"
     uploads = objects.replace("/storage/", "/upload/storage/", 1)
 
+    def ask(url: str, content: bytes | None = None) -> bytes:
+        """Again, if there is no answer: with another pod's former address, connecting may take minutes."""
+        while True:
+            try:
+                with urlopen(url, content, timeout=5) as answer:
+                    return answer.read()
+            except HTTPError:
+                raise
+            except OSError:
+                time.sleep(0.3)
+
     def note(event: str) -> None:
         name = quote(f"{folder}/journal/{time.time():.6f}-{event}", safe="")
-        urlopen(f"{uploads}?uploadType=media&name={name}", b"-").close()
+        ask(f"{uploads}?uploadType=media&name={name}", b"-")
 
     def there(name: str) -> bool:
         try:
-            urlopen(f"{objects}/{quote(f'{folder}/{name}', safe='')}").close()
+            ask(f"{objects}/{quote(f'{folder}/{name}', safe='')}")
         except HTTPError as error:
             if error.code != 404:
                 raise
@@ -82,8 +93,8 @@ def work_in_pod(place: str) -> str:
         return True
 
     note("start")
-    with urlopen(f"{objects}?prefix={quote(f'{folder}/journal/', safe='')}") as answer:
-        number = sum(each["name"].endswith("-start") for each in json.load(answer)["items"])
+    kept = json.loads(ask(f"{objects}?prefix={quote(f'{folder}/journal/', safe='')}"))["items"]
+    number = sum(each["name"].endswith("-start") for each in kept)
     try:
         while not there("go"):
             time.sleep(0.3)
