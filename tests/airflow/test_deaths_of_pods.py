@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import REGISTRY
 
-from tests.gke.test_nodes import kill_everything_of
+from tests.gke.machine import kill_everything_of
 
 pytestmark = pytest.mark.airflow
 

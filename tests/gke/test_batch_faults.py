@@ -54,10 +54,10 @@ def rest_until(sign: str) -> str:
 
     while True:
         try:
-            urllib.request.urlopen(sign).close()
+            urllib.request.urlopen(sign, timeout=5).close()
             return os.environ["KINETIC_JOB_ID"]
-        except urllib.error.HTTPError as exc:
-            if exc.code != 404:
+        except OSError as exc:  # nobody may answer just now
+            if isinstance(exc, urllib.error.HTTPError) and exc.code != 404:
                 raise
         time.sleep(0.2)
 

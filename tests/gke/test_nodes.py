@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ from kinetic_core.errors import JobMisconfigured, JobOutOfDisk, JobOutOfMemory
 from tests.conftest import wait_for
 from tests.gke.images import GOOGLE
 from tests.gke.jobs import count, pods
+from tests.gke.machine import kill_everything_of
 
 pytestmark = pytest.mark.usefixtures("gke")
 ANY_TAINT: list[dict[str, Any]] = [{"operator": "Exists"}]
@@ -58,26 +56,6 @@ def test_a_container_killed_as_a_whole_says_limit_and_peak(api: ClusterApi) -> N
         failure = caught.value.failure
         assert failure is not None
         assert (failure.failure_class, failure.last_lines) == ("out of memory", ("full",))
-
-
-def kill_everything_of(job_id: str) -> None:
-    """Kill, at once, every process of a job on this machine, once the runner's note is written."""
-    import time
-
-    time.sleep(1.5)  # the runner looks once a second when nothing is printed
-    mine = f"KINETIC_JOB_ID={job_id}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mine in process.read_bytes().split(b"\0"):
-                found.append(int(process.parent.name))
-        except OSError:
-            continue  # it has ended, or is the kernel's
-    assert found
-    for pid in sorted(found):
-        os.kill(pid, signal.SIGSTOP)
-    for pid in sorted(found):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

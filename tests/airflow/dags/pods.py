@@ -111,9 +111,9 @@ def long_job(name: str, signs: str) -> str:
     print(f"{name} has begun", flush=True)
     while True:
         try:
-            urlopen(f"{signs}-{name}").close()
-        except HTTPError as error:
-            if error.code != 404:
+            urlopen(f"{signs}-{name}", timeout=5).close()
+        except OSError as error:  # a pod with another's former address may not be answered at first
+            if isinstance(error, HTTPError) and error.code != 404:
                 raise
         else:
             return os.uname().nodename

@@ -27,9 +27,9 @@ def talk(sign: str) -> list[int]:
         print(f"line {number - 1} of attempt {attempt}", flush=True)
         time.sleep(1)
         try:
-            urllib.request.urlopen(sign).close()
-        except urllib.error.HTTPError as error:
-            if error.code != 404:
+            urllib.request.urlopen(sign, timeout=5).close()
+        except OSError as error:  # nobody may answer just now
+            if isinstance(error, urllib.error.HTTPError) and error.code != 404:
                 raise
         else:
             break
