@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
