@@ -15,7 +15,7 @@ def where() -> str:
     import os
 
     print("it runs", flush=True)
-    time.sleep(6)
+    time.sleep(20)  # long enough to be looked at while the task is deferred
     return os.uname().nodename
 
 
