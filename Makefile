@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow-test test-pythons airflow-test airflow-slow-test matrix cluster-test cluster-slow-test examples docs lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix attack busy-test nightly examples docs lint types imports build check-python clean
+.PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +12,14 @@ DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
 PYTHONS ?= 3.11 3.12 3.13
 WORKERS ?= 2
+# `slow` for the tests that only `make nightly` runs.
+SPEED ?= not slow
 # Some of the tests that start an Airflow of their own, which run beside the others.
 OWN_AIRFLOWS := $(addprefix tests/airflow/test_,matrix.py examples.py remote_logs.py)
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
+PYTEST = $(AGAIN) $(VENV)/bin/python -m pytest -q
+AIRFLOW_PYTEST = $(AGAIN) $(AIRFLOW_VENV)/bin/python -m pytest -q
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -50,10 +55,10 @@ demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here
 	@exec $(AIRFLOW_VENV)/bin/python example_dags/run_demo.py
 
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
-	@$(VENV)/bin/python .ci/twice.py -n 3
+	@$(PYTEST) -n 4
 
 slow-test: $(VENV)/.ready ## what is too long for the default suite
-	@$(VENV)/bin/python .ci/twice.py -m "slow and not cluster and not airflow" -n 2
+	@$(PYTEST) -m "slow and not cluster and not airflow and not examples" -n 2
 
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
 	@tried=; for version in $(PYTHONS); do \
@@ -62,32 +67,54 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
 	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
 	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
-	  { (.venv-$$version/bin/python .ci/twice.py -n $(WORKERS) > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
+	  { (.venv-$$version/bin/python -m pytest -q -n $(WORKERS) $(TESTS) > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
 	done; failed=; for each in $$tried; do \
 	  wait $${each#*:} || failed=1; echo "Python $${each%:*}"; cat .venv-$${each%:*}/tests.log; \
 	done; [ -z "$$failed" ]
 
-airflow-test: $(AIRFLOW_VENV)/.ready ## what the provider promises, against a real Airflow
-	@$(AIRFLOW_VENV)/bin/python .ci/twice.py -m "airflow and not slow" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15 \
-	  + -m "airflow and not slow" $(OWN_AIRFLOWS) --durations=5
+airflow-test: airflow-local-test airflow-own-test airflow-cluster-test ## what the provider promises, against a real Airflow
 
-airflow-slow-test: $(AIRFLOW_VENV)/.ready ## the same, of what takes too long for CI: nodes and the API server are lost
-	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m "airflow and slow" tests/airflow
+airflow-local-test: $(AIRFLOW_VENV)/.ready # jobs on this machine, in one Airflow that they share
+	@$(AIRFLOW_PYTEST) -m "airflow and not cluster and $(SPEED)" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15
+
+airflow-cluster-test: $(AIRFLOW_VENV)/.ready # jobs on the cluster, in another one
+	@$(AIRFLOW_PYTEST) -m "airflow and cluster and $(SPEED)" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15
+
+airflow-own-test: $(AIRFLOW_VENV)/.ready
+	@$(AIRFLOW_PYTEST) -m "airflow and $(SPEED)" $(OWN_AIRFLOWS) --durations=5
+
+attack: $(VENV)/.ready $(AIRFLOW_VENV)/.ready ## the threat model: docs/explanation/security.md, slow tests and the cluster's included
+	@$(VENV)/bin/python -m pytest -q -m "attack and not airflow and not (cluster and alone)" -n 2
+	@$(VENV)/bin/python -m pytest -q -m "attack and cluster and alone and not airflow"
+	@$(AIRFLOW_VENV)/bin/python -m pytest -q -m "attack and airflow" tests/airflow
+
+busy-test: $(VENV)/.ready ## the default suite ten times in a row beside two programs that keep the processors busy
+	@for each in 1 2; do timeout 3h $(VENV)/bin/python -c 'while True: pass' & done; trap 'kill $$(jobs -p)' EXIT; \
+	for turn in {1..10}; do echo "== turn $$turn of 10"; $(PYTEST) -n 3; done
+
+nightly: ## what is too long for .ci/run: hours on an idle machine; writes benchmarks/nightly.md
+	@.ci/nightly
 
 matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes docs/explanation/airflow-actions.md
 	@PYTHONPATH=tests/airflow:example_dags $(AIRFLOW_VENV)/bin/python -m matrix \
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
-cluster-test: $(VENV)/.ready ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
-	@$(VENV)/bin/python .ci/twice.py -m "cluster and not alone" -n 5 --durations=10 \
-	  -- -m "alone and google and not slow" --durations=10 + -m "alone and slices and not slow" --durations=10 \
-	  -- -m "cluster and alone and not slow and not google and not slices" --durations=25
+cluster-test: cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
 
-cluster-slow-test: $(VENV)/.ready ## the same, of what takes too long for CI: slices whose hosts die
-	@$(VENV)/bin/python -m pytest -q -m "cluster and slow"
+cluster-shared-test: $(VENV)/.ready
+	@$(PYTEST) -m "cluster and not airflow and not alone and $(SPEED)" -n 4 --durations=15
+
+cluster-google-test: $(VENV)/.ready # may run beside those of slices
+	@$(PYTEST) -m "alone and google and $(SPEED)" --durations=10
+
+cluster-slices-test: $(VENV)/.ready
+	@$(PYTEST) -m "alone and slices and $(SPEED)" --durations=10
+
+cluster-alone-test: $(VENV)/.ready
+	@$(PYTEST) -m "cluster and not airflow and alone and not google and not slices and $(SPEED)" --durations=15
 
 examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine (5 GB: torch for Linux brings CUDA)
-	@$(EXAMPLES_VENV)/bin/python .ci/twice.py -m examples tests/examples
+	@$(EXAMPLES_VENV)/bin/python -m pytest -q -m examples tests/examples
 
 docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict

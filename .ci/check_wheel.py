@@ -38,7 +38,7 @@ def main() -> None:
     expect(runner <= names, f"the wheel lacks {sorted(runner - names)}")
     shipped = {str(path.relative_to(ROOT)) for path in (ROOT / "kinetic_core").rglob("*.json")}
     shipped |= {str(path.relative_to(ROOT)) for path in (ROOT / "kinetic_core").rglob("*.json.gz")}
-    page = ROOT / "airflow_provider" / "page" / "static"
+    page = ROOT / "airflow_provider" / "ui" / "static"
     shipped |= {str(path.relative_to(ROOT)) for path in page.iterdir()}
     expect(shipped <= names, f"the wheel lacks {sorted(shipped - names)}")
     with tempfile.TemporaryDirectory(prefix="kinetic-wheel-") as folder:

@@ -1,4 +1,4 @@
-"""The arguments of a job: what the task was given, references in it recognised, and context it asked for."""
+"""Arguments of a job: those the task was given, with verified references, and the context it asks for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from airflow_provider.values import with_references
+from airflow_provider.project import project_of_task
+from airflow_provider.signatures import Signatures
+from airflow_provider.xcom import Verify, with_references
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.lifecycle.submission import Call
-from kinetic_core.packaging.callables import callable_name
+from kinetic_core.jobs.submit import Call
+from kinetic_core.project.callables import callable_name
 
 PLAIN_CONTEXT = (
     "ds",
@@ -33,13 +35,17 @@ def call_of(
     op_kwargs: Mapping[str, Any],
     context: Mapping[str, Any],
     reserved: Collection[str] = (),
+    verify: Verify | None = None,
 ) -> Call:
-    """The call a job makes.
+    """Build the call of a job, with the files that ship from the task's DAG bundle.
 
-    `reserved`: all names of Airflow's context. A parameter of such a name is filled in if it is one of
-    PLAIN_CONTEXT. Raises InvalidRequest for any other without a default: `ti` cannot leave Airflow.
+    `reserved`: all names of Airflow's context. A parameter with such a name is filled in if it is one of
+    PLAIN_CONTEXT. Raises InvalidRequest for any other without a default, because `ti` cannot leave Airflow,
+    and for a reference that `verify`, by default with this Airflow's signatures, refuses.
     """
-    args, kwargs = tuple(with_references(list(op_args))), dict(with_references(dict(op_kwargs)))
+    verify = verify or Signatures().verified
+    args = tuple(with_references(list(op_args), "op_args", verify))
+    kwargs = dict(with_references(dict(op_kwargs), "op_kwargs", verify))
     parameters = inspect.signature(function).parameters
     given = set(list(parameters)[: len(args)]) | set(kwargs)
     for name, parameter in parameters.items():
@@ -52,11 +58,11 @@ def call_of(
                 f"the parameter {name!r} of {callable_name(function)} is Airflow's context, which "
                 f"{_why(name)}. Pass what the function needs as an argument, for instance '{{{{ run_id }}}}'"
             )
-    return Call(function, args, kwargs)
+    return Call(function, args, kwargs, project_of_task(function, context))
 
 
 def _plain(value: Any) -> Any:
-    """Standard types only: Airflow's own (pendulum, ParamsDict) need not be installed where the job runs."""
+    """Convert Airflow's own types (pendulum, ParamsDict), which the job may lack, to standard ones."""
     if isinstance(value, datetime):
         return datetime.fromisoformat(value.isoformat())
     return dict(value) if isinstance(value, Mapping) else value

@@ -1,14 +1,14 @@
-"""What Airflow reads, through the `apache_airflow_provider` entry point, to find what is in this package."""
+"""Provider metadata, which Airflow reads through the `apache_airflow_provider` entry point."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider.connection_form import connection_type
+from airflow_provider.hooks.connection_form import connection_type
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Provider metadata in the shape of Airflow's `provider_info.schema.json`."""
+    """Return provider metadata in the shape of Airflow's `provider_info.schema.json`."""
     return {
         "package-name": "airflow-provider-kinetic",
         "name": "Kinetic",
@@ -21,7 +21,7 @@ def get_provider_info() -> dict[str, Any]:
             },
         ],
         "task-decorators": [
-            {"name": "kinetic", "class-name": "airflow_provider.decorators.kinetic_task"},
+            {"name": "kinetic", "class-name": "airflow_provider.decorators.kinetic.kinetic_task"},
         ],
         "operators": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.operators.kinetic"]},
@@ -31,7 +31,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "connection-types": [connection_type()],
         "extra-links": [
-            f"airflow_provider.links.{name}" for name in ("WorkloadLink", "LogsLink", "OutputsLink")
+            f"airflow_provider.links.kinetic.{name}" for name in ("WorkloadLink", "LogsLink", "OutputsLink")
         ],
         "triggers": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.triggers.job"]},

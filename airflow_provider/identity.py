@@ -1,4 +1,8 @@
-"""Which job belongs to which task instance: ids that any process computes alike, before anything runs."""
+"""Identity of task instances: job ids that any process computes alike, before anything runs.
+
+An id is no secret: whoever knows a DAG's names can compute it. It says which job to look for; whether the
+stored job is trusted depends on the cluster's Job, or the signature of its outcome.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,12 @@ _REMEMBERED_TRIES = 20
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """One try of one task instance.
+    """Identity of one try of one task instance.
 
-    `run_began` tells a DAG run from an earlier one that had the same id and was deleted. `generation` is
-    Airflow's `max_tries`: an automatic retry leaves it, a person who clears the task raises it.
+    `run_began` distinguishes a DAG run from an earlier, deleted one with the same id; Airflow sets it anew
+    when a finished run is cleared. `try_number` never repeats within a DAG run, cleared or not. `first_try`
+    is the first try since a person cleared the task, and `clear_number` how often tasks of the run were
+    cleared, this one or another. `team` is the DAG's team, where Airflow has teams.
     """
 
     dag_id: str
@@ -25,54 +31,64 @@ class TaskIdentity:
     run_began: str
     task_id: str
     map_index: int
-    generation: int
     try_number: int
+    first_try: int = 1
+    clear_number: int = 0
+    team: str = ""
 
     @classmethod
-    def of(cls, context: Any) -> Self:
-        """From the context of a running task."""
-        ti = context["ti"]
-        began: datetime | None = getattr(context["dag_run"], "start_date", None)
+    def of(cls, context: Any, run_began: str | None = None) -> Self:
+        """Make the identity from the context of a running task; a later leg passes the first's `run_began`.
+
+        Airflow's `max_tries` is the last try before the task was cleared, plus the retries since then.
+        """
+        ti, run = context["ti"], context["dag_run"]
+        began: datetime | None = getattr(run, "start_date", None)
+        if run_began is None:
+            run_began = "" if began is None else began.isoformat()
+        retries = getattr(getattr(ti, "task", None), "retries", ti.max_tries)
         return cls(
             dag_id=ti.dag_id,
             run_id=ti.run_id,
-            run_began="" if began is None else began.isoformat(),
+            run_began=run_began,
             task_id=ti.task_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
-            generation=ti.max_tries,
             try_number=ti.try_number,
+            first_try=min(max(ti.max_tries - retries + 1, 1), ti.try_number),
+            clear_number=getattr(run, "clear_number", None) or 0,
+            team=getattr(run, "team_name", None) or "",
         )
 
     def job_id(self, spec_digest: str = "") -> str:
-        """The id of the job this try starts.
+        """Return the id of the job this try starts.
 
-        `spec_digest` makes another id for the rare try whose own id is taken by a different call: the
-        DAG changed between two legs of one try.
+        `spec_digest` gives another id for the rare try whose own id belongs to a different call, because the
+        DAG changed between two legs of the try.
         """
         key = [self.dag_id, self.run_id, self.run_began, self.task_id, self.map_index]
-        text = json.dumps([*key, self.generation, self.try_number, spec_digest])
+        text = json.dumps([*key, self.try_number, spec_digest])
         return "job-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def siblings(self) -> Iterator[TaskIdentity]:
-        """This and the earlier tries of this generation, newest first: whose jobs may be adopted."""
+    def tries(self) -> Iterator[TaskIdentity]:
+        """Yield this try and those before it, newest first."""
         for number in range(self.try_number, max(self.try_number - _REMEMBERED_TRIES, 0), -1):
             yield replace(self, try_number=number)
 
     def owns(self, job_id: str, spec_digest: str) -> bool:
-        """Whether the job is one that this generation of the task instance can have started."""
-        return self.starter(job_id, spec_digest) is not None
+        """Return whether this try may wait for the job: its own, or one it may have adopted."""
+        number = self.starter(job_id, spec_digest)
+        return number is not None and self.may_adopt(number)
 
     def starter(self, job_id: str, spec_digest: str) -> int | None:
-        """The try of this generation that started the job, None if none can have."""
-        found = (each for each in self.siblings() if job_id in (each.job_id(), each.job_id(spec_digest)))
+        """Return the try of this task instance that started the job, None if no try up to this one did."""
+        found = (each for each in self.tries() if job_id in (each.job_id(), each.job_id(spec_digest)))
         return next((each.try_number for each in found), None)
 
-    def ancestors(self) -> Iterator[TaskIdentity]:
-        """The tries of earlier generations, newest first: whose jobs must not go on.
+    def may_adopt(self, try_number: int, clear_number: int | None = None) -> bool:
+        """Return whether this try may adopt a job of that try: nobody has cleared the task in between.
 
-        A try's number never exceeds its generation by more than one.
+        That holds if the job's `clear_number`, where known, is still the run's. If another task may have been
+        cleared, only `first_try` tells. Retries that were edited without clearing move `first_try` too far:
+        then the job is not adopted, and the work begins anew.
         """
-        for earlier in self.siblings():
-            if earlier.try_number < self.try_number:
-                for generation in range(self.generation - 1, max(earlier.try_number - 2, -1), -1):
-                    yield replace(earlier, generation=generation)
+        return try_number >= self.first_try or clear_number == self.clear_number

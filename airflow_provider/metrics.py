@@ -1,27 +1,31 @@
-"""What is measured, through Airflow's own stats: wherever its metrics go, these go.
+"""Metrics, sent through Airflow's own stats to wherever its metrics go.
 
-Airflow keeps one client in the processes of tasks and another in the rest, each behind a module of its own
-since 3.2: a metric sent through the wrong one is lost without a word.
+Since 3.2 Airflow has one client in the processes of tasks and another in the rest, each behind its own
+module: a metric sent through the wrong one is lost silently.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+from kinetic_core.job import JobObservation, JobStatus
+
 IN_TASKS = "airflow.sdk.observability.stats"
 IN_TRIGGERS = "airflow.observability.stats"
-"""Airflow's modules, by where they are set up."""
+"""Modules of Airflow, by the processes in which they are set up."""
 _BEFORE_3_2 = "airflow.stats"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as it is documented. `kind` is counter, gauge or timer (Airflow sends milliseconds)."""
+    """Metric with its documentation. `kind` is counter, gauge or timer (Airflow sends milliseconds)."""
 
     name: str
     kind: str
@@ -36,7 +40,7 @@ SHIPPED = Metric(
     "kinetic.job.shipped_bytes", "counter", _TASK, "project, data and arguments of started jobs, in bytes"
 )
 FINISHED = Metric("kinetic.job.finished", "counter", (*_TASK, "state", "failure_class"), "jobs that ended")
-FENCED = Metric("kinetic.job.fenced", "counter", _TASK, "pods turned away: another had claimed the attempt")
+FENCED = Metric("kinetic.job.fenced", "counter", _TASK, "pods turned away: another might have been alive")
 PHASE = Metric("kinetic.job.phase.duration", "timer", (*_TASK, "phase"), "time in each phase of an ended job")
 WAITING = Metric(
     "kinetic.jobs.waiting", "gauge", ("hostname", "reason"), "jobs of deferred tasks that wait, by cause"
@@ -48,7 +52,7 @@ METRICS = (SUBMITTED, ADOPTED, SHIPPED, FINISHED, FENCED, PHASE, WAITING, RUNNIN
 
 
 class Stats:
-    """Airflow's stats for the processes of one kind: `Stats(IN_TASKS)` or `Stats(IN_TRIGGERS)`."""
+    """Stats of Airflow for processes of one kind: `Stats(IN_TASKS)` or `Stats(IN_TRIGGERS)`."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -64,12 +68,12 @@ class Stats:
         self._found.gauge(metric.name, value, tags=dict(tags))
 
     def time(self, metric: Metric, tags: Mapping[str, str], seconds: float) -> None:
-        """A duration."""
+        """Record a duration in seconds."""
         self._found.timing(metric.name, timedelta(seconds=seconds), tags=dict(tags))
 
     @property
     def _found(self) -> Any:
-        """Imported late: importing a DAG must not wait for it."""
+        """Import Airflow's stats at first use, so that importing a DAG does not wait for them."""
         if self._client is None:
             self._client = _module(self._module)
         return self._client
@@ -80,3 +84,48 @@ def _module(name: str) -> ModuleType | Any:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         return importlib.import_module(_BEFORE_3_2).Stats
+
+
+_State = tuple[JobStatus, str]
+
+
+class StateBoard:
+    """Last state of every watched job; a gauge is set whenever its number changes."""
+
+    def __init__(self, stats: Stats, hostname: Callable[[], str]) -> None:
+        """Start without jobs. `hostname` gives the tag of this triggerer, as in Airflow's own metrics."""
+        self._stats, self._hostname = stats, hostname
+        self._states: dict[object, _State] = {}
+        self._numbers: Counter[_State] = Counter()
+        self._lock = threading.Lock()
+
+    def seen(self, watcher: object, observation: JobObservation) -> None:
+        """Count a watcher's job under its state; a job that has ended is no longer counted."""
+        if observation.is_terminal:
+            self.gone(watcher)
+            return
+        is_running = observation.status is JobStatus.RUNNING
+        self._move(watcher, (observation.status, "" if is_running else observation.reason or "unknown"))
+
+    def gone(self, watcher: object) -> None:
+        """Stop counting the job of a watcher that has ended."""
+        self._move(watcher, None)
+
+    def _move(self, watcher: object, state: _State | None) -> None:
+        with self._lock:
+            before = self._states.pop(watcher, None)
+            if state is not None:
+                self._states[watcher] = state
+            if before == state:
+                return
+            for each, change in ((before, -1), (state, 1)):
+                if each is not None:
+                    self._numbers[each] += change
+                    self._set(each, self._numbers[each])
+
+    def _set(self, state: _State, number: int) -> None:
+        tags = {"hostname": self._hostname()}
+        if state[0] is JobStatus.RUNNING:
+            self._stats.set(RUNNING, tags, number)
+        else:
+            self._stats.set(WAITING, {**tags, "reason": state[1]}, number)

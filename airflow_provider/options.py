@@ -1,74 +1,50 @@
-"""The run options of a task: checked where they are written, as far as they are known there."""
+"""Options of a task: those of `kinetic_core.run`, checked in the DAG as far as their values are known."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.pod_options import POD_OPTIONS
+from kinetic_core.options import OPTIONS, Option, RunOptions, truth_of_text
 
-OPTION_NAMES = (
-    "accelerator",
-    "backend",
-    "spot",
-    "memory",
-    "timeout",
-    "capacity_timeout",
-    "budget",
-    "job_retries",
-    "container_image",
-    "base_image_repo",
-    "requirements",
-    "capture_env_vars",
-    "volumes",
-    "output_dir",
-    "project",
-    "zone",
-    "cluster",
-    "namespace",
-    "infrastructure_retries",
-    *(name for name in POD_OPTIONS if name != "queue"),
-    "job_queue",
-)
-"""The options of `kinetic_core.run` that a task takes. `retries` and `queue` are Airflow's own: a job's are
-`job_retries` and `job_queue`.
-"""
+Init = TypeVar("Init", bound=Callable[..., None])
 
-_NUMBERS: dict[str, type[int | float]] = {
-    "timeout": float,
-    "capacity_timeout": float,
-    "budget": float,
-    "cpu": float,
-    "lease": float,
-    "hang_after": float,
-    "job_retries": int,
-    "infrastructure_retries": int,
+RENAMED = {"retries": "job_retries", "queue": "job_queue"}
+"""Options that have another name in a task, because `retries` and `queue` are Airflow's own."""
+REFUSED = {
+    "debug": (
+        "debug=: nobody sits at an Airflow worker to attach a debugger, so a task does not take it. Call "
+        "the function with @kinetic_core.run(..., debug=True) from a terminal; its code is the same"
+    )
 }
-_TRUTH = {"true": True, "false": False}
-_YES_OR_NO = ("spot", "flex_start", "run_as_root")
+"""Options that a task cannot have, and what to do instead."""
+TASK_OPTIONS: Mapping[str, Option] = {
+    RENAMED.get(name, name): row for name, row in OPTIONS.rows.items() if name not in REFUSED
+}
+"""Options of `kinetic_core.run` that a task takes, by their names in a task."""
+_NAMES_IN_RUN = {there: name for name, there in RENAMED.items()}
 _NOTHING = "None"
-"""What Jinja makes of None."""
+"""Text that Jinja renders for None."""
 
 
 def run_options(options: Mapping[str, Any]) -> RunOptions:
-    """Validated options; None stands for an option that is not given. Raises InvalidRequest or TypeError."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in ("retries", "queue"):
-        if f"job_{name}" in given:
-            given[name] = given.pop(f"job_{name}")
+    """Check options, ignoring those that are None. Raises InvalidRequest or TypeError."""
+    given: dict[str, Any] = {
+        _NAMES_IN_RUN.get(name, name): value for name, value in options.items() if value is not None
+    }
     return RunOptions.checked(**given)
 
 
 def rendered_options(options: Mapping[str, Any]) -> RunOptions:
-    """As `run_options`, once templates have been filled in: they leave texts where numbers are meant.
+    """Return validated options after rendering, which leaves texts in place of numbers.
 
     Raises InvalidRequest only.
     """
     try:
-        return run_options({name: _typed(name, value) for name, value in options.items()})
+        return run_options({name: _read(name, value) for name, value in options.items()})
     except TypeError as error:
         raise InvalidRequest(str(error)) from error
 
@@ -81,17 +57,26 @@ def check_options(options: Mapping[str, Any]) -> None:
     run_options({name: value for name, value in options.items() if not _is_open(value)})
 
 
-def refuse_debugging(options: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for `debug=`, which `kinetic_core.run` takes and a task cannot."""
-    if "debug" in options:
-        raise InvalidRequest(
-            "debug=: nobody sits at an Airflow worker to attach a debugger, so a task does not take it. Call "
-            "the function with @kinetic_core.run(..., debug=True) from a terminal; its code is the same"
-        )
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for an option that `kinetic_core.run` takes and a task cannot."""
+    for name in REFUSED.keys() & options.keys():
+        raise InvalidRequest(REFUSED[name])
+
+
+def takes_options(init: Init) -> Init:
+    """Put the options of a task into the signature of an operator's `__init__`, which has `**options`.
+
+    Airflow reads there which arguments `default_args`, `partial` and `expand` may give.
+    """
+    signature = inspect.signature(init)
+    *named, rest = signature.parameters.values()
+    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in TASK_OPTIONS]
+    init.__signature__ = signature.replace(parameters=[*named, *options, rest])  # type: ignore[attr-defined]
+    return init
 
 
 def is_template(text: str) -> bool:
-    """Whether Airflow will fill something in."""
+    """Return whether Airflow will render the text."""
     return "{{" in text or "{%" in text
 
 
@@ -107,17 +92,18 @@ def _is_open(value: Any) -> bool:
     return hasattr(value, "iter_references") or hasattr(value, "resolve")  # an XComArg or a DagParam
 
 
-def _typed(name: str, value: Any) -> Any:
-    """What the text of a template stands for: a number or a truth value, where the option is one."""
-    if not isinstance(value, str) or (name not in _NUMBERS and name not in _YES_OR_NO):
+def _read(name: str, value: Any) -> Any:
+    """Convert the text of a rendered template to a number or truth value where the option is one."""
+    read = TASK_OPTIONS[name].read
+    if read is None or not isinstance(value, str):
         return value
     text = value.strip()
     if text == _NOTHING:
         return None
     try:
-        return _NUMBERS[name](text) if name in _NUMBERS else _TRUTH[text.lower()]
+        return read(text)
     except (ValueError, KeyError):
-        kind = "True or False" if name in _YES_OR_NO else "a number"
+        kind = "True or False" if read is truth_of_text else "a number"
         raise InvalidRequest(
             f"{name}={value!r}, from a template or from another task, must be {kind}"
         ) from None

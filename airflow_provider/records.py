@@ -1,22 +1,35 @@
-"""What a task instance tells of its job: an XCom that the page, a dashboard or a person reads.
+"""Record of a task instance's job: an XCom that the page, a dashboard or a person reads.
 
-Whoever can write XComs could write anything there, so a reader checks that the job is the task's own: its
-id is a function of the task instance (see `identity`), which nobody can make another's job id fit.
+Whoever can write XComs can forge a record, so a reader checks that the job is the task's own: the job's id is
+a function of the task instance (see `identity`), to which another job's id cannot fit.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Self
 
+from airflow_provider import metrics
 from airflow_provider.identity import TaskIdentity
-from kinetic_core.errors import ProtocolMismatch
-from kinetic_core.lifecycle.explaining import Phase
-from kinetic_core.model.job import JobObservation, JobReference
-from kinetic_core.model.states import JobStatus
+from airflow_provider.job_of_task import Origin, Started, deployment, start_or_adopt
+from airflow_provider.metrics import IN_TASKS, Stats
+from airflow_provider.task_logs import VARIABLE, RemoteLog
+from airflow_provider.tracing import span, steps, tell_phases, trace_environment
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.errors import KineticError, ProtocolMismatch
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.bundle import Progress
+from kinetic_core.jobs.collect import Outcome
+from kinetic_core.jobs.phases import Phase
+from kinetic_core.jobs.submit import Call
+from kinetic_core.jobs.timeline import known_phases
+from kinetic_core.options import RunOptions
 
 KEY = "kinetic_job"
 """The XCom's key."""
@@ -25,7 +38,7 @@ EARLIER_KEY = "kinetic_earlier_jobs"
 _JOB_ID = re.compile(r"job-[0-9a-f]{16}")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
-"""What Airflow itself allows, but for the backslash; "" for the settings of the machine."""
+"""Connection ids that Airflow itself allows, except the backslash; "" for the settings of the machine."""
 _LONGEST = 1000
 _MOST_PHASES = 100
 _MOST_EARLIER = 20
@@ -33,7 +46,7 @@ _MOST_EARLIER = 20
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended. `failure_class` is "" for one that succeeded; `attempt` counts from 0."""
+    """End of a job. `failure_class` is "" for a job that succeeded; `attempt` counts from 0."""
 
     status: JobStatus
     reason: str
@@ -44,7 +57,7 @@ class JobEnd:
 
     @classmethod
     def of(cls, observation: JobObservation, phases: tuple[Phase, ...]) -> Self:
-        """From the final observation."""
+        """Make the end from the final observation."""
         failure = observation.failure
         return cls(
             status=observation.status,
@@ -56,7 +69,7 @@ class JobEnd:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON, bounded."""
+        """Return plain JSON of bounded size."""
         return asdict(self) | {
             "status": self.status.value,
             "message": self.message[:_LONGEST],
@@ -66,15 +79,14 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A task instance's job, and how it ended once it has.
+    """Record of a task instance's job, and of its end once it has ended.
 
-    `run_began`, `generation` and `try_number` are those of the identity the job's id was made from.
+    `run_began` and `try_number` identify the tries among which the job's id is one.
     `conn_id` names the connection that said where the job runs; "" if the worker's environment did.
     """
 
     reference: JobReference
     run_began: str
-    generation: int
     try_number: int
     end: JobEnd | None = None
     conn_id: str = ""
@@ -83,15 +95,14 @@ class JobRecord:
     def of(
         cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None, conn_id: str = ""
     ) -> Self:
-        """The record of a try's job."""
-        return cls(reference, identity.run_began, identity.generation, identity.try_number, end, conn_id)
+        """Make the record of a try's job."""
+        return cls(reference, identity.run_began, identity.try_number, end, conn_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON for XCom; no value and no secret is in it."""
+        """Return plain JSON for XCom, without values or secrets."""
         return {
             "reference": self.reference.to_dict(),
             "run_began": self.run_began,
-            "generation": self.generation,
             "try_number": self.try_number,
             "end": None if self.end is None else self.end.to_dict(),
             "conn_id": self.conn_id,
@@ -99,14 +110,13 @@ class JobRecord:
 
     @classmethod
     def from_value(cls, value: Any) -> Self | None:
-        """Rebuild from what an XCom holds; None for anything that is no record of this version."""
+        """Decode the value of an XCom; None if it is no record of this version."""
         try:
             reference = JobReference.from_dict(value["reference"])
             end = value["end"]
             record = cls(
                 reference=reference,
                 run_began=str(value["run_began"]),
-                generation=int(value["generation"]),
                 try_number=int(value["try_number"]),
                 end=None if end is None else _end(end),
                 conn_id=str(value.get("conn_id") or ""),
@@ -116,16 +126,14 @@ class JobRecord:
         return record if _is_sound(reference) and _CONN_ID.fullmatch(record.conn_id) else None
 
     def started_by(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> int | None:
-        """The try that started the job; None for one that this task instance cannot have started."""
-        identity = TaskIdentity(
-            dag_id, run_id, self.run_began, task_id, map_index, self.generation, self.try_number
-        )
+        """Return the try that started the job; None if this task instance cannot have started it."""
+        identity = TaskIdentity(dag_id, run_id, self.run_began, task_id, map_index, self.try_number)
         return identity.starter(self.reference.job_id, self.reference.spec_digest)
 
 
 @dataclass(frozen=True)
 class EarlierJob:
-    """A job of an earlier try of a task instance: what people are told of it; nothing is asked with it."""
+    """Job of an earlier try of a task instance, shown to people only."""
 
     try_number: int
     job_id: str
@@ -135,18 +143,18 @@ class EarlierJob:
 
     @classmethod
     def of(cls, try_number: int, job_id: str, observation: JobObservation) -> Self:
-        """From how it was found."""
+        """Make it from an observation."""
         end = JobEnd.of(observation, ())
         return cls(try_number, job_id, end.status.value, end.failure_class or end.reason, end.message)
 
 
 def earlier_to_value(jobs: Sequence[EarlierJob]) -> list[dict[str, Any]]:
-    """Plain JSON for XCom, bounded."""
+    """Return plain JSON of bounded size for XCom."""
     return [asdict(each) | {"message": each.message[:_LONGEST]} for each in jobs[:_MOST_EARLIER]]
 
 
 def earlier_from_value(value: Any) -> tuple[EarlierJob, ...]:
-    """Rebuild from what an XCom holds, without what is no such job."""
+    """Decode the value of an XCom, ignoring entries that are not such jobs."""
     listed = value[:_MOST_EARLIER] if isinstance(value, list) else []
     return tuple(found for each in listed if (found := _earlier(each)) is not None)
 
@@ -178,7 +186,7 @@ def _end(told: Mapping[str, Any]) -> JobEnd:
 
 
 def _is_sound(reference: JobReference) -> bool:
-    """Whether it can be used in the names of objects and in requests."""
+    """Return whether the reference is safe in the names of objects and in requests."""
     texts = [getattr(reference, each.name) for each in fields(reference) if each.type == "str"]
     if not all(isinstance(text, str) for text in texts):
         return False
@@ -188,3 +196,97 @@ def _is_sound(reference: JobReference) -> bool:
         return False
     named = _JOB_ID.fullmatch(reference.job_id), _NAMESPACE.fullmatch(reference.namespace)
     return None not in named
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def origin_of(identity: TaskIdentity) -> Origin | None:
+    """Return the origin that a new job carries; None if this Airflow has no name."""
+    name = deployment(make=True, team=identity.team)
+    return Origin.of(identity, name) if name else None
+
+
+def traced_start(
+    call: Call,
+    options: RunOptions,
+    identity: TaskIdentity,
+    say: Progress,
+    build_patience: float | None,
+    remote: RemoteLog | None,
+    origin: Origin | None,
+) -> Started:
+    """Start or adopt the job, with its steps as spans; a new job gets its trace and its task's log.
+
+    Asks Airflow nothing: a worker may be interrupted here, and half a question would confuse the next one.
+    """
+    log = {VARIABLE: remote.uri} if remote is not None else {}
+    with span("submit"), steps(say) as progress:
+        environment = {**trace_environment(), **log}
+        return start_or_adopt(call, options, identity, progress, environment, build_patience, origin)
+
+
+def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: str | None) -> None:
+    """Report the task's job, adopted or new, to Airflow; `conn_id` is the task's connection."""
+    reference = started.reference
+    _push(context, JobRecord.of(started.starter or identity, reference, conn_id=conn_id or ""))
+    if started.earlier:  # Airflow forgets the XComs of a try when the next one begins
+        jobs = [
+            EarlierJob.of(each.try_number, each.reference.job_id, each.observation)
+            for each in started.earlier
+        ]
+        context["ti"].xcom_push(key=EARLIER_KEY, value=earlier_to_value(jobs))
+    tags, stats = _tags(identity), Stats(IN_TASKS)
+    if started.adopted:
+        stats.count(metrics.ADOPTED, tags)
+    else:
+        stats.count(metrics.SUBMITTED, {**tags, "accelerator": reference.accelerator})
+        stats.count(metrics.SHIPPED, tags, started.shipped)
+
+
+def tell_end(
+    context: Any,
+    identity: TaskIdentity,
+    reference: JobReference,
+    observation: JobObservation,
+    outcome: Outcome,
+    conn_id: str | None,
+) -> None:
+    """Report a job's end to Airflow. `identity` is that of the try that started the job."""
+    phases, fenced = _history(reference, outcome)
+    end = JobEnd.of(observation, phases)
+    _push(context, JobRecord.of(identity, reference, end, conn_id or ""))
+    tags, stats = _tags(identity), Stats(IN_TASKS)
+    state = "succeeded" if end.status is JobStatus.SUCCEEDED else "failed"
+    stats.count(metrics.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})
+    stats.count(metrics.FENCED, tags, fenced)
+    tell_phases(reference.job_id, phases, getattr(context["ti"], "context_carrier", None))
+    for phase in phases:
+        stats.time(metrics.PHASE, {**tags, "phase": phase.name}, phase.seconds)
+
+
+def _history(reference: JobReference, outcome: Outcome) -> tuple[tuple[Phase, ...], int]:
+    """Return the phases of a finished job and the number of refused pods; empty if they cannot be read."""
+    try:
+        backend = backend_of(reference)
+        header = {"times": outcome.times, "attempt": outcome.attempt}
+        found = backend.get(reference.namespace, reference.job_id)
+        phases = known_phases(backend, reference, found, header)
+    except (KineticError, OSError) as error:
+        _LOG.info("where the time of %s went is not known: %s", reference.job_id, error)
+        return (), 0
+    codes = [Pod(pod).exit_code for pod in (found[1] if found else ())]
+    return phases, sum(code in (wire.EXIT_FENCED, wire.EXIT_UNSURE) for code in codes)
+
+
+def _push(context: Any, record: JobRecord) -> None:
+    context["ti"].xcom_push(key=KEY, value=record.to_dict())
+
+
+def _tags(identity: TaskIdentity) -> dict[str, str]:
+    return {"dag_id": identity.dag_id, "task_id": identity.task_id}
+
+
+def _tag(text: str) -> str:
+    """Turn a failure class into one word, because not every metrics backend accepts spaces."""
+    return re.sub("[^a-z0-9]+", "_", text) or "none"

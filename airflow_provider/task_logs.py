@@ -1,43 +1,111 @@
-"""A job's log lines on their way into the task's log: read from where the last reader stopped."""
+"""Log of a job in its task's log: each reader continues where the last one stopped."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from airflow_provider.remote_logs import RemoteLog
-from kinetic_core.lifecycle.backends import Backend, backend_of
-from kinetic_core.lifecycle.logs import host_count, read_attempt
-from kinetic_core.model.job import JobReference
+from kinetic_core._runner.lines import Line, LineBuffer
+from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.errors import KineticError
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.logs import host_count, read_pieces
+from kinetic_core.jobs.observe import watch
+from kinetic_core.settings import read_settings
+from kinetic_core.store.gcs import GcsObjectStore
 
-MAX_LINE = 4000
-"""Characters of one line that are shown."""
+VARIABLE = "KINETIC_TASK_LOG"
+"""Variable that tells the runner the URI of the task's log."""
+_SCHEME = "gs://"
+_SUFFIX = ".kinetic"
+_LOG = logging.getLogger(__name__)
+
+Shown = dict[tuple[int, int], int]
+"""Bytes of a job's log that are in the task's log already, by attempt and host."""
+
+
+@dataclass(frozen=True)
+class RemoteLog:
+    """Task log of one try of a task instance: the names of its pods' pieces begin with `uri`."""
+
+    uri: str
+
+    def shown(self, reference: JobReference) -> Shown:
+        """Return what the job's pods have written there, without gaps; nothing without the right to read."""
+        folder, _, name = self.uri.removeprefix(_SCHEME).rpartition("/")
+        prefix = f"{name}.{reference.job_id}."
+        found: Shown = {}
+        try:
+            store = GcsObjectStore.at(folder, read_settings())
+            for info in sorted(store.list(prefix), key=lambda each: each.name):
+                attempt, host, start, end = _span(info.name.removeprefix(prefix))
+                if found.get((attempt, host), 0) == start:
+                    found[attempt, host] = end
+        except (KineticError, ValueError) as error:
+            _LOG.info("what the pods have written to %s* cannot be seen: %s", self.uri, error)
+        return found
+
+
+def remote_log(context: Any) -> RemoteLog | None:
+    """Return the task log of this try; None if Airflow's logs are not kept in Cloud Storage."""
+    from airflow.providers.common.compat.sdk import conf
+
+    base = conf.get("logging", "remote_base_log_folder", fallback="") or ""
+    if not conf.getboolean("logging", "remote_logging", fallback=False) or not base.startswith(_SCHEME):
+        return None
+    return RemoteLog(f"{base.rstrip('/')}/{_file_name(conf, context)}{_SUFFIX}")
+
+
+def _file_name(conf: Any, context: Any) -> str:
+    """Return the name of a try's log below the folder, as `FileTaskHandler` chooses it."""
+    from jinja2 import Template
+
+    ti = context["ti"]
+    template = conf.get("logging", "log_filename_template")
+    rendered: str = Template(template).render(**{**context, "ti": ti, "try_number": ti.try_number})
+    return rendered
+
+
+def _span(name: str) -> tuple[int, int, int, int]:
+    """Parse `{attempt}-{host}-{from}-{to}.log`: attempt, host, first byte, and the byte after the last."""
+    attempt, host, start, end = (int(part) for part in name.removesuffix(".log").split("-"))
+    return attempt, host, start, end
+
+
 FINAL_LINES = 5000
-"""Lines shown at most when a job has ended and nobody has followed it: the last ones."""
+"""Lines shown at most, the last ones, when a job has ended and nobody has followed its log."""
+_AHEAD = 256 << 10
+"""Bytes of a log that are read before they are shown; a longer line is shown cut."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a job's log has been shown: so many bytes of so many attempts."""
+    """Position in a job's log up to which it has been shown: a number of bytes for each attempt.
+
+    `in_line`: the position is within a line whose beginning was shown.
+    """
 
     attempt: int = 0
     offset: int = 0
+    in_line: bool = False
 
     @classmethod
     def from_list(cls, values: Any) -> Self:
-        """Rebuild from `to_list()`; the beginning if there is nothing to rebuild from."""
-        return cls(int(values[0]), int(values[1])) if values else cls()
+        """Rebuild from `to_list()`; any other value gives the beginning."""
+        return cls(int(values[0]), int(values[1]), bool(values[2:] and values[2])) if values else cls()
 
     def to_list(self) -> list[int]:
-        """Plain JSON for a trigger's event."""
-        return [self.attempt, self.offset]
+        """Return plain JSON for a trigger's event."""
+        return [self.attempt, self.offset, *([1] if self.in_line else [])]
 
 
 class LineBudget:
-    """At most `rate` lines a second for everybody who shares it; what is not shown now is shown later."""
+    """Shared budget of `rate` lines a second; lines over the budget are shown later."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._clock = rate, clock
@@ -45,7 +113,7 @@ class LineBudget:
         self._lock = threading.Lock()
 
     def left(self) -> int:
-        """How many lines may be shown now."""
+        """Return how many lines may be shown now."""
         with self._lock:
             now = self._clock()
             self._left = min(self._rate, self._left + (now - self._at) * self._rate)
@@ -53,15 +121,15 @@ class LineBudget:
             return max(int(self._left), 0)
 
     def spend(self, lines: int) -> None:
-        """So many lines were shown."""
+        """Count lines that were shown."""
         with self._lock:
             self._left -= lines
 
 
 class LogTail:
-    """Reads a job's log onwards from a cursor, whole lines at a time.
+    """Reader of a job's log from a cursor on, whole lines at a time.
 
-    Of a slice, host 0 is followed; the lines of the others come when the job has ended. Each says its host.
+    Of a slice, host 0 is followed; the lines of other hosts come at the end. Each line names its host.
     """
 
     def __init__(
@@ -73,54 +141,203 @@ class LogTail:
         *,
         silent: bool = False,
     ) -> None:
-        """`backend`: instead of the one the reference names. `remote`: where the job's pods may have written.
+        """Prepare to read. `backend`: in place of the reference's. `remote`: where the job's pods may write.
 
-        `silent`: they do, so nothing is shown here before the end.
+        `silent`: the pods write to the task's log, so nothing is shown here before the end.
         """
         self._remote, self._silent = remote, silent
         self._reference = reference
         self._backend: Backend = backend or backend_of(reference)
         self._hosts = host_count(reference)
         self.cursor = cursor or Cursor()
+        self._ahead = bytearray()
 
     def live(self, limit: int) -> list[str]:
-        """The next complete lines, `limit` at most, while the job runs."""
+        """Return the next complete lines, at most `limit`, while the job runs.
+
+        Of a line without an end the beginning is shown once; of a progress bar, its states.
+        """
         if self._silent:
             return []
-        attempt, offset = self.cursor.attempt, self.cursor.offset
-        chunk = self._container_log(attempt, offset)
-        if not chunk and self._container_log(attempt + 1, 0):
-            self.cursor = Cursor(attempt + 1)
-            return self.live(limit)
-        lines = chunk.splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith(b"\n")][:limit]
-        self.cursor = Cursor(attempt, offset + sum(map(len, complete)))
-        return [self._shown(line) for line in complete]
+        shown: list[str] = []
+        while len(shown) < limit and (line := self._next()) is not None:
+            if line:
+                shown.append(line)
+        return shown
 
     def rest(self, last_attempt: int, limit: int = FINAL_LINES) -> list[str]:
-        """All that is left once the job has ended, unfinished lines too; the last `limit` lines of it."""
-        lines: list[str] = []
+        """Return the rest once the job has ended, unfinished lines too; at most the last `limit` lines."""
+        self._ahead.clear()
+        last: deque[str] = deque(maxlen=limit)
+        count = 0
         shown = self._remote.shown(self._reference) if self._remote is not None else {}
         for attempt in range(self.cursor.attempt, last_attempt + 1):
-            start = self.cursor.offset if attempt == self.cursor.attempt else 0
-            start = max(start, shown.get((attempt, 0), 0))
-            text = read_attempt(self._backend, self._reference, attempt)
-            lines += (self._shown(line) for line in text[start:].splitlines())
-            self.cursor = Cursor(attempt, len(text))
+            cursor = self.cursor if attempt == self.cursor.attempt else Cursor(attempt)
+            start = max(cursor.offset, shown.get((attempt, 0), 0))
+            in_line = cursor.in_line and start == cursor.offset  # of the first one the beginning was shown
+            for line in self._lines_from(attempt, 0, start):
+                start += line.size
+                if in_line:
+                    in_line = False
+                    continue
+                last.append(self._shown(line))
+                count += 1
+            self.cursor = Cursor(attempt, start)
         for host in range(1, self._hosts):
             for attempt in range(last_attempt + 1):
-                text = read_attempt(self._backend, self._reference, attempt, host)
-                start = shown.get((attempt, host), 0)
-                lines += (self._shown(line, host) for line in text[start:].splitlines())
-        if len(lines) <= limit:
-            return lines
-        left_out = f"... {len(lines) - limit} lines left out here; all of them are in the job's own log ..."
-        return [left_out, *lines[-limit:]]
+                for line in self._lines_from(attempt, host, shown.get((attempt, host), 0)):
+                    last.append(self._shown(line, host))
+                    count += 1
+        if count <= limit:
+            return list(last)
+        left_out = f"... {count - limit} lines left out here; all of them are in the job's own log ..."
+        return [left_out, *last]
 
-    def _shown(self, line: bytes, host: int = 0) -> str:
-        text = line.decode(errors="replace").rstrip("\r\n")
-        text = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}... ({len(text)} characters)"
-        return f"[host {host}] {text}" if self._hosts > 1 else text
+    def _next(self) -> str | None:
+        """Return the next complete line, "" for one that was shown before; None if there is none yet."""
+        attempt, offset, in_line = self.cursor.attempt, self.cursor.offset, self.cursor.in_line
+        end = self._ahead.find(b"\n")
+        if end < 0 and len(self._ahead) < _AHEAD:
+            missing = _AHEAD - len(self._ahead)
+            self._ahead += self._container_log(attempt, offset + len(self._ahead), missing)
+            end = self._ahead.find(b"\n")
+        if end < 0 and not self._ahead and self._container_log(attempt + 1, 0, 1):
+            self.cursor = Cursor(attempt + 1)
+            return self._next()
+        if end < 0 and len(self._ahead) < _AHEAD:
+            return None
+        size = end + 1 or len(self._ahead)
+        piece = bytes(self._ahead[:size])
+        del self._ahead[:size]
+        self.cursor = Cursor(attempt, offset + size, in_line=end < 0)
+        if in_line and b"\r" not in piece.rstrip(b"\r\n"):
+            return ""
+        lines = LineBuffer()
+        return self._shown(next(lines.add(piece), None) or lines.end())
 
-    def _container_log(self, attempt: int, offset: int) -> bytes:
-        return self._backend.log(self._reference.namespace, self._reference.job_id, attempt, offset) or b""
+    def _lines_from(self, attempt: int, host: int, offset: int) -> Iterator[Line]:
+        lines = LineBuffer()
+        for piece in read_pieces(self._backend, self._reference, attempt, host, offset):
+            yield from lines.add(piece)
+        if lines.size:
+            yield lines.end()
+
+    def _shown(self, line: Line, host: int = 0) -> str:
+        return f"[host {host}] {line.text}" if self._hosts > 1 else line.text
+
+    def _container_log(self, attempt: int, offset: int, size: int) -> bytes:
+        where = self._reference.namespace, self._reference.job_id, attempt, offset
+        return self._backend.log(*where, 0, size) or b""
+
+
+_LOOK_SECONDS = 0.5
+_LINES_A_LOOK = 1000
+_REPEAT_SECONDS = 60.0
+
+
+class StateLines:
+    """Lines about changes of a job's state or reason; the same line at most once a minute.
+
+    A state that comes back sooner is shown when its minute is over, if the job is still in that state: the
+    caller asks `late` for it.
+    """
+
+    def __init__(
+        self,
+        reference: JobReference,
+        known: JobObservation | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start after `known`, the last observation that was shown."""
+        self._reference, self._clock = reference, clock
+        self._said = None if known is None else (known.status, known.reason)
+        self._times: dict[tuple[JobStatus, str], float] = {}
+        self._unsaid: JobObservation | None = None
+
+    @property
+    def due(self) -> float:
+        """Return the seconds until `late` has a line; infinity if none is left."""
+        return float("inf") if self._unsaid is None else self._pause(self._unsaid)
+
+    def line(self, observation: JobObservation) -> str | None:
+        """Return the line about an observation; None if nothing is new, or the line must wait."""
+        state = (observation.status, observation.reason)
+        self._unsaid = None
+        if state == self._said:
+            return None
+        if self._pause(observation) > 0:
+            self._unsaid = observation
+            return None
+        self._said, self._times[state] = state, self._clock()
+        return describe(self._reference, observation)
+
+    def late(self) -> str | None:
+        """Return the line that had to wait, once its time has come."""
+        return None if self._unsaid is None else self.line(self._unsaid)
+
+    def _pause(self, observation: JobObservation) -> float:
+        """Return the seconds until the observation's state may be shown again."""
+        said = self._times.get((observation.status, observation.reason), float("-inf"))
+        return max(0.0, said + _REPEAT_SECONDS - self._clock())
+
+
+def wait_with_log(
+    reference: JobReference,
+    tail: LogTail,
+    say: Callable[[str], object],
+    known: JobObservation,
+    timeout: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    is_told_to_stop: Callable[[], bool] = lambda: False,
+) -> JobObservation | None:
+    """Return the final observation of a job; None after `timeout` seconds, or when told to stop.
+
+    The job's lines, and every change of its state since `known`, are passed to `say` in this thread; the
+    caller shows the end and the last lines.
+    """
+    deadline = None if timeout is None else clock() + timeout
+    news: list[JobObservation] = []
+    ended = threading.Event()
+
+    def notice(observation: JobObservation) -> None:
+        news.append(observation)
+        if observation.is_terminal:
+            ended.set()
+
+    states = StateLines(reference, known, clock)
+    subscription = watch(reference, notice)
+    try:
+        while True:
+            pause = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - clock())
+            over = ended.wait(max(pause, 0))
+            while news:
+                last = news.pop(0)
+                if last.is_terminal:
+                    return last
+                if line := states.line(last):
+                    say(line)
+            if line := states.late():
+                say(line)
+            for line in tail.live(_LINES_A_LOOK):
+                say(line)
+            if not over and (is_told_to_stop() or (deadline is not None and clock() >= deadline)):
+                return None
+    finally:
+        subscription.close()
+
+
+def show_build_again(build: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Show the log of an image's build again, where the next trigger's log replaces it."""
+    from airflow.providers.common.compat.sdk import conf
+
+    from kinetic_core.images.cloud_build import Following
+
+    if not conf.getboolean("logging", "remote_logging", fallback=False):
+        Following.of(build).tell(say)
+
+
+def describe(reference: JobReference, observation: JobObservation) -> str:
+    """Return one line about a job's state."""
+    reason = f" ({observation.reason})" if observation.reason else ""
+    message = f": {observation.message}" if observation.message else ""
+    return f"{reference.job_id} is {observation.status.value}{reason}{message}"

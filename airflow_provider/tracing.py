@@ -1,4 +1,4 @@
-"""Spans of a job below the task's own, where Airflow traces; nothing where it does not.
+"""Spans of a job below its task's span, where Airflow traces; elsewhere nothing is recorded.
 
 Airflow sets the tracer up. While a worker has the task, before a deferral and after it, a span `worker.TASK`
 is the current one, below that of the try, `task_run.TASK`.
@@ -15,37 +15,31 @@ from opentelemetry import trace
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from kinetic_core.lifecycle.explaining import Phase
-
-_STEPS = {"packing": "pack", "dependencies": "build", "uploading": "upload"}
-"""What preparing says when a step begins, and what the step's span is called."""
-_RUN = frozenset({"start", "dependencies", "data", "debugger", "function", "result"})
-"""The phases in which a pod has its container; in the others the job waits for one."""
+from kinetic_core.jobs.phases import Phase, Step, StepBegun
 
 
 class Steps:
-    """Spans of preparing, from what it says of its progress; what it says is passed on."""
+    """Spans of preparing a job, from its lines of progress, which are passed on."""
 
     def __init__(self, say: Callable[[str], None], tracer: trace.Tracer | None = None) -> None:
         self._say, self._tracer = say, tracer or _tracer()
-        self._step = ""
+        self._step: Step | None = None
         self._span: trace.Span = trace.INVALID_SPAN
 
     def __call__(self, text: str) -> None:
         self._say(text)
-        step = next((name for sign, name in _STEPS.items() if text.startswith(sign)), self._step)
-        if step != self._step:
+        if isinstance(text, StepBegun) and text.step is not self._step:
             self.close()
-            self._step, self._span = step, self._tracer.start_span(f"kinetic.{step}")
+            self._step, self._span = text.step, self._tracer.start_span(f"kinetic.{text.step}")
 
     def close(self) -> None:
-        """The last step has ended."""
+        """End the span of the last step."""
         self._span.end()
 
 
 @contextmanager
 def steps(say: Callable[[str], None]) -> Iterator[Steps]:
-    """A progress callback that makes spans inside the block."""
+    """Make spans inside the block from a progress callback."""
     found = Steps(say)
     try:
         yield found
@@ -54,12 +48,12 @@ def steps(say: Callable[[str], None]) -> Iterator[Steps]:
 
 
 def span(name: str) -> Any:
-    """A context manager: a span of that name, below the current one."""
+    """Return a context manager for a span of that name, below the current one."""
     return _tracer().start_as_current_span(f"kinetic.{name}")
 
 
 def trace_environment() -> dict[str, str]:
-    """The current span for a process elsewhere, as variables (W3C): none if nothing is recorded."""
+    """Return the current span as variables (W3C) for another process; {} if nothing is recorded."""
     if not trace.get_current_span().is_recording():
         return {}
     carrier: dict[str, str] = {}
@@ -73,28 +67,19 @@ def tell_phases(
     carrier: Mapping[str, str] | None = None,
     tracer: trace.Tracer | None = None,
 ) -> None:
-    """Spans of what a job did on its cluster, at the times it did it: `wait` and `run` of each attempt, and
-    inside them the phases they consist of.
+    """Record spans of a job on its cluster: `wait` and `run` of each attempt, and the phases inside them.
 
-    They are below the span that `carrier` (W3C) names, else below the current one. Of a task that was
-    deferred, that is the span of its try, whichever leg of it gets to know.
+    Their parent is the span that `carrier` (W3C) names, else the current one. For a deferred task, that is
+    the span of its try, in whichever leg this is called.
     """
     tracer = tracer or _tracer()
     above = TraceContextTextMapPropagator().extract(carrier or {}, get_current())
-    for (waits, attempt), group in itertools.groupby(phases, lambda each: (_waits(each), each.attempt)):
+    for (runs, attempt), group in itertools.groupby(phases, lambda each: (each.has_container, each.attempt)):
         parts = list(group)
-        whole = Phase("wait" if waits else "run", attempt, parts[0].began, _end(parts[-1]) - parts[0].began)
+        whole = Phase("run" if runs else "wait", attempt, parts[0].began, parts[-1].end - parts[0].began)
         parent = trace.set_span_in_context(_told(whole, job_id, tracer, above))
         for part in parts:
             _told(part, job_id, tracer, parent)
-
-
-def _waits(phase: Phase) -> bool:
-    return phase.name not in _RUN
-
-
-def _end(phase: Phase) -> float:
-    return phase.began + phase.seconds
 
 
 def _told(phase: Phase, job_id: str, tracer: trace.Tracer, parent: Context | None) -> trace.Span:
@@ -102,7 +87,7 @@ def _told(phase: Phase, job_id: str, tracer: trace.Tracer, parent: Context | Non
     made = tracer.start_span(
         f"kinetic.{phase.name}", parent, start_time=int(phase.began * 1e9), attributes=attributes
     )
-    made.end(int(_end(phase) * 1e9))
+    made.end(int(phase.end * 1e9))
     return made
 
 

@@ -24,11 +24,11 @@ from projects import make_project
 
 import kinetic_core
 from kinetic_core._runner import codec, wire
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import Backend, open_backend
-from kinetic_core.lifecycle.settling import outcome_key
+from kinetic_core.backends.base import Backend, open_backend
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.jobs.reconcile import outcome_key
+from kinetic_core.settings import read_settings
 from kinetic_core.testing import make_queue
 
 _SMALL, _LARGE, _HUGE, _RUNS = 20, 500, 10_000, 3
@@ -166,10 +166,10 @@ def tell(backend: Backend, namespace: str, group_id: str) -> None:
     (job,) = backend.parts.parts(namespace, group_id)
     key = outcome_key(job) or b""
     for index in range(_LARGE):
-        child = wire.child_id(group_id, index)
+        child = wire.input_id(group_id, index)
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "job_id": child, "attempt": 0}
         header |= {"state": "succeeded", "codec": "typed", "times": {}, "author": "runner"}
-        frame = wire.encode_frame(header, codec.encode(index + 1), wire.child_key(key, index))
+        frame = wire.encode_frame(header, codec.encode(index + 1), wire.input_key(key, index))
         backend.store.create(wire.result_object(child), frame, {wire.STATE: "succeeded"})
 
 

@@ -20,11 +20,11 @@ from measuring import Verdict, report, seconds
 
 import kinetic_core
 from kinetic_core._runner import codec, wire
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import Backend, open_backend
-from kinetic_core.lifecycle.settling import outcome_key
+from kinetic_core.backends.base import Backend, open_backend
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.jobs.reconcile import outcome_key
+from kinetic_core.settings import read_settings
 
 _JOBS = 500
 _RUNS = 5

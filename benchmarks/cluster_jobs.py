@@ -23,13 +23,13 @@ from measuring import Verdict, report, seconds
 from projects import make_project
 
 import kinetic_core
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.lifecycle.dry_run import dry_run
-from kinetic_core.lifecycle.observing import watch
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call, prepare, submit
-from kinetic_core.model.states import JobStatus
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.job import JobStatus
+from kinetic_core.jobs.dry_run import dry_run
+from kinetic_core.jobs.observe import watch
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
 from kinetic_core.testing import make_queue
 
 IMAGE = os.environ.get("KINETIC_TEST_IMAGE", "")

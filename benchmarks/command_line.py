@@ -16,12 +16,12 @@ from measuring import Verdict, median_seconds, report
 
 import kinetic_core
 from kinetic_core._runner import wire
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.lifecycle.ending import index_object
-from kinetic_core.lifecycle.summaries import index_metadata
+from kinetic_core.backends.base import open_backend
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.jobs.cancel import index_object
+from kinetic_core.jobs.listing import index_metadata
+from kinetic_core.settings import read_settings
 from kinetic_core.testing import make_queue
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))

@@ -26,11 +26,11 @@ from projects import stat_walk
 import kinetic_core
 from kinetic_core._runner.store import open_store
 from kinetic_core._runner.unpack import materialise_tree
-from kinetic_core.packaging.snapshot import hash_file
-from kinetic_core.packaging.tree import store_data
-from kinetic_core.storage.directory import DirectoryObjectStore
-from kinetic_core.storage.gcs import GcsObjectStore
-from kinetic_core.storage.protocol import ObjectStore
+from kinetic_core.project.snapshot import hash_file
+from kinetic_core.project.tree import store_data
+from kinetic_core.store.directory import DirectoryObjectStore
+from kinetic_core.store.gcs import GcsObjectStore
+from kinetic_core.store.protocol import ObjectStore
 
 _SMALL = 10_000
 _TINY = 100_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kinetic_core.cluster.access import ClusterApi
+from kinetic_core.backends.kubernetes.client import ClusterApi
 
 
 @contextmanager

@@ -16,16 +16,16 @@ from measuring import Verdict, report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.gke.images import GOOGLE, ZONE, Images, own_images
+from tests.cluster.images import GOOGLE, ZONE, Images, own_images
 
 _THREADS, _PROCESSES = 8, 4
 _PROGRAM = """
 import sys, threading
 from pathlib import Path
-from kinetic_core.image.bundled import Workshop, bundled_image
-from kinetic_core.image.recipe import Recipe
-from kinetic_core.image.requirements_file import parse_requirements
-from kinetic_core.image.runtimes import choose
+from kinetic_core.images.bundled import Workshop, bundled_image
+from kinetic_core.images.dockerfile import Recipe
+from kinetic_core.images.requirements import parse_requirements
+from kinetic_core.images.frameworks import choose
 
 cluster, zone, requirement, threads = sys.argv[1:]
 recipe = Recipe("cpu", choose(parse_requirements([requirement], "requirements", Path()), "cpu"))

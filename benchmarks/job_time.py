@@ -50,7 +50,7 @@ def _children() -> list[int]:
 
 
 def _is_agent(pid: int) -> bool:
-    """Whether it was started as `kinetic_core.local.starting` starts the agent of a job."""
+    """Whether it was started as `kinetic_core.backends.local.queue` starts the agent of a job."""
     return b"\0agent\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from measuring import Verdict, median_seconds, report, seconds
 
 import kinetic_core
-from kinetic_core.lifecycle import collecting
+from kinetic_core.jobs import collect
 
 _JOBS, _AT_ONCE = 100, 4
 
@@ -48,7 +48,7 @@ def collection_delay() -> float:
     handle = clock.run_async()
     handle.result(cleanup=False)
     returned = time.time()
-    header = collecting.collect(handle)
+    header = collect.collect(handle)
     finished = header.times.get("finished")
     assert finished is not None
     return returned - finished

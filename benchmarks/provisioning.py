@@ -13,13 +13,13 @@ from typing import Any
 
 from measuring import Verdict, report, seconds
 
-from kinetic_core.cluster.credentials import ask_google
-from kinetic_core.configuration import read_settings
-from kinetic_core.provision.applying import apply
+from kinetic_core.google_cloud import ask_google
+from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import Prepared, open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.resources import Request
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, wanted_pool
+from kinetic_core.provision.specification import Wanted, WantedNamespace, wanted_pool
+from kinetic_core.settings import read_settings
 
 _READS = re.compile(r"^GET |:getIamPolicy|:testIamPermissions")
 _POLLS = re.compile(r"/operations/")

@@ -64,9 +64,9 @@ class Search:
 
     @asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
-        from airflow_provider.reconciling import reconciled
-        from kinetic_core.lifecycle.backends import backend_of
-        from kinetic_core.model.job import JobReference
+        from airflow_provider.orphans import reconciled
+        from kinetic_core.backends.base import backend_of
+        from kinetic_core.job import JobReference
 
         backend = await asyncio.to_thread(backend_of, JobReference.from_dict(reference_of(0)))
         async with reconciled(backend, "default", self._states, self._name):

@@ -18,36 +18,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from kinetic_core.batch.errors import BatchError as BatchError
-    from kinetic_core.batch.fan_out import attach_batch as attach_batch
-    from kinetic_core.batch.handle import BatchHandle as BatchHandle
+    from kinetic_core.batches.handle import BatchError as BatchError
+    from kinetic_core.batches.handle import BatchHandle as BatchHandle
+    from kinetic_core.batches.submit import attach_batch as attach_batch
     from kinetic_core.data.data import Data as Data
+    from kinetic_core.decorator import RemoteCallable as RemoteCallable
+    from kinetic_core.decorator import run as run
     from kinetic_core.errors import KineticError as KineticError
-    from kinetic_core.executor.callable import RemoteCallable as RemoteCallable
-    from kinetic_core.executor.run import run as run
-    from kinetic_core.image.publishing import build_image as build_image
-    from kinetic_core.lifecycle.discovery import attach as attach
-    from kinetic_core.lifecycle.discovery import list_jobs as list_jobs
-    from kinetic_core.lifecycle.handle import JobHandle as JobHandle
-    from kinetic_core.lifecycle.references import ResultReference as ResultReference
-    from kinetic_core.model.states import JobStatus as JobStatus
+    from kinetic_core.images.base_images import build_image as build_image
+    from kinetic_core.job import JobStatus as JobStatus
+    from kinetic_core.jobs.handle import JobHandle as JobHandle
+    from kinetic_core.jobs.listing import attach as attach
+    from kinetic_core.jobs.listing import list_jobs as list_jobs
+    from kinetic_core.jobs.references import ResultReference as ResultReference
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BatchError": "kinetic_core.batch.errors",
-    "BatchHandle": "kinetic_core.batch.handle",
+    "BatchError": "kinetic_core.batches.handle",
+    "BatchHandle": "kinetic_core.batches.handle",
     "Data": "kinetic_core.data.data",
-    "JobHandle": "kinetic_core.lifecycle.handle",
-    "JobStatus": "kinetic_core.model.states",
+    "JobHandle": "kinetic_core.jobs.handle",
+    "JobStatus": "kinetic_core.job",
     "KineticError": "kinetic_core.errors",
-    "RemoteCallable": "kinetic_core.executor.callable",
-    "ResultReference": "kinetic_core.lifecycle.references",
-    "attach": "kinetic_core.lifecycle.discovery",
-    "attach_batch": "kinetic_core.batch.fan_out",
-    "build_image": "kinetic_core.image.publishing",
-    "list_jobs": "kinetic_core.lifecycle.discovery",
-    "run": "kinetic_core.executor.run",
+    "RemoteCallable": "kinetic_core.decorator",
+    "ResultReference": "kinetic_core.jobs.references",
+    "attach": "kinetic_core.jobs.listing",
+    "attach_batch": "kinetic_core.batches.submit",
+    "build_image": "kinetic_core.images.base_images",
+    "list_jobs": "kinetic_core.jobs.listing",
+    "run": "kinetic_core.decorator",
 }
 
 __all__ = [

@@ -10,9 +10,11 @@
     ├── ConfigurationError                  fix the settings of this machine, profile or cluster
     │   ├── BackendUnavailable              the asked backend cannot run jobs here
     │   └── OtherCluster                    the job is one of another cluster than the settings name
+    │       └── OtherNamespace
     ├── StoreError (OSError)                the object store; the message names the object
     │   ├── ObjectNotFound
     │   ├── ObjectExists                    a create-only write found the name taken
+    │   ├── MalformedObject                 it was not written by Kinetic, or is damaged
     │   └── StoreFull                       free space, then call again
     ├── ClusterError (RuntimeError)         the Kubernetes API refused a request; `.status` is HTTP's
     │   └── ClusterUnreachable              it gave no answer; trying again may help
@@ -93,24 +95,43 @@ class OtherCluster(ConfigurationError):
     """A stored job of another cluster than the settings name; the message names it."""
 
 
+class OtherNamespace(OtherCluster):
+    """A stored job of another namespace than the settings name; the message names it."""
+
+
 class StoreError(KineticError, OSError):
     """The object store failed; retrying later may help."""
+
+    is_passing = True
+    """Whether the same request may succeed later, with nobody doing anything about it."""
 
 
 class ObjectNotFound(StoreError):
     """No object of that name."""
 
+    is_passing = False
+
 
 class ObjectExists(StoreError):
     """A create-only write found the name taken."""
+
+    is_passing = False
 
 
 class StoreRefused(StoreError):
     """This account may not do that in the store, until somebody lets it."""
 
+    is_passing = False
+
+
+class MalformedObject(StoreError):
+    """An object is not what Kinetic writes there: damaged, or somebody else's. The message names it."""
+
 
 class StoreFull(StoreError):
     """No space left in the store. What was being written is not there; nothing else changed."""
+
+    is_passing = False
 
 
 class ClusterError(KineticError, RuntimeError):
@@ -146,9 +167,18 @@ class CloudError(KineticError, RuntimeError):
         self.reason = reason
         """Google's word for it, such as `SERVICE_DISABLED` or `FAILED_PRECONDITION`; may be ""."""
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (429, 500, 502, 503, 504)
+
 
 class CloudUnreachable(CloudError):
     """No usable answer: busy, broken or lost. What was asked may have been done all the same."""
+
+    @property
+    def is_passing(self) -> bool:
+        return True
 
 
 class ProvisioningError(KineticError, RuntimeError):
@@ -162,7 +192,7 @@ class ImageError(KineticError, RuntimeError):
 class ImageBuilding(ImageError):
     """The image is being built, and takes longer than the caller wanted to wait. The build goes on.
 
-    `build`: plain data by which any process can wait for it (`kinetic_core.image.cloud_build.Following`).
+    `build`: plain data by which any process can wait for it (`kinetic_core.images.cloud_build.Following`).
     """
 
     build: dict[str, str]

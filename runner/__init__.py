@@ -1,1 +1,1 @@
-"""The program inside the pod, and the wire format it shares with the client."""
+"""Program inside the pod, and the wire format it shares with the client."""

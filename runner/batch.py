@@ -1,4 +1,4 @@
-"""One input of a batch: where it is stored, and what the rest of the batch says about running it."""
+"""Input of a batch: where it is stored, and whether the rest of the batch lets it run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from typing import Any
 
 from . import wire
-from .job import Job
+from .attempt import Job
 from .outcome import Outcome, failed
 from .store import Store, exists
 
 
 def why_not(job: Job, store: Store) -> Outcome | None:
-    """The outcome of a job, of a batch or not, that is not to be started; None for one that is."""
+    """Return the outcome of a job, of a batch or not, that must not start; None for one that may."""
     if exists(store, wire.cancel_object(job.job_id)):
         return _cancelled("it was cancelled before it started")
     if job.group_id is not None and job.fail_fast and exists(store, wire.stop_object(job.group_id)):
@@ -25,7 +25,7 @@ def why_not(job: Job, store: Store) -> Outcome | None:
 
 
 def was_cancelled(job: Job, store: Store) -> Outcome | None:
-    """The outcome of an input that was stopped because somebody cancelled it, not for its node's sake."""
+    """Return the outcome of an input that was cancelled; None if its pod was stopped otherwise."""
     return _cancelled("it was cancelled") if exists(store, wire.cancel_object(job.job_id)) else None
 
 
@@ -35,7 +35,7 @@ def _cancelled(text: str) -> Outcome:
 
 
 def tell_failure(job: Job, store: Store, outcome: Outcome) -> None:
-    """Let nothing more of the batch start; an input that was cancelled has not failed."""
+    """Let no further input of the batch start, unless this one was cancelled and has not failed."""
     assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
     if outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CANCELLED:
         return
@@ -43,14 +43,14 @@ def tell_failure(job: Job, store: Store, outcome: Outcome) -> None:
 
 
 def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Header and parts of one input's payload: the batch's own, with this input's arguments put in.
+    """Read header and parts of one input's payload: the batch's own, with this input's arguments.
 
-    The payload's header names the blocks in which the arguments of all inputs lie, each with its digest:
-    one is read, a range of one object. Raises ValueError if anything is not what was submitted.
+    The payload's header names the blocks in which the arguments of all inputs lie, each with its digest; one
+    block is read, a range of one object. Raises ValueError if anything differs from what was submitted.
     """
     assert job.group_id is not None  # noqa: S101
     assert job.index is not None  # noqa: S101
-    frame = store.read(wire.batch_payload_object(job.group_id))
+    frame = store.read(wire.batch_payload_object(job.group_id, job.payload_sha256))
     if wire.digest(frame) != job.payload_sha256:
         raise ValueError(
             "the stored payload is not the one this batch was submitted with; nothing was loaded"

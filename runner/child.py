@@ -1,45 +1,53 @@
-"""The child process: it makes the job's world, calls the function and leaves an outcome file.
+"""Child process: it makes the job's workspace, calls the function and leaves an outcome file.
 
-It may die anywhere, in any way; its parent tells what became of it.
+It may die anywhere, in any way; its parent reports how.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import gc
-import io
 import os
-import pickle
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 from . import results, wire
-from .job import Job
+from .attempt import Job
 from .notice import VARIABLE, notice_path
 from .outcome import Outcome
-from .store import MissingObject, Store, StoreUnavailable, open_store
-from .times import note
-from .world import World, make_world
+from .payload import Payload
+from .phases import note
+from .signing_key import forget_key, set_readable
+from .store import MissingObject, Store, StoreUnavailable
+from .workspace import make_workspace
 
 OUTCOME_FILE = "outcome"
 STACKS_FILE = "stacks"
 STACKS_SIGNAL = signal.SIGUSR2
-"""Makes the child write where all its threads are, whatever they are in, if anybody may ask for it."""
+"""Signal that makes the child write the stacks of all its threads, whatever they execute."""
 _LEAVE_SECONDS = 5
+_RESERVE = 64 << 10
+"""Bytes of disk that are kept for the outcome of an attempt that has filled its disk."""
+_HANDLERS = 32
+_NOTHING = object()
+_has_returned = False
 
 
 def run_child(job: Job, store: Store) -> None:
-    """Run the attempt's user code; never returns to the caller's flow of control with an exception."""
+    """Run the attempt's user code; every exception becomes an outcome, none reaches the caller."""
     faulthandler.enable()  # a segfault then says where, in the log
     sys.path.append(os.path.join(os.path.dirname(__file__), wire.SPARE))
 
-    if job.is_gang or job.hang_after is not None:
+    if job.has_rendezvous or job.hang_after is not None:
         stacks = os.open(os.path.join(job.work_dir, STACKS_FILE), os.O_WRONLY | os.O_CREAT)
         faulthandler.register(STACKS_SIGNAL, stacks)
     phase = "download"
     header: dict[str, Any] = {}
+    own = os.getpid()
     try:
+        _reserve(job)
         header, parts = _payload(job, store)
         phase = "python"
         _check_python(header)
@@ -53,12 +61,15 @@ def run_child(job: Job, store: Store) -> None:
         os.environ[VARIABLE] = notice_path(job)
         phase = "dependencies"
         _install(header, job, store)
+        forget_key(job.outcome_key)  # before anything of the user's is loaded into this process
+        set_readable(readable=True)
         phase = "project files"
-        world = make_world(job, store, header)
+        world = make_workspace(job, store, header)
         phase = "unpickle"
-        function = _load(parts["function"], parts["function_copies"], world)
-        _fill_main(function)
-        args, kwargs = _load(parts["arguments"], parts["argument_copies"], world)
+        payload = Payload(parts, header["modules"], world.workspace, world.data, job.store_uri)
+        payload.install(os.path.join(job.work_dir, "spawned"))
+        function = payload.load_function()
+        args, kwargs = payload.load_arguments()
         if job.debug_wait is not None:
             phase = "debugger"
             from .debugger import await_debugger
@@ -66,28 +77,83 @@ def run_child(job: Job, store: Store) -> None:
             note(job, "debugger")
             await_debugger(job, store, world.workspace)
     except StoreUnavailable as exc:
+        _end_user_code(own, exc)
         _leave(job, _unavailable(exc, phase))
         return
     except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
+        _end_user_code(own, exc)
         _leave(job, results.misconfigured(exc, phase, _advice(exc)))
         return
     gc.enable()  # the bootstrap stopped it while modules were loaded
     note(job, "user_started")
-    outcome = _call(job, function, args, kwargs, list(header["modules"]))
+    value, error = _call(function, args, kwargs)
+    _end_user_code(own, error)
     note(job, "user_finished")
-    _leave(job, outcome)
+    modules = list(header["modules"])
+    if error is not None:
+        _leave(job, results.raised(error, "execute", modules))
+    else:  # of a slice, host 0's value counts
+        _leave(job, results.succeeded(value if job.host == 0 else None, modules))
 
 
-def _call(job: Job, function: Any, args: Any, kwargs: Any, modules: list[str]) -> Outcome:
+def stop(_number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM: end the function by SystemExit, so that its `finally` blocks run.
+
+    Raises nothing once the function has returned, to keep its value. User code may set its own handler.
+    """
+    if not _has_returned and (frame is None or frame.f_code is not _call.__code__):
+        raise results.Terminated
+
+
+def _call(function: Any, args: Any, kwargs: Any) -> tuple[Any, BaseException | None]:
+    """Return the function's value or exception; a signal handler's exception after that is ignored."""
+    global _has_returned  # noqa: PLW0603  signal handlers take no arguments
+    value = coroutine = _NOTHING
     try:
         value = function(*args, **kwargs)
-        if hasattr(value, "cr_frame") and hasattr(value, "__await__"):
+        kind = type(value)
+        if hasattr(kind, "cr_frame") and hasattr(kind, "__await__"):
             import asyncio
 
-            value = asyncio.run(value)
+            coroutine, value = value, _NOTHING
+            value = asyncio.run(coroutine)
     except BaseException as exc:  # noqa: BLE001  whatever user code raises is the outcome
-        return results.raised(exc, "execute", modules)
-    return results.succeeded(value if job.host == 0 else None, modules)  # of a slice, host 0's value counts
+        _has_returned = True
+        return (value, None) if value is not _NOTHING else (None, exc)
+    _has_returned = True
+    return value, None
+
+
+def _end_user_code(own: int, error: BaseException | None) -> None:
+    """Stop signal handlers and timers of user code from disturbing what follows.
+
+    A process that user code has forked, and that returns here, ends as it would with its script: `own` is the
+    id of the process whose outcome counts.
+    """
+    if os.getpid() != own:
+        results.end_process(error)
+    for _ in range(_HANDLERS):
+        try:
+            _silence_signals()
+        except BaseException as exc:  # noqa: BLE001  a handler of user code, just before it was replaced
+            sys.stderr.write(f"kinetic: a signal handler raised {exc!r} after the function had returned\n")
+        else:
+            return
+
+
+def _silence_signals() -> None:
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            harmless = number in (signal.SIGCHLD, signal.SIGALRM)  # ignored children could not be waited for
+            signal.signal(number, signal.SIG_DFL if harmless else signal.SIG_IGN)
+
+
+def _reserve(job: Job) -> None:
+    """Reserve the room on the disk that `_leave` may need."""
+    with open(os.path.join(job.work_dir, OUTCOME_FILE + ".reserve"), "wb") as stream:
+        stream.write(bytes(_RESERVE))
 
 
 def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -95,44 +161,14 @@ def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
         from .batch import batch_payload
 
         return batch_payload(job, store)
-    frame = store.read(wire.payload_object(job.job_id))
+    frame = store.read(wire.payload_object(job.job_id, job.payload_sha256))
     if wire.digest(frame) != job.payload_sha256:
         raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")
     return wire.decode_frame(frame)
 
 
-class _PayloadUnpickler(pickle.Unpickler):
-    def __init__(self, body: bytes, copies: bytes, world: World) -> None:
-        super().__init__(io.BytesIO(body))
-        self._copies = copies
-        self._world = world
-        self._loaded: dict[tuple[str, str], Any] | None = None
-
-    def persistent_load(self, pid: Any) -> Any:
-        if pid[0] == "data":
-            return self._world.data(pid[1])
-        if pid[0] == "result":
-            return _result(pid[1], pid[2], pid[3])
-        if pid[0] == "shipped":
-            return os.path.join(self._world.workspace, pid[1])
-        if pid[0] == "named":
-            return self._named(pid[1], pid[2])
-        raise pickle.UnpicklingError(f"unknown reference {pid[0]!r} in the payload, of a newer version?")
-
-    def _named(self, module: str, qualname: str) -> Any:
-        """What the job's own import of a project module finds; the copy where that cannot be imported."""
-        try:
-            return results.by_name(module, qualname)
-        except (Exception, SystemExit) as exc:
-            if self._loaded is None:
-                self._loaded = _load(self._copies, b"", self._world) if self._copies else {}
-            if (module, qualname) not in self._loaded:
-                raise exc from None
-            return self._loaded[module, qualname]
-
-
 def _install(header: dict[str, Any], job: Job, store: Store) -> None:
-    """What the image lacks, if anything: each of several accelerators has an image of its own."""
+    """Install the packages that the image lacks; each of several accelerators has an image of its own."""
     wanted = header.get("dependencies")
     if isinstance(wanted, list):
         wanted = wanted[job.choice or 0]
@@ -141,37 +177,8 @@ def _install(header: dict[str, Any], job: Job, store: Store) -> None:
     from .dependencies import install
 
     note(job, "installing")
-    install(wanted, job.work_dir, store, wire.lock_object(job.job_id))
+    install(wanted, job, store)
     note(job, "installed")
-
-
-def _load(body: bytes, copies: bytes, world: World) -> Any:
-    return _PayloadUnpickler(body, copies, world).load()
-
-
-def _fill_main(function: Any) -> None:
-    """Give the main script's functions and classes back to `__main__`, where pickle looks for them."""
-    while hasattr(function, "func"):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    names = getattr(function, "__globals__", {})
-    if names.get("__name__") == "__main__":
-        kept = {name: value for name, value in names.items() if not name.startswith("__")}
-        kept.setdefault(function.__name__, function)
-        sys.modules["__main__"].__dict__.update(kept)
-
-
-def _result(store_uri: str, name: str, sha256: str) -> Any:
-    """The value of another job's outcome; its digest is in the verified payload."""
-    frame = open_store(store_uri).read(name)
-    if wire.digest(frame) != sha256:
-        raise ValueError(f"{store_uri}/{name} changed since it was referred to; nothing was loaded")
-    header, parts = wire.decode_frame(frame)
-    if header["codec"] == "typed":
-        from . import codec
-
-        return codec.decode(parts)
-    return results.loaded(parts["body"])
 
 
 def _unavailable(error: StoreUnavailable, phase: str) -> Outcome:
@@ -180,7 +187,7 @@ def _unavailable(error: StoreUnavailable, phase: str) -> Outcome:
 
 
 def _check_python(header: dict[str, Any]) -> None:
-    """Refuse another Python: the function is bytecode, which another version runs wrongly, or dies of."""
+    """Refuse another Python: the function is bytecode, which another version misinterprets or crashes on."""
     here = ".".join(map(str, sys.version_info[:2]))
     there = ".".join(str(header["client"]["python"]).split(".")[:2])
     if here != there:
@@ -201,9 +208,20 @@ def _advice(error: BaseException) -> str:
 def _leave(job: Job, outcome: Outcome) -> None:
     """Write the outcome file whole or not at all."""
     path = os.path.join(job.work_dir, OUTCOME_FILE)
-    with open(path + ".part", "wb") as stream:
-        stream.write(outcome.to_frame({}))
+    try:
+        with open(path + ".part", "wb") as stream:
+            outcome.write(stream)
+    except BaseException as exc:  # noqa: BLE001  whatever it is, it is told
+        is_small = isinstance(exc, OSError) and sum(map(len, outcome.parts.values())) < _RESERVE // 2
+        frame = outcome.unsigned() if is_small else b""
+        if not 0 < len(frame) <= _RESERVE:
+            frame = results.unwritten(outcome, exc).unsigned()
+        os.rename(path + ".reserve", path + ".part")
+        with open(path + ".part", "r+b") as stream:  # in the room that it has
+            stream.write(frame)
+            stream.truncate()
     os.rename(path + ".part", path)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost any more
     results.flush_streams()
     if job.hosts > 1 and outcome.state != "succeeded":
         # Distributed libraries wait in their exit handlers for hosts that will not come.

@@ -1,58 +1,85 @@
-"""The typed codec: plain data as JSON and blobs, decoded without executing anything.
+"""Typed codec: plain data as JSON and blobs, decoded without executing anything.
 
 Plain is: None, bool, int, float, str, bytes, bytearray, list, tuple, set, frozenset, dict, complex,
 datetime, date, time, timedelta, Decimal, Fraction, UUID, range, slice, Path, numpy arrays and scalars
-without objects. Exact types only: a subclass may mean more than it shows. A container that is referred
+without objects. Exact types only: a subclass may have more than its base. A container that is referred
 to twice is not plain either, because decoding would make two of it.
 
-A value is JSON; what JSON lacks is an object `{"t": tag, "v": ...}`. Bytes and arrays are blobs, which
-travel beside the JSON.
+A value is JSON; a type that JSON lacks is an object `{"t": tag, "v": ...}`. Bytes, arrays and large texts are
+parts of their own beside the JSON: `blob-0` is immutable, `array-1` is memory that the decoded array keeps
+using, `text-2` a str.
+
+Whoever can write the store can write what is decoded here: every malformed value ends as CodecError, in time
+and memory proportional to its size.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from .wire import Buffer, Malformed, Part, memory
+
+LARGE_TEXT = 1 << 20
+"""Characters from which on a text is a part of its own."""
 _MAX_DEPTH = 200
 _SAFE_INT = 1 << 63
+_MAX_FRACTION_BITS = 1 << 15
+"""Bits of numerator and denominator: reducing a fraction takes time quadratic in its digits."""
+_MAX_DECIMAL = 1 << 16
+"""Characters of a Decimal at most."""
+_MAX_DIMENSIONS = 64
+_SAME_HASHES = 100
+"""Keys of a dictionary or set that may have the same hash: comparing more takes quadratic time."""
+_SCALAR_TYPE = re.compile(r"[<>|=][?bBhilqpuUSVfcmMiu]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,7}\])?")
+"""A numpy dtype as encoded: `<f8`, `|S5`, `<M8[ns]`."""
 
 
 class NotPlain(TypeError):
     """The value is not plain data; it must be pickled."""
 
 
-class CodecError(ValueError):
-    """The bytes are not what `encode` makes."""
+class CodecError(Malformed):
+    """Bytes that `encode` cannot have made."""
 
 
-def encode(value: Any) -> dict[str, bytes]:
-    """The frame parts of a plain value: `body` and its blobs. Raises NotPlain."""
+class LibraryMissing(CodecError, ImportError):
+    """Missing library: the value needs it, and it is not installed here."""
+
+
+def encode(value: Any) -> dict[str, Part]:
+    """Encode a plain value as frame parts: `body`, and its bytes, arrays and large texts, not copied.
+
+    Raises NotPlain.
+    """
     writer = _Writer()
     body = json.dumps(writer.write(value, 0), separators=(",", ":"), ensure_ascii=False)
-    blobs = {f"blob-{number}": blob for number, blob in enumerate(writer.blobs)}
-    return {"body": body.encode("utf-8", "surrogatepass"), **blobs}
+    return {"body": body.encode("utf-8", "surrogatepass"), **writer.parts}
 
 
-def decode(parts: dict[str, bytes]) -> Any:
-    """The value of frame parts. Raises CodecError for anything `encode` would not have made."""
+def decode(parts: Mapping[str, Part]) -> Any:
+    """Decode frame parts. Raises CodecError for parts that `encode` cannot have made."""
     try:
-        return _read(json.loads(parts["body"].decode("utf-8", "surrogatepass")), parts, 0)
+        return _read(json.loads(str(memory(parts, "body"), "utf-8", "surrogatepass")), parts, 0)
     except CodecError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError, LookupError) as exc:
-        raise CodecError(f"the encoded value is malformed: {type(exc).__name__}: {exc}") from exc
+    except Exception as exc:
+        raise CodecError(f"the encoded value is malformed: {type(exc).__name__}: {str(exc)[:300]}") from exc
 
 
 class _Writer:
     def __init__(self) -> None:
-        self.blobs: list[bytes] = []
+        self.parts: dict[str, Part] = {}
         self._seen: dict[int, Any] = {}
 
     def write(self, value: Any, depth: int) -> Any:
         kind = type(value)
+        if kind is str and len(value) >= LARGE_TEXT:
+            return {"t": "str", "v": self._part("text", value)}
         if value is None or kind is bool or kind is str:
             return value
         if kind is int:
@@ -62,7 +89,8 @@ class _Writer:
         if kind in _CONTAINERS:
             return self._container(value, kind, depth)
         if kind is bytes or kind is bytearray:
-            return {"t": kind.__name__, "v": self._blob(bytes(value))}
+            part = self._part("blob", value) if kind is bytes else self._part("array", memoryview(value))
+            return {"t": kind.__name__, "v": part}
         if kind.__module__ == "numpy":
             return self._numpy(value)
         tagged = _scalar(value, kind)
@@ -84,23 +112,22 @@ class _Writer:
         return items if kind is list else {"t": kind.__name__, "v": items}
 
     def _numpy(self, value: Any) -> Any:
-        import io
-
         import numpy
 
         if type(value) is not numpy.ndarray and not isinstance(value, numpy.generic):
             raise NotPlain(f"numpy.{type(value).__name__}")
         array = numpy.asarray(value)
-        if array.dtype.hasobject:
-            raise NotPlain("a numpy array of objects")
-        stream = io.BytesIO()
-        numpy.save(stream, array, allow_pickle=False)
-        tag = "ndarray" if isinstance(value, numpy.ndarray) else "npscalar"
-        return {"t": tag, "v": self._blob(stream.getvalue())}
+        described = _described(array.dtype)
+        if isinstance(value, numpy.generic):
+            return {"t": "npscalar", "v": [described, array.tobytes().hex()]}
+        by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
+        flat = numpy.ascontiguousarray(array.T if by_columns else array).reshape(-1).view(numpy.uint8)
+        return {"t": "ndarray", "v": [self._part("array", flat.data), described, array.shape, by_columns]}
 
-    def _blob(self, content: bytes) -> int:
-        self.blobs.append(content)
-        return len(self.blobs) - 1
+    def _part(self, kind: str, content: Part) -> int:
+        number = len(self.parts)
+        self.parts[f"{kind}-{number}"] = content
+        return number
 
 
 _MUTABLE = (list, set, dict)
@@ -116,8 +143,14 @@ def _scalar(value: Any, kind: type) -> Any:
             return {"t": kind.__name__, "v": [None if n is None else hex(n) for n in numbers]}
         return None
     name = f"{kind.__module__}.{kind.__name__}"
-    if name in ("decimal.Decimal", "fractions.Fraction", "uuid.UUID"):
-        return {"t": kind.__name__, "v": str(value)}
+    if name == "fractions.Fraction":
+        pair = value.numerator, value.denominator
+        if max(number.bit_length() for number in pair) > _MAX_FRACTION_BITS:
+            return None
+        return {"t": kind.__name__, "v": [hex(number) for number in pair]}
+    if name in ("decimal.Decimal", "uuid.UUID"):
+        text = str(value)
+        return {"t": kind.__name__, "v": text} if len(text) <= _MAX_DECIMAL else None
     if kind.__name__ in ("PosixPath", "PurePosixPath") and kind.__module__.startswith("pathlib"):
         return {"t": kind.__name__, "v": str(value)}
     if kind.__module__ == "datetime":
@@ -141,7 +174,27 @@ def _datetime(value: Any, kind: type) -> Any:
     return {"t": kind.__name__, "v": [value.isoformat(), None, value.fold]}
 
 
-def _read(node: Any, parts: dict[str, bytes], depth: int) -> Any:
+def _described(dtype: Any) -> Any:
+    """Describe a numpy dtype as JSON. Raises NotPlain for one that would not come back equal."""
+    import warnings
+
+    from numpy.lib import format as npy
+
+    if dtype.hasobject or not dtype.itemsize:
+        raise NotPlain(f"a numpy array of {dtype}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata, which does not travel
+        described = json.loads(json.dumps(npy.dtype_to_descr(dtype)))
+    try:
+        back = _dtype(described)
+    except (Malformed, TypeError, ValueError):
+        back = None
+    if back != dtype:
+        raise NotPlain(f"a numpy array of {dtype}")
+    return described
+
+
+def _read(node: Any, parts: Mapping[str, Part], depth: int) -> Any:
     if depth > 2 * _MAX_DEPTH:
         raise CodecError("the encoded value is nested too deep")
     if isinstance(node, list):
@@ -150,49 +203,173 @@ def _read(node: Any, parts: dict[str, bytes], depth: int) -> Any:
         return node
     tag, value = node["t"], node["v"]
     if tag == "dict":
-        return {_read(key, parts, depth + 1): _read(item, parts, depth + 1) for key, item in value}
+        keys = [_read(key, parts, depth + 1) for key, _ in _listed(value)]
+        _check_hashes(keys)
+        return dict(zip(keys, (_read(item, parts, depth + 1) for _, item in value), strict=True))
     if tag in ("tuple", "set", "frozenset"):
-        build: Callable[[Any], Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}[tag]
-        return build(_read(item, parts, depth + 1) for item in value)
-    if tag in ("bytes", "bytearray", "ndarray", "npscalar"):
-        return _read_blob(tag, parts[f"blob-{int(value)}"])
+        items = [_read(item, parts, depth + 1) for item in _listed(value)]
+        if tag == "tuple":
+            return tuple(items)
+        _check_hashes(items)
+        return set(items) if tag == "set" else frozenset(items)
+    if tag in _PART_READERS:
+        return _PART_READERS[tag](value, parts)
     reader = _READERS.get(tag)
     if reader is None:
         raise CodecError(f"unknown tag {tag!r}: written by a newer version?")
     return reader(value)
 
 
-def _read_blob(tag: str, blob: bytes) -> Any:
-    if tag == "bytes":
-        return blob
-    if tag == "bytearray":
-        return bytearray(blob)
-    import io
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise CodecError(f"a list is expected, not {type(value).__name__}")
+    return value
 
+
+def _check_hashes(keys: list[Any]) -> None:
+    """Refuse keys that were chosen to have one hash: a table of them takes quadratic time."""
+    if len(keys) <= _SAME_HASHES:
+        return
+    hashes = Counter(map(hash, keys))
+    if max(hashes.values()) > _SAME_HASHES:
+        raise CodecError(f"more than {_SAME_HASHES} keys have the same hash")
+
+
+def _part(kind: str, number: Any, parts: Mapping[str, Part]) -> Buffer:
+    if type(number) is not int:
+        raise CodecError("a part is named by its number")
+    return memory(parts, f"{kind}-{number}")
+
+
+def _large_text(number: Any, parts: Mapping[str, Part]) -> str:
+    part = parts.get(f"text-{number}") if type(number) is int else None
+    if not isinstance(part, str):
+        raise CodecError("a large text is a part of its own, named by its number")
+    return part
+
+
+def _bytes(number: Any, parts: Mapping[str, Part]) -> bytes:
+    part = _part("blob", number, parts)
+    return part if type(part) is bytes else bytes(part)
+
+
+def _mutable(number: Any, parts: Mapping[str, Part]) -> bytearray:
+    part = _part("array", number, parts)
+    return part if type(part) is bytearray else bytearray(part)
+
+
+def _array(value: Any, parts: Mapping[str, Part]) -> Any:
+    number, described, shape, by_columns = value
+    content = _mutable(number, parts)
+    numpy, dtype = _numpy(), _dtype(described)
+    lengths = [_length(each) for each in _listed(shape)]
+    if len(lengths) > _MAX_DIMENSIONS or math.prod(lengths) * dtype.itemsize != len(content):
+        raise CodecError("an array's shape does not fit its content")
+    array = numpy.frombuffer(content, dtype) if content else numpy.empty(0, dtype)
+    return array.reshape(lengths[::-1]).T if by_columns else array.reshape(lengths)
+
+
+def _npscalar(value: Any) -> Any:
+    described, text = value
+    numpy, dtype = _numpy(), _dtype(described)
+    content = bytes.fromhex(text)
+    if len(content) != dtype.itemsize:
+        raise CodecError("a numpy scalar does not fit its type")
+    return numpy.frombuffer(content, dtype).copy()[0]
+
+
+def _numpy() -> Any:
     try:
         import numpy
     except ImportError as exc:
-        raise CodecError("the value holds a numpy array, and numpy is not installed here") from exc
-    array = numpy.load(io.BytesIO(blob), allow_pickle=False)
-    return array if tag == "ndarray" else array[()]
+        raise LibraryMissing("the value holds a numpy array, and numpy is not installed here") from exc
+    return numpy
+
+
+def _length(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < _SAFE_INT:
+        raise CodecError("an array's shape is malformed")
+    return number
+
+
+def _dtype(described: Any, depth: int = 0) -> Any:
+    """Return the numpy dtype that `_described` described."""
+    from numpy.lib import format as npy
+
+    dtype = npy.descr_to_dtype(_descr(described, depth))
+    if dtype.hasobject or not dtype.itemsize:
+        raise CodecError(f"an array of {dtype} is not plain data")
+    return dtype
+
+
+def _descr(described: Any, depth: int) -> Any:
+    if isinstance(described, str):
+        if not _SCALAR_TYPE.fullmatch(described):
+            raise CodecError(f"{described[:50]!r} is not the type of plain numbers")
+        return described
+    if depth > 8:
+        raise CodecError("an array's type is nested too deep")
+    fields = []
+    for name, inner, *shape in _listed(described):
+        if not isinstance(name, str) or len(shape) > 1:
+            raise CodecError("a field of an array's type is malformed")
+        fields.append(
+            (name, _descr(inner, depth + 1), *(tuple(map(_length, _listed(each))) for each in shape))
+        )
+    return fields
+
+
+def _text(value: Any, longest: int = 100) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise CodecError(f"a text of at most {longest} characters is expected")
+    return value
+
+
+def _int(text: Any) -> int:
+    if not isinstance(text, str):
+        raise CodecError("an integer is written in base 16")
+    return int(text, 16)
+
+
+def _fraction(pair: Any) -> Any:
+    from fractions import Fraction
+
+    numerator, denominator = (_int(_text(number, _MAX_FRACTION_BITS // 4 + 4)) for number in pair)
+    return Fraction(numerator, denominator)
+
+
+def _timedelta(numbers: Any) -> Any:
+    import datetime
+
+    days, seconds, microseconds = numbers
+    if not all(type(number) is int for number in numbers):
+        raise CodecError("a timedelta is three integers")
+    return datetime.timedelta(days, seconds, microseconds)
 
 
 def _read_time(tag: str, value: Any) -> Any:
     import datetime
 
     text, zone, fold = value
-    moment: Any = getattr(datetime, tag).fromisoformat(text)
+    moment: Any = getattr(datetime, tag).fromisoformat(_text(text))
     if zone is not None:
-        import zoneinfo
-
-        moment = moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))
+        moment = moment.replace(tzinfo=_zone(_text(zone)))
     return moment.replace(fold=int(fold))
 
 
-def _date(text: str) -> Any:
+def _zone(key: str) -> Any:
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(key)
+    except zoneinfo.ZoneInfoNotFoundError as exc:
+        raise LibraryMissing(f"the time zone {key!r} is not known here; is tzdata installed?") from exc
+
+
+def _date(text: Any) -> Any:
     import datetime
 
-    return datetime.date.fromisoformat(text)
+    return datetime.date.fromisoformat(_text(text))
 
 
 def _made(module: str, name: str, *args: Any) -> Any:
@@ -201,18 +378,25 @@ def _made(module: str, name: str, *args: Any) -> Any:
     return getattr(import_module(module), name)(*args)
 
 
+_PART_READERS: dict[str, Callable[[Any, Mapping[str, Part]], Any]] = {
+    "str": _large_text,
+    "bytes": _bytes,
+    "bytearray": _mutable,
+    "ndarray": _array,
+}
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "float": float,
-    "complex": lambda pair: complex(float(pair[0]), float(pair[1])),
-    "range": lambda numbers: range(*(int(n, 16) for n in numbers)),
-    "slice": lambda numbers: slice(*(None if n is None else int(n, 16) for n in numbers)),
-    "Decimal": lambda text: _made("decimal", "Decimal", text),
-    "Fraction": lambda text: _made("fractions", "Fraction", text),
-    "UUID": lambda text: _made("uuid", "UUID", text),
+    "npscalar": _npscalar,
+    "int": _int,
+    "float": lambda text: float(_text(text)),
+    "complex": lambda pair: complex(float(_text(pair[0])), float(_text(pair[1]))),
+    "range": lambda numbers: range(*(_int(n) for n in numbers)),
+    "slice": lambda numbers: slice(*(None if n is None else _int(n) for n in numbers)),
+    "Decimal": lambda text: _made("decimal", "Decimal", _text(text, _MAX_DECIMAL)),
+    "Fraction": _fraction,
+    "UUID": lambda text: _made("uuid", "UUID", _text(text)),
     "PosixPath": lambda text: _made("pathlib", "Path", text),
     "PurePosixPath": lambda text: _made("pathlib", "PurePosixPath", text),
-    "timedelta": lambda numbers: _made("datetime", "timedelta", *numbers),
+    "timedelta": _timedelta,
     "date": _date,
     "datetime": lambda value: _read_time("datetime", value),
     "time": lambda value: _read_time("time", value),

@@ -1,4 +1,4 @@
-"""Where an attempt finds its data: every source becomes a directory, or a file in one, once.
+"""Data of an attempt: every source becomes a directory, or a file in one, once.
 
 A source is plain JSON in the payload:
 `{"kind": "tree", "tree": sha256, "file": name or null}` content the submitter stored,
@@ -10,15 +10,24 @@ With `"shard": true` each host gets its share of the files.
 
 from __future__ import annotations
 
+import base64
+import errno
+import http.client
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from . import wire
-from .store import MissingObject, Store, open_store
-from .stored_tree import canonical
+from .downloads import Item, Sink, download
+from .gcs import Answer, GcsStore
+from .identity_tokens import token_of_credentials
+from .shared_cache import Content, SharedCache
+from .store import MissingObject, Store, StoreUnavailable, open_store
+from .trees import canonical
 from .unpack import materialise_tree
 
 if TYPE_CHECKING:
@@ -26,26 +35,38 @@ if TYPE_CHECKING:
 
 Source = dict[str, Any]
 Found = tuple[str, str | None]
-"""A directory, and the one file in it that is meant, if one is."""
+"""Directory, and the one file in it that the source names, if it names one."""
+_LARGEST_PACK = 256 << 20
+"""Bytes of a pack at most; no client makes a larger one."""
 
 
 class DataFolder:
-    """A directory with one entry per content. A `shared` one may be used by other attempts at the same time.
+    """Directory with one entry per content. A `shared` one may be used by other attempts at the same time.
 
-    Entries appear whole, and are never changed: in a shared directory nobody may write to them.
-    `shard` is this host's number and how many there are.
+    Entries appear whole, and are never changed: in a shared directory nobody may write to them. It is for
+    attempts of one user only, who trust each other; pods share a `cache` instead, whose entries are copied
+    before use. `shard` is this host's number and the number of hosts.
     """
 
-    def __init__(self, folder: str, store: Store, *, shared: bool, shard: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self,
+        folder: str,
+        store: Store,
+        *,
+        shared: bool,
+        shard: tuple[int, int] = (0, 1),
+        cache: SharedCache | None = None,
+    ) -> None:
         self._folder = folder
         self._store = store
         self._shared = shared
         self._shard = shard
+        self._cache = cache
 
     def find(self, source: Source) -> Found:
-        """Where a source's data is, made if it is not there yet.
+        """Return where a source's data is, after making it if it is missing.
 
-        Raises MissingObject, naming it, if any of it is not to be had; OSError if the disk is too small.
+        Raises MissingObject, naming an object that does not exist; OSError if the disk is too small.
         """
         shard = self._shard if source.get("shard") else (0, 1)
         suffix = "" if shard[1] == 1 else f"-{shard[0]}of{shard[1]}"
@@ -56,12 +77,10 @@ class DataFolder:
             return self._once(tree + suffix, lambda to: self._unpack(tree, to, shard)), source["file"]
         items: list[Item]
         if source["kind"] == "gcs":
-            from .bucket import GcsData
-
             bucket = GcsData(source["uri"])
             items, make, file, name = bucket.items, bucket.make, bucket.file, source["uri"]
         elif source["kind"] == "hub":
-            from .hub import HubData
+            from .hugging_face import HubData
 
             hub = HubData(source)
             items, make, file, name = hub.items, hub.make, None, hub.commit
@@ -69,25 +88,41 @@ class DataFolder:
             raise ValueError(f"data of kind {source['kind']!r}: the job was submitted by a newer version")
         content = wire.digest(canonical([name, [tuple(item) for item in items]]))
         share = items[shard[0] :: shard[1]]
-        return self._once(content + suffix, lambda to: make(share, to)), file
+        return self._once(content + suffix, lambda to: make(share, to, self._cache)), file
 
     def unpack(self, tree: str) -> str:
-        """The directory of a tree."""
+        """Return the directory of a tree, after unpacking it if it is missing."""
         return self.find({"kind": "tree", "tree": tree, "file": None})[0]
 
     def _unpack(self, tree: str, target: str, shard: tuple[int, int]) -> None:
         stores = _ThreadStores(self._store)
-        materialise_tree(
-            tree, target, read=self._store.read, fetch=stores.fetch, discard=self._discard, shard=shard
-        )
+
+        def fetch(name: str) -> str:
+            return stores.fetch(name) if self._cache is None else self._cached(name, stores, self._cache)
+
+        materialise_tree(tree, target, read=self._store.read, fetch=fetch, discard=self._discard, shard=shard)
+
+    def _cached(self, name: str, stores: _ThreadStores, cache: SharedCache) -> str:
+        """Return a file of this attempt's own with a pack, which is named by its digest."""
+        pack = Content("sha256", name.rpartition("/")[2].partition(".")[0], None, _LARGEST_PACK)
+        own = os.path.join(self._folder, f"{os.urandom(6).hex()}.pack")
+        if cache.take(pack, own):
+            return own
+        with cache.lock(pack.digest):
+            if cache.take(pack, own):
+                return own
+            fetched = stores.fetch(name)
+            cache.keep(pack, fetched)
+        return fetched
 
     def _discard(self, path: str) -> None:
-        """Remove a fetched pack; a path inside the store itself (a directory) is not ours."""
-        if path.startswith(os.path.join(os.environ.get("KINETIC_WORK_DIR", "/kinetic"), "fetched") + os.sep):
+        """Remove a fetched pack, but never a file of the store itself, if that is a directory."""
+        fetched = os.path.join(os.environ.get("KINETIC_WORK_DIR", "/kinetic"), "fetched")
+        if path.startswith((fetched + os.sep, self._folder + os.sep)):
             os.unlink(path)
 
     def _once(self, name: str, make: Callable[[str], None]) -> str:
-        """The entry of that name; several attempts that need it at one time make it once."""
+        """Return the entry of that name; of several attempts that need it at one time, one makes it."""
         folder = os.path.join(self._folder, name)
         if os.path.isdir(folder):
             return folder
@@ -110,7 +145,7 @@ class DataFolder:
 
     @contextmanager
     def _lock(self, name: str) -> Iterator[None]:
-        """Held while an entry of a shared directory is made; what a killed holder left is removed."""
+        """Lock an entry of a shared directory while it is made; remove what a killed holder left."""
         if not self._shared:
             yield
             return
@@ -129,7 +164,7 @@ class DataFolder:
 
 
 class _ThreadStores:
-    """The job's store for threads: a connection is one thread's."""
+    """Stores for threads: the job's store, with a connection for each thread."""
 
     def __init__(self, store: Store) -> None:
         import threading
@@ -161,7 +196,7 @@ def _mounted(source: Source) -> Found:
 
 
 def _protect(folder: str) -> None:
-    """Take away the right to write files: others share this copy. Whoever may remove it can still do so."""
+    """Take away the right to write files, because others share this copy; its owner can still remove it."""
     for base, _, files in os.walk(folder):
         for path in (os.path.join(base, name) for name in files):
             if not os.path.islink(path):
@@ -174,3 +209,116 @@ def _remove(folder: str) -> None:
     for base, _, _ in os.walk(folder):
         os.chmod(base, 0o700)
     shutil.rmtree(folder)
+
+
+_FIELDS = "items(name,size,md5Hash,generation),nextPageToken"
+_CHUNK = 1 << 20
+
+
+class Bucket(GcsStore):
+    """Objects of a bucket that is not the job's store, by their whole names."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"gs://{name}")
+
+    def items(self, prefix: str) -> list[Item]:
+        """List the objects below a prefix that ends with a slash, or is empty."""
+        found: list[Item] = []
+        token = ""
+        while True:
+            query = f"prefix={quote(prefix, safe='')}&fields={quote(_FIELDS)}&pageToken={quote(token)}"
+            answer = self._ask(prefix, f"/storage/v1/b/{self._bucket}/o?{query}")
+            self._check_data(answer, f"{self.uri}/{prefix}")
+            page = self._facts(answer, prefix)
+            found += [_item(entry, prefix) for entry in page.get("items", ()) if entry["name"] != prefix]
+            token = page.get("nextPageToken", "")
+            if not token:
+                return found
+
+    def item(self, name: str) -> Item:
+        """Return one object, under the last part of its name."""
+        answer = self._ask(name, f"{self._object(name)}?fields=name,size,md5Hash,generation")
+        self._check_data(answer, f"{self.uri}/{name}")
+        return _item(self._facts(answer, name), name[: name.rfind("/") + 1])
+
+    def fetch_range(self, item: Item, offset: int, size: int, sink: Sink) -> None:
+        """Fetch bytes of an object, of the generation that was listed."""
+
+        def keep(response: http.client.HTTPResponse) -> bytes:
+            position = offset
+            while content := response.read(_CHUNK):
+                sink(position, content)
+                position += len(content)
+            if position < offset + size:
+                raise http.client.IncompleteRead(b"", offset + size - position)
+            return b""
+
+        headers = {"Range": f"bytes={offset}-{offset + size - 1}"}
+        name, _, generation = item.source.rpartition("#")
+        path = f"{self._object(name)}?alt=media&generation={generation}"
+        self._check_data(self._ask(name, path, headers, keep), f"{self.uri}/{name} as it was listed")
+
+    def _ask(
+        self,
+        name: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        sink: Callable[[http.client.HTTPResponse], bytes] | None = None,
+    ) -> Answer:
+        return self._try(name, lambda: self._request("GET", path, headers=headers, sink=sink))
+
+    def _check_data(self, answer: Answer, what: str) -> None:
+        if answer.status == 404:
+            raise MissingObject(f"{what} is not there, or went away while it was downloaded")
+        if answer.status in (401, 403):
+            raise PermissionError(
+                errno.EACCES,
+                f"{what}: the job's service account may not read it (roles/storage.objectViewer lets it)",
+            )
+        if answer.status >= 300:
+            text = answer.body[:300].decode(errors="replace")
+            raise StoreUnavailable(errno.EIO, f"cannot read {what}: HTTP {answer.status}: {text}")
+
+    def _authorization(self) -> dict[str, str]:
+        """Return the headers with a token; on this machine, perhaps one of its user."""
+        if os.environ.get("KINETIC_BACKEND") != "local" or os.environ.get("STORAGE_EMULATOR_HOST"):
+            return super()._authorization()
+        if not self._token or self._clock() >= self._expires:
+            self._token, self._expires = token_of_credentials(self._clock())
+        return {"Authorization": f"Bearer {self._token}"}
+
+
+class GcsData:
+    """Data at `gs://bucket/prefix/` or `gs://bucket/object`, as listed now."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._bucket, _, name = uri.removeprefix("gs://").partition("/")
+        self.file = None if uri.endswith("/") else name.rpartition("/")[2]
+        with closing(Bucket(self._bucket)) as bucket:
+            self.items = bucket.items(name) if self.file is None else [bucket.item(name)]
+        if not self.items:
+            raise MissingObject(f"{uri} holds no object")
+
+    def make(self, items: list[Item], target: str, cache: SharedCache | None = None) -> None:
+        """Download the given items into a new directory."""
+        own = threading.local()
+        with ExitStack() as connections:
+
+            def fetch(item: Item, offset: int, size: int, sink: Sink) -> None:
+                if not hasattr(own, "bucket"):  # a connection is one thread's
+                    own.bucket = connections.enter_context(closing(Bucket(self._bucket)))
+                own.bucket.fetch_range(item, offset, size, sink)
+
+            download(self._uri, items, target, fetch, cache)
+
+
+def _item(entry: dict[str, str], prefix: str) -> Item:
+    """Make an item from a listing; composite objects have no MD5, only size and generation."""
+    digest = base64.b64decode(entry["md5Hash"]).hex() if "md5Hash" in entry else None
+    return Item(
+        entry["name"].removeprefix(prefix),
+        int(entry["size"]),
+        ("md5", digest) if digest else None,
+        f"{entry['name']}#{entry['generation']}",
+    )

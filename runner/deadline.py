@@ -1,37 +1,112 @@
-"""What a job may take that its Job cannot end it for: its budget, or the time of an input of a batch, or of
-pods of a LeaderWorkerSet.
+"""Limits of a job that its Job cannot enforce: its budget, and the timeout of a batch's input or of pods of a
+LeaderWorkerSet.
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 
 from . import wire
-from .job import Job
+from .attempt import Job
+from .notes import ForgedNote, encode_note, read_note
 from .outcome import Outcome, failed
-from .spending import Spending
-from .store import MissingObject, Store
+from .store import MissingObject, Store, StoreUnavailable
+
+_NOTE_SECONDS = 30.0
+_NOTE_SHARE = 0.05
+"""Share of the budget after which spending is noted: a small budget is noted more often."""
+
+
+class Spending:
+    """Spending of this host: earlier attempts from their notes, this one since `started`."""
+
+    def __init__(
+        self, job: Job, store: Store, started: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Read the notes of earlier attempts. Raises StoreUnavailable if they cannot be read."""
+        assert job.budget is not None  # noqa: S101  only then there is something to spend
+        self._job, self._store, self._budget = job, store, job.budget
+        self._started, self._clock = started, clock
+        self._earlier = sum(_noted(job, store, attempt) for attempt in range(job.attempt))
+        self._pause = min(_NOTE_SECONDS, max(1.0, _NOTE_SHARE * self._budget.seconds))
+        self._next = started + self._pause
+        self._alive_at = started
+
+    @property
+    def over_at(self) -> float:
+        """Return when the budget is used up, in Unix seconds."""
+        return self._started + self._budget.seconds - self._earlier
+
+    def tick(self) -> None:
+        """Note the spending if it is time to, while user code is alive."""
+        self._alive_at = self._clock()
+        if self._alive_at >= self._next:
+            with self._store.hurried():
+                self.note()
+
+    def note(self) -> None:
+        """Note for how long this attempt has held its accelerator, for later attempts."""
+        now = self._clock()
+        self._next = now + self._pause
+        name = wire.spending_object(self._job.job_id, self._job.attempt, self._job.host)
+        try:
+            note = encode_note(self._job.outcome_key, name, {"seconds": now - self._started})
+            self._store.replace(name, note)
+        except StoreUnavailable as exc:
+            sys.stderr.write(f"kinetic: what the attempt has cost is not noted: {exc}\n")
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of a job that has used up its budget.
+
+        The cost is that of user code: the last lines of its log may wait for the store long after its end.
+        """
+        budget, seconds = self._budget, self._earlier + self._alive_at - self._started
+        spent = f"{seconds * budget.hourly / 3600:.4g} {budget.currency}"
+        attempts = f", in {self._job.attempt + 1} attempts" if self._job.attempt else ""
+        text = (
+            f"it has cost {spent} of budget={budget.amount:g}: {seconds:.0f} s of {self._job.accelerator} "
+            f"at {budget.hourly:g} {budget.currency} an hour{attempts}. Submit it with a larger budget; with "
+            "checkpoints it goes on where it was"
+        )
+        return failed(wire.FailureClass.BUDGET, text, "execute", retry=False)
+
+
+def _noted(job: Job, store: Store, attempt: int) -> float:
+    try:
+        return float(read_note(job, store, wire.spending_object(job.job_id, attempt, job.host))["seconds"])
+    except MissingObject:
+        return 0.0  # it died before it could say so
+    except ForgedNote as exc:
+        sys.stderr.write(f"kinetic: {exc}; what attempt {attempt} has cost is not known\n")
+        return 0.0
 
 
 class Deadline:
-    """As `watch.Company`: stops the child when its job has had its time, counted from its first attempt, or
-    has cost its budget, whichever comes first.
+    """Watcher that stops the child when its job's timeout, counted from the first attempt, or its budget is
+    over.
     """
 
     def __init__(self, job: Job, store: Store, started: float) -> None:
-        """`started`: when this attempt did."""
+        """Start to count. `started`: when this attempt began, in Unix seconds."""
         self._timeout, self._grace = job.timeout, job.grace
         self._time_at = float("inf") if job.timeout is None else _began(job, store) + job.timeout
         self._spending = None if job.budget is None else Spending(job, store, started)
         self._has_passed = False
 
     @property
+    def over_at(self) -> float:
+        """Return when the job's timeout or budget is over, in Unix seconds."""
+        return min(self._time_at, self._budget_at)
+
+    @property
     def is_over(self) -> bool:
-        """Whether the job has had its time, or its money's worth."""
-        return time.time() >= min(self._time_at, self._budget_at)
+        """Return whether the job's timeout or budget is over."""
+        return time.time() >= self.over_at
 
     def look(self, child: int, terminated: bool) -> float | None:
-        """The child's grace, once."""
+        """Return the child's grace in seconds, once, when the time is over."""
         del child
         if self._spending is not None:
             self._spending.tick()
@@ -41,7 +116,7 @@ class Deadline:
         return self._grace
 
     def close(self) -> Outcome | None:
-        """User code has ended here without a value; how the job ends, if it was stopped by this."""
+        """Return the job's outcome if this watcher has stopped it, after user code ended without a value."""
         if self._has_passed:
             return self.outcome()
         if self._spending is not None:
@@ -49,7 +124,7 @@ class Deadline:
         return None
 
     def outcome(self) -> Outcome:
-        """How a job ends that had no value in time."""
+        """Return the outcome of a job that had no value in time."""
         if self._spending is not None and self._budget_at <= self._time_at:
             return self._spending.outcome()
         text = f"it had not ended {self._timeout:g} s after it first started"
@@ -61,18 +136,21 @@ class Deadline:
 
 
 def deadline_of(job: Job, store: Store, started: float) -> Deadline | None:
-    """What ends this attempt from within; None if nothing does."""
+    """Return the deadline that this attempt must enforce itself; None if there is none."""
     if job.timeout is None and job.budget is None:
         return None
     return Deadline(job, store, started)
 
 
 def _began(job: Job, store: Store) -> float:
-    """When the first attempt did, by this machine's clock; that of another may be minutes off."""
+    """Return when the first attempt began, by this machine's clock: another machine's may be minutes off.
+
+    For a job that was suspended, the first attempt since, as Kubernetes counts the time of a Job.
+    """
     now = time.time()
-    if job.attempt == 0:
+    if job.attempt == job.since:
         return now
     try:
-        return now - store.age(wire.claim_object(job.job_id, 0, job.host))
+        return now - store.age(wire.claim_object(job.job_id, job.since, job.host))
     except MissingObject:
         return now  # the first attempt died before it could claim the job

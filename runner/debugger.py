@@ -1,4 +1,4 @@
-"""`debug=True`: user code waits for a debugger, which reaches it through the loopback alone.
+"""Debugger of a job with `debug=True`: user code waits for one, which connects through the loopback alone.
 
 debugpy listens where nothing outside this pod (or machine) can connect; a client comes through a port that
 the submitter's process forwards. Of a slice, host 0 is debugged, and the others wait with it: they must not
@@ -16,25 +16,25 @@ from importlib import import_module
 from typing import Any
 
 from . import wire
-from .gang import DEBUGGED, Gang, Generation
-from .job import Job
-from .store import Store
+from .attempt import Job
+from .rendezvous import DEBUGGED, Generation, Rendezvous
+from .store import Store, exists
 
 _LOOPBACK = "127.0.0.1"
 _LOOK = 0.05
 
 
 def await_debugger(job: Job, store: Store, workspace: str) -> None:
-    """Return once a client is attached and has set its breakpoints, or has not come in time.
+    """Wait until a client is attached and has set its breakpoints, or until the wait is over.
 
-    Raises ValueError if there is no debugpy, and none can be installed.
+    Raises ValueError if debugpy is missing and cannot be installed.
     """
-    others = Gang(job, store, Generation(_generation())) if job.hosts > 1 else None
+    others = Rendezvous(job, store, Generation(_generation())) if job.hosts > 1 else None
     if others is not None and job.host != 0:
-        while others.peek(DEBUGGED) is None:
+        while not exists(store, others.object_name(DEBUGGED)):  # unsigned: user code is loaded, the key gone
             time.sleep(others.pause)
         return
-    # Else it warns, in the job's log, of modules that no user debugs.
+    # Otherwise debugpy warns, in the job's log, of modules that no user debugs.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     debugpy = _debugpy(os.path.join(job.work_dir, "debugger"))
     _, port = debugpy.listen((_LOOPBACK, 0))
@@ -48,17 +48,17 @@ def await_debugger(job: Job, store: Store, workspace: str) -> None:
         time.sleep(_LOOK)
     _say("a debugger is attached" if is_attached else "no debugger came: the function runs without one")
     if others is not None:
-        others.tell(DEBUGGED)
+        store.create(others.object_name(DEBUGGED), b"")
 
 
 def _generation() -> int:
-    """How often the hosts of the slice have started together before."""
-    counts = ("KINETIC_FAILED_COUNT", "KINETIC_IGNORED_COUNT")  # of all of them, see together.py
+    """Return how often the hosts of the slice have started together before."""
+    counts = ("KINETIC_FAILED_COUNT", "KINETIC_IGNORED_COUNT")  # of all hosts, see slice.py
     return sum(int(os.environ.get(name) or 0) for name in counts)
 
 
 def _debugpy(folder: str) -> Any:
-    """The image's, or the project's, or the newest one, put behind everything else there is."""
+    """Import debugpy of the image or project, or install the newest version behind everything else."""
     try:
         return import_module("debugpy")
     except ImportError:
@@ -68,7 +68,7 @@ def _debugpy(folder: str) -> Any:
 
 
 def install(folder: str) -> None:
-    """Put debugpy into a folder, with uv or pip. Raises ValueError if neither can."""
+    """Install debugpy into a folder, with uv or pip. Raises ValueError if neither can."""
     told = ""
     uv = ["uv", "pip", "install", "--quiet", "--python", sys.executable]
     pip = [sys.executable, "-m", "pip", "install", "--quiet"]

@@ -1,8 +1,8 @@
-"""Packages that a base image lacks, installed by uv before user code is loaded: `container_image="prebuilt"`.
+"""Dependencies that a base image lacks, installed by uv before user code: `container_image="prebuilt"`.
 
-One resolution prefers what the image has; what it has is not installed again. The first attempt keeps the
-result in the store, so that the others have the same. What is missing goes into a virtual environment on the
-pod's own volume, which nobody but this user has to be able to write.
+One resolution prefers the packages of the image, which are not installed again. The first host of the first
+attempt keeps the result in the store, signed, so that all others have the same and nobody else's. Missing
+packages go into a virtual environment on the pod's own volume, which only this user must be able to write.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import subprocess
 import sys
 from typing import Any
 
+from . import wire
+from .attempt import Job
+from .notes import encode_note, read_note
 from .store import MissingObject, Store, StoreUnavailable
 
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
@@ -24,19 +27,21 @@ _NETWORK = (
     "Could not connect",
     "timed out",
 )
-"""What uv says of an index that gives no answer: another attempt may find it well."""
+"""Messages of uv about an index that does not answer, but may answer another attempt."""
 
 
-def install(wanted: dict[str, Any], work_dir: str, store: Store, lock: str) -> None:
+def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
     """Make `wanted` importable: `lines` and `constraints` of requirements files, and `options` of uv.
 
-    `lock` is the object with the exact versions, made here if it is not there.
+    The exact versions are those of the job's lock in the store, which is created here if it is missing.
 
-    Raises ValueError for what cannot be installed, StoreUnavailable where an index gives no answer.
+    Raises ValueError for packages that cannot be installed, ForgedNote for a lock that the job has not
+    signed, StoreUnavailable if an index does not answer.
     """
+    work_dir = job.work_dir
     folder = os.path.join(work_dir, "dependencies")
     os.makedirs(folder, exist_ok=True)
-    locked = _locked(wanted, folder, store, lock)
+    locked = _locked(wanted, folder, job, store)
     has = _installed()
     missing = [line for line in locked if not _is_there(line, has)]
     environment = os.path.join(work_dir, "venv")
@@ -56,17 +61,20 @@ def install(wanted: dict[str, Any], work_dir: str, store: Store, lock: str) -> N
     _enter(environment)
 
 
-def _locked(wanted: dict[str, Any], folder: str, store: Store, lock: str) -> list[str]:
+def _locked(wanted: dict[str, Any], folder: str, job: Job, store: Store) -> list[str]:
+    """Return exact versions of everything; hosts that start together use those that are stored first."""
+    name = wire.lock_object(job.job_id)
     try:
-        return store.read(lock).decode().splitlines()
+        return list(read_note(job, store, name)["requirements"])
     except MissingObject:
         lines = _resolved(wanted, folder)
-    store.create(lock, "\n".join(lines).encode())
-    return lines
+    if store.create(name, encode_note(job.outcome_key, name, {"requirements": lines})):
+        return lines
+    return list(read_note(job, store, name)["requirements"])
 
 
 def _resolved(wanted: dict[str, Any], folder: str) -> list[str]:
-    """Exact versions of everything, those of the image where they will do."""
+    """Resolve exact versions of everything, those of the image where they fit."""
     asked = _written(folder, "requirements.txt", wanted["lines"])
     limits = _written(folder, "constraints.txt", wanted["constraints"])
     locked = _written(
@@ -127,7 +135,7 @@ def _uv(*arguments: str) -> None:
 
 
 def _enter(environment: str) -> None:
-    """Let this process, and those it starts, find what the environment has before what the image has."""
+    """Let this process, and those it starts, find the environment's packages before the image's."""
     import importlib
     import site
     import sysconfig

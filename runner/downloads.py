@@ -1,4 +1,4 @@
-"""Download many files into a directory: side by side, in pieces, each verified, all of them or none.
+"""Downloads of many files into a directory: side by side, in pieces, each verified, all of them or none.
 
 Where the files come from (a bucket, a hub) is the caller's: it lists them and fetches ranges of bytes.
 """
@@ -12,28 +12,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from .shared_cache import Content, SharedCache
 from .store import MissingObject
-from .tree_entries import is_plain
+from .trees import is_plain
 from .unpack import check_space
 
 _THREADS = 16
 _PIECE = 32 << 20
-"""Bytes of a request. Small files are one, large ones are fetched side by side with themselves."""
+"""Bytes of a request: a small file takes one, a large one several at once."""
 _CHUNK = 1 << 20
 
 
 class DamagedDownload(OSError):
-    """What arrived is not what the source says it has."""
+    """Downloaded content that differs from the source's size or digest."""
 
 
 class _DiskFailed(Exception):
-    """Writing here failed: no reason to ask the source again."""
+    """Failure of the local disk, for which the source is not asked again."""
 
 
 class Item(NamedTuple):
-    """A file to download: its relative path, size in bytes and digest there (algorithm and hex) if known.
+    """File to download: its relative path, size in bytes and digest there (algorithm and hex) if known.
 
-    `source` is what `fetch` is told; `git` is the algorithm of Git's blobs.
+    `source` is passed to `fetch`; `git` is the algorithm of Git's blobs.
     """
 
     path: str
@@ -41,16 +42,25 @@ class Item(NamedTuple):
     digest: tuple[str, str] | None
     source: str
 
+    @property
+    def content(self) -> Content | None:
+        """Return the file's content by digest, if the digest is known."""
+        return None if self.digest is None else Content(*self.digest, self.size)
+
 
 Sink = Callable[[int, bytes], Any]
-"""Takes bytes and where they belong: a fetch that is tried again may give them twice."""
+"""Sink of bytes and their offset: a repeated fetch may pass the same bytes twice."""
 Fetch = Callable[[Item, int, int, Sink], None]
-"""Gives the bytes of an item from an offset on, so many, to a sink; called in threads."""
+"""Function that passes a range of an item's bytes (offset, size) to a sink; called in threads."""
 
 
-def download(what: str, items: list[Item], target: str, fetch: Fetch) -> None:
-    """Make the directory `target` hold the items of `what`, as errors call it. A path with a slash at its
-    end is an empty directory.
+def download(
+    what: str, items: list[Item], target: str, fetch: Fetch, cache: SharedCache | None = None
+) -> None:
+    """Fill the directory `target` with the items of `what`, as errors call it.
+
+    A path that ends in a slash is an empty directory. Items whose digest is known are taken from a cache that
+    has them, and kept there.
 
     Raises MissingObject if there are none, ValueError for paths that lead elsewhere or collide, OSError if
     the disk is too small (before anything is fetched) or an item does not arrive as it should.
@@ -60,28 +70,55 @@ def download(what: str, items: list[Item], target: str, fetch: Fetch) -> None:
     files = [item for item in items if not item.path.endswith("/")]
     _check_paths(what, items)
     os.makedirs(target, exist_ok=True)
-    total = sum(item.size for item in files)
-    check_space(target, total)
-    sys.stderr.write(f"kinetic: downloading {what}: {len(files)} files, {total / (1 << 20):.1f} MiB\n")
+    check_space(target, sum(item.size for item in files))
     for folder in {os.path.dirname(item.path) for item in items}:
         os.makedirs(os.path.join(target, folder), exist_ok=True)
-    pieces = [
-        (item, offset)
-        for item in sorted(files, key=lambda item: -item.size)
-        for offset in range(0, max(item.size, 1), _PIECE)
-    ]
-    for item, offset in pieces:
-        if offset:
-            continue
-        with open(os.path.join(target, item.path), "xb") as stream:
-            stream.truncate(item.size)
-    with ThreadPoolExecutor(min(_THREADS, max(1, len(pieces)))) as pool:
+    with ThreadPoolExecutor(min(_THREADS, max(1, len(files)))) as pool:
         try:
-            list(pool.map(lambda piece: _take(target, piece[0], piece[1], fetch), pieces))
-            list(pool.map(lambda item: _verify(what, target, item), files))
+            if cache is None:
+                _fetch_all(what, files, target, fetch, pool)
+            elif missing := _uncached(files, target, cache, pool):
+                with cache.lock(hashlib.sha256(repr(files).encode()).hexdigest()):
+                    # whoever held the lock may have fetched them
+                    missing = _uncached(missing, target, cache, pool)
+                    _fetch_all(what, missing, target, fetch, pool)
+                    list(pool.map(lambda item: _keep(target, item, cache), missing))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _uncached(items: list[Item], target: str, cache: SharedCache, pool: ThreadPoolExecutor) -> list[Item]:
+    """Take the items that the cache has; return the others."""
+
+    def take(item: Item) -> bool:
+        content = item.content
+        return content is not None and cache.take(content, os.path.join(target, item.path))
+
+    return [item for item, is_there in zip(items, pool.map(take, items), strict=True) if not is_there]
+
+
+def _keep(target: str, item: Item, cache: SharedCache) -> None:
+    if item.content is not None:
+        cache.keep(item.content, os.path.join(target, item.path))
+
+
+def _fetch_all(what: str, items: list[Item], target: str, fetch: Fetch, pool: ThreadPoolExecutor) -> None:
+    """Fetch the items side by side, large ones in pieces, and verify them."""
+    if not items:
+        return
+    size = sum(item.size for item in items) / (1 << 20)
+    sys.stderr.write(f"kinetic: downloading {what}: {len(items)} files, {size:.1f} MiB\n")
+    pieces = [
+        (item, offset)
+        for item in sorted(items, key=lambda item: -item.size)
+        for offset in range(0, max(item.size, 1), _PIECE)
+    ]
+    for item in items:
+        with open(os.path.join(target, item.path), "xb") as stream:
+            stream.truncate(item.size)
+    list(pool.map(lambda piece: _take(target, piece[0], piece[1], fetch), pieces))
+    list(pool.map(lambda item: _verify(what, target, item), items))
 
 
 def _check_paths(what: str, items: list[Item]) -> None:
@@ -101,7 +138,7 @@ def _check_paths(what: str, items: list[Item]) -> None:
 
 
 def _take(target: str, item: Item, offset: int, fetch: Fetch) -> None:
-    """One piece, into its place."""
+    """Fetch one piece into its place."""
     end = min(item.size, offset + _PIECE)
     if offset == end:
         return
@@ -130,16 +167,14 @@ def _take(target: str, item: Item, offset: int, fetch: Fetch) -> None:
 
 
 def _verify(what: str, target: str, item: Item) -> None:
-    if item.digest is None:
+    content = item.content
+    if content is None:
         return
-    algorithm, expected = item.digest
-    digest = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
-    if algorithm == "git":
-        digest.update(b"blob %d\0" % item.size)
+    digest = content.hasher(item.size)
     with open(os.path.join(target, item.path), "rb", buffering=0) as stream:
-        while content := stream.read(_CHUNK):
-            digest.update(content)
-    if digest.hexdigest() != expected:
+        while piece := stream.read(_CHUNK):
+            digest.update(piece)
+    if digest.hexdigest() != content.digest:
         raise DamagedDownload(
-            f"{what}: {item.path!r} arrived with another {algorithm} digest than it has there"
+            f"{what}: {item.path!r} arrived with another {content.algorithm} digest than it has there"
         )

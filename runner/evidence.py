@@ -1,4 +1,4 @@
-"""What is known of a child that left no outcome: how it died, and whether memory ran out."""
+"""Evidence of a child that left no outcome: how it died, and whether memory ran out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 import time
 
 from . import memory, wire
+from .attempt import Job
 from .child import STACKS_FILE, STACKS_SIGNAL
-from .job import Job
 from .outcome import Outcome
-from .times import times
+from .phases import times
 from .watch import Ending
 
 _STACKS_SECONDS = 0.3
@@ -20,7 +20,7 @@ _STACKS_SECONDS = 0.3
 def death(
     ending: Ending, last_lines: tuple[str, ...], gauge: memory.MemoryGauge, remark: str = ""
 ) -> Outcome:
-    """The outcome of a child that ended without leaving one; `last_lines` are what it printed last."""
+    """Return the outcome of a child that left none; `last_lines` are its last lines of output."""
     killed = ending.signal == signal.SIGKILL and not ending.terminated
     if killed and gauge.kills() > 0:
         kind = wire.FailureClass.OUT_OF_MEMORY
@@ -45,7 +45,7 @@ def death(
 
 
 def stacks(job: Job, child: int) -> str:
-    """Where the threads of user code are, without the runner's own frames."""
+    """Return the stacks of user code's threads, without the runner's own frames."""
     try:
         os.kill(child, STACKS_SIGNAL)
         time.sleep(_STACKS_SECONDS)
@@ -53,16 +53,17 @@ def stacks(job: Job, child: int) -> str:
             lines = stream.read().splitlines()
     except OSError:
         return ""
-    here = os.path.dirname(__file__)
+    here = os.path.dirname(stacks.__code__.co_filename)  # as a zip file's modules are called
     return "\n".join(line for line in lines if here not in line and '"<string>"' not in line)
 
 
 def facts(job: Job, started: float) -> dict[str, object]:
-    """Which attempt it was, where and when: what the header of its outcome tells besides."""
+    """Return facts for the outcome's header: which attempt it was, where and when."""
     return {
         "job_id": job.job_id,
         "attempt": job.attempt,
         "pod_uid": job.pod_uid,
+        "key_id": job.key_id,
         "python": ".".join(map(str, sys.version_info[:3])),
         "peak_memory": _peak_memory(),
         "times": {"started": started, **times(job), "finished": time.time()},
@@ -70,7 +71,7 @@ def facts(job: Job, started: float) -> dict[str, object]:
 
 
 def _peak_memory() -> int:
-    """The most memory that any one process of user code had, in bytes."""
+    """Return the most memory that any one process of user code had, in bytes."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of either system

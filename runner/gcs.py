@@ -8,40 +8,83 @@ from __future__ import annotations
 
 import base64
 import errno
+import hashlib
 import http.client
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from . import wire
-from .gcs_parts import compare, md5, multipart, retry_after
-from .store import MissingObject, StoreUnavailable
+from .identity_tokens import NoCredentials, access_token
+from .store import Content, MissingObject, SinkType, StoreUnavailable
+
+if TYPE_CHECKING:
+    from .store import Content
+
+_LONGEST_ASKED = 30.0
+
+
+def multipart(facts: Mapping[str, Any], content: bytes, mark: str) -> tuple[bytes, dict[str, str]]:
+    """Encode an object and its metadata in the body of one request; return body and headers."""
+    edge = f"kinetic-{mark}".encode()
+    body = b"".join((
+        b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n",
+        json.dumps(facts).encode(),
+        b"\r\n--" + edge + b"\r\nContent-Type: application/octet-stream\r\n\r\n",
+        content,
+        b"\r\n--" + edge + b"--\r\n",
+    ))  # fmt: skip
+    return body, {"Content-Type": f"multipart/related; boundary={edge.decode()}"}
+
+
+def md5(content: bytes = b"") -> Any:
+    """Return an MD5 hash; Cloud Storage's other checksum is not in Python's library."""
+    return hashlib.md5(content, usedforsecurity=False)
+
+
+def compare(response: http.client.HTTPResponse, found: Any) -> None:
+    """Raise an error that `_try` retries if the content's digest is not the one the service reports."""
+    told = ",".join(response.headers.get_all("x-goog-hash") or ())
+    for part in told.split(","):
+        kind, _, value = part.strip().partition("=")
+        if kind == "md5" and base64.b64decode(value) != found.digest():
+            raise http.client.HTTPException("what arrived has another checksum than what is stored")
+
+
+def retry_after(headers: Message) -> float:
+    """Return how many seconds the service asks to wait."""
+    asked = headers.get("Retry-After") or ""
+    return min(float(asked), _LONGEST_ASKED) if asked.isdigit() else 0.0
+
 
 PATIENCE = 120.0
-"""Seconds for which a request is tried again after 408, 429, 5xx and lost connections."""
+"""Seconds for which a request is repeated after 408, 429, 5xx and lost connections."""
 SILENCE = 30.0
 """Seconds after which a connection without a byte counts as lost."""
 HURRY = 5.0
-"""Both of them, for who must not be kept: together ten seconds at most, if nothing trickles."""
+"""Seconds in place of PATIENCE and SILENCE for callers in a hurry: ten seconds at most for both."""
 WHOLE_BYTES = 8 << 20
-"""Up to here an object is sent in one request; a larger one in pieces, each of which may be repeated."""
+"""Bytes up to which an object is sent in one request; a larger one is sent in pieces that can be repeated."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Of this machine, where a download is kept: asking the service again mends nothing."""
+"""Errors of this machine's disk: asking the service again does not help."""
 _ROUNDS = 3
-"""How often a name is written to that was taken and is free again."""
+"""Attempts to write a name that was taken and is free again."""
 _PIECE = 1 << 20
+_TAKEN = (403, 412)
+"""Status of a create whose name is taken: a writer that may not replace objects gets 403 first."""
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _SPARE_SECONDS = 300.0
 
 
 class Answer(NamedTuple):
-    """What the service says to a request."""
+    """Answer of the service to a request."""
 
     status: int
     headers: Message
@@ -52,7 +95,7 @@ _Sink = Callable[[http.client.HTTPResponse], bytes]
 
 
 class GcsStore:
-    """The objects below `gs://bucket/prefix`."""
+    """Store of the objects below `gs://bucket/prefix`."""
 
     def __init__(
         self,
@@ -97,36 +140,55 @@ class GcsStore:
         return self._get(name, whole)
 
     def read_range(self, name: str, offset: int, size: int) -> bytes:
-        """Whoever reads a part of an object has a digest of that part: the service has none."""
+        """Read part of an object; the caller compares the part's digest, which the service does not have."""
         wanted = {"Range": f"bytes={offset}-{offset + size - 1}"}
         return self._get(name, http.client.HTTPResponse.read, wanted)
 
-    def create(self, name: str, content: bytes, state: str = "") -> bool:
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        sinks: list[SinkType] = []
+
+        def keep(response: http.client.HTTPResponse) -> bytes:
+            sinks[:] = [new_sink()]
+            found = md5()
+            while piece := response.read(_PIECE):
+                sinks[0].write(piece)
+                found.update(piece)
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+            compare(response, found)
+            return b""
+
+        self._get(name, keep)
+        return sinks[0]
+
+    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
         mark = os.urandom(8).hex()
         metadata = {wire.WRITE_MARK: mark, **({wire.STATE: state} if state else {})}
-        facts = {
-            "name": self._prefix + name,
-            "md5Hash": base64.b64encode(md5(content).digest()).decode(),
-            "metadata": metadata,
-        }
+        facts = {"name": self._prefix + name, "md5Hash": _checksum(content), "metadata": metadata}
         for _ in range(_ROUNDS):
-            answer = self._send(name, facts, content, mark)
-            if answer.status != 412:
+            answer = self._send(name, facts, content, mark, "ifGenerationMatch=0&")
+            if answer.status not in _TAKEN:
                 self._check(answer, f"store {name}")
                 return True
-            holder = self._holder(name)
+            try:
+                holder = self._holder(name)
+            except StoreUnavailable:
+                holder = None
+                if answer.status == 412:
+                    raise
             if holder is not None:
                 return holder == mark
+            if answer.status == 403:
+                self._check(answer, f"store {name}")
         return False
 
-    def replace(self, name: str, content: bytes) -> None:
-        where = f"/upload/storage/v1/b/{self._bucket}/o?uploadType=multipart"
-        facts = {"name": self._prefix + name, "md5Hash": base64.b64encode(md5(content).digest()).decode()}
-        body, headers = multipart(facts, content, os.urandom(8).hex())
-        self._check(self._try(name, lambda: self._request("POST", where, body, headers)), f"store {name}")
+    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
+        metadata = {wire.STATE: state} if state else {}
+        facts = {"name": self._prefix + name, "md5Hash": _checksum(content), "metadata": metadata}
+        self._check(self._send(name, facts, content, os.urandom(8).hex(), ""), f"store {name}")
 
     def fetch(self, name: str) -> str:
-        """Downloads to a file below the working directory, which the caller's pod has for itself."""
+        """Download to a file below the working directory, which the caller's pod has for itself."""
         folder = os.path.join(os.environ["KINETIC_WORK_DIR"], "fetched")
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, name.replace("/", "_"))
@@ -155,7 +217,7 @@ class GcsStore:
 
         answer = self._try(name, lambda: self._request("GET", f"{self._object(name)}?fields=timeCreated"))
         self._check(answer, f"look at {name}")
-        stored = datetime.fromisoformat(json.loads(answer.body)["timeCreated"])
+        stored = datetime.fromisoformat(self._facts(answer, name)["timeCreated"])
         return (parsedate_to_datetime(answer.headers["Date"]) - stored).total_seconds()
 
     def _get(self, name: str, sink: _Sink, headers: Mapping[str, str] | None = None) -> bytes:
@@ -164,13 +226,15 @@ class GcsStore:
         self._check(answer, f"read {name}")
         return answer.body
 
-    def _send(self, name: str, facts: Mapping[str, Any], content: bytes, mark: str) -> Answer:
-        """Write an object if there is none of its name; 412 says that there was."""
-        where = f"/upload/storage/v1/b/{self._bucket}/o?ifGenerationMatch=0&uploadType="
+    def _send(
+        self, name: str, facts: Mapping[str, Any], content: bytes | Content, mark: str, condition: str
+    ) -> Answer:
+        """Write an object; status 412 means that the condition was not met."""
+        where = f"/upload/storage/v1/b/{self._bucket}/o?{condition}uploadType="
+        content = Content(content) if isinstance(content, bytes) else content
         if len(content) <= WHOLE_BYTES:
-            body, headers = multipart(facts, content, mark)
+            body, headers = multipart(facts, content.read(0, len(content)), mark)
             return self._try(name, lambda: self._request("POST", f"{where}multipart", body, headers))
-        from .resumable import ResumableUpload, is_unfinished
 
         upload = ResumableUpload(self._request, f"{where}resumable", json.dumps(facts).encode(), content)
         answer = self._try(name, upload.step)
@@ -179,14 +243,24 @@ class GcsStore:
         return answer
 
     def _holder(self, name: str) -> str | None:
-        """The mark of the write that made the object; None if it is gone."""
+        """Return the mark of the write that made the object; None if the object is gone."""
         path = f"{self._object(name)}?fields=metadata"
         answer = self._try(name, lambda: self._request("GET", path))
         try:
             self._check(answer, f"look at {name}")
         except MissingObject:
             return None
-        return str((json.loads(answer.body).get("metadata") or {}).get(wire.WRITE_MARK))
+        return str((self._facts(answer, name).get("metadata") or {}).get(wire.WRITE_MARK))
+
+    def _facts(self, answer: Answer, name: str) -> dict[str, Any]:
+        """Return the service's metadata of an object, or raise if a proxy has answered with a page."""
+        try:
+            facts = json.loads(answer.body)
+        except ValueError:
+            facts = None
+        if not isinstance(facts, dict):
+            raise StoreUnavailable(errno.EIO, f"{self.uri}/{name}: the answer is none of Cloud Storage")
+        return facts
 
     def _object(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
@@ -194,7 +268,7 @@ class GcsStore:
         return f"/storage/v1/b/{self._bucket}/o/{quote(self._prefix + name, safe='')}"
 
     def _check(self, answer: Answer, what: str) -> None:
-        """Raise what an answer means for the job, and what to do about it."""
+        """Raise the error that an answer means for the job, with what to do about it."""
         if answer.status < 300:
             return
         text = answer.body[:300].decode(errors="replace")
@@ -212,10 +286,10 @@ class GcsStore:
                 f"cannot {what} in {self.uri}: not permitted (HTTP {answer.status}: {text}). The service "
                 "account of the pod needs roles/storage.objectUser on the bucket",
             )
-        raise StoreUnavailable(errno.EIO, f"cannot {what} in {self.uri}: HTTP {answer.status}: {text}")
+        raise StoreUnavailable(errno.EPROTO, f"cannot {what} in {self.uri}: HTTP {answer.status}: {text}")
 
     def _try(self, name: str, send: Callable[[], Answer]) -> Answer:
-        """The answer to a request, tried again, at growing random intervals, as long as that may help."""
+        """Send a request and return its answer, with retries at growing random intervals."""
         give_up, pause, may_renew = self._clock() + self._patience, 0.25, True
         while True:
             asked = 0.0
@@ -229,7 +303,7 @@ class GcsStore:
                 why, asked = f"HTTP {answer.status}", retry_after(answer.headers)
             except (OSError, http.client.HTTPException) as exc:
                 self.close()
-                if isinstance(exc, OSError) and exc.errno in _DISK_FULL:
+                if isinstance(exc, NoCredentials) or (isinstance(exc, OSError) and exc.errno in _DISK_FULL):
                     raise
                 why = str(exc) or type(exc).__name__
             if self._clock() >= give_up:
@@ -255,7 +329,7 @@ class GcsStore:
         return Answer(response.status, response.headers, sink(response))
 
     def _connected(self) -> http.client.HTTPConnection:
-        """This process's connection: one that was made before a fork belongs to the other side."""
+        """Return this process's connection: one from before a fork belongs to the other process."""
         if self._connection is None or self._connection[0] != os.getpid():
             kind = (
                 http.client.HTTPSConnection
@@ -266,7 +340,7 @@ class GcsStore:
         return self._connection[1]
 
     def close(self) -> None:
-        """Let go of the connection; another request makes another."""
+        """Close the connection; the next request opens another."""
         if self._connection is not None and self._connection[0] == os.getpid():
             self._connection[1].close()
         self._connection = None
@@ -275,7 +349,77 @@ class GcsStore:
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             return {}
         if not self._token or self._clock() >= self._expires - _SPARE_SECONDS:
-            from .tokens import access_token
-
             self._token, self._expires = access_token(self._clock())
         return {"Authorization": f"Bearer {self._token}"}
+
+
+def _checksum(content: bytes | Content) -> str:
+    found = md5()
+    for piece in (content,) if isinstance(content, bytes) else content.pieces():
+        found.update(piece)
+    return base64.b64encode(found.digest()).decode()
+
+
+PIECE_BYTES = 16 << 20
+"""Bytes of a piece: a multiple of 256 KiB, as the service requires of all but the last."""
+_UNFINISHED = 308
+_SESSIONS = 3
+
+
+class ResumableUpload:
+    """Upload in several requests; `request(method, path, body, headers)` sends one to the service.
+
+    Each `step` sends one request. After a step that failed, whether or not it arrived, the next asks how
+    much the service has.
+    """
+
+    def __init__(self, request: Callable[..., Answer], start: str, facts: bytes, content: Content) -> None:
+        self._request, self._start, self._facts = request, start, facts
+        self._content = content
+        self._session, self._sessions = "", 0
+        self._stored: int | None = None
+        """Bytes the service has; None if unknown."""
+
+    def step(self) -> Answer:
+        """Send the next request. Raises what `request` raises."""
+        if not self._session:
+            return self._begin()
+        stored, self._stored = self._stored, None
+        total = len(self._content)
+        if stored is None:
+            piece, place = b"", f"bytes */{total}"
+        else:
+            piece = self._content.read(stored, PIECE_BYTES)
+            place = f"bytes {stored}-{stored + len(piece) - 1}/{total}"
+        answer = self._request("PUT", self._session, piece, {"Content-Range": place})
+        if answer.status == _UNFINISHED:
+            self._stored = _bytes_stored(answer.headers.get("Range"))
+        elif answer.status in (404, 410) and self._sessions < _SESSIONS:
+            self._session = ""  # the service has forgotten it: from the start
+            return answer._replace(status=_UNFINISHED)
+        return answer
+
+    def _begin(self) -> Answer:
+        headers = {
+            "Content-Type": "application/json; charset=UTF-8",
+            "X-Upload-Content-Type": "application/octet-stream",
+            "X-Upload-Content-Length": str(len(self._content)),
+        }
+        answer = self._request("POST", self._start, self._facts, headers)
+        if answer.status != 200:
+            return answer
+        place = urlsplit(answer.headers["Location"])
+        self._session, self._stored = f"{place.path}?{place.query}", 0
+        self._sessions += 1
+        return answer._replace(status=_UNFINISHED)
+
+
+def is_unfinished(answer: Answer) -> bool:
+    """Return whether another step must follow."""
+    return answer.status == _UNFINISHED
+
+
+def _bytes_stored(told: str | None) -> int:
+    """Parse the Range header of an answer, `bytes=0-N`; no header means that nothing is stored."""
+    found = re.fullmatch(r"bytes=0-(\d+)", told or "")
+    return int(found[1]) + 1 if found else 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def parse_indexes(text: str) -> list[int]:
-    """The numbers, in rising order as they are written. Raises ValueError for any other text."""
+    """Parse a set into numbers in rising order. Raises ValueError for any other text."""
     found: list[int] = []
     for run in text.split(",") if text else ():
         first, _, last = run.partition("-")
@@ -15,7 +15,7 @@ def parse_indexes(text: str) -> list[int]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """The text of these numbers."""
+    """Format numbers as a set."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and runs[-1][1] == index - 1:

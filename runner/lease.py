@@ -1,4 +1,4 @@
-"""A lease on the job: an attempt that cannot renew it in the store ends itself, wherever it is.
+"""Lease on the job: an attempt that cannot renew it in the store ends itself, wherever it is.
 
 Kubernetes replaces no pod of a node that has stopped reporting: the pod may go on there. With a lease an
 observer may, once the lease has not been renewed for longer than it lasts, because then nothing goes on.
@@ -6,66 +6,93 @@ observer may, once the lease has not been renewed for longer than it lasts, beca
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from . import wire
-from .job import Job
-from .store import Store, StoreUnavailable
+from .attempt import Job
+from .notes import encode_note
+from .processes import below
+from .store import Store
 
 _RENEWALS = 4
-"""In the time that a lease lasts."""
+"""Renewals in the time that a lease lasts."""
+_MOST_ASKING = 16
+"""Renewals that may be under way together; each ends with its store's patience."""
 
 
 def _now() -> float:
-    """Seconds that pass while the machine sleeps, too, where the system can say."""
+    """Return seconds that include the machine's sleep, where the system can tell."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Lease:
-    """An attempt's lease. `store` must be one of its own, for the thread that renews it.
+    """Lease of an attempt. `opener` opens stores of its own, one for each request that is under way.
 
-    Taken when made, before there is user code: raises StoreUnavailable, and nothing runs without one.
+    The lease is taken when made, before there is user code: raises StoreUnavailable if it cannot be.
     """
 
-    def __init__(self, job: Job, store: Store) -> None:
+    def __init__(self, job: Job, opener: Callable[[], Store]) -> None:
         assert job.lease is not None  # noqa: S101  who has none makes none
-        self._seconds, self._store = job.lease, store
+        self._seconds, self._opener, self._job = job.lease, opener, job
         self._name = wire.lease_object(job.job_id, job.attempt)
         self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._idle: list[Store] = []
+        self._asking = 0
         self._count = 0
         self._until = 0.0
         self._renew()
 
     def keep(self, child: int) -> None:
-        """Renew it from a thread; from another, kill `child` and this process when that has failed."""
+        """Renew the lease in a thread; in another, kill `child` and this process when renewal has failed."""
         threading.Thread(target=self._keep, daemon=True).start()
         threading.Thread(target=self._guard, args=(child,), daemon=True).start()
 
     def close(self) -> None:
-        """User code has ended."""
+        """Stop renewing, because user code has ended."""
         self._over.set()
 
     def _renew(self) -> None:
-        asked = _now()
-        content = {"seconds": self._seconds, "renewed": self._count}
-        self._store.replace(self._name, json.dumps(content).encode())
-        self._count, self._until = self._count + 1, asked + self._seconds
+        with self._lock:
+            store = self._idle.pop() if self._idle else None
+            told = {"renewed": self._count, "pod": self._job.pod_uid}
+            self._count += 1
+        store, asked = store or self._opener(), _now()
+        store.replace(self._name, encode_note(self._job.outcome_key, self._name, told))
+        with self._lock:
+            self._until = max(self._until, asked + self._seconds)
+            self._idle.append(store)
 
     def _keep(self) -> None:
+        """Begin a renewal at every turn, even while an earlier request hangs, which may take minutes."""
         while not self._over.wait(self._seconds / _RENEWALS):
-            try:
-                self._renew()
-            except StoreUnavailable as exc:
-                sys.stderr.write(f"kinetic: the lease is not renewed: {exc}\n")
+            with self._lock:
+                if self._asking == _MOST_ASKING:
+                    continue
+                self._asking += 1
+            threading.Thread(target=self._try_to_renew, daemon=True).start()
+
+    def _try_to_renew(self) -> None:
+        try:
+            self._renew()
+        except Exception as exc:  # noqa: BLE001  whatever it is, the next renewal may succeed
+            sys.stderr.write(f"kinetic: the lease is not renewed: {exc}\n")
+        finally:
+            with self._lock:
+                self._asking -= 1
 
     def _guard(self, child: int) -> None:
         while not self._over.wait(max(0.0, self._until - _now())):
             if _now() >= self._until:
-                os.kill(child, signal.SIGKILL)
                 sys.stderr.write("kinetic: the lease has run out; another attempt may start\n")
+                others = [pid for pid in below(os.getpid()) if pid != child]
+                for pid in [*others, child]:  # the child last: the main thread waits for it
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
                 os._exit(wire.EXIT_INTERRUPTED)

@@ -1,50 +1,55 @@
-"""The runner: process 1 of the container. It claims the attempt, watches user code, publishes the outcome.
+"""Runner: process 1 of the container. It claims the attempt, watches user code, publishes the outcome.
 
-User code runs in a child process, so that a kill, an `os._exit` or a crash of it is an observed fact.
+User code runs in a child process, so that its kill, `os._exit` or crash is an observed fact.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from . import wire
-from .child import OUTCOME_FILE, run_child, wind_down
-from .deadline import deadline_of
+from .attempt import BadEnvironment, Job, take_job
+from .child import OUTCOME_FILE, run_child, stop, wind_down
+from .claims import take_number
+from .deadline import Deadline, deadline_of
 from .evidence import death, facts
-from .exhaustion import NEAR, exhausted, remember
-from .gang import Gang
-from .job import BadEnvironment, Job, take_job
-from .memory import MemoryGauge
+from .log import LogTee
+from .memory import NEAR, MemoryGauge, exhausted, remember
+from .notes import ForgedNote
 from .notice import give_notice
-from .outcome import Outcome
+from .outcome import Outcome, commit, committed_code, failed, leave
+from .patience import KEPT_SECONDS, PatientStore
+from .processes import adopt_orphans, die_with, end_below
+from .rendezvous import Rendezvous
+from .slice import Hosts, run_together
 from .store import Store, open_store
-from .tee import LogTee
-from .together import OtherHosts, committed_code, run_together
-from .watch import Company, Ending, Signals, watch_child
+from .watch import Ending, Signals, watch_child
 
 if TYPE_CHECKING:
+    from .airflow_log import TaskLog
     from .hang import HangWatch
     from .lease import Lease
-    from .task_log import TaskLog
 
 _Run = Callable[..., tuple[Outcome, Ending]]
 _NOT_STARTED = Ending(None, None, False)
-"""Where no user code was run, or none that counts."""
+"""Ending of an attempt in which no user code ran, or none that counts."""
 _LEAVING_SECONDS = 8.0
-"""After user code's grace, for the evidence; the pod has ten (`kinetic_core.cluster.manifest`)."""
+"""Seconds after user code's grace, for the evidence; the manifest gives the pod ten."""
 
 
 def main(opener: Callable[[str], Store] = open_store) -> int:
-    """Run the attempt described by this process's environment; the container's exit code."""
+    """Run the attempt described by this process's environment; return the container's exit code."""
     started = time.time()
     try:
         job = take_job(os.environ)
-        store = opener(job.store_uri)
+        store = PatientStore(opener(job.store_uri))
     except (BadEnvironment, ValueError) as exc:
         sys.stderr.write(f"kinetic: {exc}\n")
         return wire.EXIT_NEVER_RETRY
@@ -59,7 +64,7 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
         log.join()
     if job.set_name is None:
         return code
-    from .pod_set import leave
+    from .leader_worker_set import leave
 
     return leave(job, code, bool(signals.told))
 
@@ -67,36 +72,53 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
 def _attempt(
     job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
 ) -> int:
-    """One attempt; the container's exit code."""
+    """Run one attempt, publishing forged notes as its failure; return the container's exit code."""
     try:
-        if job.set_name is not None:
-            return _in_set(job, store, opener, signals, started, run)
-        refused = _refusal(job, store, started)
-        if refused is None:
-            refused = _claim(job, store)
-        if refused is not None:
-            return refused
-        if job.hosts > 1:
-            return run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
-        if job.ignored_count > job.infrastructure_retries:
-            return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
-        if job.ignored_count and (end := exhausted(job, store)) is not None:
-            return _publish(job, store, end, _NOT_STARTED, started)
-        os.makedirs(job.work_dir, exist_ok=True)
-        runs = partial(run, job, lease=_lease(job, opener))
-        outcome, ending = _run_in_time(job, store, runs, started)
-        return _publish(job, store, outcome, ending, started)
+        try:
+            return _undisturbed(job, store, opener, signals, started, run)
+        except ForgedNote as exc:
+            sys.stderr.write(f"kinetic: {exc}\n")
+            text = f"{exc}. Remove what is stored of the job with its cleanup(), and submit it again"
+            forged = failed(wire.FailureClass.CONFIGURATION, text, "start", retry=False)
+            return _publish(job, store, forged, _NOT_STARTED, started)
     except OSError as exc:
         sys.stderr.write(f"kinetic: the outcome cannot be published: {exc}\n")
         is_last = job.set_name is None and job.is_last_restart  # of a set, the next start counts them
         return wire.EXIT_NEVER_RETRY if is_last else wire.EXIT_UNPUBLISHED
 
 
+def _undisturbed(
+    job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+) -> int:
+    """Run one attempt while the store answers and its notes are genuine; return the exit code."""
+    if job.set_name is not None:
+        return _in_set(job, store, opener, signals, started, run)
+    refused = _refusal(job, store, started)
+    if refused is not None:
+        return refused
+    job, is_next = _claim(job, store)
+    if job.hosts == 1 and job.ignored_count > job.infrastructure_retries:
+        return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
+    if not is_next:
+        return wire.EXIT_UNSURE
+    if job.hosts > 1:
+        code = run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
+        if code == wire.EXIT_INTERRUPTED:
+            _tell_end(job, store, started)
+        return code
+    if job.ignored_count and (end := exhausted(job, store)) is not None:
+        return _publish(job, store, end, _NOT_STARTED, started)
+    os.makedirs(job.work_dir, exist_ok=True)
+    runs = partial(run, job, lease=_lease(job, opener))
+    outcome, ending = _run_in_time(job, store, runs, started)
+    return _publish(job, store, outcome, ending, started)
+
+
 def _in_set(
     job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
 ) -> int:
-    """The same in a pod of a LeaderWorkerSet, which Kubernetes makes again and again, and does not count."""
-    from .pod_set import after_death, numbered
+    """Run one attempt in a pod of a LeaderWorkerSet, whose restarts Kubernetes does not count."""
+    from .leader_worker_set import after_death, numbered
 
     job, has_run = numbered(job, store)
     refused = _refusal(job, store, started)
@@ -110,11 +132,11 @@ def _in_set(
 
 
 def _refusal(job: Job, store: Store, started: float) -> int | None:
-    """An exit code if the attempt is not to be run."""
+    """Return an exit code if the attempt must not run."""
     committed = _committed(job, store)
     if committed is not None:
-        if job.is_gang:
-            Gang(job, store).close()  # whoever committed it may have died before telling the others
+        if job.has_rendezvous:
+            Rendezvous(job, store).close()  # whoever committed it may have died before telling the others
         return committed
     from .batch import why_not
 
@@ -122,7 +144,7 @@ def _refusal(job: Job, store: Store, started: float) -> int | None:
     if outcome is not None:
         return _publish(job, store, outcome, _NOT_STARTED, started)
     if job.choice is not None:
-        from .choice import is_taken
+        from .accelerator_choice import is_taken
 
         if not is_taken(job, store):
             sys.stderr.write("kinetic: the job has gone to another accelerator\n")
@@ -130,17 +152,30 @@ def _refusal(job: Job, store: Store, started: float) -> int | None:
     return None
 
 
-def _claim(job: Job, store: Store) -> int | None:
-    """Claim the attempt; an exit code if another pod has."""
-    claim = f'{{"pod_uid": "{job.pod_uid}", "at": {time.time()!r}}}'.encode()
-    if store.create(wire.claim_object(job.job_id, job.attempt, job.host), claim):
-        return None
-    sys.stderr.write(f"kinetic: attempt {job.attempt} is claimed by another pod\n")
-    return wire.EXIT_FENCED
+def _claim(job: Job, store: Store) -> tuple[Job, bool]:
+    """Claim this pod's attempt; return the job with it, and False if the attempt before may still run."""
+    job, is_next = take_number(job, store)
+    counts = (("FAILED", job.failed_count), ("IGNORED", job.attempt - job.failed_count))
+    for name, count in counts:
+        variable = f"KINETIC_{name}_COUNT"
+        if int(os.environ.get(variable) or 0) != count:  # else as Kubernetes says it: nothing, for none
+            os.environ[variable] = str(count)
+    if not is_next:
+        sys.stderr.write(
+            f"kinetic: attempt {job.attempt} runs nothing: "
+            "another pod has claimed the one before, and may be alive\n"
+        )
+    return job, is_next
+
+
+def _tell_end(job: Job, store: Store, started: float) -> None:
+    """Record for the next pod of this host that nothing of this one runs, if the Job was suspended."""
+    failure = wire.Failure(wire.FailureClass.PREEMPTED, "the host was told to end", "execute")
+    leave(job, store, Outcome("failed", "none", {}, failure), facts(job, started))
 
 
 def _worn_out(job: Job) -> Outcome:
-    """The Job controller counts what the infrastructure did, but has no limit for it."""
+    """Return the failure of too many interruptions, which the Job controller counts without a limit."""
     times = "once" if job.ignored_count == 1 else f"{job.ignored_count} times"
     text = f"pods of this job were interrupted {times}, through no fault of its own"
     failure = wire.Failure(wire.FailureClass.PREEMPTED, text, "start")
@@ -148,7 +183,7 @@ def _worn_out(job: Job) -> Outcome:
 
 
 def _committed(job: Job, store: Store) -> int | None:
-    """The exit code that agrees with an outcome which is committed already."""
+    """Return the exit code that agrees with an outcome which is committed already."""
     code = committed_code(job, store)
     if code is not None:
         sys.stderr.write("kinetic: the outcome is committed already\n")
@@ -156,25 +191,25 @@ def _committed(job: Job, store: Store) -> int | None:
 
 
 def _lease(job: Job, opener: Callable[[str], Store]) -> Lease | None:
-    """What the attempt must keep to go on, if anything."""
+    """Take the lease that the attempt must keep to go on, if it has one."""
     if job.lease is None:
         return None
     from .lease import Lease
 
-    return Lease(job, opener(job.store_uri))
+    return Lease(job, partial(opener, job.store_uri))
 
 
 def _task_log(job: Job) -> TaskLog | None:
-    """The log of the Airflow task that the job is for, if pods write there; on this machine Airflow does."""
+    """Open the log of the job's Airflow task, if pods write there; on this machine Airflow does."""
     if job.task_log is None or job.backend == "local":
         return None
-    from .task_log import TaskLog
+    from .airflow_log import TaskLog
 
     return TaskLog(job)
 
 
 def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Outcome, Ending]:
-    """Run user code for as long as it may; of one input of a batch, the Job cannot say it was cancelled."""
+    """Run user code within its deadline; an input of a batch also learns here that it was cancelled."""
     deadline = deadline_of(job, store, started)
     if deadline is not None and deadline.is_over:
         return deadline.outcome(), _NOT_STARTED
@@ -191,27 +226,30 @@ def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Out
 
 def _run(
     job: Job,
-    others: OtherHosts | None = None,
-    company: Company | None = None,
+    others: Hosts | None = None,
+    company: Deadline | None = None,
     lease: Lease | None = None,
     *,
-    store: Store,
+    store: PatientStore,
     signals: Signals,
     logs: list[TaskLog],
 ) -> tuple[Outcome, Ending]:
-    """Run user code in a child; how it ended. What is still to be written is added to `logs`."""
+    """Run user code in a child; return how it ended. Logs still to be written are added to `logs`."""
     reading, writing = os.pipe()
     sys.stdout.flush()
+    adopts, runner = adopt_orphans(), os.getpid()
     child = os.fork()
     if child == 0:
-        _become_child(job, store, signals, reading, writing)
+        _become_child(job, store, signals, reading, writing, runner)
     os.close(writing)
     if (task_log := _task_log(job)) is not None:
         logs.append(task_log)
     tee = LogTee(job, store, reading, task_log)
+    if not adopts:
+        tee.say("kinetic: a process that user code starts in a session of its own may outlive it here")
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
-    gauge = MemoryGauge(alarm=None if job.is_gang else partial(remember, job), near=NEAR)
+    gauge = MemoryGauge(alarm=None if job.has_rendezvous else partial(remember, job), near=NEAR)
     if others is not None:
         others.watch(signals)
     if lease is not None:
@@ -223,9 +261,9 @@ def _run(
         lease.close()
     if others is not None:
         others.close()
+    _end_descendants(child)
     try:
-        with open(os.path.join(job.work_dir, OUTCOME_FILE), "rb") as stream:
-            outcome = Outcome.from_frame(stream.read())
+        outcome = Outcome.from_file(os.path.join(job.work_dir, OUTCOME_FILE))
     except FileNotFoundError:
         tee.pump()
         outcome = death(ending, tee.last_lines(), gauge)
@@ -234,28 +272,37 @@ def _run(
         outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
     if hang is not None and hang.has_hung and outcome.state != "succeeded":
         outcome = hang.outcome()
+    if outcome.state == "succeeded" or not (ending.terminated or outcome.is_infrastructure):
+        over_at = min((each.over_at for each in (others, company) if each is not None), default=float("inf"))
+        store.keep(min(KEPT_SECONDS, over_at - time.time()))
     tee.close()
     gauge.clear_note()
     return outcome, ending
 
 
-def _hang_watch(job: Job, store: Store, tee: LogTee, others: OtherHosts | None) -> HangWatch | None:
-    """What ends user code that does nothing, if that was asked for."""
+def _end_descendants(child: int) -> None:
+    """Kill the processes that user code has left behind: its attempt is over, and another may follow."""
+    with suppress(ProcessLookupError, PermissionError):  # nothing is left of its group (macOS: but zombies)
+        os.killpg(child, signal.SIGKILL)
+    if left := end_below(os.getpid(), collect=True):
+        sys.stderr.write(f"kinetic: these processes of user code do not die: {left}\n")
+
+
+def _hang_watch(job: Job, store: Store, tee: LogTee, others: Hosts | None) -> HangWatch | None:
+    """Return the watcher that ends user code which hangs, if requested."""
     if job.hang_after is None:
         return None
     from .hang import HangWatch
 
-    return HangWatch(job, tee, others.gang if others is not None else None, store)
+    return HangWatch(job, tee, others.rendezvous if others is not None else None, store)
 
 
-def _become_child(job: Job, store: Store, signals: Signals, reading: int, writing: int) -> None:
+def _become_child(job: Job, store: Store, signals: Signals, reading: int, writing: int, runner: int) -> None:
+    """Run user code in a session of its own, so that signals to its process group spare the runner."""
     code = 1
     try:
-        import signal
-
-        def stop(_number: int, _frame: object) -> None:
-            raise SystemExit(143)  # so that `finally` blocks run; user code may install its own handler
-
+        die_with(runner)
+        os.setsid()
         signals.release()
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -270,19 +317,21 @@ def _become_child(job: Job, store: Store, signals: Signals, reading: int, writin
 
 
 def _publish(job: Job, store: Store, outcome: Outcome, ending: Ending, started: float) -> int:
-    """Store the attempt's outcome and, if it is the job's, commit it. The container's exit code."""
+    """Store the attempt's outcome and, if it is the job's, commit it. Return the container's exit code."""
     interrupted = ending.terminated and outcome.state != "succeeded"
     infrastructure = outcome.is_infrastructure
     over = (not infrastructure and job.is_last_try) or not outcome.retry
     over = over or (infrastructure and job.is_last_restart)
     final = outcome.state == "succeeded" or (over and not interrupted)
-    frame = outcome.to_frame(facts(job, started), job.outcome_key)
+    told = facts(job, started)
     if not final:
-        store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
-    elif not store.create(wire.result_object(job.job_id), frame, outcome.state):
-        store.create(wire.attempt_outcome_object(job.job_id, job.attempt), frame)
-        committed = _committed(job, store)
-        return wire.EXIT_NEVER_RETRY if committed is None else committed
+        leave(job, store, outcome, told)
+    elif (
+        committed := commit(job, store, outcome.to_frame(told, job.outcome_key), outcome.state)
+    ) is not None:
+        leave(job, store, outcome, told)
+        sys.stderr.write("kinetic: the outcome is committed already\n")
+        return committed
     if outcome.state == "succeeded":
         return wire.EXIT_SUCCEEDED
     if final and job.fail_fast:

@@ -1,23 +1,23 @@
-"""`KINETIC_PREEMPTED`: a file by which any process of user code finds out that its pod was told to leave."""
+"""Notice of preemption, `KINETIC_PREEMPTED`: a file that exists once the pod was told to leave."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from .job import Job
+from .attempt import Job
 
 VARIABLE = "KINETIC_PREEMPTED"
 _FILE = "preempted"
 
 
 def notice_path(job: Job) -> str:
-    """Where the file will be, of this attempt."""
+    """Return the path of the file, for this attempt."""
     return os.path.join(job.work_dir, _FILE)
 
 
 def give_notice(job: Job) -> None:
-    """Make the file. Where it cannot be made, the container's log says so: SIGTERM follows in any case."""
+    """Create the file, or say in the container's log why not; SIGTERM follows in any case."""
     try:
         with open(notice_path(job), "w"):
             pass

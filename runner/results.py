@@ -1,41 +1,92 @@
-"""From what the user's function did to an outcome: its value, or its exception, made to travel."""
+"""Results of user code as outcomes: a value or an exception, encoded for another process."""
 
 from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, NoReturn
 
 from . import codec, wire
 from .outcome import Outcome, failed, safe_repr, type_name
 
-_HERE = __file__.rpartition("/")[0]
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOST_TEXT = 8 << 10
+_LARGE = 1 << 20
+"""Bytes, or characters, from which on a buffer in a pickled value is a part beside the pickle."""
 
 
 def succeeded(value: Any, modules: Sequence[str]) -> Outcome:
-    """The outcome of a value: plain data in the typed codec, anything else pickled.
+    """Return the outcome of a value: plain data in the typed codec, any other pickled.
 
-    A value that neither can carry makes a failed outcome which says so and shows its repr.
+    A value that neither can encode makes a failed outcome with an explanation and the value's repr.
     """
     name = type_name(value)
     try:
         return Outcome("succeeded", "typed", codec.encode(value), result_type=name)
     except codec.NotPlain:
         pass  # pickle may know how
+    except BaseException as exc:  # noqa: BLE001  as a rule another thread changes the value
+        return _unencoded(value, exc, "encoded", retry=True)
     try:
-        return Outcome("succeeded", "pickle", {"body": _pickled(value, modules)}, result_type=name)
-    except Exception as exc:  # noqa: BLE001  pickling runs the user's own __reduce__ methods
-        message = f"the function returned a {name} that cannot be pickled: {type(exc).__name__}: {exc}"
-        failure = wire.Failure(wire.FailureClass.USER_ERROR, message, "result", type_name(exc))
-        return Outcome(
-            "failed", "none", {}, failure, result_type=name, result_repr=safe_repr(value), retry=False
-        )
+        aside: dict[str, wire.Part] = {}
+        body = _pickled(value, modules, aside)
+        return Outcome("succeeded", "pickle", {"body": body, **aside}, result_type=name)
+    except BaseException as exc:  # noqa: BLE001  pickling runs the user's own __reduce__ methods
+        return _unencoded(value, exc, "pickled", retry=False)
+
+
+def _unencoded(value: Any, error: BaseException, done: str, *, retry: bool) -> Outcome:
+    """Return the outcome of a value on which the encoder has failed."""
+    name = type_name(value)
+    message = f"the function returned a {name} that cannot be {done}: {_message(error)}"
+    out_of_memory = isinstance(error, MemoryError)
+    kind = wire.FailureClass.OUT_OF_MEMORY if out_of_memory else wire.FailureClass.USER_ERROR
+    phase = "store" if out_of_memory else "result"  # in which a value is at fault, and no machine
+    failure = wire.Failure(kind, message, phase, type_name(error), traceback_text(error))
+    shown = None if out_of_memory else safe_repr(value)
+    return Outcome("failed", "none", {}, failure, result_type=name, result_repr=shown, retry=retry)
+
+
+def unwritten(outcome: Outcome, error: BaseException) -> Outcome:
+    """Return the outcome in place of one that cannot be written: as a rule the attempt's disk is full."""
+    what = "the function's result" if outcome.state == "succeeded" else "how the function failed"
+    message = f"{what} cannot be written: {_message(error)}"
+    if outcome.failure is not None:
+        message += f". It was: {outcome.failure.message[:_MOST_TEXT]}"
+    full = isinstance(error, OSError) and error.errno in _DISK_FULL
+    kind = wire.FailureClass.OUT_OF_DISK if full else wire.FailureClass.USER_ERROR
+    if isinstance(error, MemoryError):
+        kind = wire.FailureClass.OUT_OF_MEMORY
+    failure = wire.Failure(kind, message, "store", type_name(error), traceback_text(error)[-_MOST_TEXT:])
+    return Outcome("failed", "none", {}, failure, result_type=outcome.result_type)
+
+
+class Terminated(SystemExit):
+    """SIGTERM as an exception, raised where the function was."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
+
+
+def end_process(error: BaseException | None) -> NoReturn:
+    """End this process as the interpreter does after its script, but for exit handlers."""
+    code = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        code = error.code or 0
+    elif error is not None:
+        code = 1
+        shown = str(error.code) + "\n" if isinstance(error, SystemExit) else traceback_text(error)
+        sys.stderr.write(shown)
+    flush_streams()
+    os._exit(code & 0xFF)
 
 
 def raised(error: BaseException, phase: str, modules: Sequence[str]) -> Outcome:
-    """The outcome of an exception of user code."""
+    """Return the outcome of an exception of user code."""
     if isinstance(error, SystemExit):
         return _exited(error, phase, modules)
     described = wire.Failure(
@@ -45,21 +96,24 @@ def raised(error: BaseException, phase: str, modules: Sequence[str]) -> Outcome:
         described = wire.Failure(
             wire.FailureClass.OUT_OF_MEMORY, _message(error), phase, type_name(error), traceback_text(error)
         )
-    how, parts = _exception_parts(error, modules)
+    try:
+        how, parts = _exception_parts(error, modules)
+    except BaseException:  # noqa: BLE001  its attributes are user code, or another thread changes them
+        how, parts = "none", {}
     return Outcome("failed", how, parts, described)
 
 
 def misconfigured(error: BaseException, phase: str, advice: str = "") -> Outcome:
-    """The outcome of an attempt that could not start the function; no retry mends it."""
+    """Return the outcome of an attempt that could not start the function, which no retry mends."""
     message = f"{phase} failed: {_message(error)}{advice}"
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = isinstance(error, OSError) and error.errno in _DISK_FULL
     whose = wire.FailureClass.OUT_OF_DISK if full else wire.FailureClass.CONFIGURATION
     failure = wire.Failure(whose, message, phase, type_name(error), traceback_text(error))
     return Outcome("failed", "none", {}, failure, retry=False)
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback without the runner's own frames."""
+    """Return the traceback without the runner's own frames."""
     import traceback
 
     described = traceback.TracebackException.from_exception(error)
@@ -73,7 +127,8 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    return filename == "<string>" or filename.rpartition("/")[0] == _HERE
+    here = _is_ours.__code__.co_filename  # not `__file__`: what a zip file's modules are called differs
+    return filename == "<string>" or filename.rpartition("/")[0] == here.rpartition("/")[0]
 
 
 def _exited(error: SystemExit, phase: str, modules: Sequence[str]) -> Outcome:
@@ -81,17 +136,19 @@ def _exited(error: SystemExit, phase: str, modules: Sequence[str]) -> Outcome:
         return succeeded(None, modules)
     code = error.code if isinstance(error.code, int) else 1
     reason = f"the function called sys.exit({error.code!r})"
+    if isinstance(error, Terminated):
+        reason = "the function was ended by SIGTERM"
     return failed(wire.FailureClass.USER_ERROR, reason, phase, exit_code=code)
 
 
 def _message(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception as exc:  # noqa: BLE001  a user's __str__ may raise anything
+    except BaseException as exc:  # noqa: BLE001  a user's __str__ may raise anything
         return f"{type(error).__name__} (whose str() failed: {type(exc).__name__})"
 
 
-def _exception_parts(error: BaseException, modules: Sequence[str]) -> tuple[str, dict[str, bytes]]:
+def _exception_parts(error: BaseException, modules: Sequence[str]) -> tuple[str, Mapping[str, wire.Part]]:
     kind = type(error)
     extra = {key: value for key, value in vars(error).items() if key != "__notes__"}
     if kind.__module__ == "builtins" and not extra and not isinstance(error, BaseExceptionGroup):
@@ -104,7 +161,7 @@ def _exception_parts(error: BaseException, modules: Sequence[str]) -> tuple[str,
 
 
 def _travelling(value: Any, modules: Sequence[str]) -> bytes | None:
-    """The pickle of an exception; None if it does not come back as one."""
+    """Pickle an exception; return None if it does not come back as an exception."""
     try:
         body = _pickled(value, modules)
         back = loaded(body, lambda _module, _name, copy: _copied(copy))
@@ -114,7 +171,7 @@ def _travelling(value: Any, modules: Sequence[str]) -> bytes | None:
 
 
 def _told(error: BaseException) -> dict[str, object]:
-    """An exception of Python's own as plain data: what its constructor takes, and its notes."""
+    """Return a built-in exception as plain data: the arguments of its constructor, and its notes."""
     reduced = error.__reduce__()
     args = reduced[1] if isinstance(reduced, tuple) else error.args
     notes = list(getattr(error, "__notes__", ()))
@@ -122,14 +179,14 @@ def _told(error: BaseException) -> dict[str, object]:
 
 
 class _Parts:
-    """An exception whose constructor takes something else than `args`: made again without calling it."""
+    """Parts of an exception whose constructor takes other arguments than `args`, to rebuild it."""
 
     def __init__(self, kind: type, args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
         self._parts = kind, args, attributes
 
     @classmethod
     def of(cls, error: BaseException, modules: Sequence[str]) -> _Parts:
-        """What cannot be pickled is replaced by its repr."""
+        """Take an exception apart; a part that cannot be pickled is replaced by its repr."""
 
         def portable(value: Any) -> Any:
             try:
@@ -146,41 +203,93 @@ class _Parts:
         return kind.__new__, (kind, *args), attributes
 
 
-def _pickled(value: Any, modules: Sequence[str]) -> bytes:
+def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | None = None) -> bytes:
+    """Pickle a value, with large bytes and arrays put `aside`, as parts, without copying them."""
     import cloudpickle
+    from cloudpickle import cloudpickle as internals
 
     known = frozenset(modules)
+    named: dict[int, str] = {}
+
+    def put_aside(buffer: Any) -> bool:
+        """Return whether the pickler keeps the buffer: a small one, or one that is not contiguous."""
+        try:
+            content = buffer.raw()
+        except BufferError:
+            return True
+        if aside is None or len(content) < _LARGE:
+            return True
+        aside[f"{'frozen' if content.readonly else 'array'}-{len(aside)}"] = content
+        return False
+
+    class CopyPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+        """Pickler that ships a class which came by value by value again, with the functions beside it.
+
+        cloudpickle itself would name objects of their module, which a reader may lack.
+        """
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type) and obj in internals._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+                return internals._dynamic_class_reduce(obj)
+            if isinstance(obj, FunctionType) and obj.__module__ in known and came_by_value(obj):
+                return self._dynamic_function_reduce(obj)
+            return super().reducer_override(obj)
+
+    def came_by_value(function: FunctionType) -> bool:
+        return (
+            getattr(sys.modules.get(function.__module__), "__file__", None) != function.__code__.co_filename
+        )
+
+    def copied(kind: type) -> bytes:
+        stream = io.BytesIO()
+        CopyPickler(stream, protocol=5).dump(kind)
+        return stream.getvalue()
 
     class ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-        """Classes of the project by name with a copy to fall back on: the reader's own class wins."""
+        """Pickler of project classes by name, with a copy as fallback: the reader's own class wins."""
 
         def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+            if type(obj) in (bytes, str) and aside is not None and len(obj) >= _LARGE:
+                if id(obj) not in named:
+                    named[id(obj)] = f"{'blob' if type(obj) is bytes else 'text'}-{len(aside)}"
+                    aside[named[id(obj)]] = obj
+                return type(obj).__name__, named[id(obj)]
             if not isinstance(obj, type) or obj.__module__ not in known or "<" in obj.__qualname__:
                 return None
-            return "class", obj.__module__, obj.__qualname__, cloudpickle.dumps(obj)
+            return "class", obj.__module__, obj.__qualname__, copied(obj)
 
     stream = io.BytesIO()
-    ResultPickler(stream, protocol=5).dump(value)
+    ResultPickler(stream, protocol=5, buffer_callback=put_aside).dump(value)
     return stream.getvalue()
 
 
-def loaded(body: bytes, resolve: Callable[[str, str, bytes], Any] | None = None) -> Any:
-    """The value of a pickled outcome, with project classes as `resolve` (default: local_class) finds them."""
+def loaded(
+    body: wire.Buffer,
+    resolve: Callable[[str, str, bytes], Any] | None = None,
+    parts: Mapping[str, wire.Part] | None = None,
+) -> Any:
+    """Load the value of a pickled outcome, its project classes found by `resolve` (default: local_class).
+
+    `parts` hold the buffers that were put aside.
+    """
     import pickle
 
-    find = resolve or local_class
+    find, aside = resolve or local_class, parts or {}
+    buffers = [aside[name] for name in aside if name.startswith(("array-", "frozen-"))]
 
     class ResultUnpickler(pickle.Unpickler):
-        """Resolves what `ResultPickler` named."""
+        """Unpickler that resolves the names of `ResultPickler`."""
 
         def persistent_load(self, pid: Any) -> Any:
+            if pid[0] in ("bytes", "str"):
+                return aside[pid[1]]
             return find(pid[1], pid[2], pid[3])
 
-    return ResultUnpickler(io.BytesIO(body)).load()
+    return ResultUnpickler(io.BytesIO(body), buffers=buffers).load()
 
 
 def local_class(module: str, qualname: str, fallback: bytes) -> Any:
-    """The class of that name where its module can be imported, else the pickled copy of it."""
+    """Return the class of that name if its module can be imported, else the pickled copy of it."""
     try:
         return by_name(module, qualname)
     except (ImportError, AttributeError):
@@ -188,7 +297,7 @@ def local_class(module: str, qualname: str, fallback: bytes) -> Any:
 
 
 def by_name(module: str, qualname: str) -> Any:
-    """What that name is, here. Raises ImportError, AttributeError, or what the module's own code raises."""
+    """Import the object of that name. Raises ImportError, AttributeError, or the module's own errors."""
     from importlib import import_module
 
     found: Any = import_module(module)
@@ -204,7 +313,7 @@ def _copied(fallback: bytes) -> Any:
 
 
 def flush_streams() -> None:
-    """Everything printed so far reaches the log, even if the process ends abruptly now."""
+    """Flush stdout and stderr, so that the log is complete even if the process ends abruptly now."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

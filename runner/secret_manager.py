@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from .identity_tokens import access_token
 from .store import StoreUnavailable
-from .tokens import access_token
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _TRIES = 5
@@ -22,13 +22,25 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 
 
 def read_secrets(places: dict[str, str], sleep: Callable[[float], None] = time.sleep) -> dict[str, str]:
-    """The values of secrets (`projects/P/secrets/S/versions/V`) by the variable they are for.
+    """Read secrets (`projects/P/secrets/S/versions/V`), given by the variables they are for.
 
-    Raises ValueError for one that cannot be read, StoreUnavailable if the service gives no answer. Neither
-    ever holds a value.
+    Raises ValueError for one that cannot be read, StoreUnavailable if the service does not answer. Neither
+    error contains a secret's value.
     """
-    token, _ = access_token(time.time(), _SCOPE)
+    token = _token(sleep)
     return {name: _read(place, token, sleep) for name, place in places.items()}
+
+
+def _token(sleep: Callable[[float], None]) -> str:
+    tried = 0
+    while True:
+        try:
+            return access_token(time.time(), _SCOPE)[0]
+        except StoreUnavailable:
+            tried += 1
+            if tried == _TRIES:
+                raise
+            sleep(2**tried / 4)
 
 
 def _read(place: str, token: str, sleep: Callable[[float], None]) -> str:
@@ -50,7 +62,12 @@ def _read(place: str, token: str, sleep: Callable[[float], None]) -> str:
         finally:
             connection.close()
         if answer.status == 200:
-            return base64.b64decode(json.loads(body)["payload"]["data"]).decode()
+            try:
+                value = base64.b64decode(json.loads(body)["payload"]["data"])
+            except (ValueError, LookupError, TypeError):
+                why = "it answers with no secret"  # which is not shown: it may hold one
+                continue
+            return value.decode()
         why = f"HTTP {answer.status}"
         if answer.status not in _AGAIN:
             raise ValueError(

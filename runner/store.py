@@ -1,60 +1,104 @@
-"""The object store as the runner sees it: read, create once, and a local path of a large object."""
+"""Object store as the runner sees it: read, create once, and a local path of a large object."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+_PIECE = 1 << 20
 
 
 class StoreUnavailable(OSError):
-    """The store cannot be written or read now; another attempt may find it well."""
+    """Outage of the store: it cannot be written or read now, but perhaps by another attempt."""
 
 
 class MissingObject(LookupError):
-    """An object the job is made of is not in the store."""
+    """Missing object of the job in the store."""
+
+
+class Content:
+    """Content of an object to be stored: bytes, then those of a file from an offset on, read in pieces."""
+
+    def __init__(self, head: bytes, path: str = "", offset: int = 0) -> None:
+        self._head, self._path, self._offset = head, path, offset
+        self._size = len(head) + (os.stat(path).st_size - offset if path else 0)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, start: int, size: int) -> bytes:
+        """Read bytes from an offset on; fewer at the end."""
+        found = self._head[start : start + size]
+        if self._path and len(found) < size:
+            with open(self._path, "rb") as stream:
+                stream.seek(self._offset + max(0, start - len(self._head)))
+                found += stream.read(size - len(found))
+        return found
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all bytes, piece by piece."""
+        for start in range(0, self._size, _PIECE):
+            yield self.read(start, _PIECE)
+
+
+class Sink(Protocol):
+    """Sink of the bytes of an object, piece by piece."""
+
+    def write(self, content: bytes, /) -> int:
+        """Take a piece; return its number of bytes."""
+
+
+SinkType = TypeVar("SinkType", bound=Sink)
 
 
 class Store(Protocol):
-    """The operations the runner needs."""
+    """Operations of an object store that the runner needs."""
 
     uri: str
 
     def read(self, name: str) -> bytes:
-        """The whole object. Raises MissingObject."""
+        """Read the whole object. Raises MissingObject."""
 
     def read_range(self, name: str, offset: int, size: int) -> bytes:
-        """So many bytes of an object; fewer at its end. Raises MissingObject."""
+        """Read a range of an object; fewer bytes at its end. Raises MissingObject."""
 
-    def create(self, name: str, content: bytes, state: str = "") -> bool:
-        """Store a new object; False if the name is taken. Raises StoreUnavailable.
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        """Write the object to a sink and return it; each new beginning uses a new sink.
 
-        `state` goes into the object's metadata where reading it instead would cost a request.
+        Raises MissingObject.
         """
 
-    def replace(self, name: str, content: bytes) -> None:
-        """Store an object whether there is one of that name or not. Raises StoreUnavailable."""
+    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
+        """Store a new object; return False if the name is taken. Raises StoreUnavailable.
+
+        `state` goes into the object's metadata, where reading the object for it would cost a request.
+        """
+
+    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
+        """Store an object, replacing one of that name; otherwise as `create`."""
 
     def fetch(self, name: str) -> str:
-        """A local file with the object's content, for reading only. Raises MissingObject."""
+        """Return a local file with the object's content, for reading only. Raises MissingObject."""
 
     def age(self, name: str) -> float:
-        """Seconds since an object was stored, by the store's clock: those of machines may be wrong.
+        """Return the seconds since an object was stored, by the store's clock: a machine's may be wrong.
 
         Raises MissingObject.
         """
 
     def hurried(self) -> AbstractContextManager[None]:
-        """Inside, a store that does not answer is given up after seconds instead of minutes. For who has
-        others to look after, bears StoreUnavailable, and comes again.
+        """Shorten, inside the context, the patience with a silent store from minutes to seconds.
+
+        For callers that have other things to watch, handle StoreUnavailable, and try again.
         """
 
 
 class DirectoryStore:
-    """A directory: the local backend's store, written as `kinetic_core.storage.directory` writes it."""
+    """Store in a directory: the local backend's, written as `kinetic_core.store.directory` writes it."""
 
     def __init__(self, uri: str, root: str) -> None:
         self.uri = uri
@@ -73,25 +117,37 @@ class DirectoryStore:
         except OSError as exc:
             raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
 
-    def create(self, name: str, content: bytes, state: str = "") -> bool:
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        sink = new_sink()
+        try:
+            with open(self._path(name), "rb") as stream:
+                while piece := stream.read(_PIECE):
+                    sink.write(piece)
+        except FileNotFoundError as exc:
+            raise MissingObject(f"{self.uri}/{name} is not there") from exc
+        except OSError as exc:
+            raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
+        return sink
+
+    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
         del state  # reading a file costs nothing
         return self._place(name, content, os.link)
 
-    def replace(self, name: str, content: bytes) -> None:
+    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
+        del state
         self._place(name, content, os.replace)
 
-    def _place(self, name: str, content: bytes, put: Callable[[str, str], None]) -> bool:
-        """Write a file aside and `put` it there; False if `put` finds the name taken."""
+    def _place(self, name: str, content: bytes | Content, put: Callable[[str, str], None]) -> bool:
+        """Write a file aside and `put` it in its place; return False if `put` finds the name taken."""
         target = self._path(name)
         temporary = os.path.join(self.root, ".tmp", f"runner-{os.getpid()}-{os.urandom(4).hex()}")
-        if not os.path.isdir(self.root):
-            raise StoreUnavailable(errno.ENOENT, f"cannot store {self.uri}/{name}: the store was removed")
         try:
+            os.stat(self.root)  # or one that was removed would be made anew
             os.makedirs(os.path.dirname(temporary), exist_ok=True)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             try:
                 with open(temporary, "xb") as stream:
-                    stream.write(content)
+                    stream.writelines((content,) if isinstance(content, bytes) else content.pieces())
                 put(temporary, target)
             finally:
                 if os.path.exists(temporary):
@@ -100,7 +156,8 @@ class DirectoryStore:
             return False
         except OSError as exc:
             full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = "the disk is full" if full else exc.strerror
+            removed = isinstance(exc, FileNotFoundError)
+            why = "the disk is full" if full else "the store was removed" if removed else exc.strerror
             raise StoreUnavailable(exc.errno, f"cannot store {self.uri}/{name}: {why}") from exc
         return True
 
@@ -115,6 +172,8 @@ class DirectoryStore:
             return time.time() - os.stat(self._path(name)).st_mtime
         except FileNotFoundError as exc:
             raise MissingObject(f"{self.uri}/{name} is not there") from exc
+        except OSError as exc:
+            raise StoreUnavailable(exc.errno, f"cannot look at {self.uri}/{name}: {exc.strerror}") from exc
 
     def hurried(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -126,7 +185,7 @@ class DirectoryStore:
 
 
 def exists(store: Store, name: str) -> bool:
-    """Whether an object is there, whatever is in it. Raises StoreUnavailable if that cannot be told."""
+    """Return whether an object exists, whatever its content. Raises StoreUnavailable if that is unknown."""
     try:
         store.read(name)
     except LookupError:
@@ -135,7 +194,7 @@ def exists(store: Store, name: str) -> bool:
 
 
 def open_store(uri: str) -> Store:
-    """The store of that URI. Raises ValueError for one this runner cannot read."""
+    """Open the store of a URI. Raises ValueError for a scheme this runner does not know."""
     if uri.startswith("file:///"):
         return DirectoryStore(uri, _unquoted(uri.removeprefix("file://")))
     if uri.startswith("gs://"):

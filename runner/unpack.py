@@ -1,7 +1,7 @@
-"""Make a directory out of a stored tree, believing nothing that its digest does not prove.
+"""Unpacking of a stored tree into a directory, trusting nothing that its digest does not prove.
 
 Every path, link, size and digest is checked before or while it takes effect, and nothing outside the target
-directory is ever touched. Packs are fetched, verified and written side by side, and each is let go of as
+directory is ever touched. Packs are fetched, verified and written side by side, and each is discarded as
 soon as it is written: the disk holds the tree and a few packs, never all of them.
 """
 
@@ -14,24 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import stored_tree, wire
-from .pack_reading import Pack
+from . import trees, wire
 from .store import MissingObject
-from .tree_entries import (
-    BadTree,
-    Document,
-    Entry,
-    IncompleteTree,
-    check_entries,
-    parse_segment,
-    read_document,
-)
+from .trees import BadTree, Document, Entry, IncompleteTree, Pack, check_entries, parse_segment, read_document
 
 _AHEAD = 4
-"""Packs on their way at one time."""
+"""Packs that are fetched at one time."""
 
 _Start = Callable[..., Callable[[], Any]]
-"""Starts a function with its arguments; what comes back waits for it and gives its result."""
+"""Function that starts another with its arguments, and returns a function that waits for the result."""
 
 
 def materialise_tree(
@@ -43,9 +34,9 @@ def materialise_tree(
     discard: Callable[[str], None] = lambda _path: None,
     shard: tuple[int, int] = (0, 1),
 ) -> None:
-    """Make the directory `target` hold the tree with this digest; whatever was there is replaced.
+    """Fill the directory `target` with the tree of this digest, replacing existing files.
 
-    `read` gives the bytes of a small object, `fetch` a local file with a large one (it is called in
+    `read` returns the bytes of a small object, `fetch` a local file with a large one (it is called in
     threads); both raise `MissingObject`. `discard` gets each such file back. `shard` (i, n) takes every
     n-th file from the i-th on. Raises IncompleteTree if an object is missing, BadTree if one is wrong,
     OSError if the disk is full, before anything large is fetched. A failure leaves nothing behind.
@@ -67,7 +58,7 @@ def materialise_tree(
 
 
 def check_space(folder: str, needed: int) -> None:
-    """Raise OSError (ENOSPC) unless so many bytes fit on the disk of `folder`."""
+    """Raise OSError (ENOSPC) unless `needed` bytes fit on the disk of `folder`."""
     facts = os.statvfs(folder)
     free = facts.f_bavail * facts.f_frsize
     if needed > free:
@@ -77,7 +68,7 @@ def check_space(folder: str, needed: int) -> None:
 
 
 def _remove(target: str) -> None:
-    """Clear what an attempt that was killed left: its process id, so its name, may come again."""
+    """Remove what a killed attempt left: its process id, and so the target's name, may be used again."""
     if os.path.lexists(target):
         import shutil
 
@@ -85,7 +76,7 @@ def _remove(target: str) -> None:
 
 
 class _Unpacking:
-    """One tree on its way into one directory."""
+    """Unpacking of one tree into one directory."""
 
     def __init__(self, tree: str, target: str, document: Document, shard: tuple[int, int]) -> None:
         self._name = wire.tree_object(tree)
@@ -93,7 +84,7 @@ class _Unpacking:
         self._segments: dict[str, list[Entry]] = {}
         self._entries: list[Entry] = []
         self._places: dict[str, list[tuple[Entry, int, int]]] = {}
-        """Where a content goes: the file's entry, offset and length there. What is taken is removed."""
+        """Places of a content: the file's entry, offset and length there; removed when taken."""
 
     def run(self, fetch: Callable[[str], str], discard: Callable[[str], None]) -> None:
         names = [wire.pack_object(pack) for pack in self._document.packs]
@@ -122,7 +113,7 @@ class _Unpacking:
         return [segment for segment in self._document.segments if segment not in self._segments]
 
     def _take_segments(self, pack: Pack) -> bool:
-        """Read the segments in a pack; True once all are known, and what goes where is planned."""
+        """Read the segments in a pack; return True once all are known, and all files are planned."""
         lacking = self._lacking()
         for segment, content in pack.contents([name for name in lacking if name in pack.members]):
             self._segments[segment] = parse_segment(f"{pack.name}: segment {segment}", content)
@@ -138,20 +129,20 @@ class _Unpacking:
         files = [entry for entry in self._entries if entry[0] == "f"][first::count]
         check_space(self._target, sum(entry[4] for entry in files))
         for entry in files:
-            cuts = stored_tree.pieces(entry[4])
-            for digest, (offset, size) in zip(stored_tree.split_digests(entry[2]), cuts, strict=True):
+            cuts = trees.pieces(entry[4])
+            for digest, (offset, size) in zip(trees.split_digests(entry[2]), cuts, strict=True):
                 self._places.setdefault(digest, []).append((entry, offset, size))
         folders = {entry[1].rpartition("/")[0] for entry in files}
         links = {entry[1].rpartition("/")[0] for entry in self._entries if entry[0] == "l"}
         for folder in folders | links | {entry[1] for entry in self._entries if entry[0] == "d"}:
             os.makedirs(os.path.join(self._target, folder), exist_ok=True)
         for entry in files:
-            if entry[4] > stored_tree.PIECE:
+            if entry[4] > trees.PIECE:
                 with open(os.path.join(self._target, entry[1]), "xb") as stream:
                     stream.truncate(entry[4])
 
     def _wanted(self, pack: Pack) -> dict[str, list[tuple[Entry, int, int]]]:
-        """What of a pack is still needed; nobody else will write it."""
+        """Return the contents of a pack that are still needed, and claim them for this thread."""
         wanted = [name for name in pack.members if name in self._places]
         return {name: self._places.pop(name) for name in wanted}
 
@@ -163,19 +154,19 @@ class _Unpacking:
                 if size != len(content):
                     raise BadTree(f"{self._name}: {entry[1]!r} has another size than its content")
                 path = os.path.join(self._target, entry[1])
-                if entry[4] > stored_tree.PIECE:
+                if entry[4] > trees.PIECE:
                     _write_piece(path, content, offset)
                 else:
                     _write_file(path, content, entry[3] & 0o777)
         discard(pack.path)
 
     def _finish(self) -> None:
-        """Modes that could hinder writing, and links: last, so that nothing is written through one."""
+        """Set modes that could hinder writing, and links: last, so that nothing is written through a link."""
         for entry in self._entries:
             path = os.path.join(self._target, entry[1])
             if entry[0] == "d":
                 os.chmod(path, entry[2] & 0o777)
-            elif entry[0] == "f" and entry[4] > stored_tree.PIECE and os.path.exists(path):
+            elif entry[0] == "f" and entry[4] > trees.PIECE and os.path.exists(path):
                 os.chmod(path, entry[3] & 0o777)
         root = os.path.realpath(self._target)
         links = [entry for entry in self._entries if entry[0] == "l"]
@@ -188,7 +179,7 @@ class _Unpacking:
 
 
 def _fetched(names: list[str], fetch: Callable[[str], str], start: _Start) -> Iterator[Pack]:
-    """The packs in order, the next few on their way."""
+    """Yield the packs in order, while the next few are being fetched."""
     coming: deque[tuple[str, Callable[[], str]]] = deque()
     for name in names:
         coming.append((name, start(fetch, name)))
@@ -201,7 +192,7 @@ def _fetched(names: list[str], fetch: Callable[[str], str], start: _Start) -> It
 
 @contextmanager
 def _threads(packs: int) -> Iterator[_Start]:
-    """Where to start work: in threads if there are several packs, else at once."""
+    """Yield a function that starts work: in threads if there are several packs, else at once."""
     if packs < 2:
         yield lambda work, *args: lambda: work(*args)
         return
@@ -227,7 +218,7 @@ def _write_file(path: str, content: bytes, mode: int) -> None:
 
 
 def _write_piece(path: str, content: bytes, offset: int) -> None:
-    """One piece of a file that is there; zeros stay a hole."""
+    """Write one piece of an existing file; zeros stay a hole."""
     if content == bytes(len(content)):
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""Watching the child: its output, its end, and signals that arrive meanwhile."""
+"""Watch of the child: its output, its end, and signals that arrive meanwhile."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from . import wire
+from .log import LogTee
 from .memory import MemoryGauge
-from .tee import LogTee
 
 _KILL_RESERVE = 2.0
 _TICK = 1.0
@@ -22,22 +22,22 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Ending:
-    """How the child ended: by exit code or by signal; `terminated` when the container was told to stop."""
+    """End of the child: by exit code or by signal; `terminated` when the container was told to stop."""
 
     exit_code: int | None
     signal: int | None
     terminated: bool
 
 
-class Company(Protocol):
-    """What may end this process's child besides a signal: the other hosts, a deadline, its own stillness."""
+class Watcher(Protocol):
+    """Reason to end the child besides a signal: the other hosts, a deadline, or a hang."""
 
     def look(self, child: int, terminated: bool) -> float | None:
-        """Called with every turn; how many seconds the child still has, if it must end for their sake."""
+        """Return how many seconds the child still has if it must end, else None; called at every turn."""
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists until the end.
+    """Signals SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists until the end.
 
     `told` holds the stop signals that have arrived; `descriptor` becomes readable with every signal.
     `leave_after` seconds after the first one the process exits as an interrupted one does, even from
@@ -63,7 +63,7 @@ class Signals:
 
     @contextmanager
     def raising(self, exception: type[BaseException]) -> Iterator[None]:
-        """Inside, the first SIGTERM is raised as `exception`, besides being noted."""
+        """Raise the first SIGTERM as `exception` inside the context, besides noting it."""
 
         def stop(received: int, frame: object) -> None:
             first = not self.told
@@ -78,7 +78,7 @@ class Signals:
             signal.signal(signal.SIGTERM, self._note)
 
     def release(self) -> None:
-        """Back to how a process starts: for the child, and at the end."""
+        """Reset the handlers to those of a new process: for the child, and at the end."""
         signal.set_wakeup_fd(-1)
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number in (signal.SIGCHLD, signal.SIGALRM, *_STOPPING):
@@ -97,14 +97,14 @@ def watch_child(
     grace: float,
     signals: Signals,
     gauge: MemoryGauge,
-    companies: Sequence[Company],
+    companies: Sequence[Watcher],
     give_notice: Callable[[], None],
 ) -> Ending:
-    """Pump the child's output, and look at the memory, until it is dead.
+    """Pump the child's output, and sample the memory, until the child is dead.
 
     SIGTERM and SIGINT are passed on to the child as SIGTERM, after `give_notice`; if it has not ended `grace`
-    seconds later, less what publishing takes, it is killed. So it is when one of its companies says so, in
-    the time that it leaves.
+    seconds later, less the time for publishing, it is killed. It is also killed when one of the `companies`
+    says so, after the time that this watcher leaves.
     """
     deadline: float | None = None
     open_pipe = True
@@ -135,7 +135,7 @@ def watch_child(
 
 
 def _reap(child: int) -> int | None:
-    """Collect every dead process (process 1 inherits orphans); the child's status if it is among them."""
+    """Collect every dead process (process 1 inherits orphans); return the child's status if it is one."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,32 @@ from kinetic_core.testing.fault_proxy import FaultProxy
 def pytest_configure() -> None:
     """A background shell ignores Ctrl-C, and what tests start would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `nightly.toml` as slow, but for the cases that CI keeps."""
+    with Path(__file__).with_name("nightly.toml").open("rb") as file:
+        nightly: dict[str, dict[str, list[str]]] = tomllib.load(file)
+    for item in items:
+        name, _, case = item.name.partition("[")
+        kept = nightly.get(item.location[0], {}).get(name)
+        if kept is not None and case.removesuffix("]") not in kept:
+            item.add_marker(pytest.mark.slow)
+
+
+_not_passed: set[str] = set()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note each test that passes in the file `TESTS_PASSED`, if it is set, for `.ci/promises.py`."""
+    place = os.environ.get("TESTS_PASSED")
+    if not place or "PYTEST_XDIST_WORKER" in os.environ:  # workers report to the process that started them
+        return
+    if not report.passed:
+        _not_passed.add(report.nodeid)
+    elif report.when == "teardown" and report.nodeid not in _not_passed:
+        with Path(place).open("a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid}\n")
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from google.auth.credentials import Credentials
 
-from kinetic_core.accounts import Account
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target, blank_configuration, gke_cluster
-from kinetic_core.configuration import Settings, read_settings, using
+from kinetic_core.backends.base import cluster_target, open_backend
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target, blank_configuration, gke_cluster
 from kinetic_core.errors import ConfigurationError
-from kinetic_core.lifecycle.backends import cluster_target, open_backend
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.settings import Account, Settings, read_settings, using
+from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing import FakeCluster
 from tests.serving import Answering, serving
 
@@ -107,6 +106,7 @@ def test_settings_that_are_used_are_everybodys_inside() -> None:
     assert read_settings().namespace == before
 
 
+@pytest.mark.promise("airflow: Everything overridable per task, by templates too")
 def test_what_is_stated_outranks_the_environment_and_its_profile(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles.json"
     place = {
@@ -132,14 +132,14 @@ def test_what_is_stated_outranks_the_environment_and_its_profile(tmp_path: Path)
         read_settings(env, {"backend": "nowhere"}, by="connection 'c'")
 
 
-def test_a_stated_cluster_outranks_a_kubeconfig_of_the_environment() -> None:
+def test_a_stated_cluster_outranks_the_kubeconfig_variable() -> None:
     env = {"KINETIC_KUBECONFIG": "/k", "KINETIC_KUBE_CONTEXT": "c"}
     assert read_settings(env, {"namespace": "n"}, by="c").kubeconfig == "/k"
     settings = read_settings(env, {"cluster": "theirs"}, by="c")
     assert (settings.kubeconfig, settings.kube_context, settings.cluster) == ("", "", "theirs")
 
 
-def test_a_kubernetes_account_is_the_cluster_unless_a_call_names_one(account: Account) -> None:
+def test_a_kubernetes_account_is_the_cluster_by_default(account: Account) -> None:
     settings = Settings(kubeconfig="/k", project="p", kubernetes_account=account)
     assert cluster_target(settings) == Target(account=account)
     assert str(cluster_target(settings)) == "the cluster of connection theirs"
@@ -147,6 +147,7 @@ def test_a_kubernetes_account_is_the_cluster_unless_a_call_names_one(account: Ac
     assert (named.project, named.cluster, named.account) == ("p", "c", None)
 
 
+@pytest.mark.promise("airflow: One hub per (cluster, namespace) per triggerer")
 def test_jobs_of_two_accounts_are_not_watched_together(account: Account) -> None:
     settings = Settings(bucket="b", kubernetes_account=account)
     keys = {

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import kinetic_core
-from kinetic_core.configuration import Settings, read_settings, settings_of_profiles
+from kinetic_core.backends.base import backend_of, open_backend
 from kinetic_core.errors import ConfigurationError, OtherCluster
-from kinetic_core.lifecycle.backends import backend_of, open_backend
-from kinetic_core.lifecycle.observing import find
+from kinetic_core.jobs.observe import find
 from kinetic_core.profiles import editing, read_profiles
+from kinetic_core.settings import Settings, read_settings, settings_of_profiles
 from kinetic_core.testing.memory_store import MemoryObjectStore
 
 TEAM = {"project": "p", "zone": "europe-west4-b", "cluster": "c"}
@@ -32,7 +32,7 @@ def store(file: Path, current: str | None = "team", **profiles: Any) -> dict[str
     return {"KINETIC_PROFILES_FILE": str(file)}
 
 
-def test_each_profile_as_if_it_were_chosen_and_no_variable_said_otherwise(file: Path) -> None:
+def test_each_profile_as_if_chosen_without_variables(file: Path) -> None:
     env = store(file, team=TEAM, config={"kubeconfig": "/k", "bucket": "b"})
     env |= {"KINETIC_CLUSTER": "x", "KINETIC_BUCKET": "mine", "KINETIC_NAMESPACE": "n"}
     team, config = settings_of_profiles(env)
@@ -42,6 +42,8 @@ def test_each_profile_as_if_it_were_chosen_and_no_variable_said_otherwise(file: 
     assert config.cluster == Settings.cluster
 
 
+@pytest.mark.promise("gke: Project, zone, cluster, namespace and profiles resolve as specified")
+@pytest.mark.promise("command: Profiles and precedence as specified (W76)")
 def test_argument_before_variable_before_profile_before_default(file: Path) -> None:
     env = store(file, team={**TEAM, "namespace": "n"})
     settings = read_settings({**env, "KINETIC_CLUSTER": "other"}).with_arguments(zone="z")
@@ -56,6 +58,7 @@ def test_argument_before_variable_before_profile_before_default(file: Path) -> N
     }
 
 
+@pytest.mark.promise("command: Profiles and precedence as specified (W76)")
 def test_google_cloud_project_comes_after_the_profile(file: Path) -> None:
     env = {**store(file, team=TEAM), "GOOGLE_CLOUD_PROJECT": "last"}
     assert read_settings(env).project == "p"
@@ -94,7 +97,7 @@ def test_every_variable_of_the_design_has_a_field(file: Path) -> None:
     assert settings.api_endpoint_overrides == {"container": "http://g", "iam": "http://mine"}
 
 
-def test_a_cluster_that_is_named_outranks_a_kubeconfig_of_lower_rank(file: Path) -> None:
+def test_a_named_cluster_outranks_a_lower_kubeconfig(file: Path) -> None:
     env = store(file, team={"kubeconfig": "/k", "namespace": "n"})
     assert read_settings(env).kubeconfig == "/k"
     assert read_settings({**env, "KINETIC_PROJECT": "p"}).kubeconfig == ""
@@ -108,6 +111,7 @@ def test_a_current_profile_that_is_gone_is_none(file: Path) -> None:
     assert read_settings(store(file, current="gone", team=TEAM)).profile is None
 
 
+@pytest.mark.promise("command: A corrupt file survives with a message")
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -140,6 +144,7 @@ def test_an_unusable_profile_value_names_the_profile(file: Path) -> None:
         read_settings(store(file, team={**TEAM, "backend": "slurm"}))
 
 
+@pytest.mark.promise("command: Atomic writes")
 def test_editing_keeps_every_editors_change(file: Path) -> None:
     def add(number: int) -> None:
         with editing(file) as box:
@@ -169,7 +174,8 @@ def reference(**changed: str) -> kinetic_core.JobHandle:
     names = ("job_id", "backend", "namespace", "bucket_name", "k8s_name", "image_uri", "accelerator")
     others = dict.fromkeys((*names, "func_name", "display_name", "created_at"), "x")
     place = {"project": "p", "zone": "z", "cluster_name": "c", "backend": "gke", "store_uri": "gs://b"}
-    return kinetic_core.JobHandle(**{**others, **place, **changed})
+    own = {"namespace": "default", "k8s_name": "kinetic-x", "created_at": "2026-11-22T00:00:00Z"}
+    return kinetic_core.JobHandle(**{**others, **place, **own, **changed})
 
 
 def test_a_handle_is_looked_for_on_its_own_cluster() -> None:
@@ -178,6 +184,7 @@ def test_a_handle_is_looked_for_on_its_own_cluster() -> None:
     assert backend_of(reference(zone="", cluster_name=""), settings).cluster is None
 
 
+@pytest.mark.attack
 def test_a_stored_handle_cannot_choose_the_cluster() -> None:
     gke = open_backend("gke", Settings(project="p", zone="z", cluster="c", bucket="b"))
     kept = MemoryObjectStore("gs://b")
@@ -207,6 +214,7 @@ except ConfigurationError as exc:
 """
 
 
+@pytest.mark.promise("command: Atomic writes")
 @pytest.mark.skipif(sys.platform == "win32", reason="there a process has no limits")
 def test_a_write_that_fails_midway_leaves_what_was_there(file: Path) -> None:
     store(file, team=TEAM)

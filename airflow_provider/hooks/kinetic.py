@@ -1,4 +1,4 @@
-"""`KineticHook`: from a connection of type `kinetic` to the settings that jobs are run with."""
+"""`KineticHook`: settings of jobs from a connection of type `kinetic`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider.accounts import google_account, kubernetes_account, read_connection
-from airflow_provider.connection_form import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
-from kinetic_core.configuration import Settings, read_settings
+from airflow_provider.hooks.connection_form import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
+from airflow_provider.hooks.credentials import google_account, kubernetes_account, read_connection
+from kinetic_core.backends.base import backend_name, open_backend
 from kinetic_core.errors import ConfigurationError, KineticError
-from kinetic_core.lifecycle.backends import backend_name, open_backend
+from kinetic_core.settings import Settings, read_settings
 
 _FRESH_SECONDS = 60.0
 _TEST_SECONDS = 10.0
 _recent: dict[str, tuple[float, Settings]] = {}
-"""When (monotonic) a connection was last read, and what it said: a triggerer asks for it for each trigger."""
+"""Time (monotonic) of the last reading of a connection, and its settings: a triggerer needs them often."""
 
 
 class KineticHook(BaseHook):
-    """What a connection of type `kinetic` says.
+    """Hook of a connection of type `kinetic`.
 
-    It outranks the environment and is outranked by a task's own options. Credentials come from the Google
-    Cloud or the Kubernetes connection that it names; without one, from the machine.
+    The connection overrides the environment, and a task's own options override the connection. Credentials
+    come from the Google Cloud or Kubernetes connection that it names; without one, from the machine.
     """
 
     conn_name_attr = "conn_id"
@@ -37,7 +37,7 @@ class KineticHook(BaseHook):
         self.conn_id = conn_id
 
     def get_conn(self) -> Settings:
-        """The settings, with the credentials of the connections that this one builds on.
+        """Return the settings, with the credentials of the connections that this one names.
 
         Raises ConfigurationError, naming the connection and its field.
         """
@@ -60,10 +60,10 @@ class KineticHook(BaseHook):
         return replace(settings, project=settings.project or project, **accounts)
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the form's *Test* button: whether cluster and store can be used, or what is missing."""
-        from kinetic_core.cli.checks import perform
-        from kinetic_core.cli.cluster_checks import cluster_checks
-        from kinetic_core.cli.machine_checks import local_checks
+        """Test whether cluster and store can be used, for the form's *Test* button; say what is missing."""
+        from kinetic_core.diagnostics.checks import perform
+        from kinetic_core.diagnostics.cluster_checks import cluster_checks
+        from kinetic_core.diagnostics.machine_checks import local_checks
 
         try:
             settings = self.get_conn()
@@ -81,7 +81,7 @@ class KineticHook(BaseHook):
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """The form's fields, for Airflow 3.1; newer ones read them in the provider's metadata."""
+        """Return the form's fields for Airflow 3.1; newer versions read the provider's metadata."""
         from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
         from wtforms import StringField
 
@@ -92,12 +92,12 @@ class KineticHook(BaseHook):
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """As for the fields."""
+        """Return the form's labels and placeholders for Airflow 3.1."""
         return {"hidden_fields": list(HIDDEN), "relabeling": {}}
 
 
 def recent_settings(conn_id: str) -> Settings:
-    """What a connection says, for many tasks in one process: it is read once a minute."""
+    """Return a connection's settings, read at most once a minute in one process."""
     known = _recent.get(conn_id)
     if known is None or time.monotonic() - known[0] > _FRESH_SECONDS:
         known = _recent[conn_id] = time.monotonic(), KineticHook(conn_id).get_conn()

@@ -1,1 +1,1 @@
-"""What Airflow loads besides tasks."""
+"""Plugins that Airflow loads besides tasks."""

@@ -1,4 +1,4 @@
-"""The plugin: a page for a DAG run, a task and a task instance in Airflow's UI (3.1 and newer)."""
+"""Plugin: a page for a DAG run, a task and a task instance in Airflow's UI (3.1 and newer)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow_provider.plugins import listener
 
 PREFIX = "/kinetic"
-"""Where the application is mounted, below the API server's base URL."""
+"""Path of the application, below the API server's base URL."""
 
 _Message = MutableMapping[str, Any]
 
 
 class LazyApp:
-    """The page's application, made when it is first asked: Airflow loads plugins in every process."""
+    """Application of the page, created at its first request: Airflow loads plugins in every process."""
 
     def __init__(self) -> None:
         self._app: Any = None
@@ -30,7 +30,7 @@ class LazyApp:
         send: Callable[[_Message], Awaitable[None]],
     ) -> None:
         if self._app is None:
-            from airflow_provider.page.app import create_app
+            from airflow_provider.ui.app import create_app
 
             self._app = create_app()
         await self._app(scope, receive, send)
@@ -58,7 +58,7 @@ _LISTENERS: list[Any] = [listener]
 
 
 class KineticPlugin(AirflowPlugin):
-    """The page and its API, and a triggerer's search for forgotten jobs."""
+    """Plugin with the page, its API, and a triggerer's search for orphans."""
 
     name = "kinetic"
     fastapi_apps = _APPS

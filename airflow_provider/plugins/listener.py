@@ -1,4 +1,4 @@
-"""What Airflow calls when one of its components starts: a triggerer then looks after forgotten jobs, too."""
+"""Listener for the start of an Airflow component: a triggerer then also searches for orphans."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _started = threading.Event()
 
 @hookimpl
 def on_starting(component: Any) -> None:  # noqa: ARG001  the name is the hook's
-    """Called before `component` says which it is: the command line does.
+    """Start the search when the command line starts a triggerer.
 
-    A triggerer forks the process of its triggers next. A thread that is busy at that moment, with a lock
-    that the child inherits, would stop it for ever, so ours starts when that is done.
+    Airflow calls this before `component` says what it is, so the command line decides. A triggerer forks the
+    process of its triggers next. A busy thread could hold a lock at that moment, which the child would
+    inherit and never get, so the search starts after the fork.
     """
     if sys.argv[1:2] == ["triggerer"]:
         os.register_at_fork(after_in_parent=_start)
@@ -30,7 +31,7 @@ def _start() -> None:
 
 
 def _attend() -> None:
-    """Import here: every process of Airflow's loads this plugin."""
-    from airflow_provider.unattended import attend
+    """Import the search at first use, because every Airflow process loads this plugin."""
+    from airflow_provider.orphans import attend
 
     attend()

@@ -1,4 +1,4 @@
-"""`KineticBuildTrigger`: waits for a container image, so that no worker does."""
+"""`KineticBuildTrigger`: waits for a container image, so that no worker has to."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.triggers.connected import ConnectedTrigger
+from airflow_provider.triggers.base import ConnectedTrigger
 from kinetic_core.errors import ConfigurationError, ImageError
-from kinetic_core.image.cloud_build import Following
+from kinetic_core.images.cloud_build import Following
 
 _LOOK_SECONDS = 5.0
 
 
 class KineticBuildTrigger(ConnectedTrigger):
-    """Fires once, when the image is there, cannot be built, or at the deadline.
+    """Trigger that fires once, when the image is built, cannot be built, or at the deadline.
 
-    `build` is that of an `ImageBuilding`. The build belongs to nobody: it goes on when the task is killed,
+    `build` is that of an `ImageBuilding`. The build belongs to no task: it goes on when the task is killed,
     and others may wait for it too.
     """
 
@@ -33,7 +33,7 @@ class KineticBuildTrigger(ConnectedTrigger):
         self.build = build
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What another triggerer needs to go on."""
+        """Return the class and arguments with which another triggerer continues."""
         return self._named(build=self.build)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -46,7 +46,7 @@ class KineticBuildTrigger(ConnectedTrigger):
         )
 
     async def _follow(self) -> tuple[str, str]:
-        """`built`, `failed` with the reason, or `timeout`. A service that gives no answer is asked again."""
+        """Return `built`, `failed` with the reason, or `timeout`; requests without an answer are repeated."""
         following = await asyncio.to_thread(Following.of, self.build)
         while self.remaining > 0:
             lines: list[str] = []

@@ -1,9 +1,10 @@
-"""`KineticJobTrigger`: watches one job for a deferred task, through the process's one hub."""
+"""`KineticJobTrigger`: watches one job for a deferred task, through the process's shared watch."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -12,28 +13,32 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.net import get_hostname
 
 from airflow_provider import metrics
-from airflow_provider.board import StateBoard
-from airflow_provider.origin import deployment
-from airflow_provider.reconciling import reconciled
-from airflow_provider.task_logs import Cursor, LineBudget, LogTail
-from airflow_provider.triggers.connected import ConnectedTrigger
-from airflow_provider.waiting import StateLines
-from kinetic_core.counting import listen
-from kinetic_core.errors import KineticError
-from kinetic_core.lifecycle.backends import backend_of
-from kinetic_core.lifecycle.ending import cancel
-from kinetic_core.lifecycle.observing import watch
-from kinetic_core.model.job import JobObservation, JobReference
-from kinetic_core.model.states import JobStatus
+from airflow_provider.job_of_task import deployment, mark_spent
+from airflow_provider.metrics import StateBoard
+from airflow_provider.orphans import reconciled
+from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
+from airflow_provider.task_states import CLEARED_WHILE_DEFERRED, ENDED, state_of, task_states
+from airflow_provider.triggers.base import ConnectedTrigger
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.counters import listen
+from kinetic_core.errors import CloudError, ClusterError, KineticError, StoreError
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.observe import watch
+from kinetic_core.jobs.watch import Subscription
+from kinetic_core.store.protocol import ObjectStore
 
 _LOOKUPS, _LOOKUP_PAUSE_SECONDS = 40, 5.0
-"""How often a killed trigger asks for its task's state, if Airflow fails to say."""
+"""Requests for a task's state by a killed trigger while Airflow does not answer, and the pause in seconds."""
 LINES_PER_SECOND = 200.0
-"""For all triggers of a triggerer together: every line costs its event loop half a millisecond."""
+"""Lines a second of all triggers of a triggerer: every line costs its event loop half a millisecond."""
 _LINES_A_LOOK = 50
+_SETTLED_SECONDS = 2.0
+"""Seconds between a trigger's last line and its event: Airflow drops a line that arrives after the event."""
 _LOOK_SECONDS = (1.0, 10.0)
 _FOLLOWED = 100
-"""Running jobs whose lines a triggerer shows meanwhile: each takes a thread and a connection to its node."""
+"""Running jobs whose lines a triggerer shows: each takes a thread and a connection to the job's node."""
 _UNFOLLOWED_SECONDS = 60.0
 
 _budget = LineBudget(LINES_PER_SECOND)
@@ -41,16 +46,16 @@ _stats = metrics.Stats(metrics.IN_TRIGGERS)
 _board = StateBoard(_stats, cache(get_hostname))
 _followed: WeakSet[KineticJobTrigger] = WeakSet()
 _last_acts: set[asyncio.Future[None]] = set()
-"""What cancelled triggers still do. Older Airflows cancel twice, and the loop alone would forget them."""
+"""Tasks of cancelled triggers. Older Airflows cancel twice, and the loop alone would forget the tasks."""
 
 
 class KineticJobTrigger(ConnectedTrigger):
-    """Fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
+    """Trigger that fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
 
     `cursor` says how much of the job's log is in the task's log already; the event carries it on. `conn_id`
-    names the task's connection, which is read here again: a trigger's row holds no secret. `silent`: the
-    job's pods write to the task's log themselves. May run twice at once and be moved between triggerers: it
-    changes nothing but the log.
+    names the task's connection, which is read again here, because a trigger's row holds no secret. `silent`:
+    the job's pods write to the task's log themselves. May run twice at once and be moved between triggerers,
+    because it changes nothing but the log.
     """
 
     def __init__(
@@ -67,9 +72,10 @@ class KineticJobTrigger(ConnectedTrigger):
         self.cursor = cursor
         self.silent = silent
         self._fired = False
+        self._shown_at = float("-inf")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What another triggerer needs to go on."""
+        """Return the class and arguments with which another triggerer continues."""
         return self._named(reference=self.reference, cursor=self.cursor, silent=self.silent)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -92,31 +98,34 @@ class KineticJobTrigger(ConnectedTrigger):
         )
 
     async def on_kill(self) -> None:
-        """A person marked the task or cleared it: cancel the job.
+        """Cancel the job if a person marked the task or cleared it.
 
-        Airflow also calls this when it merely moves the trigger to another triggerer, so the task's own
-        state decides. As long as that is unknown nothing is cancelled, and it is asked for again: longer
-        than Airflow waits for this, if need be.
+        Airflow also calls this when it merely moves the trigger to another triggerer, so the task's own state
+        decides. As long as the state is unknown nothing is cancelled, and Airflow is asked again, if need be
+        for longer than it waits for this. A newer try of the task ends the job itself, or adopts it.
         """
-        last = asyncio.ensure_future(self._cancel_unless_deferred())
+        last = asyncio.ensure_future(self._cancel_if_ended())
         _last_acts.add(last)
         last.add_done_callback(_last_acts.discard)
         await asyncio.shield(last)
 
-    async def _cancel_unless_deferred(self) -> None:
+    async def _cancel_if_ended(self) -> None:
         if self._fired:
             return
         for _ in range(_LOOKUPS):
-            is_deferred = await self._is_deferred()
-            if is_deferred is not None:
+            state = await self._state()
+            if state:
                 break
             await asyncio.sleep(_LOOKUP_PAUSE_SECONDS)
-        if is_deferred is not False:
+        was_cleared = state in CLEARED_WHILE_DEFERRED
+        if not was_cleared and state not in ENDED:
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
         with await self._connected():
             await asyncio.to_thread(cancel, reference)
+            if was_cleared:  # the function runs again, also if the job has ended
+                await asyncio.to_thread(mark_spent, reference)
 
     async def _watch(self) -> str:
         """Show the job's lines until it has "ended" or its time is up: "timeout"."""
@@ -133,8 +142,7 @@ class KineticJobTrigger(ConnectedTrigger):
                 loop.call_soon_threadsafe(news.put_nowait, observation)
 
         listen(_count)
-        backend = await asyncio.to_thread(backend_of, reference)
-        subscription = await asyncio.to_thread(watch, reference, notice)
+        backend, subscription = await self._subscribed(reference, notice)
         whose = "its pods write their lines here" if self.silent else "showing its lines from here on"
         self.log.info("no worker is held while %s runs; %s", reference.job_id, whose)
         try:
@@ -142,17 +150,34 @@ class KineticJobTrigger(ConnectedTrigger):
                 ended = await self._show_until_over(
                     news, StateLines(reference), LogTail(reference, Cursor.from_list(self.cursor))
                 )
+                if ended:
+                    await self._until_store_answers(backend.store, reference)
         finally:
             subscription.close()
             _board.gone(self)
             _followed.discard(self)
         await self._hold()
+        await asyncio.sleep(max(0.0, self._shown_at + _SETTLED_SECONDS - time.monotonic()))
         return "ended" if ended else "timeout"
+
+    async def _subscribed(
+        self, reference: JobReference, notice: Callable[[JobObservation], None]
+    ) -> tuple[Backend, Subscription]:
+        """Return the job's backend and a subscription; an outage is retried and breaks no trigger."""
+        while True:
+            try:
+                backend = await asyncio.to_thread(backend_of, reference)
+                return backend, await asyncio.to_thread(watch, reference, notice)
+            except (ClusterError, StoreError, CloudError) as error:
+                if not error.is_passing:
+                    raise
+                self.log.warning("cannot watch %s, trying again: %s", reference.job_id, error)
+            await asyncio.sleep(self.reconnect_seconds)
 
     async def _show_until_over(
         self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
     ) -> bool:
-        """True when the job has ended, False at the deadline. Meanwhile why it waits, and what it prints."""
+        """Show why the job waits and what it prints; return True at the job's end, False at the deadline."""
         shortest, longest = _LOOK_SECONDS
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
         while True:
@@ -169,15 +194,27 @@ class KineticJobTrigger(ConnectedTrigger):
                     pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
             _board.seen(self, seen)
-            if seen.is_terminal:
-                await self._show_lines(tail)
+            if seen.is_terminal:  # its last lines are for the task's last leg
                 return True
             pause = shortest if seen.status is JobStatus.RUNNING else float("inf")
             if line := states.line(seen):
                 self.log.info("%s", line)
 
+    async def _until_store_answers(self, store: ObjectStore, reference: JobReference) -> None:
+        """Wait for the store, until the deadline at most: a worker needs it to collect the outcome."""
+        while self.remaining > 0:
+            try:
+                await asyncio.to_thread(store.find, wire.result_object(reference.job_id))
+            except StoreError as error:
+                if not error.is_passing:
+                    return  # the worker says so
+                self.log.warning("%s has ended; waiting for its store: %s", reference.job_id, error)
+            else:
+                return
+            await asyncio.sleep(min(self.reconnect_seconds, max(0.0, self.remaining)))
+
     async def _show_lines(self, tail: LogTail) -> bool:
-        """Show what the job has printed meanwhile. A log that cannot be read now is shown later."""
+        """Show the lines that the job has printed meanwhile. A log that cannot be read now is shown later."""
         if self.silent:
             return False
         if len(_followed) < _FOLLOWED:
@@ -192,40 +229,34 @@ class KineticJobTrigger(ConnectedTrigger):
         _budget.spend(len(lines))
         for line in lines:
             self.log.info("%s", line)
+            self._shown_at = time.monotonic()
         self.cursor = tail.cursor.to_list()
         return bool(lines)
 
-    async def _is_deferred(self) -> bool | None:
-        """Whether the task instance still waits for this trigger; None if Airflow does not say.
+    async def _state(self) -> str:
+        """Return the task instance's state, "" if Airflow does not answer.
 
-        The question is never given up half-way: Airflow 3.1 would take its late answer for that of the next
-        question, whoever asks it, and its triggerer ends.
+        The request is never abandoned: Airflow 3.1 would take its late answer for that of the next request,
+        and its triggerer would end.
         """
+        from asgiref.sync import sync_to_async
+
         instance = self.task_instance
         if instance is None:
-            return True
-        mapped = instance.map_index is not None and instance.map_index >= 0
-        index = instance.map_index if mapped else None
+            return "deferred"
         try:
-            states = await _states(instance.dag_id, instance.run_id, [instance.task_id], index)
+            return await sync_to_async(state_of)(
+                instance.dag_id, instance.run_id, instance.task_id, instance.map_index
+            )
         except Exception as error:  # noqa: BLE001  whatever it is, it must not kill a healthy job
             self.log.warning("cannot see the task's state, so its job is left alone for now: %r", error)
-            return None
-        key = f"{instance.task_id}_{instance.map_index}" if mapped else instance.task_id
-        return str(states.get(key)) == "deferred"
+            return ""
 
 
-async def _states(
-    dag_id: str, run_id: str, task_ids: list[str], map_index: int | None = None
-) -> Mapping[str, object]:
-    """The states of task instances of a DAG run, as Airflow names them; without those that are gone."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+async def _states(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
     from asgiref.sync import sync_to_async
 
-    ask = sync_to_async(RuntimeTaskInstance.get_task_states)
-    states = await ask(dag_id=dag_id, task_ids=task_ids, run_ids=[run_id], map_index=map_index)
-    found: Mapping[str, object] = states.get(run_id, {})
-    return found
+    return await sync_to_async(task_states)(dag_id, run_id, task_ids)
 
 
 async def _deployment() -> str:
@@ -235,6 +266,6 @@ async def _deployment() -> str:
 
 
 def _count(event: str, kinds: Mapping[str, str]) -> None:
-    """What the core counts, as metrics."""
+    """Count an event of the core as a metric."""
     if event == "watch.relists":
         _stats.count(metrics.RELISTS, kinds)

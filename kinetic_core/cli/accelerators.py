@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kinetic_core.cli.root import app
-from kinetic_core.cli.session import Session, complain, verb
+from kinetic_core.cli.verb import Session, complain, verb
 from kinetic_core.errors import ConfigurationError, InvalidRequest, KineticError
 
 if TYPE_CHECKING:
-    from kinetic_core.model.accelerators import Accelerator
+    from kinetic_core.accelerators.grammar import Accelerator
 
 _ON_DEMAND = "(made when asked for)"
 """What stands for the pool of a cluster that makes pools itself."""
@@ -37,7 +37,7 @@ def accelerators(
     ] = False,
 ) -> None:
     """List accelerators by the names `accelerator=` takes."""
-    from kinetic_core.model.accelerators import known_accelerators
+    from kinetic_core.accelerators.grammar import known_accelerators
 
     if kind not in (None, "tpu", "gpu"):
         raise InvalidRequest(f"{kind!r} is neither tpu nor gpu")
@@ -76,9 +76,9 @@ def accelerators(
 
 def _cluster() -> Mapping[str, Any] | None:
     """The cluster as the GKE API describes it; None, said on stderr, where that cannot be known."""
-    from kinetic_core.cluster.connecting import gke_cluster
-    from kinetic_core.configuration import read_settings
-    from kinetic_core.lifecycle.backends import named_cluster
+    from kinetic_core.backends.base import named_cluster
+    from kinetic_core.backends.kubernetes.connection import gke_cluster
+    from kinetic_core.settings import read_settings
 
     try:
         settings = read_settings()
@@ -92,7 +92,7 @@ def _cluster() -> Mapping[str, Any] | None:
 
 def pools_with(cluster: Mapping[str, Any], accelerator: Accelerator) -> list[str]:
     """The pools that have the hardware."""
-    from kinetic_core.cluster.capacity import makes_pools, pool_has
+    from kinetic_core.backends.kubernetes.capacity import makes_pools, pool_has
 
     names = [str(pool["name"]) for pool in cluster.get("nodePools") or () if pool_has(pool, accelerator)]
     return names or ([_ON_DEMAND] if makes_pools(cluster) else [])

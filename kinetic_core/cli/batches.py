@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kinetic_core.cli.exits import Exit
+from kinetic_core.cli.exit_codes import Exit
+from kinetic_core.cli.outcomes import value_fields
 from kinetic_core.cli.root import batch_app
-from kinetic_core.cli.session import Session, verb
-from kinetic_core.cli.values import value_fields
+from kinetic_core.cli.verb import Session, verb
 
 if TYPE_CHECKING:
-    from kinetic_core.batch.handle import BatchHandle
+    from kinetic_core.batches.handle import BatchHandle
 
 _ID = "grp-0123456789abcdef"
 GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch")]
@@ -22,9 +22,9 @@ GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch")
 @verb(batch_app, "list", examples=["kinetic batch list"])
 def list_batches(session: Session) -> None:
     """List the batches that are stored, newest first."""
-    from kinetic_core.batch.listing import batches
-    from kinetic_core.configuration import read_settings
-    from kinetic_core.lifecycle.backends import known_backend
+    from kinetic_core.backends.base import known_backend
+    from kinetic_core.batches.submit import batches
+    from kinetic_core.settings import read_settings
 
     found = batches(known_backend(session.backend, read_settings()))
     if session.output.as_json:
@@ -113,6 +113,6 @@ def cancel(session: Session, group_id: GroupId) -> None:
 
 
 def _attached(session: Session, group_id: str, *, goes_on: bool = False) -> BatchHandle:
-    from kinetic_core.batch.fan_out import attach_batch
+    from kinetic_core.batches.submit import attach_batch
 
     return attach_batch(group_id, backend=session.backend, goes_on=goes_on)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kinetic_core.cli.root import app
-from kinetic_core.cli.session import FLAG_OF, Session, verb
+from kinetic_core.cli.verb import FLAG_OF, Session, verb
 from kinetic_core.errors import InvalidRequest
 
 _NOT_SETTINGS = ("origins", "profile", "google_account", "kubernetes_account")
@@ -27,8 +27,8 @@ def config(
             f"kinetic config {what}: it only shows; `kinetic profile create` keeps settings, and a flag or "
             "a variable sets one"
         )
-    from kinetic_core.configuration import Settings, read_settings
     from kinetic_core.profiles import profiles_file
+    from kinetic_core.settings import Settings, read_settings
 
     settings = read_settings()
     names = [each.name for each in fields(Settings) if each.name not in _NOT_SETTINGS]

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kinetic_core.cli.checks import Check, Finding, Report, perform
-from kinetic_core.cli.exits import Exit
-from kinetic_core.cli.remedies import remedy
+from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.root import app
-from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.verb import Session, verb
+from kinetic_core.diagnostics.checks import LIMIT_SECONDS, Check, Finding, Report, perform, remedy
 from kinetic_core.errors import KineticError
 
 _JOB_SECONDS = 600.0
@@ -37,9 +36,12 @@ def doctor(
     job: Annotated[
         bool, typer.Option("--job", help="run a job of one second too, if all else is well")
     ] = False,
+    timeout: Annotated[float, typer.Option(help="seconds a check may take; a slow network needs more")] = (
+        LIMIT_SECONDS
+    ),
 ) -> int | None:
     """Check what jobs need, all at once; exit code 5 if something keeps them from running."""
-    reports = perform(list(_checks(session, accelerator)))
+    reports = perform(list(_checks(session, accelerator)), timeout)
     if job:
         reports.append(_job(session, accelerator or "cpu", reports))
     failed = any(report.finding.outcome == "fail" for report in reports)
@@ -62,17 +64,17 @@ def _tell(session: Session, reports: list[Report]) -> None:
 
 
 def _checks(session: Session, accelerator: str | None) -> list[Check]:
-    from kinetic_core.cli.machine_checks import local_checks, machine_checks
-    from kinetic_core.configuration import read_settings
-    from kinetic_core.lifecycle.backends import known_backend
-    from kinetic_core.model.accelerators import parse_accelerator
+    from kinetic_core.accelerators.grammar import parse_accelerator
+    from kinetic_core.backends.base import known_backend
+    from kinetic_core.diagnostics.machine_checks import local_checks, machine_checks
+    from kinetic_core.settings import read_settings
 
     parsed = parse_accelerator(accelerator) if accelerator else None
     settings = read_settings()
     backend = known_backend(session.backend, settings)
     if backend.name == "local":
         return [*machine_checks(settings), *local_checks(settings, backend)]
-    from kinetic_core.cli.cluster_checks import cluster_checks
+    from kinetic_core.diagnostics.cluster_checks import cluster_checks
 
     return [*machine_checks(settings), *cluster_checks(settings, backend, parsed)]
 
@@ -93,12 +95,12 @@ def _job(session: Session, accelerator: str, before: list[Report]) -> Report:
 
 
 def _run_probe(backend: str | None, accelerator: str) -> str:
+    from kinetic_core.backends.base import known_backend
     from kinetic_core.cli.functions import import_file
-    from kinetic_core.configuration import read_settings
-    from kinetic_core.lifecycle.backends import known_backend
-    from kinetic_core.lifecycle.handle import JobHandle
-    from kinetic_core.lifecycle.options import RunOptions
-    from kinetic_core.lifecycle.submission import Call, prepare, submit
+    from kinetic_core.jobs.handle import JobHandle
+    from kinetic_core.jobs.submit import Call, prepare, submit
+    from kinetic_core.options import RunOptions
+    from kinetic_core.settings import read_settings
 
     settings = read_settings()
     options = RunOptions.checked(

@@ -11,17 +11,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kinetic_core.cli.session import Session
+from kinetic_core.cli.verb import Session
 from kinetic_core.errors import InvalidFunction, InvalidRequest, KineticError
 
 if TYPE_CHECKING:
-    from kinetic_core.executor.callable import RemoteCallable
+    from kinetic_core.decorator import RemoteCallable
 
 
 def load(target: str, session: Session, accelerator: str | None) -> RemoteCallable[..., Any]:
     """The function, with the options that flags replace. Raises InvalidRequest or InvalidFunction."""
-    from kinetic_core.executor.callable import RemoteCallable
-    from kinetic_core.lifecycle.options import RunOptions
+    from kinetic_core.decorator import RemoteCallable
+    from kinetic_core.options import RunOptions
 
     text, _, name = target.partition(":")
     name = _typed(name)
@@ -36,7 +36,7 @@ def load(target: str, session: Session, accelerator: str | None) -> RemoteCallab
             raise InvalidRequest(
                 f"{name!r} is not decorated with @kinetic_core.run; say what it runs on: --accelerator cpu"
             )
-        from kinetic_core.executor.run import run
+        from kinetic_core.decorator import run
 
         found = run(accelerator=accelerator)(found)
     options = found.options
@@ -102,7 +102,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    from kinetic_core.executor.callable import RemoteCallable
+    from kinetic_core.decorator import RemoteCallable
 
     return [name for name, value in vars(module).items() if isinstance(value, RemoteCallable)]
 

@@ -9,7 +9,7 @@ import typer
 
 from kinetic_core.cli.output import printable
 from kinetic_core.cli.root import app
-from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.verb import Session, verb
 
 
 @verb(
@@ -27,8 +27,8 @@ def build_image(
     dockerfile: Annotated[Path | None, typer.Option(help="a file to build instead of ours")] = None,
 ) -> None:
     """Build and publish base images for container_image="prebuilt"."""
-    from kinetic_core.image.publishing import KINDS
-    from kinetic_core.image.publishing import build_image as build
+    from kinetic_core.images.base_images import KINDS
+    from kinetic_core.images.base_images import build_image as build
 
     def show(line: str) -> None:
         typer.echo(printable(line), err=True)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kinetic_core.cli.each import do_each
+from kinetic_core.cli.outcomes import collected, show_value, value_fields
+from kinetic_core.cli.parallel import do_each
 from kinetic_core.cli.root import jobs_app
-from kinetic_core.cli.session import Session, verb
-from kinetic_core.cli.values import collected, show_value, value_fields
+from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kinetic_core.lifecycle.handle import JobHandle
-    from kinetic_core.lifecycle.summaries import JobSummary
+    from kinetic_core.jobs.handle import JobHandle
+    from kinetic_core.jobs.listing import JobSummary
 
 
 def job_ids() -> list[str]:
@@ -43,7 +45,7 @@ Ignored = Annotated[float | None, typer.Option(hidden=True)]
 
 def attached(session: Session, job_id: str) -> JobHandle:
     """The job of that id, where settings and flags say."""
-    from kinetic_core.lifecycle.discovery import attach
+    from kinetic_core.jobs.listing import attach
 
     return attach(job_id, backend=session.backend)
 
@@ -58,9 +60,9 @@ def of_origin(jobs: Iterable[JobSummary], origins: Sequence[str]) -> list[JobSum
 
 def summaries_of(session: Session | None, limit: int | None = None) -> list[JobSummary]:
     """The newest jobs of the namespace."""
-    from kinetic_core.configuration import read_settings
-    from kinetic_core.lifecycle.backends import known_backend
-    from kinetic_core.lifecycle.summaries import summaries
+    from kinetic_core.backends.base import known_backend
+    from kinetic_core.jobs.listing import summaries
+    from kinetic_core.settings import read_settings
 
     settings = read_settings()
     backend = known_backend(session.backend if session else None, settings)
@@ -99,7 +101,7 @@ def list_jobs(
     if not found:
         session.output.line("no jobs")
         return
-    from kinetic_core.model.states import JobStatus
+    from kinetic_core.job import JobStatus
 
     rows = [
         (
@@ -161,7 +163,7 @@ def result(
         bool | None,
         typer.Option(help="remove pod and payload after a success", show_default="unless debug=True"),
     ] = None,
-    trust_store: Annotated[bool, typer.Option(help="load a pickle that cannot be verified any more")] = False,
+    trust_store: Annotated[bool, typer.Option(help="believe an outcome that cannot be verified")] = False,
     cleanup_timeout: Ignored = None,
     cleanup_poll_interval: Ignored = None,
 ) -> int | None:
@@ -250,3 +252,30 @@ def cleanup(
         return f"cleaned up {job_id}"
 
     return do_each(session, "jobs.cleanup", job_ids, remove)
+
+
+@verb(
+    jobs_app,
+    "outputs",
+    examples=[f"kinetic jobs outputs {_ID}", f"kinetic jobs outputs {_ID} 'model/*' --to ./downloads"],
+)
+def outputs(
+    session: Session,
+    job_id: JobId,
+    pattern: Annotated[str, typer.Argument(help="files to take: `*` also matches `/`")] = "*",
+    to: Annotated[Path | None, typer.Option("--to", help="copy the files into this directory")] = None,
+) -> None:
+    """List the files a job left, or with --to download them."""
+    found = attached(session, job_id).outputs()
+    files = [file for file in found if fnmatchcase(file.name, pattern)]
+    copied = [] if to is None else [str(path) for path in found.download(to, pattern)]
+    if session.output.as_json:
+        facts = {"job_id": job_id, "location": found.location, "downloaded": copied}
+        session.output.json("jobs.outputs", {**facts, "files": [asdict(file) for file in files]})
+    elif to is not None:
+        for path in copied:
+            session.output.line(path)
+    elif files:
+        session.output.table(("BYTES", "FILE"), [(f"{file.size}", file.name) for file in files])
+    else:
+        session.output.line(f"no files in {found.location}")

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     import typer
 
 _MODULES = {
-    "run": ("running",),
-    "jobs": ("jobs", "outputs", "watching"),
+    "run": ("run",),
+    "jobs": ("jobs", "watch"),
     "batch": ("batches",),
-    "package": ("packaging",),
+    "package": ("package",),
     "build-image": ("images",),
     "accelerators": ("accelerators",),
     "doctor": ("doctor",),
     "profile": ("profiles",),
     "config": ("config",),
-    "reap": ("reaping",),
-    "up": ("provisioning",),
-    "down": ("provisioning",),
-    "status": ("provisioning",),
-    "init": ("provisioning",),
+    "reap": ("reap",),
+    "up": ("clusters",),
+    "down": ("clusters",),
+    "status": ("clusters",),
+    "init": ("clusters",),
     "pool": ("pools",),
     "namespace": ("namespaces",),
-    "cost": ("costs",),
+    "cost": ("cost",),
 }
 """Where the verbs of each first word are."""
 
@@ -38,7 +38,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Entry point of `kinetic`. Ends the process with one of `kinetic_core.cli.exits.Exit`.
+    """Entry point of `kinetic`. Ends the process with one of `kinetic_core.cli.exit_codes.Exit`.
 
     Ctrl-C is told here alone, whoever noticed it: an import, typer, or a verb.
     """

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from kinetic_core.cli.clusters import Members, Plan, Yes
 from kinetic_core.cli.plans import answer, carry_out, named_project
-from kinetic_core.cli.provisioning import Members, Plan, Yes
 from kinetic_core.cli.root import namespace_app
-from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.verb import Session, verb
 from kinetic_core.provision.prepare import open_cloud, prepare_namespace_removal, prepare_namespaces
-from kinetic_core.provision.wanted import Wanted, WantedNamespace
+from kinetic_core.provision.specification import Wanted, WantedNamespace
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the namespace")]
 

@@ -9,15 +9,15 @@ from typing import Any
 import typer
 
 from kinetic_core.cli.output import printable
-from kinetic_core.cli.session import Session
-from kinetic_core.configuration import Settings, read_settings
+from kinetic_core.cli.verb import Session
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.provision.add_ons import add_on_of
-from kinetic_core.provision.applying import apply
+from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.vendored import AddOn
+from kinetic_core.settings import Settings, read_settings
 
 
 def named_project() -> Settings:

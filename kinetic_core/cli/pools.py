@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
+from kinetic_core.cli.clusters import POOL_COLUMNS, Plan, Yes
 from kinetic_core.cli.plans import answer, carry_out, named_project
-from kinetic_core.cli.provisioning import POOL_COLUMNS, Plan, Yes
 from kinetic_core.cli.root import pool_app
-from kinetic_core.cli.session import Session, verb
-from kinetic_core.configuration import Settings
+from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.lifecycle.costing import known_prices
+from kinetic_core.jobs.cost import known_prices
 from kinetic_core.provision.prepare import (
     Prepared,
     open_cloud,
@@ -21,8 +20,9 @@ from kinetic_core.provision.prepare import (
     prepare_pool_sizes,
     prepare_pools,
 )
+from kinetic_core.provision.specification import Wanted, WantedPool, wanted_pool
 from kinetic_core.provision.state import look_at_pools
-from kinetic_core.provision.wanted import Wanted, WantedPool, wanted_pool
+from kinetic_core.settings import Settings
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the pool")]
 Least = Annotated[int | None, typer.Option("--min-nodes", help="machines that are always there")]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from kinetic_core.cli.root import profile_app
-from kinetic_core.cli.session import Session, verb
+from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.profiles import (
     FIELDS,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
-from kinetic_core.cli.exits import Exit
+from kinetic_core.accelerators.shapes import Family, families
+from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.main import build
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
-from kinetic_core.model.accelerator_table import Family, families
+from kinetic_core.job import PodOptions
+from kinetic_core.options import MAP_OPTIONS, OPTIONS, Table
 
 _WIDTH = 88
 _MADE = "<!-- Made by `python -m kinetic_core.cli.reference docs/reference`; a test compares. -->\n"
@@ -32,6 +36,16 @@ without a size is the family's default; TPUs may also be named by their topology
 the whole slice; one of several hosts runs the function on [each of them](../guides/multi-host.md).
 `kinetic accelerators` prints the same.
 """
+_ABOUT_OPTIONS = """\
+## Of `run`
+
+What `@kinetic_core.run(...)` takes. Each option is checked where it is written. Those up to `debug` may be
+given by position. Those marked *pod* mean something on a cluster only.
+
+`@task.kinetic(...)` and `KineticOperator` take them too, but for `debug`; `retries` and `queue` are called
+`job_retries` and `job_queue` there. In a task each may be a template, or
+[come from another task](../guides/airflow.md#options).
+"""
 
 
 def pages() -> dict[str, str]:
@@ -40,6 +54,7 @@ def pages() -> dict[str, str]:
         "cli.md": _commands_page(),
         "cli-json.md": _json_page(),
         "accelerators.md": _accelerators_page(),
+        "options.md": _options_page(),
     }
 
 
@@ -104,6 +119,23 @@ def _accelerators_page() -> str:
             *(_family(one) for one in families() if not one.retired),
         ]
     )
+
+
+def _options_page() -> str:
+    pod = {each.name for each in dataclasses.fields(PodOptions)}
+    parts = ["# Options", _MADE, _ABOUT_OPTIONS, *_options(OPTIONS, pod)]
+    parts += ["\n## Of `run_async_map`\n", *_options(MAP_OPTIONS)]
+    return "\n".join(parts) + "\n"
+
+
+def _options(table: Table, pod: Collection[str] = ()) -> Iterator[str]:
+    yield "| option | type | default | meaning |\n|---|---|---|---|"
+    for name, row in table.rows.items():
+        kind = table.types[name].replace("|", "\\|")
+        default = "" if row.default is None else f"`{row.default!r}`"
+        mark = " *(pod)*" if name in pod else ""
+        words = re.sub(r"docs/(guides/[-a-z]+\.md)", r"[the guide](../\1)", row.help(name))
+        yield f"| `{name}`{mark} | `{kind}` | {default} | {words} |"
 
 
 def _family(family: Family) -> str:

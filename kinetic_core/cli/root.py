@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import kinetic_core
-from kinetic_core.cli.session import set_flags
+from kinetic_core.cli.verb import set_flags
 
 
 def _group(help_text: str) -> typer.Typer:

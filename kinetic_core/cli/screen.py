@@ -20,10 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kinetic_core.cli.output import STYLES, in_letters_of, printable
-from kinetic_core.cli.watched import LogTail, Watched
+from kinetic_core.cli.watch import LogTail, Watched
 from kinetic_core.errors import KineticError
-from kinetic_core.model.job import JobObservation
-from kinetic_core.model.states import JobStatus
+from kinetic_core.job import JobObservation, JobStatus
 
 _FRAME_SECONDS = 0.2
 _HELP = "up/down choose  c cancel  e explain  q leave"

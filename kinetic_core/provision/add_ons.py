@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from kinetic_core.provision.namespaces import KubernetesObject
 from kinetic_core.provision.resources import Found, Json, Request, Resource
+from kinetic_core.provision.specification import Wanted
 from kinetic_core.provision.vendored import AddOn
-from kinetic_core.provision.wanted import Wanted
 
 VERSION = "kinetic-add-on"
 """Label: the version. Not `kinetic`, which marks namespaces of jobs."""

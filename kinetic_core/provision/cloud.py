@@ -11,9 +11,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.credentials import ask_google
-from kinetic_core.cluster.google_api import Ask, GoogleService
+from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.errors import (
     CloudError,
     CloudUnreachable,
@@ -22,6 +20,7 @@ from kinetic_core.errors import (
     StoreError,
     StoreRefused,
 )
+from kinetic_core.google_cloud import Ask, GoogleService, ask_google
 from kinetic_core.provision.resources import Json, Request
 
 _LONGEST_OPERATION = 3600.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kinetic_core.provision.pools import BUSY, autoscaling, node_config
 from kinetic_core.provision.resources import MINE, Found, Json, Request, Resource, lacking
-from kinetic_core.provision.wanted import Wanted
+from kinetic_core.provision.specification import Wanted
 
 _SYSTEM_NODES = 3
 """Most nodes of the default pool. GKE's own pods keep one; it is emptied as far as these allow."""

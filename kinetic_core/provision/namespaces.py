@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kinetic_core.provision.policies import ACCOUNT
+from kinetic_core.backends.kubernetes.names import SIGNING_SECRET
+from kinetic_core.provision.iam import ACCOUNT
 from kinetic_core.provision.resources import Found, Json, Request, Resource, lacking
-from kinetic_core.provision.wanted import WantedNamespace
+from kinetic_core.provision.specification import WantedNamespace
 
 USER = "kinetic-user"
 _LABELS = {"kinetic": "true"}
@@ -28,6 +29,8 @@ RULES: list[Json] = [
         "resources": ["leaderworkersets"],
         "verbs": ["create", "get", "delete"],
     },
+    {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [SIGNING_SECRET], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
 ]
 """What submitting and looking after jobs takes. docs/guides/clusters.md shows the same; a test compares."""
 LEADER = "kinetic-leader"

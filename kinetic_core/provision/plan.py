@@ -10,18 +10,12 @@ from typing import Any
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.provision.add_ons import AddOnReady, add_on_of, add_ons, left_alone
 from kinetic_core.provision.cluster import Cluster
+from kinetic_core.provision.iam import Policy, builds_policy, jobs_policy, project_policy, registry_policy
 from kinetic_core.provision.namespaces import KubernetesObject, namespace_objects
-from kinetic_core.provision.policies import (
-    Policy,
-    builds_policy,
-    jobs_policy,
-    project_policy,
-    registry_policy,
-)
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import Account, Bucket, Registry, Services
 from kinetic_core.provision.resources import Resource
-from kinetic_core.provision.wanted import Wanted
+from kinetic_core.provision.specification import Wanted
 
 
 class Action(StrEnum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.provision.resources import MINE, Found, Json, Request, Resource, lacking
-from kinetic_core.provision.wanted import Wanted, WantedPool
+from kinetic_core.provision.specification import Wanted, WantedPool
 
 BUSY = ("PROVISIONING", "RECONCILING", "STOPPING")
 """Statuses of clusters and pools at which somebody is at work."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.configuration import Settings
+from kinetic_core.backends.base import named_cluster
+from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreRefused
-from kinetic_core.lifecycle.backends import named_cluster
 from kinetic_core.provision.cloud import Cloud
+from kinetic_core.provision.inventory import project_number, read
 from kinetic_core.provision.plan import (
     Action,
     Found,
@@ -26,11 +26,11 @@ from kinetic_core.provision.plan import (
     resources,
 )
 from kinetic_core.provision.pools import Pool
-from kinetic_core.provision.reading import project_number, read
 from kinetic_core.provision.resources import Resource
+from kinetic_core.provision.specification import Wanted, WantedNamespace, check
 from kinetic_core.provision.state import look_at_pools, made_namespaces
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, check
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.settings import Settings
+from kinetic_core.store.gcs import GcsObjectStore
 
 _A_PAGE = 1000
 Choose = Callable[[Wanted, str], Sequence[Resource]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinetic_core.image.registry import Repository
+from kinetic_core.images.registry import Repository
 from kinetic_core.provision.resources import MINE, Found, Json, Request, Resource, lacking
-from kinetic_core.provision.wanted import Wanted
+from kinetic_core.provision.specification import Wanted
 
 APIS = tuple(
     f"{name}.googleapis.com"

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from kinetic_core.cluster.informer import SELECTOR
-from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.accelerators.grammar import known_accelerators
+from kinetic_core.backends.kubernetes.names import JOB_ID
+from kinetic_core.backends.kubernetes.watch_cache import SELECTOR
 from kinetic_core.errors import CloudError, ConfigurationError
-from kinetic_core.model.accelerators import known_accelerators
 from kinetic_core.provision.cloud import Cloud
+from kinetic_core.provision.inventory import clusters
 from kinetic_core.provision.plan import absent
 from kinetic_core.provision.pools import pool_is_mine
-from kinetic_core.provision.reading import clusters
 from kinetic_core.provision.resources import Json, Request
-from kinetic_core.provision.wanted import Wanted
+from kinetic_core.provision.specification import Wanted
 
 _COUNTED = 1000
 """Objects are counted up to this."""

@@ -11,17 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kinetic_core.provision.cluster import Cluster
-from kinetic_core.provision.policies import (
-    Policy,
-    builds_policy,
-    jobs_policy,
-    project_policy,
-    registry_policy,
-)
+from kinetic_core.provision.iam import Policy, builds_policy, jobs_policy, project_policy, registry_policy
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import APIS, Bucket, repository_of
 from kinetic_core.provision.resources import MINE, Json
-from kinetic_core.provision.wanted import Wanted, WantedPool, check
+from kinetic_core.provision.specification import Wanted, WantedPool, check
 
 _NUMBER = "${data.google_project.this.number}"
 _HEADER = "https://developer.hashicorp.com/terraform/language/syntax/json"

@@ -2,9 +2,8 @@
 
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.fault_proxy import FaultProxy
-from kinetic_core.testing.faults import Fault, Faults, Request
-from kinetic_core.testing.memory_store import MemoryObjectStore
-from kinetic_core.testing.pod_behaviour import (
+from kinetic_core.testing.faulty_server import Fault, Faults, Request
+from kinetic_core.testing.kubelet import (
     PodBehaviour,
     cannot_be_pulled,
     cannot_be_scheduled,
@@ -16,7 +15,8 @@ from kinetic_core.testing.pod_behaviour import (
     stays_pending,
     succeeds,
 )
-from kinetic_core.testing.queues import make_queue
+from kinetic_core.testing.kueue import make_queue
+from kinetic_core.testing.memory_store import MemoryObjectStore
 
 __all__ = [
     "FakeCluster",

@@ -1,6 +1,6 @@
 """A Kubernetes cluster in this process: an HTTP server that real clients talk to, and pods that pretend.
 
-    with FakeCluster(lambda pod: exits(1) if attempt_of(pod) == 0 else succeeds()) as cluster:
+    with FakeCluster(lambda pod: exits(1) if Pod(pod).attempt == 0 else succeeds()) as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
 
 Jobs, Pods, Events and whatever else `ClusterApi` knows are listed, watched, created, patched and deleted as
@@ -16,18 +16,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from kinetic_core.testing.applying import applied, merge
+from kinetic_core.testing.fault_proxy import write_kubeconfig
 from kinetic_core.testing.faulty_server import FaultyHandler, FaultyServer
 from kinetic_core.testing.job_controller import JobController, delete_pod, owned_pods
-from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused
-from kinetic_core.testing.kubeconfig import write_kubeconfig
-from kinetic_core.testing.kubelet import Kubelet
-from kinetic_core.testing.pod_behaviour import Behave, disrupted, succeeds
-from kinetic_core.testing.selectors import selected
+from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused, applied, merge, selected
+from kinetic_core.testing.kubelet import Behave, Kubelet, disrupted, succeeds
 
 _PLACE = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
@@ -145,9 +142,20 @@ class FakeCluster(FaultyServer):
             self.objects.create("Namespace", "", {"metadata": {"name": name}})
         self._kubelet = Kubelet(self.objects, behave)
         self._controller = JobController(self.objects)
+        self._frozen = Event()
+        self.refused: list[str] = []
+        """Writes that came while the cluster was frozen: method, kind and name."""
         super().__init__(host=host, port=port)
         self._loop = Thread(target=self._run, name="kinetic-fake-cluster", daemon=True)
         self._loop.start()
+
+    def freeze(self) -> None:
+        """Let nothing change any more: pods and Jobs stay as they are, and every write is refused with 405.
+
+        `objects` can still be edited.
+        """
+        with self.objects.changed:
+            self._frozen.set()
 
     def write_kubeconfig(self, path: Path) -> Path:
         """A kubeconfig for this cluster."""
@@ -165,6 +173,9 @@ class FakeCluster(FaultyServer):
     def answer(self, method: str, asked: _Asked) -> tuple[int, Object]:
         """The status and the object that answer a request which is not a stream. Raises Refused."""
         kind, namespace, name = asked.kind, asked.namespace, asked.name
+        if method != "GET" and self._frozen.is_set():
+            self.refused.append(f"{method} {kind} {name}".rstrip())
+            raise Refused(405, "MethodNotAllowed", f"{method} of a {kind}: the cluster is frozen")
         if method == "POST" and asked.part == "eviction":
             return 201, self._evict(namespace, name)
         if method == "POST":
@@ -213,6 +224,8 @@ class FakeCluster(FaultyServer):
         """The scheduler, the kubelet and the Job controller."""
         while not self.closing.is_set():
             with self.objects.changed:
+                if self._frozen.is_set():
+                    return
                 before = self.objects.list("Job", "")[0]
                 waits = [self._kubelet.advance(pod) for pod in self.objects.list("Pod", "")[1]]
                 waits += [self._controller.reconcile(job) for job in self.objects.list("Job", "")[1]]

@@ -8,6 +8,7 @@ plain HTTP to the client. Connections that are upgraded (exec, port-forward) do 
 from __future__ import annotations
 
 import http.client
+import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,24 @@ from pathlib import Path
 from typing import Self, cast
 from urllib.parse import urlsplit
 
-from kinetic_core.cluster.connecting import Target, connection
+from kinetic_core.backends.kubernetes.connection import Target, connection
 from kinetic_core.testing.faulty_server import ConnectionDropped, FaultyHandler, FaultyServer
-from kinetic_core.testing.kubeconfig import write_kubeconfig
+
+
+def write_kubeconfig(path: Path, url: str) -> Path:
+    """One that leads to a server over plain HTTP; it holds no credentials. Returns `path`."""
+    name = "test"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": url}}],
+        "users": [{"name": name, "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    path.write_text(json.dumps(content))
+    return path
+
 
 _PIECE = 1 << 16
 _OF_ONE_CONNECTION = {

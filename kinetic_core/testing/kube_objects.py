@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -164,3 +165,98 @@ def timestamp() -> str:
 
 def _named(kind: str, name: str) -> str:
     return f'{_GROUPS.get(kind, kind.lower() + "s")} "{name}"'
+
+
+ObjectView = Mapping[str, Any]
+
+_TERM = re.compile(
+    r"\s*(?P<absent>!)?(?P<name>[^\s,=!()]+)\s*"
+    r"(?:(?P<relation>==?|!=|in|notin)\s*(?:\((?P<several>[^)]*)\)|(?P<value>[^,]*)))?\s*(?:,|$)"
+)
+
+
+def selected(item: ObjectView, query: Mapping[str, str]) -> bool:
+    """Whether an object has the labels and fields that a query's selectors ask for."""
+    labels = item["metadata"].get("labels") or {}
+    return _fits(query.get("labelSelector", ""), labels.get) and _fits(
+        query.get("fieldSelector", ""), lambda path: _field(item, path)
+    )
+
+
+def _fits(selector: str, find: Callable[[str], Any]) -> bool:
+    return all(_holds(term, find(term["name"])) for term in _TERM.finditer(selector))
+
+
+def _holds(term: re.Match[str], found: Any) -> bool:
+    relation = term["relation"]
+    if relation is None:
+        return (found is None) == bool(term["absent"])
+    wanted = [term["value"]] if term["several"] is None else term["several"].split(",")
+    return (found in [value.strip() for value in wanted]) == (relation in ("=", "==", "in"))
+
+
+def _field(item: ObjectView, path: str) -> Any:
+    found: Any = item
+    for name in path.split("."):
+        found = (found or {}).get(name)
+    return found
+
+
+def merge(item: Object, patch: Mapping[str, Any]) -> None:
+    """A JSON merge patch (RFC 7396)."""
+    for key, value in patch.items():
+        if value is None:
+            item.pop(key, None)
+        elif isinstance(value, dict):
+            if not isinstance(item.get(key), dict):
+                item[key] = {}
+            merge(item[key], value)
+        else:
+            item[key] = value
+
+
+def applied(
+    objects: KubeObjects, kind: str, namespace: str, name: str, body: Object, query: Mapping[str, str]
+) -> tuple[int, Object]:
+    """Server-side apply: status and object. Lists are whole values here, and fields that were left out stay.
+    Of a dry run, the answer is what is there now, or what was asked for.
+
+    Raises Refused with 409 for fields that are somebody else's.
+    """
+    manager = query["fieldManager"]
+    with objects.changed:
+        try:
+            there = objects.get(kind, namespace, name)
+        except Refused:
+            if query.get("dryRun"):
+                return 201, body
+            mine = {"manager": manager, "operation": "Apply"}
+            facts = {**body.get("metadata", {}), "managedFields": [mine]}
+            return 201, objects.create(kind, namespace, {**body, "metadata": facts})
+        managers = {each["manager"] for each in there["metadata"].get("managedFields", ())}
+        taken = [] if manager in managers or query.get("force") == "true" else [*_conflicts(body, there)]
+        if taken:
+            text = f"Apply failed with {len(taken)} conflict(s): {', '.join(taken)}"
+            raise Refused(409, "Conflict", text)
+        if query.get("dryRun"):
+            return 200, there
+        entry = {"manager": manager, "operation": "Apply"}
+
+        def edit(item: Object) -> None:
+            merge(item, body)
+            entries = item["metadata"].setdefault("managedFields", [])
+            if entry not in entries:
+                entries.append(entry)
+
+        return 200, objects.change(kind, namespace, name, edit)
+
+
+def _conflicts(body: Mapping[str, Any], there: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The fields that are there with another value."""
+    for key, value in body.items():
+        if key not in there:
+            continue
+        if isinstance(value, dict) and isinstance(there[key], dict):
+            yield from _conflicts(value, there[key], f"{path}.{key}")
+        elif there[key] != value:
+            yield f"{path}.{key}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO
 
-from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound
-from kinetic_core.storage.protocol import ObjectInfo, matches
+from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreRefused
+from kinetic_core.store.protocol import ObjectInfo, SinkType, matches
 
 
 class MemoryObjectStore:
@@ -26,6 +26,13 @@ class MemoryObjectStore:
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._lock = threading.Lock()
         self.requests: list[tuple[str, str]] = []
+        self._frozen = False
+        self.refused: list[str] = []
+        """Writes that came while the store was frozen: operation and name."""
+
+    def freeze(self) -> None:
+        """Refuse every write from now on, with StoreRefused."""
+        self._frozen = True
 
     @property
     def uri(self) -> str:
@@ -37,7 +44,10 @@ class MemoryObjectStore:
         with self._lock:
             if name in self._objects:
                 raise ObjectExists(f"{self.uri}/{name} exists already")
-            self._objects[name] = body, ObjectInfo(name, len(body), time.time(), dict(metadata or {}))
+            self._objects[name] = (
+                body,
+                ObjectInfo(name, len(body), time.time(), dict(metadata or {}), str(len(self.requests))),
+            )
 
     def read(self, name: str) -> bytes:
         self._enter("read", name)
@@ -46,12 +56,25 @@ class MemoryObjectStore:
         except KeyError:
             raise ObjectNotFound(f"cannot read {self.uri}/{name}: there is no such object") from None
 
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
+        return self.read(name)[offset : offset + size]
+
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        sink = new_sink()
+        sink.write(self.read(name))
+        return sink
+
     def open(self, name: str) -> BinaryIO:
         return io.BytesIO(self.read(name))
 
     def find(self, name: str) -> ObjectInfo | None:
         self._enter("find", name)
         return self._objects[name][1] if name in self._objects else None
+
+    def present(self, names: Sequence[str]) -> Set[str]:
+        for name in names[:1]:
+            self._enter("find", name)
+        return {name for name in names if name in self._objects}
 
     def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
         self._enter("list", prefix)
@@ -66,6 +89,11 @@ class MemoryObjectStore:
         for name in names:
             self.delete(name)
 
+    def delete_seen(self, seen: Sequence[ObjectInfo]) -> None:
+        for info in seen:
+            if info.name in self._objects and self._objects[info.name][1].generation == info.generation:
+                self.delete(info.name)
+
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):
             raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
@@ -77,4 +105,7 @@ class MemoryObjectStore:
         parts = name.split("/")
         if operation != "list" and (not name or any(part in ("", ".", "..") for part in parts)):
             raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")
+        if self._frozen and operation in ("create", "delete"):
+            self.refused.append(f"{operation} {name}")
+            raise StoreRefused(f"cannot {operation} {self.uri}/{name}: the store is frozen")
         self._fault(operation, name)

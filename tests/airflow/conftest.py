@@ -21,6 +21,14 @@ sys.path.insert(0, str(HERE.parent.parent / "example_dags"))
 ORDINARY = ("shapes", "classic", "ended", "failing", "references", "templated", "waiting")
 """DAGs that nobody disturbs; they start together because a deferral takes at least ten seconds."""
 
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark the tests whose jobs run on the cluster; the others need none."""
+    for item in items:
+        if HERE in item.path.parents and "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+
+
 SETTINGS = {
     "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
     "GOOGLE_APPLICATION_CREDENTIALS": "",  # Google knows Airflow by its connections only
@@ -113,8 +121,8 @@ class Cases:
 
     def jobs(self, dag_id: str, task_id: str) -> list[str]:
         """The states of all jobs a task's log names, in order of their first mention."""
-        from kinetic_core.lifecycle.observing import find, observe
-        from kinetic_core.local.backend import LocalBackend
+        from kinetic_core.backends.local.backend import LocalBackend
+        from kinetic_core.jobs.observe import find, observe
 
         backend = LocalBackend(self.airflow.home / "kinetic")
         last = self.instance(dag_id, task_id)["try_number"]
@@ -164,7 +172,7 @@ def cluster(cases: Cases) -> Any:
     version = ".".join(map(str, sys.version_info[:2]))
     if not environment["KINETIC_CONTAINER_IMAGE"].endswith(f":{version}"):
         pytest.skip("the image of the cluster has another Python, which a job would refuse")
-    from kinetic_core.cluster.access import ClusterApi
-    from kinetic_core.cluster.connecting import Target
+    from kinetic_core.backends.kubernetes.client import ClusterApi
+    from kinetic_core.backends.kubernetes.connection import Target
 
     return ClusterApi(Target(environment["KINETIC_KUBECONFIG"]))

@@ -19,11 +19,10 @@ from sqlalchemy import bindparam, select
 
 from airflow_provider.identity import TaskIdentity
 from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
-from kinetic_core.lifecycle.explaining import Phase
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call, prepare, submit
-from kinetic_core.model.job import JobReference
-from kinetic_core.model.states import JobStatus
+from kinetic_core.job import JobReference, JobStatus
+from kinetic_core.jobs.phases import Phase
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
 
 HTML = "<img src=x onerror='document.title=\"owned\"'>"
 ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
@@ -108,7 +107,7 @@ def seed(dag_id: str, run_id: str) -> None:
     with create_session() as session:
         run = session.scalars(select(DagRun.id).filter_by(**of_run)).one()
         indexes = session.scalars(select(TaskInstance.map_index).filter_by(**of_run)).all()
-        of = TaskIdentity(dag_id, run_id, "began", "train", min(indexes), 0, 1)
+        of = TaskIdentity(dag_id, run_id, "began", "train", min(indexes), 1)
         alive = started(of)
         states, records = [], []
         for index in sorted(indexes):

@@ -13,7 +13,7 @@ from typing import Any
 
 from conftest import CLUSTER, HERE, Cases
 
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.store.gcs import GcsObjectStore
 
 _SIGN = f"seen-{os.getpid()}"
 

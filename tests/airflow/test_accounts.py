@@ -73,9 +73,8 @@ def settings(conn_id: str) -> Any:
     return KineticHook(conn_id).get_conn()
 
 
-def test_a_google_connection_gives_credentials_and_the_last_resort_for_the_project(
-    connect: Any, key: dict[str, str]
-) -> None:
+@pytest.mark.promise("airflow: Builds on the official providers' Google Cloud and Kubernetes connections")
+def test_a_google_connection_gives_credentials_and_project(connect: Any, key: dict[str, str]) -> None:
     connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key))
     found = settings(connect("k", "kinetic", google_cloud_conn_id="google"))
     assert found.google_account.held.service_account_email == key["client_email"]
@@ -83,6 +82,7 @@ def test_a_google_connection_gives_credentials_and_the_last_resort_for_the_proje
     assert settings(connect("k", "kinetic", google_cloud_conn_id="google", project="p")).project == "p"
 
 
+@pytest.mark.promise("airflow: … their impersonation")
 def test_impersonation_is_the_connections(connect: Any, key: dict[str, str]) -> None:
     robot = "other@their-project.iam.gserviceaccount.com"
     connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key), impersonation_chain=robot)
@@ -106,6 +106,7 @@ def test_impersonation_is_the_connections(connect: Any, key: dict[str, str]) -> 
     assert asked[f"{robot}:generateAccessToken"] == "Bearer of-the-key"
 
 
+@pytest.mark.promise("airflow: Builds on the official providers' Google Cloud and Kubernetes connections")
 def test_a_kubernetes_connection_is_the_cluster(connect: Any) -> None:
     from kubernetes.client import Configuration
 
@@ -132,6 +133,7 @@ def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(incluster_config, f"SERVICE_{name}_FILENAME", str(tmp_path / name))
 
 
+@pytest.mark.promise("airflow: … and in-cluster mode")
 @pytest.mark.usefixtures("in_a_pod")
 @pytest.mark.parametrize(
     "extra",
@@ -166,6 +168,7 @@ def test_a_connection_in_the_cluster_is_of_no_use_elsewhere(
         settings("k")
 
 
+@pytest.mark.promise("airflow: Profiles")
 def test_a_connection_may_begin_with_a_profile(
     connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +188,7 @@ def test_accounts_are_equal_as_long_as_their_connection_is(connect: Any) -> None
     assert settings("k").kubernetes_account != first.kubernetes_account
 
 
+@pytest.mark.promise("airflow: Connections' secrets in no pod, log, XCom or metadata database")
 @pytest.mark.parametrize(
     ("conn_type", "field", "extra"),
     [
@@ -220,9 +224,9 @@ def test_a_provider_that_is_not_installed_is_named(connect: Any, monkeypatch: py
         settings("k")
 
 
-def test_a_trigger_waits_for_a_connection_that_cannot_be_read_now(connect: Any) -> None:
+def test_a_trigger_waits_for_an_unreadable_connection(connect: Any) -> None:
     from airflow_provider.triggers.job import KineticJobTrigger
-    from kinetic_core.configuration import read_settings
+    from kinetic_core.settings import read_settings
 
     class Impatient(KineticJobTrigger):
         reconnect_seconds = 0.05
@@ -238,18 +242,18 @@ def test_a_trigger_waits_for_a_connection_that_cannot_be_read_now(connect: Any) 
 
 
 def test_the_page_reads_what_a_connection_says(connect: Any) -> None:
-    from airflow_provider.page.places import settings_of
+    from airflow_provider.ui.places import settings_of
 
     connect("theirs", "kinetic", backend="gke", bucket="their-bucket")
     (theirs,), (ours,) = settings_of("theirs"), settings_of("")
     assert (theirs.bucket, ours.bucket) == ("their-bucket", "")
 
 
-def test_the_page_tells_of_a_secrets_backend_that_fails_without_its_words(
+def test_the_page_hides_the_words_of_a_secrets_backend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from airflow_provider.hooks.kinetic import KineticHook
-    from airflow_provider.page.places import settings_of
+    from airflow_provider.ui.places import settings_of
     from kinetic_core.errors import ConfigurationError
 
     def broken(_: Any) -> Any:

@@ -24,6 +24,8 @@ def started_by_events(cases: Any, dag_id: str) -> list[Any]:
     return cases.value(dag_id, "read")
 
 
+@pytest.mark.promise("airflow: Outputs published as Assets with URIs")
+@pytest.mark.promise("page: with metadata (job, digest, size), consumer DAG started")
 def test_outputs_start_the_dags_that_wait_for_them(cases: Any) -> None:
     assert cases.end("producing") == "success"
     (job_id,) = set(re.findall(r"job-[0-9a-f]{16}", cases.log("producing", "produce")))

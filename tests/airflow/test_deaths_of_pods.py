@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import REGISTRY
 
-from tests.gke.machine import kill_everything_of
+from tests.cluster.machine import kill_everything_of
 
 pytestmark = pytest.mark.airflow
 
@@ -95,6 +95,7 @@ def log_of(cases: Any, task_id: str) -> str:
     return told
 
 
+@pytest.mark.promise("airflow: Failure evidence before the exception: class, code, last lines, remedy")
 @pytest.mark.parametrize(
     ("task_id", "what", "how", "last"),
     [
@@ -107,7 +108,7 @@ def log_of(cases: Any, task_id: str) -> str:
         ("killed", "the container was killed ", ", exit code 137", "nearly full"),
     ],
 )
-def test_a_pod_out_of_memory_leaves_its_evidence_before_the_verdict(
+def test_a_pod_out_of_memory_leaves_its_evidence_first(
     deaths: Any, task_id: str, what: str, how: str, last: str
 ) -> None:
     """Of one, the kernel kills the function's process alone. The other is killed as a whole, as on GKE."""
@@ -118,7 +119,8 @@ def test_a_pod_out_of_memory_leaves_its_evidence_before_the_verdict(
     )
 
 
-def test_a_task_whose_image_cannot_be_pulled_says_so_while_it_waits_and_in_the_verdict(deaths: Any) -> None:
+@pytest.mark.promise("airflow: A waiting task's log says why, at each change")
+def test_a_task_whose_image_cannot_be_pulled_says_so_early(deaths: Any) -> None:
     assert deaths.instance("pod_deaths", "unpacked")["state"] == "failed"
     log = log_of(deaths, "unpacked")
     in_order(

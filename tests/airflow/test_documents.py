@@ -38,6 +38,7 @@ def keeping(text: str) -> str:
     return ast.unparse(ast.fix_missing_locations(module))
 
 
+@pytest.mark.promise("command: Every code block executed or type-checked: Python")
 def test_every_dag_is_executed(tmp_path: Path) -> None:
     assert len(DAGS) >= 6
     for block in DAGS:
@@ -55,6 +56,8 @@ def test_every_dag_is_executed(tmp_path: Path) -> None:
         assert all(dags.values())
 
 
+@pytest.mark.promise("airflow: … and typed")
+@pytest.mark.promise("command: Every code block executed or type-checked: Python")
 def test_types_fit_airflows(tmp_path: Path) -> None:
     (tmp_path / "nightly.py").write_text("from airflow.sdk import DAG\n\ndef nightly() -> DAG: ...\n")
     (tmp_path / "training.py").write_text("def fit(day: str) -> dict[str, float]: ...\n")

@@ -38,6 +38,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         airflow.stop()
 
 
+@pytest.mark.promise("airflow: Sweep, fine-tune, inference, accelerators, references, groups with teardown")
+@pytest.mark.promise("command: `example_dags/` run in a real Airflow")
 def test_every_example_is_tested(examples: Cases) -> None:
     known = {each["dag_id"] for each in examples.api.call("GET", "/dags")["dags"]}
     assert known == {*CONFIGURED, "fan_out"}
@@ -55,6 +57,8 @@ def test_the_sweep_finds_the_best_combination(examples: Cases) -> None:
     assert examples.value("training_sweep", "choose") == min(trials, key=lambda trial: trial["loss"])
 
 
+@pytest.mark.promise("airflow: Sweep, fine-tune, inference, accelerators, references, groups with teardown")
+@pytest.mark.promise("command: `example_dags/` run in a real Airflow")
 def test_fine_tuning_goes_on_from_its_checkpoint(examples: Cases) -> None:
     assert examples.end("tpu_fine_tuning") == "success"
     assert examples.value("tpu_fine_tuning", "report") == (
@@ -71,6 +75,7 @@ def test_inference_is_reduced_from_references(examples: Cases) -> None:
     assert 0.49 < reduced["mean"] < 0.51
 
 
+@pytest.mark.promise("airflow: Sweep, fine-tune, inference, accelerators, references, groups with teardown")
 def test_each_instance_has_an_accelerator_of_its_own(examples: Cases) -> None:
     assert examples.end("mixed_accelerators") == "success"
     results = examples.values("mixed_accelerators", "on_each")
@@ -87,7 +92,11 @@ def test_a_model_reaches_the_tasks_that_use_it(examples: Cases) -> None:
     assert examples.value("model_handover", "describe").startswith("a ")
 
 
-def test_groups_share_a_scratch_directory_that_is_gone_afterwards(examples: Cases) -> None:
+@pytest.mark.promise(
+    "airflow: Sweep, fine-tune, inference, accelerators, references, groups with teardown",
+    "and the others of this file",
+)
+def test_groups_share_a_temporary_scratch_directory(examples: Cases) -> None:
     assert examples.end("staged_pipeline") == "success"
     assert examples.value("staged_pipeline", "compare") == ["all", "and", "gold", "is", "that", "well"]
     assert not Path(examples.value("staged_pipeline", "make_scratch")).exists()

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.configuration import read_settings
-from kinetic_core.counting import count
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call, prepare, submit
-from kinetic_core.local import slots
-from kinetic_core.local.layout import Layout
+from kinetic_core.backends.local import slots
+from kinetic_core.backends.local.layout import Layout
+from kinetic_core.counters import count
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from tests.airflow_provider.records_of_jobs import identity
 from tests.airflow_provider.stats_client import Client
 
@@ -55,6 +55,8 @@ def no_slot_is_free(local_jobs: Path) -> Iterator[Any]:
     release()
 
 
+@pytest.mark.promise("page: Waiting by reason, running")
+@pytest.mark.promise("page: Watch re-lists")
 def test_a_job_waits_runs_and_is_gone(client: Client, no_slot_is_free: Any, tmp_path: Path) -> None:
     from airflow_provider.triggers.job import KineticJobTrigger
 

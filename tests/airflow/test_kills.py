@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.origin import Origin
+from airflow_provider.job_of_task import Origin
 from kinetic_core import JobStatus
-from kinetic_core.cluster.names import ORIGIN
-from kinetic_core.lifecycle.observing import find, observe
-from kinetic_core.local.backend import LocalBackend
+from kinetic_core.backends.kubernetes.names import ORIGIN
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.jobs.observe import find, observe
 
 pytestmark = pytest.mark.airflow
 
@@ -65,14 +65,15 @@ def test_marking_a_deferred_task_failed_cancels_its_job(cases: Any) -> None:
     assert cases.end("marked") == "failed"
 
 
-def test_marking_a_task_failed_while_a_worker_waits_cancels_its_job(cases: Any) -> None:
+def test_marking_a_waiting_task_failed_cancels_its_job(cases: Any) -> None:
     instance = begun(cases, "held", "running")
     mark_failed(cases, instance)
     ends(cases, "held", ["FAILED"])
     assert cases.end("held") == "failed"
 
 
-def test_clearing_a_deferred_task_cancels_its_job_and_starts_another(cases: Any) -> None:
+@pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
+def test_clearing_a_deferred_task_starts_another_job(cases: Any) -> None:
     instance = begun(cases, "cleared", "deferred")
     clear(cases, instance)
     ends(cases, "cleared", ["FAILED", "RUNNING"])
@@ -81,13 +82,15 @@ def test_clearing_a_deferred_task_cancels_its_job_and_starts_another(cases: Any)
     ends(cases, "cleared", ["FAILED", "FAILED"])
 
 
-def test_execution_timeout_counts_while_deferred_and_cancels_the_job(cases: Any) -> None:
+def test_execution_timeout_while_deferred_cancels_the_job(cases: Any) -> None:
     cases.start("late")
     assert cases.end("late") == "failed"
     ends(cases, "late", ["FAILED"])
     assert "execution_timeout has passed" in cases.log("late", "long_job")
 
 
+@pytest.mark.promise("airflow: A worker killed anywhere and run again adopts its job")
+@pytest.mark.promise("page: Adopted")
 def test_a_worker_that_is_killed_leaves_its_job_to_the_next_try(cases: Any) -> None:
     instance = begun(cases, "adopted", "running")
     os.kill(cases.task_process(instance), signal.SIGKILL)
@@ -100,6 +103,7 @@ def test_a_worker_that_is_killed_leaves_its_job_to_the_next_try(cases: Any) -> N
     assert "airflow.kinetic.job.adopted,dag_id=adopted,task_id=long_job 1" in metrics
 
 
+@pytest.mark.promise("airflow: Triggerer SIGTERM, kill -9, stall and failover")
 def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:
     begun(cases, "moved", "deferred")
     triggerer = cases.airflow.processes["triggerer"]
@@ -111,17 +115,24 @@ def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:
     assert cases.jobs("moved", "long_job") == ["SUCCEEDED"]
 
 
-def test_a_trigger_that_breaks_loses_no_result_and_leaves_no_job(cases: Any) -> None:
-    assert cases.end("breaking") == "failed"
-    assert cases.instance("breaking", "ends")["state"] == "success"
+@pytest.mark.promise("airflow: Trigger that breaks (`__fail__`) loses no result, ends no job")
+@pytest.mark.attack
+def test_triggers_that_break_end_no_job_and_lose_no_result(cases: Any) -> None:
+    """The job gets another trigger; the second that breaks is the last one, and the worker waits."""
+    cases.start("breaking")
+    last = "trigger 2 of this try broke, waiting in this worker"
+    cases.reach("breaking", "runs", lambda _: last in cases.log("breaking", "runs"), "'s worker to wait")
+    Path(cases.airflow.home, "breaking-ends").touch()
+    assert cases.end("breaking") == "success"
     assert cases.value("breaking", "ends") == "the job is done"
-    assert "the trigger failed, but job-" in cases.log("breaking", "ends")
-    assert cases.instance("breaking", "runs")["state"] == "failed"
-    assert "its trigger failed" in cases.log("breaking", "runs")
-    assert cases.jobs("breaking", "runs") == ["FAILED"]
+    assert "trigger 1 of this try broke, another one waits" in cases.log("breaking", "ends")
+    assert cases.value("breaking", "runs") == "the job is done"
+    assert cases.instance("breaking", "runs")["try_number"] == 1
+    assert cases.jobs("breaking", "runs") == ["SUCCEEDED"]
 
 
-def test_the_job_of_a_run_that_was_deleted_while_no_triggerer_lived_is_found_and_cancelled(
+@pytest.mark.promise("airflow: No orphan pod 60 s after a triggerer is alive")
+def test_the_job_of_a_run_deleted_unseen_is_cancelled(
     cases: Any,
 ) -> None:
     """By the triggerer that comes back, which has no trigger left."""

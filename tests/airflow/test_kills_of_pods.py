@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_kills import begun, clear, mark_failed
 
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.store.gcs import GcsObjectStore
 
 pytestmark = pytest.mark.airflow
 
@@ -73,6 +73,7 @@ def another_pod(cases: Any, pods: PodWatch, dag_id: str) -> None:
     cases.airflow.until(lambda: len(pods.pods[dag_id]) == 2, 60, f"another pod of {dag_id}")
 
 
+@pytest.mark.promise("airflow: A worker killed anywhere and run again adopts its job")
 def test_a_worker_that_is_killed_leaves_its_pod_to_the_next_try(cases: Any, pods: PodWatch) -> None:
     instance = begun(cases, "pod_adopted", "running")
     (name,) = pods.pods["pod_adopted"]
@@ -87,6 +88,7 @@ def test_a_worker_that_is_killed_leaves_its_pod_to_the_next_try(cases: Any, pods
     assert pods.pods["pod_adopted"] == [name]
 
 
+@pytest.mark.promise("airflow: Infrastructure restarts stay inside the job, `try_number` alone")
 def test_an_evicted_pod_is_replaced_within_the_job_and_the_try(cases: Any, pods: PodWatch) -> None:
     begun(cases, "pod_evicted", "deferred")
     (name,) = pods.pods["pod_evicted"]
@@ -100,6 +102,8 @@ def test_an_evicted_pod_is_replaced_within_the_job_and_the_try(cases: Any, pods:
     assert pods.most["pod_evicted"] == 1
 
 
+@pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
+@pytest.mark.promise("airflow: At most one live execution")
 def test_clearing_kills_the_pod_before_another_runs(cases: Any, pods: PodWatch) -> None:
     instance = begun(cases, "pod_cleared", "deferred")
     assert pods.living["pod_cleared"] == 1
@@ -113,9 +117,10 @@ def test_clearing_kills_the_pod_before_another_runs(cases: Any, pods: PodWatch) 
     assert pods.most["pod_cleared"] == 1
 
 
-def test_a_killed_triggerer_takes_no_pod_along_and_the_next_one_leaves_none_behind(
-    cases: Any, pods: PodWatch
-) -> None:
+@pytest.mark.promise("airflow: Triggerer SIGTERM, kill -9, stall and failover")
+@pytest.mark.promise("airflow: No orphan pod 60 s after a triggerer is alive")
+@pytest.mark.promise("airflow: No deletion on mere trigger reassignment")
+def test_killed_triggerers_end_no_pod_and_leave_none_behind(cases: Any, pods: PodWatch) -> None:
     """While none lives, the task of one pod is marked failed and the other goes on."""
     begun(cases, "pod_moved", "deferred")
     forgotten = begun(cases, "pod_unseen", "deferred")

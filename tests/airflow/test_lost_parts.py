@@ -15,12 +15,12 @@ from conftest import CLUSTER, Cases
 from remote_airflow import give_sign, remote_airflow
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.names import JOB_ID, NODE_SILENT
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.names import JOB_ID, NODE_SILENT
+from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing import FaultProxy
-from tests.gke.machine import NODES, add_to_pair, cluster_tool, give_up, restored, stopped
+from tests.cluster.machine import NODES, add_to_pair, cluster_tool, give_up, restored, stopped
 
 pytestmark = [
     pytest.mark.airflow,
@@ -85,6 +85,7 @@ def kept(losing: Cases, job_id: str) -> list[int]:
     return lines(text.decode(), 0)
 
 
+@pytest.mark.promise("airflow: Complete after pod, node and triggerer are gone")
 def test_the_node_of_a_pod_is_lost(losing: Cases, api: ClusterApi) -> None:
     """What its pod has flushed stays, and the job begins again on another, within the same try."""
     with restored(api) as node:
@@ -117,6 +118,9 @@ def test_the_node_of_a_pod_is_lost(losing: Cases, api: ClusterApi) -> None:
     assert claims(losing, job_id) == 2
 
 
+@pytest.mark.promise(
+    "airflow: The cluster's API server is away while tasks are deferred, and when they are resumed"
+)
 def test_there_is_no_api_server_for_a_while(losing: Cases, api: ClusterApi) -> None:
     """Of two deferred tasks one's job ends meanwhile. Both wait on, and get the value of their one pod.
 
@@ -145,6 +149,9 @@ def test_there_is_no_api_server_for_a_while(losing: Cases, api: ClusterApi) -> N
         assert len(api.list("Pod", "default", {"labelSelector": f"{JOB_ID}={job_id}"})["items"]) <= 1
 
 
+@pytest.mark.promise(
+    "airflow: The cluster's API server is away while tasks are deferred, and when they are resumed"
+)
 def test_resumed_while_there_is_no_api_server(losing: Cases, proxy: FaultProxy) -> None:
     """Its trigger has seen the end, its worker cannot: the task is deferred again, and no value is lost."""
     losing.start("resumed")

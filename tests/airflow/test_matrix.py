@@ -6,24 +6,27 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.attack]
 
 
+@pytest.mark.promise("airflow: `.ci/run` runs one cell of every action on the newest Airflow")
 def test_one_cell_of_every_action(tmp_path: Path) -> None:
-    """What breaks on a machine that is busy with all the others is walked once more, by itself."""
-    from matrix.cells import one_of_each
+    from matrix.cells import one_of_each, outages
     from matrix.processes import Processes
     from matrix.verdict import broken
     from matrix.walk import walk
 
-    cells, bad = list(one_of_each()), {}
-    for folder in ("all", "again"):
-        home = (tmp_path / folder).resolve()
-        home.mkdir()
-        _, found = walk(home, cells, Processes(home), together=True)
-        bad = {(seen.action, seen.phase): broken(seen) for seen in found if broken(seen)}
-        print(f"{folder}: {len(found)} cells, broken: {bad}")
-        cells = [cell for cell in cells if (cell.action.name, cell.phase) in bad]
-        if not cells:
-            break
-    assert bad == {}
+    home = tmp_path.resolve()
+    _, found = walk(home, [*one_of_each(), *outages(seconds=20)], Processes(home), together=True)
+    assert {(seen.action, seen.phase): broken(seen) for seen in found if broken(seen)} == {}
+
+
+@pytest.mark.slow
+def test_a_store_that_is_away_for_ten_minutes_loses_nothing(tmp_path: Path) -> None:
+    from matrix.cells import outages
+    from matrix.processes import Processes
+    from matrix.verdict import broken
+    from matrix.walk import walk
+
+    _, found = walk(tmp_path.resolve(), outages(seconds=600), Processes(tmp_path.resolve()))
+    assert [(broken(seen), seen.tries) for seen in found] == [([], 1)] * 4

@@ -43,6 +43,8 @@ def test_what_went_as_promised(seen: Evidence) -> None:
     assert broken(seen) == []
 
 
+@pytest.mark.promise("airflow: At most one live execution")
+@pytest.mark.promise("airflow: No lost result")
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
@@ -70,19 +72,22 @@ def test_what_happened_in_words() -> None:
     assert sentence(CLEARED) == "success; 2 executions, one after the other; try 2"
 
 
+@pytest.mark.promise("airflow: `.ci/run` runs one cell of every action on the newest Airflow")
 def test_every_action_has_a_cell_in_every_short_run() -> None:
     assert [cell.action for cell in one_of_each()] == list(ACTIONS)
     assert len({cell.dag_id for cell in all_cells()}) == sum(len(action.phases) for action in ACTIONS)
 
 
+@pytest.mark.promise("airflow: Every action × phase, as `make matrix`, runs in parallel")
+@pytest.mark.promise("airflow: The table is generated from the program's own run")
 def test_the_page_is_what_was_seen() -> None:
     results = sorted(DOCUMENTS.glob("airflow-actions/airflow-*.json"), reverse=True)
     runs = dict(map(load, results))
     assert runs
     assert (DOCUMENTS / "airflow-actions.md").read_text() == page(runs)
     known = {(cell.action.name, cell.phase) for cell in all_cells()}
-    for cells in runs.values():
-        assert {(seen.action, seen.phase) for seen in cells} == known
+    for version, cells in runs.items():
+        assert {(seen.action, seen.phase) for seen in cells} == known, version
         assert [seen for seen in cells if broken(seen)] == []
 
 

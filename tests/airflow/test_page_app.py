@@ -16,8 +16,8 @@ pytestmark = [
 
 def answer(error: Exception) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of what somebody gets who may see everything."""
-    from airflow_provider.page import app as module
-    from airflow_provider.page.questions import Questions
+    from airflow_provider.ui import app as module
+    from airflow_provider.ui.queries import Questions
 
     class Broken(Questions):
         async def jobs(self, *_: Any) -> Any:
@@ -41,6 +41,7 @@ def answer(error: Exception) -> tuple[int, dict[str, str], Any]:
     return told[0]["status"], headers, json.loads(b"".join(each.get("body", b"") for each in told[1:]))
 
 
+@pytest.mark.promise("page: Airflow's own database gives no answer")
 def test_a_database_that_gives_no_answer_is_told() -> None:
     from sqlalchemy.exc import OperationalError
 

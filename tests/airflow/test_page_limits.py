@@ -16,7 +16,7 @@ COUNTED = """
 import sys
 from airflow import settings
 from sqlalchemy import event
-from airflow_provider.page.instances import Subject, instances
+from airflow_provider.ui.instances import Subject, instances
 
 settings.configure_orm()
 said = []
@@ -41,6 +41,7 @@ def asked(server: Server, dag_id: str, query: str) -> tuple[float, dict[str, obj
     return time.monotonic() - began, answer
 
 
+@pytest.mark.promise("page: 5,000 jobs", "first list < 4 s, later ones < 2 s")
 def test_five_thousand_jobs(server: Server) -> None:
     seconds, first = asked(server, VAST, "?limit=100")
     assert (first["total"], len(first["jobs"]), len(first["troubles"])) == (5000, 100, 3)
@@ -52,6 +53,8 @@ def test_five_thousand_jobs(server: Server) -> None:
     assert (few["total"] > 500, {each["status"] for each in few["jobs"]}) == (True, {"FAILED"})
 
 
+@pytest.mark.promise("page: No request per job")
+@pytest.mark.promise("page: A bounded number of requests")
 def test_two_queries_however_many_jobs(server: Server) -> None:
     for dag_id, number in ((VAST, 5000), (UNREACHABLE, 2)):
         done = subprocess.run(
@@ -64,7 +67,9 @@ def test_two_queries_however_many_jobs(server: Server) -> None:
         assert done.stdout.splitlines()[-1] == f"{number} 2"
 
 
-def test_a_cluster_that_never_answers_is_told_after_eight_seconds(server: Server) -> None:
+@pytest.mark.promise("page: A clear state when either is unreachable")
+@pytest.mark.promise("page: Store or cluster down")
+def test_a_silent_cluster_is_told_after_eight_seconds(server: Server) -> None:
     seconds, answer = asked(server, UNREACHABLE, "")
     assert 7 < seconds < 12
     runs, ended = answer["jobs"]
@@ -73,6 +78,8 @@ def test_a_cluster_that_never_answers_is_told_after_eight_seconds(server: Server
     assert "no answer within 8 s about namespace default of backend gke" in runs["message"]
 
 
+@pytest.mark.promise("page: A clear state when either is unreachable")
+@pytest.mark.promise("page: Store or cluster down")
 def test_a_store_that_never_answers_is_told_too(server: Server) -> None:
     _, answer = asked(server, UNREACHABLE, "?map_index=1")
     job_id = answer["jobs"][0]["job_id"]
@@ -83,6 +90,8 @@ def test_a_store_that_never_answers_is_told_too(server: Server) -> None:
     assert job["status"] == answer["jobs"][0]["status"]
 
 
+@pytest.mark.promise("page: A clear state when either is unreachable")
+@pytest.mark.promise("page: 5,000 jobs")
 def test_a_browser_shows_what_is_known_without_them(
     server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -54,6 +54,7 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("airflow: Parsing 50 `@task.kinetic` ≤ 1.2 × of 50 `@task`")
 def test_parsing_imports_no_cloud_and_touches_nothing(tmp_path: Path) -> None:
     warm_up = "import croniter; task.kinetic"  # Airflow's own doings, and finding the entry point
     done = run(DEFINE.format(before=warm_up, body=KINETIC), tmp_path)
@@ -65,7 +66,7 @@ def test_parsing_imports_no_cloud_and_touches_nothing(tmp_path: Path) -> None:
     tops = {module.partition(".")[0] for module in modules}
     assert not tops & {"google", "kubernetes", "kubernetes_asyncio", "cloudpickle", "pathspec", "numpy"}
     assert "airflow_provider.triggers.job" not in modules
-    assert "kinetic_core.packaging.snapshot" not in modules
+    assert "kinetic_core.project.snapshot" not in modules
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,16 @@ def refusing_pieces() -> Iterator[None]:
         emulator("DELETE", "emulator/faults")
 
 
-def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talking: Any) -> None:
+@pytest.mark.promise("airflow: Live while deferred")
+@pytest.mark.promise(
+    "airflow: Complete after pod, node and triggerer are gone",
+    "triggerer killed while it waits; pod gone in the end",
+)
+@pytest.mark.promise(
+    "airflow: Pods write into Airflow's remote prefix, create-only, past the triggerer",
+    "emulator",
+)
+def test_lines_are_seen_while_deferred_and_once_in_the_end(talking: Any) -> None:
     """Its pod goes on, and its lines come, while no triggerer lives; in the end the pod has gone, too."""
     talking.start("talking")
 
@@ -78,8 +87,9 @@ def test_lines_are_seen_while_the_task_is_deferred_and_each_once_at_the_end(talk
     assert not list(pieces.rglob("*.kinetic*")), "the pods' pieces are in the bucket"
 
 
-def test_what_the_bucket_refuses_is_in_the_log_before_the_verdict(talking: Any) -> None:
-    from kinetic_core.storage.gcs import GcsObjectStore
+@pytest.mark.promise("airflow: Where it cannot, the worker copies on resume")
+def test_what_the_bucket_refuses_is_logged_before_the_verdict(talking: Any) -> None:
+    from kinetic_core.store.gcs import GcsObjectStore
 
     with refusing_pieces():
         assert talking.end("refused") == "failed"

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kinetic_core.local.layout import Layout
-from kinetic_core.local.slots import take_slots
+from kinetic_core.backends.local.layout import Layout
+from kinetic_core.backends.local.slots import take_slots
 
 pytestmark = pytest.mark.airflow
 
@@ -30,6 +30,7 @@ def jobs(cases: Any, dag_id: str) -> dict[str, dict[str, Any]]:
     return {f"{each['task_id']}[{each['map_index']}]": each for each in told["jobs"]}
 
 
+@pytest.mark.promise("page: For a DAG run and for a task: its jobs")
 def test_the_page_knows_every_job_of_a_run(cases: Any) -> None:
     assert cases.end("shapes") == "success"
     rows = jobs(cases, "shapes")
@@ -40,6 +41,7 @@ def test_the_page_knows_every_job_of_a_run(cases: Any) -> None:
     assert all("function" in [phase["name"] for phase in each["phases"]] for each in rows.values())
 
 
+@pytest.mark.promise("page: State, reason, attempts")
 def test_a_deferred_task_and_one_that_failed_tell_the_same_way(cases: Any) -> None:
     assert cases.end("waiting") == "success"
     assert {each["status"] for each in jobs(cases, "waiting").values()} == {"SUCCEEDED"}
@@ -54,6 +56,9 @@ def test_a_deferred_task_and_one_that_failed_tell_the_same_way(cases: Any) -> No
     assert rows["unpicklable[-1]"]["status"] == "NO_JOB"
 
 
+@pytest.mark.promise(
+    "page: through Airflow's stats interface: submitted, bytes shipped, finished by class, seconds by phase"
+)
 def test_metrics_come_from_tasks(cases: Any) -> None:
     for dag_id in ("waiting", "failing"):
         cases.end(dag_id)
@@ -71,6 +76,7 @@ def test_metrics_come_from_tasks(cases: Any) -> None:
     assert any(float(line.split()[-1]) > 4 for line in functions)
 
 
+@pytest.mark.promise("page: Waiting by reason, running")
 def test_the_triggerer_counts_a_job_that_waits_and_then_runs(cases: Any) -> None:
     """It waits while this test holds one of the cores of which it needs all."""
     (held,) = take_slots(Layout(str(cases.airflow.home / "kinetic")).slots, 1)
@@ -87,6 +93,7 @@ def test_the_triggerer_counts_a_job_that_waits_and_then_runs(cases: Any) -> None
     assert running[-1].endswith(" 0")
 
 
+@pytest.mark.promise("command: … per DAG run", "a real Airflow, jobs of the local backend")
 def test_the_command_says_what_a_run_has_cost(cases: Any) -> None:
     assert cases.end("shapes") == "success"
     rows = {each["job_id"]: each for each in jobs(cases, "shapes").values()}

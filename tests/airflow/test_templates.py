@@ -22,12 +22,59 @@ def rendered(context: dict[str, Any], **options: Any) -> Any:
     return task
 
 
+@pytest.mark.promise("airflow: Everything overridable per task, by templates too")
 def test_every_option_is_filled_in() -> None:
     from airflow_provider.operators.kinetic import KineticOperator
-    from airflow_provider.options import OPTION_NAMES
+    from airflow_provider.options import TASK_OPTIONS
 
-    assert {*OPTION_NAMES, "conn_id"} <= set(KineticOperator.template_fields)
-    assert {*OPTION_NAMES, "conn_id"} <= set(inspect.signature(KineticOperator.__init__).parameters)
+    assert {*TASK_OPTIONS, "conn_id"} <= set(KineticOperator.template_fields)
+    assert {*TASK_OPTIONS, "conn_id"} <= set(inspect.signature(KineticOperator.__init__).parameters)
+
+
+def test_options_may_be_defaults_of_a_dag() -> None:
+    from airflow.sdk import DAG
+
+    from airflow_provider.operators.kinetic import KineticOperator
+
+    with DAG(
+        "defaults", schedule=None, default_args={"accelerator": "gpu-l4", "job_retries": 2, "retries": 1}
+    ):
+        task = KineticOperator(task_id="task", python_callable=nothing, memory="1Gi")
+    assert (task.accelerator, task.job_retries, task.retries, task.memory) == ("gpu-l4", 2, 1, "1Gi")
+    assert task.spot is None
+
+
+def test_options_may_be_mapped_over() -> None:
+    from airflow.sdk import DAG
+
+    from airflow_provider.operators.kinetic import KineticOperator
+
+    with DAG("mapped", schedule=None):
+        partial = KineticOperator.partial(task_id="task", python_callable=nothing, memory="1Gi")
+        mapped = partial.expand(accelerator=["cpu", "gpu-l4"], job_retries=[1, 2])
+        task = mapped.unmap({"accelerator": "gpu-l4", "job_retries": 2})
+        with pytest.raises(TypeError, match="unexpected keyword argument 'acelerator'"):
+            KineticOperator.partial(task_id="other", python_callable=nothing, acelerator="cpu")
+    assert (task.accelerator, task.job_retries, task.memory) == ("gpu-l4", 2, "1Gi")
+
+
+def test_what_is_no_argument_of_a_task_is_refused() -> None:
+    from airflow_provider.operators.kinetic import KineticOperator
+
+    with pytest.raises(TypeError, match="missing keyword argument 'python_callable'"):
+        KineticOperator(task_id="task", accelerator="cpu")
+    with pytest.raises(TypeError, match="acelerator"):
+        KineticOperator(task_id="task", python_callable=nothing, acelerator="cpu")
+
+
+def test_type_checkers_know_the_arguments_of_every_task() -> None:
+    from airflow.sdk import BaseOperator
+
+    from airflow_provider.option_types import AirflowKeywords
+
+    taken = inspect.signature(BaseOperator.__init__).parameters
+    of_airflow = {name for name, each in taken.items() if each.kind is each.KEYWORD_ONLY}
+    assert of_airflow <= AirflowKeywords.__annotations__.keys()
 
 
 def test_the_path_of_data_is_filled_in_wherever_it_stands() -> None:

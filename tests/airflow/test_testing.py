@@ -14,6 +14,7 @@ pytestmark = pytest.mark.airflow
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "airflow.md"
 
 
+@pytest.mark.promise("airflow: `dag.test()` with the local backend; documented fixture")
 def test_the_guides_fixture_and_test_pass(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     for name, sign in (

@@ -20,6 +20,10 @@ def names(spans: list[Span]) -> list[str]:
     return [each.name for each in spans]
 
 
+@pytest.mark.promise(
+    "page: … in the trace of the DAG's run, by an Airflow with `[traces] otel_on`",
+    "deferred, and not",
+)
 @pytest.mark.parametrize(("task_id", "legs"), [("count", 2), ("inline", 1)])
 def test_the_spans_of_a_job_are_in_its_runs_trace(cases: Any, task_id: str, legs: int) -> None:
     """Also of a task that is deferred: another process of another worker tells what became of its job."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.lifecycle.explaining import Phase
+from kinetic_core.jobs.phases import Phase, Step, StepBegun
 
 pytestmark = pytest.mark.airflow
 
@@ -29,19 +29,19 @@ def trace_parent():
 
 if __name__ == "__main__":
     from airflow_provider.identity import TaskIdentity
-    from airflow_provider.telling import traced_start
-    from kinetic_core.lifecycle.collecting import collect
-    from kinetic_core.lifecycle.observing import wait
-    from kinetic_core.lifecycle.options import RunOptions
-    from kinetic_core.lifecycle.submission import Call
+    from airflow_provider.records import traced_start
+    from kinetic_core.jobs.collect import collect
+    from kinetic_core.jobs.observe import wait
+    from kinetic_core.options import RunOptions
+    from kinetic_core.jobs.submit import Call
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    identity = TaskIdentity("dag", os.getcwd(), "", "task", -1, 0, 1)
+    identity = TaskIdentity("dag", os.getcwd(), "", "task", -1, 1)
     with trace.get_tracer("tests").start_as_current_span("kinetic.task") as task:
         options = RunOptions.checked(accelerator="cpu")
-        started = traced_start(Call(trace_parent, (), {}), options, identity, print, None, None)
+        started = traced_start(Call(trace_parent, (), {}), options, identity, print, None, None, None)
     wait(started.reference)
     spans = exporter.get_finished_spans()
     names = {each.context.span_id: each.name.removeprefix("kinetic.") for each in spans}
@@ -65,13 +65,22 @@ def collector() -> tuple[Any, Any]:
     return exporter, provider.get_tracer("tests")
 
 
+@pytest.mark.promise("page: Spans pack, upload, build, submit, wait, run")
 def test_the_steps_of_preparing_follow_each_other() -> None:
     from airflow_provider.tracing import Steps
 
     exporter, tracer = collector()
     said: list[str] = []
     steps = Steps(said.append, tracer)
-    texts = ["packing", "dependencies: uv.lock", "cpu: step 1", "uploading", "uploading 3 files, 2 MiB"]
+    texts = [
+        StepBegun(Step.PACK, "packing"),
+        StepBegun(Step.BUILD, "dependencies: uv.lock"),
+        "cpu: step 1",
+        StepBegun(Step.BUILD, "dependencies: uv.lock"),  # of the next accelerator
+        "uploading is still to come, says a line that is not ours",
+        StepBegun(Step.UPLOAD, "uploading"),
+        "uploading 3 files, 2 MiB",
+    ]
     for text in texts:
         steps(text)
     steps.close()
@@ -81,6 +90,7 @@ def test_the_steps_of_preparing_follow_each_other() -> None:
     assert all(one.end_time <= other.start_time for one, other in pairwise(spans))
 
 
+@pytest.mark.promise("page: Spans pack, upload, build, submit, wait, run")
 def test_each_attempt_waits_and_runs_and_its_phases_are_inside() -> None:
     from airflow_provider.tracing import tell_phases
 
@@ -120,8 +130,10 @@ def test_each_attempt_waits_and_runs_and_its_phases_are_inside() -> None:
     assert dict(spans[-1].attributes) == {"kinetic.job_id": "job-1", "kinetic.attempt": 1}
 
 
+@pytest.mark.promise("page: Spans pack, upload, build, submit, wait, run")
+@pytest.mark.promise("page: The trace context reaches the pod")
 @pytest.mark.usefixtures("local_jobs")
-def test_starting_is_a_span_and_the_jobs_own_process_is_told_of_it(tmp_path: Path) -> None:
+def test_starting_is_a_span_that_the_job_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "traced.py").write_text(TRACED)  # a process's tracer is set once, so it is one of its own
     environment = {
         **os.environ,
@@ -143,6 +155,7 @@ def test_starting_is_a_span_and_the_jobs_own_process_is_told_of_it(tmp_path: Pat
     assert (version, trace_id, span_id) == ("00", told["trace"], told["submit"])
 
 
+@pytest.mark.promise("page: Without tracing nothing is added")
 def test_a_job_gets_its_trace_only_where_one_is_recorded() -> None:
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -156,6 +169,7 @@ def test_a_job_gets_its_trace_only_where_one_is_recorded() -> None:
     assert told["TRACEPARENT"].split("-")[1] == number
 
 
+@pytest.mark.promise("page: Without tracing nothing is added")
 def test_without_tracing_steps_cost_nothing_and_pass_on() -> None:
     from airflow_provider.tracing import span, steps
 

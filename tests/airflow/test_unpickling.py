@@ -23,6 +23,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["canaries"]
 
 
+@pytest.mark.attack
+@pytest.mark.promise(
+    "airflow: No unpickling, no user code in Airflow's processes",
+    "and an import contract, `make imports`",
+)
 def test_nothing_that_a_job_left_is_opened(cases: Any, made: Any, tmp_path: Path) -> None:
     for canary in (made.Canary(str(tmp_path)), made.CanaryError(str(tmp_path))):
         pickle.loads(pickle.dumps(canary))

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_provider.adoption import start_or_adopt
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.origin import Origin
-from kinetic_core.lifecycle.ending import cancel
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call
-from kinetic_core.model.job import JobReference
+from airflow_provider.job_of_task import Origin, start_or_adopt
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.submit import Call
+from kinetic_core.options import RunOptions
 
 OPTIONS = RunOptions.checked(accelerator="cpu")
 
@@ -26,11 +25,15 @@ def until_told(folder: str) -> None:
 
 @contextmanager
 def job(
-    folder: Path, run_id: str = "r", map_index: int = -1, deployment: str = "ours"
+    folder: Path,
+    run_id: str = "r",
+    map_index: int = -1,
+    deployment: str = "ours",
+    task_id: str = "train",
 ) -> Iterator[JobReference]:
-    """A job that runs, of a task `train` of the DAG `d`."""
-    identity = TaskIdentity("d", run_id, "", "train", map_index, 0, 1)
-    origin = Origin.of(identity, deployment).to_text()
+    """A job that runs, of a task of the DAG `d`."""
+    identity = TaskIdentity("d", run_id, "", task_id, map_index, 1)
+    origin = Origin.of(identity, deployment)
     reference = start_or_adopt(
         Call(until_told, (str(folder),), {}), OPTIONS, identity, origin=origin
     ).reference

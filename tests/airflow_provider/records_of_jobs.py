@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.page.rows import Instance
 from airflow_provider.records import JobEnd, JobRecord
-from kinetic_core.lifecycle.explaining import Phase
-from kinetic_core.model.job import JobReference
-from kinetic_core.model.states import JobStatus
+from airflow_provider.ui.rows import Instance
+from kinetic_core.job import JobReference, JobStatus
+from kinetic_core.jobs.phases import Phase
 
 DAG, RUN = "nightly", "manual__2026-01-01T00:00:00+00:00"
 
 
 def identity(task_id: str = "train", map_index: int = -1, try_number: int = 1) -> TaskIdentity:
-    return TaskIdentity(DAG, RUN, "2026-01-01T00:00:01+00:00", task_id, map_index, 0, try_number)
+    return TaskIdentity(DAG, RUN, "2026-01-01T00:00:01+00:00", task_id, map_index, try_number)
 
 
 def reference(job_id: str, **others: Any) -> JobReference:

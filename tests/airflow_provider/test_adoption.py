@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider.adoption import Started, latest, start_or_adopt
 from airflow_provider.identity import TaskIdentity
+from airflow_provider.job_of_task import Origin, Started, SupersededTry, latest, mark_spent, start_or_adopt
 from kinetic_core import JobStatus
-from kinetic_core._runner import wire
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.lifecycle.ending import cancel, cleanup
-from kinetic_core.lifecycle.observing import observe, wait
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call
+from kinetic_core._runner import codec, wire
+from kinetic_core.backends.base import open_backend
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.cancel import cancel, cleanup, drop_payloads
+from kinetic_core.jobs.collect import collect
+from kinetic_core.jobs.observe import find, observe, wait
+from kinetic_core.jobs.submit import Call, prepare
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -38,7 +42,7 @@ def fail() -> None:
 
 @pytest.fixture
 def identity(request: pytest.FixtureRequest) -> TaskIdentity:
-    return TaskIdentity("dag", request.node.nodeid, "", "task", -1, 2, 1)
+    return TaskIdentity("dag", request.node.nodeid, "", "task", -1, 1)
 
 
 def call_until_told(tmp_path: Path) -> Call:
@@ -59,6 +63,8 @@ def test_a_second_leg_gets_the_job_of_the_first(tmp_path: Path, identity: TaskId
     assert wait(first.reference).status is JobStatus.SUCCEEDED
 
 
+@pytest.mark.promise("airflow: Key, generation and adoption as the design says")
+@pytest.mark.promise("airflow: No lost result")
 def test_the_next_try_gets_it_too_even_when_it_has_succeeded(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
     first = start_or_adopt(call, OPTIONS, identity)
@@ -86,7 +92,7 @@ def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: Task
     call = call_until_told(tmp_path)
     second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
     third = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
-    cleared = start_or_adopt(call, OPTIONS, replace(identity, try_number=4, generation=5))
+    cleared = start_or_adopt(call, OPTIONS, replace(identity, try_number=4, first_try=4))
     (tmp_path / "go").touch()
     wait(cleared.reference)
 
@@ -101,9 +107,7 @@ def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: Task
     assert "no luck" in second.earlier[0].observation.message
 
 
-def test_an_older_job_that_cannot_be_read_keeps_nobody_from_adopting(
-    tmp_path: Path, identity: TaskIdentity
-) -> None:
+def test_an_unreadable_older_job_stops_no_adoption(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
     second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
     store = open_backend("local", read_settings()).store
@@ -114,9 +118,8 @@ def test_an_older_job_that_cannot_be_read_keeps_nobody_from_adopting(
     wait(second.reference)
 
 
-def test_the_same_try_of_a_changed_call_starts_another_once_the_first_is_dead(
-    tmp_path: Path, identity: TaskIdentity
-) -> None:
+@pytest.mark.promise("airflow: Airflow's retries start only after the previous attempt is known dead")
+def test_a_changed_call_of_a_try_waits_for_the_first_job(tmp_path: Path, identity: TaskIdentity) -> None:
     first = start_or_adopt(call_until_told(tmp_path), OPTIONS, identity)
     wait_for(lambda: status(first.reference) is JobStatus.RUNNING)
     changed = Call(until_told, (str(tmp_path / "other"),), {})
@@ -129,14 +132,219 @@ def test_the_same_try_of_a_changed_call_starts_another_once_the_first_is_dead(
     cancel(second.reference)
 
 
+@pytest.mark.parametrize("known", ["origin", "record"])
+def test_the_latest_job_is_that_of_the_changed_call(
+    tmp_path: Path, identity: TaskIdentity, known: str
+) -> None:
+    """Its id depends on the call: whoever ends the task, or goes on with it, takes no other for it."""
+    first = start(call_until_told(tmp_path), identity)
+    second = start(Call(until_told, (str(tmp_path / "other"),), {}), identity)
+    assert second.reference.job_id not in (first.reference.job_id, identity.job_id())
+    told = {
+        "origin": {"origin": Origin.of(identity, "ours")},
+        "record": {"recorded": second.reference.job_id},
+    }[known]
+    assert latest(OPTIONS, identity, **told) == second.reference  # type: ignore[arg-type]
+    cancel(second.reference)
+
+
+def test_the_latest_job_is_not_one_of_an_earlier_run_of_that_id(
+    tmp_path: Path, identity: TaskIdentity
+) -> None:
+    before = start(call_until_told(tmp_path), replace(identity, run_began="2026-01-01T00:00:00+00:00"))
+    now = replace(identity, run_began="2026-01-02T00:00:00+00:00")
+    assert latest(OPTIONS, now, Origin.of(now, "ours")) is None
+    cancel(before.reference)
+
+
+@pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
 def test_clearing_cancels_the_job_of_the_earlier_generation(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
     first = start_or_adopt(call, OPTIONS, identity)
-    second = start_or_adopt(call, OPTIONS, replace(identity, generation=3, try_number=2))
+    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2, first_try=2))
     assert not second.adopted
     assert status(first.reference) is JobStatus.FAILED
     (tmp_path / "go").touch()
     assert wait(second.reference).status is JobStatus.SUCCEEDED
+
+
+class Meanwhile(Mapping[str, str]):
+    """No variables for a new job, and something that happens just before it is created."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self._happens = happens
+
+    def __iter__(self) -> Iterator[str]:
+        self._happens()
+        return iter(())
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, name: str) -> str:
+        raise KeyError(name)
+
+
+def start(call: Call, identity: TaskIdentity, environment: Mapping[str, str] | None = None) -> Started:
+    origin = Origin.of(identity, "ours")
+    return start_or_adopt(call, OPTIONS, identity, environment=environment, origin=origin)
+
+
+def stored(identity: TaskIdentity) -> JobReference | None:
+    return find(open_backend("local", read_settings()), identity.job_id())
+
+
+@pytest.mark.attack
+def test_clearing_a_finished_run_ends_the_job_left_of_it(tmp_path: Path, identity: TaskIdentity) -> None:
+    """Whose kill found nobody alive. Airflow has written another start of the run since."""
+    call = call_until_told(tmp_path)
+    first = start(call, replace(identity, run_began="2026-01-01T00:00:00+00:00"))
+    began = replace(identity, run_began="2026-01-02T00:00:00+00:00")
+    second = start(call, replace(began, try_number=2, first_try=2, clear_number=1))
+    assert not second.adopted
+    assert status(first.reference) is JobStatus.FAILED
+    cancel(second.reference)
+
+
+@pytest.mark.attack
+def test_edited_retries_leave_no_job_of_a_cleared_task(tmp_path: Path, identity: TaskIdentity) -> None:
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    second = start(call, replace(identity, try_number=2, first_try=2, clear_number=1))
+    assert status(first.reference) is JobStatus.FAILED
+    third = start(call, replace(identity, try_number=3, first_try=1, clear_number=1))
+    assert (third.adopted, third.reference) == (True, second.reference)
+    cancel(second.reference)
+
+
+@pytest.mark.attack
+def test_retries_edited_on_the_way_adopt_a_living_job(tmp_path: Path, identity: TaskIdentity) -> None:
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    second = start(call, replace(identity, try_number=2, first_try=2))
+    assert (second.adopted, second.reference) == (True, first.reference)
+    cancel(first.reference)
+
+
+@pytest.mark.attack
+def test_a_try_that_was_frozen_starts_nothing(tmp_path: Path, identity: TaskIdentity) -> None:
+    call = call_until_told(tmp_path)
+    second = start(call, replace(identity, try_number=2))
+    with pytest.raises(SupersededTry, match="try 2 of task task has job"):
+        start(call, identity)
+    assert stored(identity) is None
+    assert not observe(second.reference).is_terminal
+    cancel(second.reference)
+
+
+@pytest.mark.attack
+def test_a_try_frozen_while_it_submits_gives_way(tmp_path: Path, identity: TaskIdentity) -> None:
+    call, later = call_until_told(tmp_path), replace(identity, try_number=2)
+    successors: list[Started] = []
+    meanwhile = Meanwhile(lambda: successors.append(start(call, later)))
+    with pytest.raises(SupersededTry):
+        start(call, identity, meanwhile)
+    assert status(stored(identity)) is JobStatus.FAILED
+    assert not observe(successors[0].reference).is_terminal
+    cancel(successors[0].reference)
+
+
+@pytest.mark.attack
+def test_a_try_ends_one_that_thawed_while_it_submitted(tmp_path: Path, identity: TaskIdentity) -> None:
+    call, thawed = call_until_told(tmp_path), list[Started]()
+    meanwhile = Meanwhile(lambda: thawed.append(start(call, identity)))
+    second = start(call, replace(identity, try_number=2, first_try=2), meanwhile)
+    assert status(thawed[0].reference) is JobStatus.FAILED
+    assert not observe(second.reference).is_terminal
+    cancel(second.reference)
+
+
+def cleared(identity: TaskIdentity) -> TaskIdentity:
+    """The next try, after somebody has cleared the task of a run that was over."""
+    number, clears = identity.try_number + 1, identity.clear_number + 1
+    began = f"{identity.run_began}+"
+    return replace(identity, run_began=began, try_number=number, first_try=number, clear_number=clears)
+
+
+@pytest.mark.attack
+def test_clear_only_collects_what_nobody_has_collected(tmp_path: Path, identity: TaskIdentity) -> None:
+    """The task failed although its job has succeeded: ten hours are not run again."""
+    (tmp_path / "go").touch()
+    first = start(call_until_told(tmp_path), identity)
+    wait(first.reference)
+    second = start(call_until_told(tmp_path), cleared(identity))
+    assert (second.adopted, second.reference, second.earlier) == (True, first.reference, ())
+    assert second.starter is not None
+    assert second.starter.job_id() == first.reference.job_id
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "ending", ["it is spent", "its Job is gone", "another call", "a run of the same name"]
+)
+def test_clear_runs_again_what_was_collected(tmp_path: Path, identity: TaskIdentity, ending: str) -> None:
+    (tmp_path / "go").touch()
+    call, after = call_until_told(tmp_path), cleared(identity)
+    first = start(call, identity)
+    wait(first.reference)
+    if ending == "it is spent":
+        mark_spent(first.reference)
+        mark_spent(first.reference)
+    elif ending == "its Job is gone":
+        cleanup(first.reference, gcs=False)
+    elif ending == "another call":
+        call = Call(fail, (), {})
+    else:
+        after = replace(identity, run_began="later")
+    second = start(call, after)
+    assert not second.adopted
+    wait(second.reference)
+
+
+@pytest.mark.attack
+def test_clear_after_a_failed_rerun_returns_no_old_result(tmp_path: Path, identity: TaskIdentity) -> None:
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    wait(first.reference)
+    mark_spent(first.reference)
+    (tmp_path / "go").unlink()
+    second = start(call, cleared(identity))
+    cancel(second.reference)
+    (tmp_path / "go").touch()
+    third = start(call, cleared(cleared(identity)))
+    assert not third.adopted
+    wait(third.reference)
+
+
+@pytest.mark.attack
+def test_a_planted_success_is_not_adopted(tmp_path: Path, identity: TaskIdentity) -> None:
+    """By somebody who knows the task's names, and the digest of its call."""
+    call, backend = call_until_told(tmp_path), open_backend("local", read_settings())
+    planned = prepare(call, OPTIONS, job_id=identity.job_id(), settings=read_settings()).reference
+    header = {"protocol": wire.PROTOCOL, "job_id": planned.job_id, "state": "succeeded", "codec": "typed"}
+    backend.store.create(wire.handle_object(planned.job_id), json.dumps(planned.to_dict()).encode())
+    backend.store.create(wire.result_object(planned.job_id), wire.encode_frame(header, codec.encode("owned")))
+    started = start(call, identity)
+    assert (started.adopted, started.reference.job_id == planned.job_id) == (False, False)
+    second_leg = start(call, identity)
+    assert (second_leg.adopted, second_leg.reference) == (True, started.reference)
+    (tmp_path / "go").touch()
+    wait(started.reference)
+    assert collect(started.reference).value_or_raise() == "done"
+
+
+@pytest.mark.attack
+def test_a_success_is_adopted_after_its_job_is_removed(tmp_path: Path, identity: TaskIdentity) -> None:
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    wait(first.reference)
+    drop_payloads([first.reference])
+    retried = start(call, replace(identity, try_number=2))
+    assert (retried.adopted, retried.reference) == (True, first.reference)
+    outcome = collect(retried.reference, allow_pickle=False)
+    assert (outcome.verified, outcome.value_or_raise()) == (True, "done")
 
 
 def test_a_job_somebody_removed_is_no_job(tmp_path: Path, identity: TaskIdentity) -> None:
@@ -156,11 +364,10 @@ def trace_parent() -> str | None:
     return os.environ.get("TRACEPARENT")
 
 
-def test_a_new_job_sees_the_trace_it_belongs_to_and_is_the_same_call_in_another(
+@pytest.mark.promise("page: The trace context reaches the pod")
+def test_a_trace_reaches_the_job_and_is_no_part_of_its_call(
     identity: TaskIdentity,
 ) -> None:
-    from kinetic_core.lifecycle.collecting import collect
-
     call = Call(trace_parent, (), {})
     first = start_or_adopt(call, OPTIONS, identity, environment={"TRACEPARENT": "00-abc-def-01"})
     wait(first.reference)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.arguments import PLAIN_CONTEXT, call_of
+from airflow_provider.signatures import Signatures
 from kinetic_core import ResultReference
 from kinetic_core.errors import InvalidRequest
 
@@ -16,6 +17,13 @@ RESERVED = {*PLAIN_CONTEXT, "ti", "dag", "macros"}
 REFERENCE = ResultReference(
     "file:///store", "jobs/job-0123456789abcdef/result", "0" * 64, "job-0123456789abcdef", "Box"
 )
+
+
+class Kept(dict[str, str]):
+    """Variables."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
 
 
 class Moment(datetime):
@@ -71,6 +79,7 @@ def test_a_default_makes_context_optional() -> None:
 def test_references_become_what_the_job_resolves() -> None:
     def function(box: Any, more: Any) -> None: ...
 
-    pushed = REFERENCE.to_dict()
-    call = call_of(function, [pushed], {"more": [pushed]}, CONTEXT, RESERVED)
+    signatures = Signatures(Kept())
+    pushed = signatures.signed(REFERENCE)
+    call = call_of(function, [pushed], {"more": [pushed]}, CONTEXT, RESERVED, signatures.verified)
     assert (call.args, call.kwargs) == ((REFERENCE,), {"more": [REFERENCE]})

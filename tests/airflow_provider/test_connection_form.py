@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from airflow_provider.connection_form import FIELDS, GOOGLE, KUBERNETES, SETTINGS, connection_type
+import pytest
+
 from airflow_provider.get_provider_info import get_provider_info
-from kinetic_core.configuration import Settings
+from airflow_provider.hooks.connection_form import FIELDS, GOOGLE, KUBERNETES, SETTINGS, connection_type
+from kinetic_core.settings import Settings
 
 
 def test_every_field_is_a_setting_or_another_connection() -> None:
@@ -21,6 +23,7 @@ def test_no_field_is_a_secret() -> None:
     assert [name for name, each in form.items() if "format" in each["schema"]] == []
 
 
+@pytest.mark.promise("airflow: Connection type `kinetic` with a form")
 def test_airflow_finds_the_type() -> None:
     (found,) = get_provider_info()["connection-types"]
     assert found["connection-type"] == "kinetic"

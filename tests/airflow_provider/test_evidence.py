@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.evidence import evidence
+from airflow_provider.failures import evidence
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.lifecycle.outcome import Outcome
+from kinetic_core.jobs.collect import Outcome
 
 
 def outcome(failure: Failure | None) -> Outcome:
     return Outcome("job-1", 2, False, "none", {}, failure, None, {}, verified=True, may_unpickle=False)
 
 
+@pytest.mark.promise("airflow: Failure evidence before the exception: class, code, last lines, remedy")
 def test_a_death_tells_its_class_code_last_lines_and_what_to_do() -> None:
     failure = Failure(
         FailureClass.OUT_OF_MEMORY, "killed at 2 GiB", exit_code=137, signal=9, last_lines=("one", "two")
@@ -37,6 +38,7 @@ def test_an_instance_of_a_mapped_task_is_named_first() -> None:
     assert first.startswith("train[2] (rate=0.3): job-1 failed: user error: no luck (attempt 2")
 
 
+@pytest.mark.promise("airflow: Failure evidence before the exception: class, code, last lines, remedy")
 @pytest.mark.parametrize("kind", FailureClass)
 def test_every_class_has_a_remedy(kind: FailureClass) -> None:
     assert list(evidence(outcome(Failure(kind, "so it was"))))[-1].startswith("what to do: ")

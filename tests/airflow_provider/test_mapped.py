@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.mapped import instance_name, named
+from airflow_provider.failures import instance_name, named
 
 
 def train(rate: float, layers: Any = None, api_key: str = "") -> None: ...
@@ -28,7 +28,8 @@ def test_a_task_that_is_not_mapped_needs_no_name(index: int | None) -> None:
     assert named("", ValueError("no luck")) == "no luck"
 
 
-def test_an_instance_is_named_with_its_index_and_what_it_was_given() -> None:
+@pytest.mark.promise("airflow: Mapped failures name their index")
+def test_an_instance_is_named_with_its_index_and_input() -> None:
     name = name_of([0.3], {"layers": "wide"})
     assert name == "train[2] (rate=0.3, layers='wide')"
     assert named(name, "no luck") == "train[2] (rate=0.3, layers='wide'): no luck"
@@ -47,6 +48,7 @@ def test_what_is_long_or_no_plain_value_is_left_out() -> None:
     assert many.endswith("...)")
 
 
+@pytest.mark.promise("airflow: Connections' secrets in no pod, log, XCom or metadata database")
 def test_no_secret_is_named() -> None:
     name = name_of([0.3], {"layers": "with hunter2", "api_key": "abc"})
     assert name == "train[2] (rate=0.3, layers='with ***', api_key=***)"

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider import metrics
-from airflow_provider.board import StateBoard
-from airflow_provider.metrics import METRICS, Stats
-from kinetic_core.counting import count, listen
-from kinetic_core.model.job import JobObservation
-from kinetic_core.model.states import JobStatus
+from airflow_provider.metrics import METRICS, StateBoard, Stats
+from kinetic_core.counters import count, listen
+from kinetic_core.job import JobObservation, JobStatus
 from tests.airflow_provider.stats_client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +27,7 @@ def client() -> Iterator[Client]:
     del sys.modules["a_stats_module"]
 
 
+@pytest.mark.promise("page: Documented")
 def test_the_page_about_metrics_lists_them_all() -> None:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(\S+)` \| (\w+) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
@@ -36,6 +35,7 @@ def test_the_page_about_metrics_lists_them_all() -> None:
     assert told == [(each.name, each.kind, each.tags, each.meaning) for each in METRICS]
 
 
+@pytest.mark.promise("page: JSON for Grafana")
 def test_the_dashboard_shows_them_all_and_nothing_else() -> None:
     panels = json.loads((ROOT / "dashboards" / "kinetic.json").read_text())["panels"]
     asked = [target["expr"] for panel in panels for target in panel["targets"]]
@@ -47,6 +47,7 @@ def test_the_dashboard_shows_them_all_and_nothing_else() -> None:
     assert tags <= {tag for each in METRICS for tag in each.tags}
 
 
+@pytest.mark.promise("page: Named as Airflow names its own")
 @pytest.mark.parametrize("metric", METRICS, ids=lambda each: each.name)
 def test_names_are_as_airflow_wants_them(metric: metrics.Metric) -> None:
     assert re.fullmatch(r"kinetic(\.[a-z_]+)+", metric.name)

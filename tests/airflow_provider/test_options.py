@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import airflow_provider
-import kinetic_core
 from airflow_provider.options import (
-    OPTION_NAMES,
+    REFUSED,
+    RENAMED,
+    TASK_OPTIONS,
     check_options,
-    refuse_debugging,
+    refuse_options,
     rendered_options,
     run_options,
+    takes_options,
 )
 from kinetic_core import Data
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.lifecycle.options import RunOptions
+from kinetic_core.options import Keywords, RunKeywords, RunOptions
 
 
 class XComArg:
@@ -31,15 +30,26 @@ class XComArg:
         raise AssertionError("asked while the DAG is parsed")
 
 
+@pytest.mark.promise("airflow: Every option of `run` available")
 def test_the_options_of_a_task_are_those_of_run() -> None:
-    """All but those that make no sense there: `refuse_debugging` says why of the one."""
-    names = [name.removeprefix("job_") for name in OPTION_NAMES]
-    assert len(set(names)) == len(names)
-    assert set(names) == set(inspect.signature(kinetic_core.run).parameters) - {"debug"}
+    """Of those that `run` alone has, each has another name in a task, or a reason why it has none there."""
+    own = RunKeywords.__annotations__.keys() - Keywords.__annotations__.keys()
+    assert own == RENAMED.keys() | REFUSED.keys()
+    assert set(TASK_OPTIONS) == {*Keywords.__annotations__, *RENAMED.values()}
+
+
+@pytest.mark.promise("airflow: … and typed")
+def test_the_signature_of_an_operator_has_every_option() -> None:
+    @takes_options
+    def init(self: object, *, python_callable: object, **others: object) -> None: ...
+
+    taken = inspect.signature(init).parameters
+    assert list(taken) == ["self", "python_callable", *TASK_OPTIONS, "others"]
+    assert {taken[name].default for name in TASK_OPTIONS} == {None}
 
 
 def test_none_is_an_option_that_was_not_given() -> None:
-    assert run_options(dict.fromkeys(OPTION_NAMES)) == RunOptions.checked()
+    assert run_options(dict.fromkeys(TASK_OPTIONS)) == RunOptions.checked()
 
 
 def test_job_retries_are_attempts_inside_the_job() -> None:
@@ -109,36 +119,12 @@ def test_a_filled_in_template_is_what_the_option_is() -> None:
         ({"timeout": [60]}, "timeout="),
     ],
 )
-def test_a_template_that_gives_something_else_is_a_request_that_cannot_work(
-    options: dict[str, Any], says: str
-) -> None:
+def test_a_template_of_the_wrong_type_is_a_bad_request(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         rendered_options(options)
 
 
-def test_a_task_is_not_debugged_and_what_is_to_be_done_instead_is_said() -> None:
-    refuse_debugging({"accelerator": "cpu"})
+def test_a_task_is_not_debugged_and_says_what_to_do() -> None:
+    refuse_options({"accelerator": "cpu"})
     with pytest.raises(InvalidRequest, match=r"nobody sits at an Airflow worker.*from a terminal"):
-        refuse_debugging({"debug": True})
-
-
-def test_the_typed_decorator_knows_every_option() -> None:
-    """Overloads cannot be derived from a list, so they are compared with it."""
-    source = Path(airflow_provider.__file__).with_name("decorators.py").read_text("utf-8")
-    named = set(re.findall(r"^    (\w+): .* = \.\.\.,$", source, re.MULTILINE))
-    assert set(OPTION_NAMES) <= named
-
-
-def test_the_operator_takes_every_option_and_keeps_it_under_its_name() -> None:
-    """Its signature is written out for type checkers. It is read, not imported: Airflow is not here."""
-    source = Path(airflow_provider.__file__).with_name("operators") / "kinetic.py"
-    tree = ast.walk(ast.parse(source.read_text("utf-8")))
-    (function,) = (each for each in tree if isinstance(each, ast.FunctionDef) and each.name == "__init__")
-    taken = [each.arg for each in function.args.kwonlyargs]
-    others = {"python_callable", "op_args", "op_kwargs", "conn_id", "deferrable"}
-    assert sorted(set(taken) - others) == sorted(OPTION_NAMES)
-    defaults = zip(taken, function.args.kw_defaults, strict=True)
-    given = {name for name, value in defaults if value is None or ast.unparse(value) != "None"}
-    assert given == {"python_callable", "deferrable"}
-    kept = {ast.unparse(each) for each in function.body}
-    assert {f"self.{name} = {name}" for name in OPTION_NAMES} <= kept
+        refuse_options({"debug": True})

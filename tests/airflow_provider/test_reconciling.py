@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from airflow_provider.origin import Origin
-from airflow_provider.reconciling import Reconciler
+from airflow_provider.job_of_task import Origin
+from airflow_provider.orphans import Reconciler
 from kinetic_core import JobStatus
-from kinetic_core.lifecycle.backends import backend_of
-from kinetic_core.lifecycle.observing import observe, watch
-from kinetic_core.model.job import JobReference
+from kinetic_core.backends.base import backend_of
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.observe import observe, watch
 from tests.airflow_provider.forgotten import Told, job
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -23,21 +24,47 @@ def looks(reference: JobReference, told: Told, times: int = 2) -> list[list[str]
     reconciler = Reconciler(backend_of(reference), reference.namespace, "ours", told)
 
     async def look() -> list[list[str]]:
-        return [await reconciler.look() for _ in range(times)]
+        return [await reconciler.reconcile() for _ in range(times)]
 
     return asyncio.run(look())
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "upstream_failed"])
-def test_the_job_of_a_task_that_is_over_is_cancelled_at_the_second_look(tmp_path: Path, state: str) -> None:
+def test_the_job_of_an_ended_task_is_cancelled_in_time(tmp_path: Path, state: str) -> None:
     with job(tmp_path) as reference:
         assert looks(reference, Told({"r": {"train": state}})) == [[], [reference.job_id]]
         assert observe(reference).status is JobStatus.FAILED
 
 
+@pytest.mark.promise("command: … and of dead DAG runs", "by itself in the triggerer")
 def test_so_is_that_of_a_run_that_was_deleted(tmp_path: Path) -> None:
     with job(tmp_path) as reference:
         assert looks(reference, Told({})) == [[], [reference.job_id]]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("state", ["awaiting_input", "a state of a later Airflow"])
+def test_a_task_in_an_unknown_state_keeps_its_job(tmp_path: Path, state: str) -> None:
+    with job(tmp_path) as reference:
+        assert looks(reference, Told({"r": {"train": state}})) == [[], []]
+
+
+@pytest.mark.attack
+def test_a_task_a_0_is_not_instance_0_of_a(tmp_path: Path) -> None:
+    """Airflow's answer has the same key for both."""
+
+    async def ask(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
+        states: dict[str, dict[str, object]] = {"a": {"a_0": "failed"}, "a_0": {"a_0": "running"}}
+        return {key: state for task_id in task_ids for key, state in states[task_id].items()}
+
+    with job(tmp_path, map_index=0, task_id="a") as over, job(tmp_path, task_id="a_0") as lives:
+        reconciler = Reconciler(backend_of(over), over.namespace, "ours", ask)
+
+        async def look() -> list[list[str]]:
+            return [await reconciler.reconcile(), await reconciler.reconcile()]
+
+        assert asyncio.run(look()) == [[], [over.job_id]]
+        assert not observe(lives).is_terminal
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "up_for_retry"])
@@ -51,14 +78,14 @@ def test_a_task_that_is_over_for_one_look_only_keeps_its_job(tmp_path: Path) -> 
     with job(tmp_path) as reference:
         told = Told({})
         reconciler = Reconciler(backend_of(reference), reference.namespace, "ours", told)
-        assert asyncio.run(reconciler.look()) == []
+        assert asyncio.run(reconciler.reconcile()) == []
         told.states = {"r": {"train": "running"}}
-        assert asyncio.run(reconciler.look()) == []
+        assert asyncio.run(reconciler.reconcile()) == []
         told.states = {}
-        assert asyncio.run(reconciler.look()) == []
+        assert asyncio.run(reconciler.reconcile()) == []
 
 
-def test_jobs_of_another_airflow_and_jobs_that_somebody_watches_are_let_be(tmp_path: Path) -> None:
+def test_watched_jobs_and_other_airflows_jobs_are_let_be(tmp_path: Path) -> None:
     with job(tmp_path, deployment="theirs") as theirs, job(tmp_path, run_id="watched") as watched:
         subscription = watch(watched, lambda _: None)
         told = Told({})

@@ -15,9 +15,8 @@ from airflow_provider.records import (
     earlier_from_value,
     earlier_to_value,
 )
-from kinetic_core.lifecycle.explaining import Phase
-from kinetic_core.model.job import JobObservation
-from kinetic_core.model.states import JobStatus
+from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.phases import Phase
 from tests.airflow_provider.records_of_jobs import DAG, RUN, ended, identity, record, reference
 
 
@@ -34,7 +33,7 @@ def test_a_record_of_an_earlier_version_names_no_connection() -> None:
 
 
 @pytest.mark.parametrize("conn_id", ["../../secret key", "x\n", "x" * 251, {"a": 1}, "a\\b"])
-def test_what_airflow_would_not_call_a_connection_makes_no_record(conn_id: Any) -> None:
+def test_what_is_no_connection_to_airflow_makes_no_record(conn_id: Any) -> None:
     assert JobRecord.from_value(record().to_dict() | {"conn_id": conn_id}) is None
 
 
@@ -44,6 +43,7 @@ def test_what_is_told_of_an_end_is_bounded() -> None:
     assert len(json.dumps(record(end=end).to_dict())) < 15_000
 
 
+@pytest.mark.promise("page: Job ids from another deployment")
 def test_a_job_belongs_to_its_own_task_instance_only() -> None:
     told = record(3)
     assert told.started_by(DAG, RUN, "train", 3) == 1
@@ -56,7 +56,7 @@ def test_a_job_belongs_to_its_own_task_instance_only() -> None:
         assert told.started_by(*other) is None
 
 
-def test_an_adopted_job_and_one_of_a_changed_call_belong_to_it_too() -> None:
+def test_adopted_and_changed_jobs_belong_to_it_too() -> None:
     first, third = identity(try_number=1), identity(try_number=3)
     for job_id, number in ((first.job_id(), 1), (third.job_id("d1"), 3)):
         assert JobRecord.of(third, reference(job_id)).started_by(DAG, RUN, "train", -1) == number
@@ -93,7 +93,7 @@ def test_an_end_that_makes_no_sense_makes_no_record(change: dict[str, Any]) -> N
 
 
 def test_a_try_number_beyond_reason_costs_nothing() -> None:
-    told = replace(record(), try_number=10**12, generation=1)
+    told = replace(record(), try_number=10**12)
     assert told.started_by(DAG, RUN, "train", -1) is None
 
 

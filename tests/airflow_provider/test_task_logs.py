@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
-from airflow_provider.task_logs import MAX_LINE, Cursor, LineBudget, LogTail
-from airflow_provider.waiting import wait_with_log
-from kinetic_core.lifecycle.observing import observe, wait
+from airflow_provider.task_logs import Cursor, LineBudget, LogTail, wait_with_log
+from kinetic_core._runner.lines import LONGEST
+from kinetic_core.jobs.observe import observe, wait
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -40,7 +40,7 @@ def test_live_lines_are_whole_and_the_rest_follows_at_the_end(tmp_path: Path) ->
     later = LogTail(handle, Cursor.from_list(tail.cursor.to_list()))
     wait_for(lambda: seen.extend(later.live(3)) or any(line.startswith("xxx") for line in seen))
     assert seen[-6:-1] == [f"line {number}" for number in range(5)]
-    assert seen[-1] == "x" * MAX_LINE + "... (5000 characters)"
+    assert seen[-1] == "x" * LONGEST + "... (5000 bytes)"
     (tmp_path / "go").touch()
     wait(handle)
     assert later.rest(0) == ["unfinished"]
@@ -70,6 +70,7 @@ def test_every_attempt_is_shown(tmp_path: Path) -> None:
     handle.result()
 
 
+@pytest.mark.promise("airflow: What is finished before deferral never defers")
 def test_waiting_shows_lines_and_gives_up_when_patience_ends(tmp_path: Path) -> None:
     handle = talk.run_async(str(tmp_path), 2)
     wait_for((tmp_path / "said").exists)
@@ -85,6 +86,7 @@ def test_waiting_shows_lines_and_gives_up_when_patience_ends(tmp_path: Path) -> 
     handle.result()
 
 
+@pytest.mark.promise("airflow: The local path has its own answer")
 def test_the_budget_is_shared_and_refills() -> None:
     now = 0.0
     budget = LineBudget(200.0, clock=lambda: now)
@@ -107,7 +109,8 @@ class Written:
         return self._shown
 
 
-def test_what_the_pod_has_written_to_the_tasks_log_is_not_shown_again(tmp_path: Path) -> None:
+@pytest.mark.promise("airflow: Where it cannot, the worker copies on resume")
+def test_lines_the_pod_wrote_to_the_tasks_log_come_once(tmp_path: Path) -> None:
     handle = talk.run_async(str(tmp_path), 3)
     wait_for((tmp_path / "said").exists)
     written = Written({(0, 0): len("line 0\nline 1\n")})

@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.adoption import Started, start_or_adopt
 from airflow_provider.identity import TaskIdentity
+from airflow_provider.job_of_task import Started, start_or_adopt
 from airflow_provider.metrics import IN_TASKS
-from airflow_provider.records import EARLIER_KEY, KEY, JobRecord
-from airflow_provider.telling import tell_end, tell_start
+from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, tell_end, tell_start
 from kinetic_core._runner import wire
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.lifecycle.collecting import collect
-from kinetic_core.lifecycle.observing import wait
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call
-from kinetic_core.model.states import JobStatus
+from kinetic_core.backends.base import open_backend
+from kinetic_core.job import JobStatus
+from kinetic_core.jobs.collect import collect
+from kinetic_core.jobs.observe import wait
+from kinetic_core.jobs.submit import Call
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from tests.airflow_provider.stats_client import Client
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -66,7 +65,7 @@ class Task:
     def ends(self, started: Started) -> None:
         seen = wait(started.reference)
         outcome = collect(started.reference, allow_pickle=False)
-        tell_end(self.context, started.reference, seen, outcome, "theirs")
+        tell_end(self.context, TaskIdentity.of(self.context), started.reference, seen, outcome, "theirs")
 
 
 @pytest.fixture
@@ -74,6 +73,9 @@ def run_id(request: pytest.FixtureRequest) -> str:
     return str(request.node.nodeid)
 
 
+@pytest.mark.promise(
+    "page: through Airflow's stats interface: submitted, bytes shipped, finished by class, seconds by phase"
+)
 def test_a_job_that_is_started_and_succeeds(client: Client, run_id: str) -> None:
     task = Task(run_id)
     started = task.starts(Call(double, (21,), {}))
@@ -102,6 +104,7 @@ def test_a_job_that_is_adopted_ships_nothing(client: Client, run_id: str) -> Non
     assert client.got == [("kinetic.job.adopted", 1, TASK)]
 
 
+@pytest.mark.promise("page: Fenced")
 def test_a_pod_that_was_turned_away_is_counted(client: Client, run_id: str) -> None:
     task = Task(run_id)
     store = open_backend("local", read_settings()).store
@@ -109,8 +112,7 @@ def test_a_pod_that_was_turned_away_is_counted(client: Client, run_id: str) -> N
     task.ends(task.starts(Call(double, (21,), {})))
     assert client.of("kinetic.job.fenced") == [(1, TASK)]
     ((_, tags),) = client.of("kinetic.job.finished")
-    assert tags["state"] == "failed"
-    assert tags["failure_class"] not in ("none", "user_error")
+    assert tags["state"] == "succeeded", "its successor ran the job"
 
 
 def test_the_next_try_tells_of_the_job_before(client: Client, run_id: str) -> None:

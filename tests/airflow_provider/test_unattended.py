@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.attendance import FRESH_SECONDS, Attendance
-from airflow_provider.reconciling import place_key
-from airflow_provider.unattended import Attendant
-from airflow_provider.used_places import MOST, UsedPlace, read_places, with_place
-from kinetic_core.lifecycle.backends import backend_of
-from kinetic_core.lifecycle.observing import observe
-from kinetic_core.model.job import JobReference
+from airflow_provider.orphans import (
+    FRESH_SECONDS,
+    MOST,
+    Attendant,
+    Presence,
+    UsedPlace,
+    place_key,
+    read_places,
+    with_place,
+)
+from kinetic_core.backends.base import backend_of
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.observe import observe
 from tests.airflow_provider.forgotten import Told, job
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -41,62 +47,62 @@ class There:
 
 
 def attendant(folder: Path, told: Told, places: Iterable[There | Broken], name: str = "ours") -> Attendant:
-    return Attendant(Attendance(os.getpid(), folder / "marks"), lambda: places, told, lambda: name)
+    return Attendant(Presence(os.getpid(), folder / "marks"), lambda: places, told, lambda: name)
 
 
 def test_a_forgotten_job_is_cancelled_at_the_second_look(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
         looking = attendant(tmp_path, Told({}), [There(forgotten)])
-        assert looking.look()
+        assert looking.reconcile()
         assert not observe(forgotten).is_terminal
-        assert not looking.look()
+        assert not looking.reconcile()
         assert observe(forgotten).is_terminal
 
 
 def test_without_a_name_nothing_is_compared(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
         told = Told({})
-        assert not attendant(tmp_path, told, [There(forgotten)], name="").look()
+        assert not attendant(tmp_path, told, [There(forgotten)], name="").reconcile()
         assert told.asked == []
 
 
-def test_a_place_is_asked_once_however_many_connections_lead_to_it(tmp_path: Path) -> None:
+def test_a_place_of_many_connections_is_asked_once(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
         told = Told({"r": {"train": "deferred"}})
-        attendant(tmp_path, told, [There(forgotten), There(forgotten)]).look()
+        attendant(tmp_path, told, [There(forgotten), There(forgotten)]).reconcile()
         assert len(told.asked) == 1
 
 
-def test_what_triggers_look_after_is_left_to_them_for_as_long_as_they_do(tmp_path: Path) -> None:
+def test_what_triggers_look_after_is_left_to_them(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
-        told, marks = Told({}), Attendance(os.getpid(), tmp_path / "marks")
+        told, marks = Told({}), Presence(os.getpid(), tmp_path / "marks")
         marks.mark(place_key(backend_of(forgotten), forgotten.namespace))
         looking = attendant(tmp_path, told, [There(forgotten)])
-        assert not looking.look()
+        assert not looking.reconcile()
         (mark,) = (tmp_path / "marks").iterdir()
         long_ago = mark.stat().st_mtime - FRESH_SECONDS
         os.utime(mark, (long_ago, long_ago))
-        assert looking.look()
+        assert looking.reconcile()
 
 
-def test_trouble_in_one_place_is_told_once_and_keeps_no_other_waiting(
+def test_trouble_in_one_place_is_told_once_and_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with job(tmp_path) as forgotten:
         places = [Broken(replace(forgotten, namespace="gone")), There(forgotten)]
         looking = attendant(tmp_path, Told({}), places)
-        looking.look()
-        looking.look()
+        looking.reconcile()
+        looking.reconcile()
         assert observe(forgotten).is_terminal
         assert sum("no such connection" in each.message for each in caplog.records) == 1
 
 
 def test_marks_of_an_earlier_process_with_this_id_say_nothing(tmp_path: Path) -> None:
-    Attendance(1, tmp_path).mark("here")
-    Attendance(2, tmp_path).mark("here")
-    Attendance(1, tmp_path).forget()
-    assert not Attendance(1, tmp_path).is_marked("here")
-    assert Attendance(2, tmp_path).is_marked("here")
+    Presence(1, tmp_path).mark("here")
+    Presence(2, tmp_path).mark("here")
+    Presence(1, tmp_path).forget()
+    assert not Presence(1, tmp_path).is_marked("here")
+    assert Presence(2, tmp_path).is_marked("here")
 
 
 def test_a_place_is_noted_once_with_the_newest_others(tmp_path: Path) -> None:

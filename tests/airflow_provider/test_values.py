@@ -14,14 +14,23 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from airflow_provider.values import is_plain, with_references
+from airflow_provider.xcom import is_plain, with_references
 from kinetic_core import ResultReference
+from kinetic_core.errors import InvalidRequest
 
 REFERENCE = ResultReference(
     "file:///store", "jobs/job-0123456789abcdef/result", "0" * 64, "job-0123456789abcdef", "Box"
 )
 Point = namedtuple("Point", "x y")
 Level = IntEnum("Level", "LOW HIGH")
+
+
+def believe(found: Any, where: str) -> ResultReference:
+    return ResultReference.from_dict(found)
+
+
+def refuse(found: Any, where: str) -> ResultReference:
+    raise InvalidRequest(where)
 
 
 def nested(depth: int) -> Any:
@@ -31,6 +40,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.promise("airflow: Plain results, references for the rest")
 @pytest.mark.parametrize(
     "value",
     [
@@ -96,7 +106,7 @@ def test_a_container_that_holds_itself_is_not_plain() -> None:
 def test_references_are_recognised_at_any_depth() -> None:
     pushed = REFERENCE.to_dict()
     given = {"a": [pushed, (pushed, 1)], "b": {"c": pushed}, "d": "text"}
-    assert with_references(given) == {
+    assert with_references(given, "op_args", believe) == {
         "a": [REFERENCE, (REFERENCE, 1)],
         "b": {"c": REFERENCE},
         "d": "text",
@@ -105,4 +115,25 @@ def test_references_are_recognised_at_any_depth() -> None:
 
 def test_what_is_no_container_stays_itself() -> None:
     value = OrderedDict(a=REFERENCE.to_dict())
-    assert with_references(value) is value
+    assert with_references(value, "op_args", refuse) is value
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (REFERENCE.to_dict(), "op_args"),
+        ([1, {"deep": ({"down": REFERENCE.to_dict()},)}], "op_args[1]['deep'][0]['down']"),
+        ([REFERENCE], "op_args[0]"),
+    ],
+)
+def test_a_reference_that_nobody_verified_is_named(given: Any, where: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        with_references(given, "op_args", refuse)
+    assert str(refused.value).startswith(where)
+
+
+@pytest.mark.attack
+def test_a_dict_that_is_no_reference_stays_one() -> None:
+    for value in ({"__kinetic_result__": 2}, {"__kinetic_result__": "1", "sha256": "0"}, {"job_id": "job-1"}):
+        assert with_references(value, "op_args", refuse) == value

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
-from airflow_provider.waiting import StateLines
-from kinetic_core.model.job import JobObservation, JobReference
-from kinetic_core.model.states import JobStatus
+import pytest
+
+from airflow_provider.task_logs import StateLines
+from kinetic_core.job import JobObservation, JobReference, JobStatus
 
 FIELDS = [field.name for field in fields(JobReference) if field.default is MISSING]
 REFERENCE = JobReference.from_dict({**dict.fromkeys(FIELDS, ""), "job_id": "job-0123456789abcdef"})
@@ -24,6 +25,7 @@ def test_a_change_is_a_line_and_nothing_else_is() -> None:
     assert states.line(seen("Unschedulable", "0/6 nodes are available")) is None
 
 
+@pytest.mark.promise("airflow: … and never floods")
 def test_a_job_that_wavers_does_not_flood_the_log() -> None:
     now = [0.0]
     states = StateLines(REFERENCE, clock=lambda: now[0])
@@ -34,7 +36,8 @@ def test_a_job_that_wavers_does_not_flood_the_log() -> None:
     assert len([line for line in lines if line]) == 6
 
 
-def test_the_last_change_of_a_job_that_wavers_is_said_when_its_minute_is_over() -> None:
+@pytest.mark.promise("airflow: A waiting task's log says why, at each change")
+def test_the_last_change_of_a_wavering_job_is_said_in_time() -> None:
     now = [0.0]
     states = StateLines(REFERENCE, clock=lambda: now[0])
     waits, pulls = seen("Unschedulable"), seen("ImagePullBackOff")

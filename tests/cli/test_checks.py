@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.cli import checks as module
-from kinetic_core.cli.checks import Check, Finding, perform
-from kinetic_core.cli.machine_checks import store_check
-from kinetic_core.cli.remedies import remedy
+from kinetic_core.diagnostics import checks as module
+from kinetic_core.diagnostics.checks import Check, Finding, perform, remedy
+from kinetic_core.diagnostics.machine_checks import store_check
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError, StoreError
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.cli.all_errors import every_error
@@ -47,6 +46,7 @@ def outcomes(*checks: Check, limit: float = 10.0) -> dict[str, tuple[str, str]]:
     return {each.name: (each.finding.outcome, each.finding.found) for each in perform(checks, limit)}
 
 
+@pytest.mark.promise("command: `doctor`: parallel, from credentials to version skew")
 def test_they_run_side_by_side_and_are_told_in_their_order() -> None:
     both = threading.Barrier(2, timeout=10)
 
@@ -60,7 +60,7 @@ def test_they_run_side_by_side_and_are_told_in_their_order() -> None:
     ]
 
 
-def test_what_gets_no_answer_has_failed_and_what_needs_it_is_skipped(silent: Callable[[], Finding]) -> None:
+def test_no_answer_is_a_failure_and_skips_what_needs_it(silent: Callable[[], Finding]) -> None:
     found = outcomes(
         Check("server", silent),
         Check("namespace", lambda: WELL, needs="server"),
@@ -76,7 +76,7 @@ def test_what_gets_no_answer_has_failed_and_what_needs_it_is_skipped(silent: Cal
     }
 
 
-def test_one_that_is_silent_itself_has_failed_though_what_it_needs_is_well(
+def test_a_silent_check_has_failed_though_its_need_is_well(
     silent: Callable[[], Finding],
 ) -> None:
     found = outcomes(Check("server", lambda: WELL), Check("quota", silent, needs="server"), limit=0.2)
@@ -98,6 +98,7 @@ def test_what_is_needed_decides(outcome: str, then: str) -> None:
     assert outcomes(Check("one", lambda: WELL, needs="absent"))["one"][0] == "ok"
 
 
+@pytest.mark.promise("command: … each with a fix")
 def test_every_failure_says_what_to_do(silent: Callable[[], Finding]) -> None:
     checks = [
         Check("setting", raising(ConfigurationError("no bucket"))),
@@ -119,6 +120,7 @@ def test_there_is_advice_for_every_error() -> None:
     assert len({remedy(error) for error in (busy, refused, ClusterUnreachable("why"))}) == 3
 
 
+@pytest.mark.promise("command: … each with a fix")
 def test_every_finding_that_is_not_well_is_written_with_a_fix() -> None:
     bare = [
         f"{path.name}:{node.lineno}"
@@ -142,6 +144,7 @@ class Clock(MemoryObjectStore):
         return info and replace(info, created=info.created - self.behind)
 
 
+@pytest.mark.promise("command: `doctor`: parallel, from credentials to version skew")
 @pytest.mark.parametrize(
     ("behind", "outcome", "said"),
     [

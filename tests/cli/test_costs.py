@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
-from airflow_provider.adoption import start_or_adopt
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.origin import Origin
+from airflow_provider.job_of_task import Origin, start_or_adopt
 from kinetic_core.cli.schemas import SCHEMAS
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call
+from kinetic_core.jobs.submit import Call
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -34,6 +33,7 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return table
 
 
+@pytest.mark.promise("command: … money where a price table is given")
 def test_a_job_of_four_chips(kinetic: Kinetic, prices: Path) -> None:
     handle = work.run_async(0.5)
     handle.result(cleanup=False)
@@ -59,6 +59,7 @@ def test_a_job_of_four_chips(kinetic: Kinetic, prices: Path) -> None:
     assert lines[-1].endswith(" EUR")
 
 
+@pytest.mark.promise("command: … per batch")
 def test_a_batch_without_prices(kinetic: Kinetic) -> None:
     batch = work.run_async_map([0.0, 0.0])
     batch.results()
@@ -68,6 +69,7 @@ def test_a_batch_without_prices(kinetic: Kinetic) -> None:
     assert "EUR" not in kinetic("cost", "--batch", batch.group_id).out
 
 
+@pytest.mark.promise("command: … money where a price table is given")
 def test_hardware_without_a_price_is_told(kinetic: Kinetic, prices: Path) -> None:
     handle = kinetic_core.run(accelerator="cpu")(work.__wrapped__).run_async(0.0)
     handle.result()
@@ -93,8 +95,8 @@ def test_what_cannot_be_is_exit_code_2(words: list[str], said: str, kinetic: Kin
 
 def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
     def started(run_id: str) -> str:
-        identity = TaskIdentity("train", run_id, "", "fit", -1, 0, 1)
-        origin = Origin.of(identity, "ours").to_text()
+        identity = TaskIdentity("train", run_id, "", "fit", -1, 1)
+        origin = Origin.of(identity, "ours")
         call, options = Call(work.__wrapped__, (0.0,), {}), RunOptions.checked(accelerator="cpu")
         return start_or_adopt(call, options, identity, origin=origin).reference.job_id
 
@@ -109,6 +111,7 @@ def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
     assert "write KEY=VALUE" in refused.err
 
 
+@pytest.mark.promise("command: … per batch")
 def test_a_batch_of_a_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
     batch = work.run_async_map([0.0, 0.0])
     batch.results()

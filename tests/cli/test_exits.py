@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core import errors
-from kinetic_core.cli.exits import Exit, exit_code
+from kinetic_core.cli.exit_codes import Exit, exit_code
 from kinetic_core.errors import JobError, KineticError
 from tests.cli.all_errors import every_error
 from tests.cli.all_verbs import BATCH_VERBS, JOB_VERBS
@@ -35,6 +35,7 @@ def expected(error: KineticError) -> Exit:
     return Exit.CLOUD_ERROR if isinstance(error, CLOUD) else Exit.USER_ERROR
 
 
+@pytest.mark.promise("command: Exit codes tell user, cloud and job apart")
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
 def test_every_error_has_a_code(error: KineticError) -> None:
     assert exit_code(error) is expected(error)
@@ -69,6 +70,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.promise("command: Exit codes tell user, cloud and job apart")
 @pytest.mark.parametrize("words", [("jobs", "list"), ("reap",)])
 def test_a_cluster_that_permits_nothing_is_code_3(
     words: tuple[str, ...], cloud: str, kinetic: Kinetic
@@ -88,6 +90,7 @@ def test_a_cluster_that_is_not_there_is_code_3(cloud: str, kinetic: Kinetic, tmp
     assert NOBODY in told["message"]
 
 
+@pytest.mark.promise("command: Unknown job")
 @pytest.mark.parametrize(
     "words",
     [

@@ -8,25 +8,28 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kinetic_core.accelerators.grammar import parse_accelerator
+from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.cli.accelerators import pools_with
-from kinetic_core.cli.checks import Check, Finding, perform
-from kinetic_core.cli.cluster_checks import skew_finding
-from kinetic_core.cli.google_checks import google_checks, pools_finding, quota_finding
-from kinetic_core.cli.image_checks import bundled_finding, image_check, prebuilt_finding, private_finding
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.google_api import GoogleService
-from kinetic_core.configuration import Settings
+from kinetic_core.diagnostics.checks import Check, Finding, perform
+from kinetic_core.diagnostics.cluster_checks import skew_finding
+from kinetic_core.diagnostics.google_checks import google_checks, pools_finding, quota_finding
+from kinetic_core.diagnostics.image_checks import (
+    bundled_finding,
+    image_check,
+    prebuilt_finding,
+    private_finding,
+)
 from kinetic_core.errors import CloudUnreachable, ConfigurationError
-from kinetic_core.image.bundled import Workshop
-from kinetic_core.image.cloud_build import CloudBuild
-from kinetic_core.image.google_api import GoogleApi
-from kinetic_core.image.prebuilt import base_tag
-from kinetic_core.image.registry import Repository
-from kinetic_core.model.accelerators import parse_accelerator
+from kinetic_core.google_cloud import GoogleService
+from kinetic_core.images.base_images import base_tag
+from kinetic_core.images.bundled import Workshop
+from kinetic_core.images.cloud_build import CloudBuild
+from kinetic_core.images.registry import GoogleApi, Repository
 from kinetic_core.provision.pools import NodePool
-from kinetic_core.provision.wanted import Wanted, wanted_pool
-from kinetic_core.testing.google_project import FakeProject
-from kinetic_core.testing.google_services import FakeGoogle
+from kinetic_core.provision.specification import Wanted, wanted_pool
+from kinetic_core.settings import Settings
+from kinetic_core.testing.google_project import FakeGoogle, FakeProject
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.serving import Answering, serving
 
@@ -98,6 +101,7 @@ def quota(asked: str | None, project: FakeProject) -> Finding:
     return quota_finding(compute, project.name, "us-central1-a", parse_accelerator(asked) if asked else None)
 
 
+@pytest.mark.promise("command: `doctor`: parallel, from credentials to version skew")
 @pytest.mark.parametrize(
     ("asked", "limit", "usage", "outcome"),
     [
@@ -131,7 +135,7 @@ def test_quotas_of_tpus_count_the_chips_of_the_slice() -> None:
     assert (found.outcome, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5" in found.found) == ("fail", True)
 
 
-def test_quotas_that_may_not_be_read_say_nothing_and_a_silent_service_does() -> None:
+def test_unreadable_quotas_say_nothing_a_silent_service_does() -> None:
     project = FakeProject()
     found = quota("gpu-l4", project)
     assert (found.outcome, "compute is disabled" in found.found) == ("skip", True)
@@ -150,6 +154,7 @@ def test_nothing_of_google_is_asked_for_a_kubeconfig() -> None:
     assert all("kubeconfig (kind)" in each.finding.found for each in reports)
 
 
+@pytest.mark.promise("command: `doctor`: parallel, from credentials to version skew")
 @pytest.mark.parametrize(
     ("server", "client", "outcome"),
     [("1.33", "36.0.0", "ok"), ("1.40", "37.1.0", "ok"), ("1.41", "37.1.0", "warn")],
@@ -222,7 +227,7 @@ def image(named: str) -> Check:
     return image_check(Settings(container_image=named), "cpu")
 
 
-def test_a_registry_that_tells_only_nodes_keeps_no_job_from_running() -> None:
+def test_a_registry_that_answers_nodes_alone_stops_no_job() -> None:
     (report,) = perform([image("127.0.0.1:1/mine:1")], 10)
     assert (report.finding.outcome, report.finding.fix) == ("skip", "")
     assert "known to the nodes" in report.finding.found

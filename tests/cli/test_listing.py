@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.lifecycle.ending import index_object
-from kinetic_core.lifecycle.handle import JobHandle
-from kinetic_core.lifecycle.summaries import index_metadata
+from kinetic_core.backends.base import open_backend
+from kinetic_core.jobs.cancel import index_object
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.listing import index_metadata
+from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -45,6 +45,7 @@ def handle(number: int, store_uri: str) -> JobHandle:
     )
 
 
+@pytest.mark.promise("command: A store with 1,000 jobs and 50 broken handles", "`jobs list`")
 def test_a_thousand_jobs_and_fifty_broken_handles(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_BACKEND", "local")
     store = open_backend("local", read_settings()).store
@@ -172,6 +173,8 @@ def on_a_terminal(words: list[str], environment: dict[str, str]) -> tuple[int, s
     return process.returncode, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told.decode()), complaints
 
 
+@pytest.mark.promise("command: Terminal 40 columns wide", "(15 verbs; with a UTF-8 locale")
+@pytest.mark.promise("command: Non-UTF-8 locale")
 @pytest.mark.parametrize("locale", [pytest.param({}, marks=pytest.mark.slow), PLAIN], ids=["utf-8", "C"])
 @pytest.mark.parametrize("verb", LISTS)
 def test_forty_columns(verb: str, locale: dict[str, str], listed: Listed) -> None:
@@ -188,6 +191,8 @@ def test_forty_columns(verb: str, locale: dict[str, str], listed: Listed) -> Non
         assert told.isascii()
 
 
+@pytest.mark.promise("command: Plain output when piped")
+@pytest.mark.promise("command: No colour, no TTY")
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", LISTS)
 def test_a_pipe_without_the_letters(verb: str, listed: Listed) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
-from kinetic_core.local.slots import core_count
+from kinetic_core.backends.local.slots import core_count
 from tests.cli.conftest import waits
 from tests.conftest import needs_program, wait_for
 
@@ -44,6 +44,9 @@ def terminal() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     tmux("kill-server")
 
 
+@pytest.mark.promise("command: User text never interpreted as markup")
+@pytest.mark.promise("command: `jobs watch`: table, reason, log, keys; screens in tmux")
+@pytest.mark.promise("command: Terminal 40 columns wide")
 @pytest.mark.parametrize("width", [100, 40])
 def test_the_live_view(
     width: int,
@@ -78,6 +81,8 @@ def test_the_live_view(
     assert running.status() is kinetic_core.JobStatus.RUNNING
 
 
+@pytest.mark.promise("command: `jobs watch`: table, reason, log, keys; screens in tmux")
+@pytest.mark.promise("command: … at prompts, in the live view, between steps of `up`")
 def test_ctrl_c_leaves_the_terminal_as_it_was(
     running: kinetic_core.JobHandle, terminal: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -104,6 +109,8 @@ def waiting(running: kinetic_core.JobHandle) -> Iterator[kinetic_core.JobHandle]
     handle.cancel()
 
 
+@pytest.mark.promise("command: `jobs watch`: table, reason, log, keys; screens in tmux")
+@pytest.mark.promise("command: Non-UTF-8 locale")
 @pytest.mark.parametrize(
     ("width", "locale"), [(100, ""), (40, ""), (40, "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 ")]
 )

@@ -25,6 +25,7 @@ def double(x: int) -> int:
     return 2 * x
 
 
+@pytest.mark.promise("command: `--json` on every verb, stable documented schema")
 def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp_path: Path) -> None:
     done = double.run_async(1)
     batch = double.run_async_map([1])
@@ -61,7 +62,7 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
     # What these print is checked where they can run, in tests/gke: test_base_images.py, test_provisioning.py.
     needs_a_cluster = {"build-image", "up", "down", "init", "status", "namespace.add", "namespace.remove"}
     needs_a_cluster |= {f"pool.{name}" for name in ("add", "list", "remove", "update")}
-    needs_a_debugger = {"jobs.debug"}  # tests/executor/test_debugging.py
+    needs_a_debugger = {"jobs.debug"}  # tests/decorator/test_debugging.py
     assert calls.keys() | needs_a_cluster | needs_a_debugger == SCHEMAS.keys()
     seen: set[str] = set()
     for schema, words in calls.items():
@@ -95,6 +96,7 @@ def now() -> dict[str, set[str]]:
     return {numbered(name): set(described(fields, SHAPES)) for name, fields in SCHEMAS.items()}
 
 
+@pytest.mark.promise("command: `--json` on every verb, stable documented schema")
 def test_what_is_published_stays_under_its_number() -> None:
     assert changes(PUBLISHED, now()) == []
 
@@ -113,6 +115,7 @@ def test_a_change_needs_another_number() -> None:
     assert misfits(answer, PUBLISHED["jobs.list/1"]) == ["jobs[].job_id is number, and published as string"]
 
 
+@pytest.mark.promise("command: `--help` with examples")
 @pytest.mark.parametrize("name", all_verbs())
 def test_help_has_examples_for_every_verb(name: str, kinetic: Kinetic) -> None:
     done = kinetic(*name.split(), "--help")
@@ -121,10 +124,13 @@ def test_help_has_examples_for_every_verb(name: str, kinetic: Kinetic) -> None:
     assert "--json" in done.out
 
 
-def test_text_of_users_is_neither_markup_nor_commands_to_the_terminal() -> None:
+@pytest.mark.promise("gke: Text is never markup")
+@pytest.mark.promise("command: User text never interpreted as markup")
+def test_text_of_users_is_no_markup_and_no_terminal_command() -> None:
     assert printable("a\x1b[2J[red]b\n") == "a\\x1b[2J[red]b\n"
 
 
+@pytest.mark.promise("command: No colour, no TTY")
 def test_a_table_fits_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -52,6 +52,7 @@ def start(*words: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.promise("command: Closed pipe", "18 calls")
 @pytest.mark.parametrize(
     "words",
     [
@@ -85,6 +86,7 @@ def test_a_closed_pipe_ends_it_quietly(words: list[str], running: kinetic_core.J
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.promise("command: Closed pipe")
 def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
     handle = counts.run_async()
     following = start("jobs", "logs", handle.job_id, "-f")
@@ -98,6 +100,7 @@ def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
     handle.cancel()
 
 
+@pytest.mark.promise("command: Ctrl-C during every verb")
 def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) -> None:
     batch = waits.run_async_map([120])
     verbs = (["jobs", "result"], ["jobs", "logs", "-f"], ["jobs", "watch"])
@@ -115,6 +118,7 @@ def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) 
     batch.cancel()
 
 
+@pytest.mark.promise("command: Ctrl-C during every verb")
 def test_ctrl_c_takes_the_debuggers_way_and_not_the_job(local_jobs: Path) -> None:
     handle = kinetic_core.run(accelerator="cpu", debug=True)(lambda: None).run_async()
     process = start("jobs", "debug", handle.job_id, "--port", "0")
@@ -139,6 +143,7 @@ def test_a_full_disk_is_told(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (74, told)
 
 
+@pytest.mark.promise("command: Ctrl-C during every verb")
 @pytest.mark.parametrize("module", ["typer", "kinetic_core.cli.root", "kinetic_core.cli.config"])
 def test_ctrl_c_while_it_starts(module: str) -> None:
     done = subprocess.run(
@@ -162,6 +167,7 @@ def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:
     kinetic_core.attach(found[1]).cancel()
 
 
+@pytest.mark.promise("command: Non-UTF-8 locale")
 def test_a_locale_without_the_letters(running: kinetic_core.JobHandle) -> None:
     plain = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     process = start("jobs", "logs", running.job_id, "-n", "1", **plain)
@@ -177,6 +183,7 @@ def test_without_its_packages_it_says_which_to_install() -> None:
     assert "pip install 'airflow-provider-kinetic[cli]'" in done.stderr
 
 
+@pytest.mark.promise("command: Shell completion")
 def test_a_shell_completes_job_ids_and_profiles(running: kinetic_core.JobHandle, tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text('{"profiles": {"team": {"backend": "local"}}}')
     for words, wanted in (("jobs status", running.job_id), ("profile use", "team")):
@@ -185,6 +192,7 @@ def test_a_shell_completes_job_ids_and_profiles(running: kinetic_core.JobHandle,
         assert wanted in told
 
 
+@pytest.mark.promise("command: CLI start ≤ 0.3 s for verbs that touch no cloud")
 def test_verbs_that_touch_no_cloud_import_none() -> None:
     code = (
         "import sys; from kinetic_core.cli.main import build; build()\n"

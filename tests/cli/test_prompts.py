@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core.cli.plans import agreed
-from kinetic_core.cli.session import verb
+from kinetic_core.cli.verb import verb
 from tests.conftest import wait_for
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -64,6 +64,7 @@ def ending(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
 ENDS = pytest.mark.parametrize("end", [ctrl_c, ctrl_d])
 
 
+@pytest.mark.promise("command: … at prompts, in the live view, between steps of `up`")
 @ENDS
 def test_a_question_for_a_field_is_left(
     end: Callable[[subprocess.Popen[bytes], int], None], tmp_path: Path
@@ -90,6 +91,7 @@ main()
 """The command with a verb that asks as `up`, `down`, `pool` and `namespace` do."""
 
 
+@pytest.mark.promise("command: … at prompts, in the live view, between steps of `up`")
 @ENDS
 def test_a_question_before_steps_is_left(end: Callable[[subprocess.Popen[bytes], int], None]) -> None:
     with asked(b"go on?", sys.executable, "-c", AGREEING, "ask") as (process, keyboard):

@@ -14,6 +14,7 @@ from tests.conftest import Kinetic
 UP = ["up", "--project", "my-project", "--cluster", "training"]
 
 
+@pytest.mark.promise("provisioning: Names and lengths: said before the first mutation")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -37,6 +38,7 @@ def test_what_cannot_be_is_a_user_error(kinetic: Kinetic, words: list[str], said
     assert kinetic(*words, "--json").json["exit_code"] == 2
 
 
+@pytest.mark.promise("provisioning: that validate-style parsing accepts; documented")
 def test_terraform_that_refers_to_what_it_has(kinetic: Kinetic, tmp_path: Path) -> None:
     pools = ["-a", "tpu-v5p-8", "-a", "gpu-l4", "-a", "tpu-v5e-4"]
     told = kinetic(*UP, *pools, "--namespace", "ml", "--export", "terraform", str(tmp_path / "x"), "--json")

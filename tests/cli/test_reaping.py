@@ -7,14 +7,13 @@ import json
 import pytest
 
 import kinetic_core
-from airflow_provider.adoption import start_or_adopt
 from airflow_provider.identity import TaskIdentity
-from airflow_provider.origin import Origin
+from airflow_provider.job_of_task import Origin, start_or_adopt
 from kinetic_core._runner import wire
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call
+from kinetic_core.backends.base import open_backend
+from kinetic_core.jobs.submit import Call
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic, wait_for
 
 
@@ -41,6 +40,7 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None
     assert kinetic("jobs", "status", handle.job_id).code == 2
 
 
+@pytest.mark.promise("command: `reap`: orphans of dead clients, dry run first")
 def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None) -> None:
     handle, alive = sleep.run_async(60), sleep.run_async(60)
     wait_for(lambda: handle.logs())  # from then on its runner no longer asks whether it was cancelled
@@ -53,6 +53,7 @@ def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None)
     alive.cancel()
 
 
+@pytest.mark.promise("gke: Retention and TTLs")
 def test_what_has_been_kept_long_enough(kinetic: Kinetic, own_jobs: None) -> None:
     handle, alive = sleep.run_async(0), sleep.run_async(60)
     handle.result(cleanup=False)
@@ -74,6 +75,7 @@ def break_handle(job_id: str, forget: bool) -> None:
         described.unlink()
 
 
+@pytest.mark.promise("command: A store with 1,000 jobs and 50 broken handles")
 @pytest.mark.parametrize("forget", [False, True])
 def test_broken_handles_stop_nothing(forget: bool, kinetic: Kinetic, own_jobs: None) -> None:
     fine, broken = sleep.run_async(0), sleep.run_async(0)
@@ -137,10 +139,12 @@ def test_one_of_several_jobs_that_is_broken(kinetic: Kinetic, own_jobs: None) ->
     assert (neither["schema"], len(neither["notes"])) == ("error/1", 1)
 
 
+@pytest.mark.promise("airflow: With none alive: the deadline, or `kinetic reap`")
+@pytest.mark.promise("command: … and of dead DAG runs", "the run is named with `--origin`")
 def test_the_jobs_of_a_dead_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
     def started(run_id: str, seconds: float) -> kinetic_core.JobHandle:
-        identity = TaskIdentity("train", run_id, "", "fit", -1, 0, 1)
-        origin = Origin.of(identity, "ours").to_text()
+        identity = TaskIdentity("train", run_id, "", "fit", -1, 1)
+        origin = Origin.of(identity, "ours")
         call, options = Call(sleep.__wrapped__, (seconds,), {}), RunOptions.checked(accelerator="cpu")
         reference = start_or_adopt(call, options, identity, origin=origin).reference
         return kinetic_core.attach(reference.job_id, backend="local")

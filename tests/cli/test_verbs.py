@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
-from kinetic_core.cluster.credentials import credentials
-from kinetic_core.configuration import read_settings
-from kinetic_core.lifecycle.backends import open_backend
-from kinetic_core.local.layout import Layout
+from kinetic_core.backends.base import open_backend
+from kinetic_core.backends.local.layout import Layout
+from kinetic_core.google_cloud import credentials
+from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -31,11 +31,14 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@pytest.mark.promise("command: `run`, with the log and the value, and `--detach`")
+@pytest.mark.promise("command: Plain output when piped")
 def test_run_prints_the_log_and_the_value(kinetic: Kinetic, sample: str) -> None:
     done = kinetic("run", f"{sample}:scaled", "21", "factor=2")
     assert (done.code, done.out) == (0, "[bold]scaling[/bold]\n42\n")
 
 
+@pytest.mark.promise("command: `run`, with the log and the value, and `--detach`")
 def test_run_a_plain_function_detached(kinetic: Kinetic, sample: str) -> None:
     done = kinetic("run", f"{sample}:plain", "a=b", "--accelerator", "cpu")
     assert done.code == 2
@@ -45,6 +48,7 @@ def test_run_a_plain_function_detached(kinetic: Kinetic, sample: str) -> None:
     assert kinetic("jobs", "result", job_id).out == "{'word'}\n"
 
 
+@pytest.mark.promise("command: Exit codes tell user, cloud and job apart")
 def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sample: str) -> None:
     done = kinetic("run", f"{sample}:failing")
     assert done.code == 1
@@ -83,7 +87,8 @@ def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kineti
     assert "Traceback" not in done.err
 
 
-def test_pools_that_cannot_be_known_keep_no_list_from_being_printed(
+@pytest.mark.promise("command: `accelerators`, `--live` too")
+def test_the_list_is_printed_though_pools_are_unknown(
     kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plain = kinetic("accelerators", "l4")
@@ -99,6 +104,8 @@ def test_pools_that_cannot_be_known_keep_no_list_from_being_printed(
     assert {one["pools"] for one in listed} == {None}
 
 
+@pytest.mark.promise("command: Every verb of the spec that is not provisioning, plus these")
+@pytest.mark.promise("command: `jobs list/status/logs/watch/result/cancel/cleanup/explain/outputs`")
 def test_a_job_from_every_side(kinetic: Kinetic, local_jobs: Path) -> None:
     job_id = double.run_async(4).job_id
     assert kinetic("jobs", "result", job_id, "--no-cleanup").out == "8\n"
@@ -114,6 +121,7 @@ def test_a_job_from_every_side(kinetic: Kinetic, local_jobs: Path) -> None:
     assert kinetic("jobs", "status", job_id).code == 2
 
 
+@pytest.mark.promise("command: `jobs list/status/logs/watch/result/cancel/cleanup/explain/outputs`")
 def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     handle = sleep.run_async(60)
     assert kinetic("jobs", "result", handle.job_id, "--timeout", "0.1").code == 4
@@ -126,6 +134,7 @@ def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     assert (watched.code, "FAILED" in watched.out) == (1, True)
 
 
+@pytest.mark.promise("command: Job of another version")
 def test_a_job_of_another_version(kinetic: Kinetic, local_jobs: Path) -> None:
     handle = double.run_async(1)
     fields = {**handle.to_dict(), "job_id": "job-00000000000000ff", "protocol": 99}
@@ -159,6 +168,8 @@ def test_a_file_that_cannot_be_imported(kinetic: Kinetic, tmp_path: Path) -> Non
         assert (done.code, "cannot be imported" in done.err) == (2, True)
 
 
+@pytest.mark.promise("command: Every verb of the spec that is not provisioning, plus these")
+@pytest.mark.promise("command: `batch list/status/results/cancel` (W62)")
 def test_batches(kinetic: Kinetic, local_jobs: Path) -> None:
     batch = double.run_async_map([1, 2, "x"], name="some")
     assert batch.results(return_exceptions=True)[:2] == [2, 4]
@@ -174,6 +185,7 @@ def leave(name: str) -> None:
     Path(os.environ["KINETIC_OUTPUT_DIR"], name).write_text("weights")
 
 
+@pytest.mark.promise("command: `jobs list/status/logs/watch/result/cancel/cleanup/explain/outputs`")
 def test_outputs_are_listed_and_downloaded(kinetic: Kinetic, local_jobs: Path, tmp_path: Path) -> None:
     handle = kinetic_core.run(accelerator="cpu")(leave).run_async("model")
     handle.result()
@@ -184,6 +196,7 @@ def test_outputs_are_listed_and_downloaded(kinetic: Kinetic, local_jobs: Path, t
     assert (told.code != 0, "has no file like '*.csv'" in told.err) == (True, True)
 
 
+@pytest.mark.promise("command: `package --dry-run`")
 def test_package_says_what_ships_and_stores_it(
     kinetic: Kinetic, sample: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +207,7 @@ def test_package_says_what_ships_and_stores_it(
     assert "1 files" in kinetic("package", f"{sample}:scaled").out
 
 
+@pytest.mark.promise("command: `config`: each value and where it came from")
 def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c").code == 0
     again = kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c")
@@ -214,6 +228,7 @@ def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert kinetic("profile", "show").code == 2
 
 
+@pytest.mark.promise("command: Profiles and precedence as specified (W76)")
 def test_profiles_by_their_other_names(kinetic: Kinetic) -> None:
     kinetic("profile", "create", "here", "--backend", "local")
     assert kinetic("profile", "ls").out == kinetic("profile", "list").out
@@ -226,6 +241,7 @@ def test_profiles_by_their_other_names(kinetic: Kinetic) -> None:
     assert "  ls" not in kinetic("profile", "--help").out
 
 
+@pytest.mark.promise("command: A corrupt file survives with a message")
 def test_a_broken_profiles_file_is_named_by_every_verb(kinetic: Kinetic, tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text("{")
     for words in (
@@ -239,6 +255,8 @@ def test_a_broken_profiles_file_is_named_by_every_verb(kinetic: Kinetic, tmp_pat
     assert (tmp_path / "profiles.json").read_text() == "{"
 
 
+@pytest.mark.promise("command: … a real one-second job on the chosen accelerator")
+@pytest.mark.promise("command: … on GKE, a kubeconfig and the local backend")
 def test_doctor_finds_what_is_wrong_and_runs_a_job(
     kinetic: Kinetic, local_jobs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_equal_data_is_one_and_can_be_copied():
     assert repr(first) == "Data('gs://bkt/x/', fuse=True)"
 
 
+@pytest.mark.promise("data: Content-addressed with SHA-256 as promised")
 def test_the_content_hash_is_the_promised_one(tmp_path):
     def one(name: bytes, body: bytes) -> bytes:
         return hashlib.sha256(name + b"\0" + body).digest()

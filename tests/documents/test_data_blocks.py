@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kinetic_core.lifecycle.costing import read_prices
-from kinetic_core.model.accelerators import parse_accelerator
+from kinetic_core.accelerators.grammar import parse_accelerator
+from kinetic_core.jobs.cost import read_prices
 from kinetic_core.profiles import read_profiles
 from tests.documents.pages import Block, blocks
 
@@ -62,6 +62,10 @@ def test_a_block_of_yaml_is_one(block: Block) -> None:
     assert all(isinstance(document, dict | list) for document in documents)
 
 
+@pytest.mark.promise(
+    "command: … shell and data",
+    "outside the tutorial `kinetic` lines are parsed, not run; `gcloud` and `pip` lines only by `bash -n`",
+)
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize("block", SHELL, ids=lambda block: block.name)
 def test_a_block_for_a_shell_is_understood_by_one(block: Block) -> None:

@@ -14,12 +14,14 @@ from tests.documents.pages import PAGES, ROOT, languages, words_in_code
 DOCS = ROOT / "docs"
 
 
+@pytest.mark.promise("command: Docs site built strictly in CI")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.promise("command: … shell and data")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_is_in_a_language_that_is_tested(page: Path) -> None:
     """`text` is what programs print, and diagrams; the reference's is compared with the command."""
@@ -65,6 +67,7 @@ ENOUGH = 150
 """Words, below which a page that is no reference would be a stub."""
 
 
+@pytest.mark.promise("command: Every page that the brief's contents name")
 def test_every_page_of_keras_kinetic_has_a_counterpart() -> None:
     on_the_site = set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert set(BRIEF.values()) - on_the_site == set()
@@ -78,6 +81,7 @@ def full_text(page: Path) -> str:
     return included.sub(lambda found: (ROOT / found[1]).read_text(), page.read_text())
 
 
+@pytest.mark.promise("command: Troubleshooting by symptom")
 def test_every_error_is_in_troubleshooting() -> None:
     told = set(words_in_code(DOCS / "troubleshooting.md"))
     raised = {each.__name__ for each in vars(errors).values() if isinstance(each, type)} | {
@@ -86,6 +90,7 @@ def test_every_error_is_in_troubleshooting() -> None:
     assert {name for name in raised if name not in told and f"kinetic_core.{name}" not in told} == set()
 
 
+@pytest.mark.promise("command: API and CLI reference generated from the code")
 def test_every_public_name_is_in_the_reference() -> None:
     there = re.findall(r"^::: \S+\.(\w+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE)
     known = {*there, *vars(errors)} if "errors" in there else set(there)
@@ -94,7 +99,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_setting_is_in_the_reference() -> None:
     told = " ".join(words_in_code(DOCS / "reference" / "configuration.md"))
-    modules = (ROOT / "kinetic_core" / name for name in ("configuration.py", "profiles.py"))
+    modules = (ROOT / "kinetic_core" / name for name in ("settings.py", "profiles.py"))
     read = {
         name
         for module in modules

@@ -35,6 +35,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("command: Every code block executed or type-checked: Python")
 @pytest.mark.parametrize("block", FOR_THIS_MACHINE, ids=lambda block: block.name)
 def test_a_block_for_this_machine_runs(block: Block, tmp_path: Path) -> None:
     project = tmp_path / "project"
@@ -50,5 +51,6 @@ def test_the_definitions_of_a_block_for_a_cluster_are_accepted(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.promise("command: Every code block executed or type-checked: Python")
 def test_what_is_not_run_passes_mypy(tmp_path: Path) -> None:
     assert misfits(NOT_RUN, tmp_path) == []

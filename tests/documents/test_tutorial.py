@@ -34,6 +34,7 @@ def run(line: str, folder: Path, job_id: str) -> str:
     return done.stdout
 
 
+@pytest.mark.promise("command: Tutorial (ten minutes, local)")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_every_step_does_what_the_page_says(tmp_path: Path) -> None:
     here, _, _ = PAGE.read_text().partition("## 6. On a cluster")

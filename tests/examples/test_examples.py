@@ -37,22 +37,26 @@ def value(line: str, after: str = "") -> Any:
     return ast.literal_eval(line.removeprefix(after))
 
 
+@pytest.mark.promise("command: Examples (scripts, a notebook) run CPU-sized in CI")
 def test_every_example_has_a_test() -> None:
     tested = {name for name in Path(__file__).read_text().split('"') if name.endswith((".py", ".ipynb"))}
     there = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
     assert there == tested - {".py", ".ipynb"}
 
 
+@pytest.mark.promise("batches: Resume from checkpoint: example, evicted through the eviction API")
 def test_checkpoints(tmp_path: Path) -> None:
     assert value(run("checkpointed_training.py", tmp_path)[-2])["step"] == 200
 
 
+@pytest.mark.promise("command: JAX/Flax, PyTorch, Keras training; LLM fine-tune with checkpoints")
 def test_jax(tmp_path: Path) -> None:
     trained = value(run("jax_training.py", tmp_path)[-1])
     assert trained["accuracy"] > 0.9
     assert trained["device"] == "cpu"
 
 
+@pytest.mark.promise("command: JAX/Flax, PyTorch, Keras training; LLM fine-tune with checkpoints")
 def test_keras(tmp_path: Path) -> None:
     told, shapes = run("keras_training.py", tmp_path)[-2:]
     assert float(told.rpartition(" ")[2]) > 0.8
@@ -79,12 +83,14 @@ print(final_loss)
 """What users saw first of it, with what it leaves to them filled in."""
 
 
+@pytest.mark.promise("data: The brief's first example runs")
 def test_the_first_thing_that_was_promised(tmp_path: Path) -> None:
     script = (tmp_path / "first").with_suffix(".py")
     script.write_text(FIRST)
     assert float(run(str(script), tmp_path)[-1]) > 0
 
 
+@pytest.mark.promise("command: JAX/Flax, PyTorch, Keras training; LLM fine-tune with checkpoints")
 def test_language_model(tmp_path: Path) -> None:
     lines = run("llm_finetune.py", tmp_path)
     first, then = (
@@ -94,24 +100,28 @@ def test_language_model(tmp_path: Path) -> None:
     assert then["losses"][40] < first["losses"][10]
 
 
+@pytest.mark.promise("command: Sweep, batch inference")
 def test_sweep(tmp_path: Path) -> None:
     swept = value(run("sweep.py", tmp_path)[-1])
     assert swept["failed"] == [4]
     assert swept["best"]["loss"] < 0.05
 
 
+@pytest.mark.promise("command: Sweep, batch inference")
 def test_batch_inference(tmp_path: Path) -> None:
     classes = value(run("batch_inference.py", tmp_path)[-1])
     assert len(classes) == 12
     assert (classes["0-0.txt"], classes["0-1.txt"]) == (0, 1)
 
 
+@pytest.mark.promise("command: JAX/Flax, PyTorch, Keras training; LLM fine-tune with checkpoints")
 def test_pytorch(tmp_path: Path) -> None:
     trained, files = run("pytorch_training.py", tmp_path)[-2:]
     assert value(trained)["accuracy"] > 0.9
     assert value(files) == ["model.pt"]
 
 
+@pytest.mark.promise("command: Examples (scripts, a notebook) run CPU-sized in CI")
 def test_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
@@ -126,5 +136,6 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "function" in shown[12]
 
 
+@pytest.mark.promise("command: Every code block executed or type-checked: Python")
 def test_blocks_with_jax_on_the_pages(tmp_path: Path) -> None:
     assert misfits(WITH_JAX, tmp_path) == []

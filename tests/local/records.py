@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import kinetic_core
-from kinetic_core.configuration import read_settings
-from kinetic_core.local.layout import Layout
+from kinetic_core.backends.local.layout import Layout
+from kinetic_core.settings import read_settings
 
 
 def record_of(handle: kinetic_core.JobHandle) -> dict[str, Any]:

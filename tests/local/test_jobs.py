@@ -13,7 +13,8 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core.configuration import read_settings
+from kinetic_core.backends.local import memory_limit, slots
+from kinetic_core.backends.local.layout import Layout
 from kinetic_core.errors import (
     JobCancelled,
     JobDeadlineExceeded,
@@ -22,8 +23,7 @@ from kinetic_core.errors import (
     JobOutOfMemory,
     StoreFull,
 )
-from kinetic_core.local import limits, slots
-from kinetic_core.local.layout import Layout
+from kinetic_core.settings import read_settings
 from tests.conftest import is_alive, wait_for
 from tests.local.records import record_of
 
@@ -93,7 +93,7 @@ def test_the_deadline_ends_the_job(tmp_path: Path) -> None:
 
 def has_memory_cgroup() -> bool:
     try:
-        limits.limit_memory(f"test-{os.getpid()}", 64 << 20).remove()
+        memory_limit.limit_memory(f"test-{os.getpid()}", 64 << 20).remove()
     except OSError:
         return False
     return True
@@ -104,6 +104,21 @@ def test_a_memory_limit_is_enforced() -> None:
     greedy = kinetic_core.run(accelerator="cpu", memory="96Mi")(lambda: len(bytearray(512 << 20)))
     with pytest.raises(JobOutOfMemory, match="memory"):
         greedy()
+
+
+@pytest.mark.skipif(not has_memory_cgroup(), reason="this machine lets us make no memory cgroup")
+def test_no_memory_cgroup_is_left_of_a_job_that_is_stopped(tmp_path: Path) -> None:
+    late = kinetic_core.run(accelerator="cpu", timeout=3, memory="512Mi")(
+        sleep_with_a_grandchild.__wrapped__  # type: ignore[attr-defined]
+    )
+    handle = late.run_async(str(tmp_path))
+    group = memory_limit.limit_memory(f"test-{os.getpid()}", 64 << 20)
+    group.remove()
+    own = Path(group.folder).with_name(f"kinetic-{handle.job_id}-0")
+    wait_for(own.exists)
+    with pytest.raises(JobDeadlineExceeded, match="ran past its timeout"):
+        handle.result()
+    assert not own.exists()
 
 
 def test_more_cores_than_there_are_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,8 +16,8 @@ from kinetic_core.errors import (
     JobConflict,
     JobLost,
 )
-from kinetic_core.lifecycle.options import RunOptions
-from kinetic_core.lifecycle.submission import Call, prepare, submit
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
 from tests.local.records import record_of
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -72,7 +72,8 @@ def test_a_submitter_killed_half_way_is_resumed_by_the_next() -> None:
     options = RunOptions.checked("cpu", backend="local")
     prepared = prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2")
     store = prepared.backend.store
-    store.create(wire.payload_object("job-00000000000000f2"), prepared.payload)
+    name = wire.payload_object("job-00000000000000f2", wire.digest(prepared.payload))
+    store.create(name, prepared.payload)
     handle = kinetic_core.JobHandle.of(
         submit(prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2"))
     )

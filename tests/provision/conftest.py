@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.cluster.connecting import connection
+from kinetic_core.backends.kubernetes.connection import connection
 from kinetic_core.testing.fake_cluster import FakeCluster
-from kinetic_core.testing.faults import Faults
+from kinetic_core.testing.faulty_server import Faults
 from kinetic_core.testing.google_project import FakeProject
 from tests.provision.worlds import KINDS, World
 

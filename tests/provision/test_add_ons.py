@@ -14,7 +14,7 @@ import pytest
 
 from kinetic_core.cli.output import Output
 from kinetic_core.cli.plans import show
-from kinetic_core.cli.session import Session
+from kinetic_core.cli.verb import Session
 from kinetic_core.errors import CloudError, ConfigurationError, ProvisioningError
 from kinetic_core.provision import vendored
 from kinetic_core.provision.add_ons import DIGEST, VERSION, objects_of
@@ -36,6 +36,7 @@ def actions(prepared: Prepared) -> dict[str, Action]:
     return {step.resource.name: step.action for step in prepared.steps if step.resource.kind == "add-on"}
 
 
+@pytest.mark.promise("provisioning: LeaderWorkerSet, Kueue vendored with version and checksum")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_vendored_is_what_its_table_says(name: str) -> None:
     about = json.loads((FOLDER / "vendored.json").read_text())[name]
@@ -50,6 +51,7 @@ def test_what_is_vendored_is_what_its_table_says(name: str) -> None:
     assert container["image"] == about["image"]
 
 
+@pytest.mark.promise("provisioning: LeaderWorkerSet, Kueue vendored with version and checksum")
 def test_a_file_that_is_not_what_was_released_is_refused(tmp_path: Path) -> None:
     for file in FOLDER.glob("*.json*"):
         shutil.copy(file, tmp_path)
@@ -105,7 +107,7 @@ def test_the_version_that_somebody_else_installed_is_told(world: World) -> None:
     assert world.up().steps[-1].details == ("v1.0.9 installed by somebody else, left as it is",)
 
 
-def test_an_older_one_of_ours_is_brought_up_to_date_and_a_newer_is_left(world: World) -> None:
+def test_an_older_one_of_ours_is_updated_a_newer_is_left(world: World) -> None:
     world.up()
     newer = replace(WANTED, add_ons=(another("v1.10.0"),))
     changed = world.up(newer)
@@ -126,7 +128,7 @@ def another(version: str) -> vendored.AddOn:
     return replace(ADD_ON, version=version, objects=(*others, {**deployment, "spec": spec}))
 
 
-def test_fields_that_others_have_changed_in_ours_are_set_again_with_a_new_version(world: World) -> None:
+def test_fields_changed_by_others_are_set_again_on_update(world: World) -> None:
     world.up()
     theirs = {"spec": {"paused": "by them"}}
     world.cluster.objects.change(*DEPLOYMENT, lambda item: item["spec"].update(theirs["spec"]))
@@ -157,7 +159,7 @@ def test_a_new_cluster_that_comes_with_it_keeps_its_own(world: World) -> None:
     assert world.cluster.objects.get(*CRD)["spec"] == {"old": True}
 
 
-def test_theirs_that_comes_between_look_and_request_is_not_overwritten(world: World) -> None:
+def test_theirs_made_in_between_is_not_overwritten(world: World) -> None:
     """The request itself does not force what it says on anybody."""
     world.up(BARE)
     (_, crd, _) = objects_of(ADD_ON)
@@ -179,9 +181,7 @@ def test_the_controller_is_waited_for(world: World, unready: Callable[[], None])
     assert set(actions(world.up()).values()) == {Action.KEEP}
 
 
-def test_a_controller_that_does_not_come_up_is_told_with_the_reason(
-    world: World, unready: Callable[[], None]
-) -> None:
+def test_a_controller_that_does_not_start_has_its_reason(world: World, unready: Callable[[], None]) -> None:
     unready()
     with pytest.raises(ProvisioningError) as failed:
         world.up()

@@ -10,12 +10,15 @@ import pytest
 from kinetic_core.cli.plans import answer
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES
 from kinetic_core.provision.prepare import prepare_namespace_removal
+from kinetic_core.provision.specification import WantedNamespace
 from kinetic_core.provision.state import State, pool_of
-from kinetic_core.provision.wanted import WantedNamespace
 from tests.provision.worlds import WANTED, Killed, World
 
 
-def test_up_makes_each_resource_with_one_request_and_the_second_does_nothing(world: World) -> None:
+@pytest.mark.promise("provisioning: `up` applies it with progress")
+@pytest.mark.promise("provisioning: Mutating calls = resources")
+@pytest.mark.promise("provisioning: Second `up`: 0 mutations, ≤ 3 s")
+def test_up_makes_each_resource_with_one_request(world: World) -> None:
     steps = world.up().steps
     assert {step.action for step in steps} == {"create", "change", "wait"}
     assert len(world.mutations()) == len([step for step in steps if step.action != "wait"])
@@ -25,6 +28,7 @@ def test_up_makes_each_resource_with_one_request_and_the_second_does_nothing(wor
     assert world.mutations() == before
 
 
+@pytest.mark.promise("provisioning: `--json` for each")
 def test_steps_and_pools_are_what_is_said_of_their_json(world: World) -> None:
     made = answer(world.up(), done=True)
     assert made.keys() == SCHEMAS["pool.add"].keys()
@@ -34,6 +38,7 @@ def test_steps_and_pools_are_what_is_said_of_their_json(world: World) -> None:
     assert State("path").fields().keys() == SCHEMAS["status"].keys()
 
 
+@pytest.mark.promise("provisioning: From an empty project, the default namespace too")
 @pytest.mark.parametrize("name", ["default", "somebodys"])
 def test_a_namespace_that_others_made_is_used_and_stays(name: str, world: World) -> None:
     """As `default` is in every cluster; nobody could see it while there was no cluster."""
@@ -61,6 +66,7 @@ def test_two_at_once_make_it_once(world: World) -> None:
     assert {step.action for step in world.up().steps} == {"keep"}
 
 
+@pytest.mark.promise("provisioning: State is what the cloud says")
 def test_another_run_is_waited_for(world: World) -> None:
     world.dies = (9, True)
     with pytest.raises(Killed):
@@ -72,6 +78,7 @@ def test_another_run_is_waited_for(world: World) -> None:
     assert world.mutations().count("POST /v1/projects/my-project/locations/us-central1-a/clusters") == 1
 
 
+@pytest.mark.promise("provisioning: Says honestly what remains")
 def test_a_cluster_that_does_not_answer_can_be_removed(world: World) -> None:
     world.up()
     world.cluster.faults.answer("/api/v1/namespaces", 503, times=None)

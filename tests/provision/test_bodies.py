@@ -25,6 +25,7 @@ def body_of(resource: Resource) -> dict[str, Any]:
     return request.body or {}
 
 
+@pytest.mark.promise("provisioning: Workload Identity, image streaming, GCS FUSE CSI")
 def test_a_cluster_has_workload_identity_fuse_and_a_channel() -> None:
     body = Cluster(WANTED).body()
     assert body["workloadIdentityConfig"] == {"workloadPool": "my-project.svc.id.goog"}
@@ -34,6 +35,7 @@ def test_a_cluster_has_workload_identity_fuse_and_a_channel() -> None:
     assert "privateClusterConfig" not in body
 
 
+@pytest.mark.promise("provisioning: Default pool that can go to zero")
 def test_the_default_pool_can_go_to_zero() -> None:
     assert DEFAULT_POOL["name"] == "default-pool"
     assert DEFAULT_POOL["autoscaling"] == {
@@ -45,6 +47,8 @@ def test_the_default_pool_can_go_to_zero() -> None:
     assert Cluster(WANTED).body()["autoscaling"] == {"autoscalingProfile": "OPTIMIZE_UTILIZATION"}
 
 
+@pytest.mark.promise("provisioning: Workload Identity, image streaming, GCS FUSE CSI")
+@pytest.mark.promise("provisioning: Pools: machine type, topology, placement, autoscaling from zero")
 @pytest.mark.parametrize(
     "pool", [DEFAULT_POOL, *(pool.body() for pool in POOLS)], ids=lambda one: one["name"]
 )
@@ -61,6 +65,7 @@ def test_an_autopilot_clusters_nodes_have_the_account_too() -> None:
     assert body["autoscaling"]["autoprovisioningNodePoolDefaults"] == {"serviceAccount": NODES}
 
 
+@pytest.mark.promise("provisioning: Registry; labels for cost reports")
 def test_all_that_can_carry_labels_has_those_for_the_bill() -> None:
     assert Cluster(WANTED).body()["resourceLabels"] == LABELS
     for pool in (DEFAULT_POOL, *(pool.body() for pool in POOLS)):
@@ -69,12 +74,17 @@ def test_all_that_can_carry_labels_has_those_for_the_bill() -> None:
         assert body_of(resource)["labels"] == LABELS
 
 
+@pytest.mark.promise(
+    "provisioning: Least privilege: own prefix only, no writing of builds",
+    "the policy that is written; nothing here enforces it",
+)
 @pytest.mark.parametrize("use", ["jobs", "builds"])
 def test_a_bucket_is_nobodys_but_those_who_have_a_grant(use: str) -> None:
     access = body_of(Bucket(WANTED, use))["iamConfiguration"]
     assert access == {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"}
 
 
+@pytest.mark.promise("provisioning: In an order that leaves nothing orphaned")
 def test_namespaces_go_before_the_cluster_and_accounts_last() -> None:
     assert [str(each) for each in down_resources(WANTED)] == [
         "Kubernetes Namespace ml",
@@ -88,6 +98,7 @@ def test_namespaces_go_before_the_cluster_and_accounts_last() -> None:
     ]
 
 
+@pytest.mark.promise("provisioning: In an order that leaves nothing orphaned")
 def test_down_removes_all_kinds_that_up_makes(world: World) -> None:
     """Grants go with what they are on, pools with the cluster, and what is in it with the namespace or it."""
     kinds = {each.kind for each in resources(WANTED, "1")}

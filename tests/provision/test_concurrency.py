@@ -22,9 +22,10 @@ JOBS, BUILDS = "b/my-project-kn-training-jobs", "b/my-project-kn-training-builds
 THEIRS = [{"role": "roles/viewer", "members": [f"user:{name}@example.org"]} for name in ("a", "b")]
 
 
+@pytest.mark.promise("provisioning: Ctrl-C at every step")
 @pytest.mark.parametrize("name", VERBS)
 @pytest.mark.parametrize("after", [False, True])
-def test_ctrl_c_anywhere_names_the_step_and_the_same_command_continues(
+def test_after_ctrl_c_anywhere_the_same_command_continues(
     name: str, after: bool, worlds: Callable[[], World]
 ) -> None:
     whole = worlds()
@@ -43,6 +44,7 @@ def test_ctrl_c_anywhere_names_the_step_and_the_same_command_continues(
         assert world.state() == whole.state(), lines[number]
 
 
+@pytest.mark.promise("provisioning: Ctrl-C at every step")
 def test_ctrl_c_while_a_step_is_waited_for(world: World) -> None:
     cloud = world.cloud
     prepared = prepare_up(cloud, WANTED)
@@ -57,6 +59,7 @@ def interrupted(_seconds: float) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.promise("provisioning: Two `up` at once")
 @pytest.mark.parametrize("name", ["up", "down"])
 def test_a_second_one_between_any_two_changes(name: str, worlds: Callable[[], World]) -> None:
     whole = worlds()
@@ -88,6 +91,7 @@ def edited(world: World, owner: str) -> MortalCloud:
     return cloud
 
 
+@pytest.mark.promise("provisioning: Concurrent IAM edits (etag)")
 @pytest.mark.parametrize("owner", ["projects/my-project", REGISTRY, JOBS, BUILDS])
 def test_an_edit_between_reading_and_writing_a_policy_is_kept(owner: str, world: World) -> None:
     cloud = edited(world, owner)
@@ -97,6 +101,7 @@ def test_an_edit_between_reading_and_writing_a_policy_is_kept(owner: str, world:
     assert {step.action for step in world.up().steps} == {"keep"}
 
 
+@pytest.mark.promise("provisioning: Concurrent IAM edits (etag)")
 def test_an_edit_is_kept_where_grants_are_taken_away(world: World) -> None:
     world.up()
     for owner, prepare in ((JOBS, prepare_namespace_removal), ("projects/my-project", prepare_down)):

@@ -21,6 +21,7 @@ from tests.provision.verbs import (
 from tests.provision.worlds import Killed, World
 
 
+@pytest.mark.promise("provisioning: Each fault at every change of four verbs; converges")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", VERBS)
 def test_a_rerun_continues(name: str, fault: str, worlds: Callable[[], World]) -> None:
@@ -43,6 +44,7 @@ def test_a_rerun_continues(name: str, fault: str, worlds: Callable[[], World]) -
         assert world.state() == whole.state(), line
 
 
+@pytest.mark.promise("provisioning: Each fault at every change of four verbs; converges")
 @pytest.mark.parametrize("name", VERBS)
 @pytest.mark.parametrize("fault", ["409", "429", "500", "no answer", *DONE_ALL_THE_SAME])
 def test_what_passes_is_outlasted(name: str, fault: str, worlds: Callable[[], World]) -> None:
@@ -57,6 +59,8 @@ def test_what_passes_is_outlasted(name: str, fault: str, worlds: Callable[[], Wo
     assert world.state() == whole.state()
 
 
+@pytest.mark.promise("provisioning: Killed anywhere and run again, it continues")
+@pytest.mark.promise("provisioning: Kill -9 at every step")
 @pytest.mark.parametrize("name", VERBS)
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_anywhere(name: str, after: bool, worlds: Callable[[], World]) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kinetic_core._runner import wire
 from kinetic_core.errors import ConfigurationError, InvalidRequest
-from kinetic_core.lifecycle.costing import Prices
+from kinetic_core.jobs.cost import Prices
 from kinetic_core.provision.cluster import Cluster
+from kinetic_core.provision.iam import Grant, Policy, below, jobs_policy, principal
 from kinetic_core.provision.namespaces import LEADER, LEADER_RULES, RULES, USER
 from kinetic_core.provision.plan import Action, Found, plan, resources
-from kinetic_core.provision.policies import Grant, Policy, jobs_policy, principal
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import Bucket
 from kinetic_core.provision.resources import Json, Request, lacking
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, WantedPool, check, wanted_pool
+from kinetic_core.provision.specification import Wanted, WantedNamespace, WantedPool, check, wanted_pool
+from tests.bucket_policy import BucketPolicy
 from tests.provision.worlds import WANTED, World
 
 REGIONAL = replace(WANTED, location="europe-west4", pools=())
@@ -28,7 +31,8 @@ def pool_body(accelerator: str, wanted: Wanted = WANTED, **options: Any) -> Json
     return NodePool(wanted, wanted_pool(accelerator, **options)).body()
 
 
-def test_the_plan_for_nothing_makes_everything_behind_what_it_needs() -> None:
+@pytest.mark.promise("provisioning: A plan of idempotent steps, pure function of wanted and found")
+def test_the_first_plan_makes_all_in_dependency_order() -> None:
     steps = plan(resources(WANTED, "1"), Found())
     assert {step.action for step in steps[:-1]} == {Action.CREATE}
     order = [str(step.resource) for step in steps]
@@ -40,10 +44,12 @@ def test_the_plan_for_nothing_makes_everything_behind_what_it_needs() -> None:
     assert len(set(order)) == len(order)
 
 
+@pytest.mark.promise("provisioning: A plan of idempotent steps, pure function of wanted and found")
 def test_a_plan_is_the_same_for_the_same() -> None:
     assert plan(resources(WANTED, "1"), Found()) == plan(resources(WANTED, "1"), Found())
 
 
+@pytest.mark.promise("provisioning: Names and lengths: said before the first mutation")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -75,6 +81,7 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(wrong: Json, said: s
         check(wanted)
 
 
+@pytest.mark.promise("provisioning: Pools: machine type, topology, placement, autoscaling from zero")
 def test_a_pool_of_several_hosts_is_one_slice() -> None:
     body = pool_body("tpu-v5p-8")
     assert body["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "2x2x2"}
@@ -84,6 +91,7 @@ def test_a_pool_of_several_hosts_is_one_slice() -> None:
         wanted_pool("tpu-v5p-8", max_nodes=8)
 
 
+@pytest.mark.promise("provisioning: Spot, reservations, flex-start, GPU drivers by GKE")
 def test_the_terms_of_a_pool() -> None:
     spot = pool_body("gpu-l4", spot=True)
     assert spot["name"] == "gpu-l4-1-spot"
@@ -101,6 +109,7 @@ def test_the_terms_of_a_pool() -> None:
     assert regional["locations"] == ["europe-west4-a"]
 
 
+@pytest.mark.promise("provisioning: `up --plan`: create, change, keep, cost per hour where known")
 def test_what_a_pool_costs_is_told_at_the_users_prices() -> None:
     spot, on_demand = {("tpu", "v5e"): 0.4}, {("tpu", "v5p"): 4.2, ("tpu", "v5e"): 1.2}
     priced = replace(WANTED, prices=Prices("EUR", on_demand, spot))
@@ -115,6 +124,7 @@ def test_what_a_pool_costs_is_told_at_the_users_prices() -> None:
     assert cost("gpu-l4", min_nodes=2) == "2 of g2-standard-4 always"
 
 
+@pytest.mark.promise("provisioning: Zonal, regional or Autopilot cluster, private, release channel")
 def test_autopilot_and_private_clusters() -> None:
     body = Cluster(replace(REGIONAL, autopilot=True, private=True, channel="RAPID")).body()
     assert body["autopilot"] == {"enabled": True}
@@ -123,6 +133,7 @@ def test_autopilot_and_private_clusters() -> None:
     assert body["releaseChannel"] == {"channel": "RAPID"}
 
 
+@pytest.mark.promise("provisioning: Zonal, regional or Autopilot cluster, private, release channel")
 def test_a_cluster_is_changed_as_far_as_it_can_be(world: World) -> None:
     world.up()
     cluster = world.project.resources[WANTED.path]
@@ -146,6 +157,7 @@ def test_apis_beyond_the_first_page_are_seen(world: World) -> None:
     assert sum("/services?" in each.line for each in world.project.faults.requests) == 6
 
 
+@pytest.mark.promise("provisioning: A wrong zone or project is refused")
 def test_another_zone_is_refused(world: World) -> None:
     world.up()
     before = world.mutations()
@@ -158,6 +170,7 @@ def test_another_zone_is_refused(world: World) -> None:
     assert world.mutations() == before
 
 
+@pytest.mark.promise("provisioning: Deletes only what it made")
 def test_what_others_made_is_neither_changed_nor_removed(world: World) -> None:
     world.up()
     world.project.resources[WANTED.path]["resourceLabels"] = {}
@@ -168,6 +181,7 @@ def test_what_others_made_is_neither_changed_nor_removed(world: World) -> None:
     assert WANTED.path in world.project.resources
 
 
+@pytest.mark.promise("provisioning: Quotas, machines, permissions: before the first mutation, with the fix")
 def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
     world.project.enabled |= {"compute.googleapis.com"}
     world.project.machines = {"g2-standard-4"}
@@ -184,6 +198,7 @@ def test_what_is_missing_is_said_with_what_to_do(world: World) -> None:
         world.up(replace(WANTED, project="other-project"))
 
 
+@pytest.mark.promise("provisioning: Quotas, machines, permissions: before the first mutation, with the fix")
 @pytest.mark.parametrize(
     ("pool", "limits", "said"),
     [
@@ -226,6 +241,7 @@ def test_a_quota_that_the_region_does_not_list_is_gkes_to_refuse(world: World) -
     world.up(replace(WANTED, pools=(wanted_pool("tpu-v5e-4"), wanted_pool("tpu-v5e-4", spot=True))))
 
 
+@pytest.mark.promise("provisioning: Deletes only what it made")
 def test_grants_of_others_stay_and_stale_etags_are_read_again(world: World) -> None:
     theirs = {"role": "roles/viewer", "members": ["user:bob@example.org"]}
     world.project.policies["projects/my-project"] = {"version": 1, "etag": "7", "bindings": [theirs]}
@@ -235,17 +251,89 @@ def test_grants_of_others_stay_and_stale_etags_are_read_again(world: World) -> N
     assert world.project.policies["projects/my-project"]["bindings"] == [theirs]
 
 
+@pytest.mark.promise("provisioning: Least privilege: own prefix only, no writing of builds")
 def test_pods_reach_their_own_prefix_only() -> None:
     policy = jobs_policy(WANTED, "42")
     (change,) = policy.changes({"bindings": [], "etag": "1"})
-    (binding,) = (change.body or {})["bindings"]
-    assert binding["members"] == [principal("my-project", "42", "ml"), "user:ada@example.org"]
+    bindings = (change.body or {})["bindings"]
+    pods = principal("my-project", "42", "ml")
+    assert [(binding["role"], binding["members"]) for binding in bindings] == [
+        ("roles/storage.objectViewer", [pods]),
+        ("roles/storage.objectCreator", [pods]),
+        ("roles/storage.objectUser", [pods]),
+        ("roles/storage.objectUser", ["user:ada@example.org"]),
+    ]
     objects = "projects/_/buckets/my-project-kn-training-jobs/objects/ml/"
-    assert f"resource.name.startsWith('{objects}')" in binding["condition"]["expression"]
+    for binding in bindings:
+        parts = binding["condition"]["expression"].split(" || ")
+        assert f"resource.name.startsWith('{objects}" in parts[0]
+        assert len(re.findall(r"&&|\|\||!", binding["condition"]["expression"])) <= 12  # IAM's limit
     assert (change.body or {})["version"] == 3
     assert all("builds" not in str(each) for each in policy.grants)
 
 
+@pytest.mark.attack
+def test_the_pods_right_to_replace_everything_is_taken_back() -> None:
+    """Earlier versions gave it; what people have is left to them."""
+    pods, limit = principal("my-project", "42", "ml"), below("my-project-kn-training-jobs", "ml/")
+    members = [pods, "user:ada@example.org", "user:bob@example.org"]
+    before = {"role": "roles/storage.objectUser", "members": members, "condition": asdict(limit)}
+    policy = jobs_policy(WANTED, "42")
+    assert "no roles/storage.objectUser for ns/ml/sa/kinetic on all of it" in policy.differences(
+        {"bindings": [before]}
+    )
+    (change,) = policy.changes({"bindings": [before], "etag": "1"})
+    after = change.body or {}
+    assert after["bindings"][0]["members"] == members[1:]
+    assert policy.changes(after) == ()
+
+
+OBJECTS = {
+    "runners/r.zip": "read",
+    "packs/p.zip": "read",
+    "trees/t.json": "read",
+    "data/d/file": "read",
+    "index/0-job-1": "read",
+    "batches/grp-1/manifest.json": "read",
+    wire.batch_payload_object("grp-1", "0" * 64): "read",
+    "batches/grp-1/finished.json": "read",
+    wire.stop_object("grp-1"): "create",
+    wire.handle_object("job-1"): "read",
+    wire.payload_object("job-1", "0" * 64): "read",
+    wire.cancel_object("job-1"): "read",
+    wire.result_object("job-1"): "create",
+    wire.claim_object("job-1", 0): "create",
+    wire.attempt_outcome_object("job-1", 0, 1): "create",
+    wire.log_object("job-1", 0, 7): "create",
+    wire.memory_object("job-1", 0): "create",
+    wire.debugger_object("job-1", "uid"): "create",
+    wire.choice_object("job-1", 1): "create",
+    wire.rendezvous_object("job-1", 0, "end"): "create",
+    wire.lease_object("job-1", 0): "replace",
+    wire.spending_object("job-1", 0, 2): "replace",
+    wire.still_object("job-1", 0, 3): "replace",
+    "outputs/job-1/model": "replace",
+}
+"""What pods may do to it, at most; each contains those before it."""
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", OBJECTS)
+def test_what_pods_may_do_to_each_object(name: str) -> None:
+    bucket = "my-project-kn-training-jobs"
+    (change,) = jobs_policy(WANTED, "42").changes({"bindings": [], "etag": "1"})
+    policy = BucketPolicy(bucket, (change.body or {})["bindings"])
+    pods, person = principal("my-project", "42", "ml"), "user:ada@example.org"
+    found = [verb for verb in ("get", "create", "delete") if policy.allows(pods, verb, f"ml/{name}")]
+    kinds = {"read": ["get"], "create": ["get", "create"], "replace": ["get", "create", "delete"]}
+    assert found == kinds[OBJECTS[name]]
+    assert policy.allows(pods, "list", "", listing="ml/jobs/")
+    assert not policy.allows(pods, "list", "", listing="vision/")
+    assert not policy.allows(pods, "get", f"vision/{name}")
+    assert all(policy.allows(person, verb, f"ml/{name}") for verb in ("get", "create", "delete"))
+
+
+@pytest.mark.promise("provisioning: Least privilege: own prefix only, no writing of builds")
 def test_with_a_namespace_go_all_grants_on_its_prefix() -> None:
     (made,) = jobs_policy(WANTED, "42").changes({"bindings": [], "etag": "1"})
     other = replace(WANTED, namespaces=(WantedNamespace("vision"),))
@@ -253,18 +341,19 @@ def test_with_a_namespace_go_all_grants_on_its_prefix() -> None:
     (less,) = jobs_policy(replace(WANTED, namespaces=(WantedNamespace("ml"),)), "42", absent=True).changes(
         both.body or {}
     )
-    (left,) = (less.body or {})["bindings"]
-    assert left["members"] == [principal("my-project", "42", "vision")]
+    left = (less.body or {})["bindings"]
+    assert [each["members"] for each in left] == [[principal("my-project", "42", "vision")]] * 3
 
 
 def test_a_condition_makes_another_binding() -> None:
-    here, there = (Grant("r", "user:a@b.c", "bucket", prefix) for prefix in ("one/", "two/"))
+    here, there = (Grant("r", "user:a@b.c", below("bucket", prefix)) for prefix in ("one/", "two/"))
     policy = Policy("x", Request("storage", "GET", "b"), Request("storage", "PUT", "b"), (there,), "p")
     found = {"bindings": [{"role": "r", "members": ["user:a@b.c"], "condition": here.condition()}]}
     (change,) = policy.changes(found)
     assert len((change.body or {})["bindings"]) == 2
 
 
+@pytest.mark.promise("provisioning: Lifecycle that never removes cached content under a live marker")
 def test_a_bucket_keeps_content_and_other_peoples_rules() -> None:
     bucket = Bucket(WANTED, "jobs")
     theirs = {"action": {"type": "SetStorageClass"}, "condition": {"age": 7}}
@@ -280,6 +369,8 @@ def test_a_bucket_keeps_content_and_other_peoples_rules() -> None:
     assert len(rules[-1]["condition"]["matchesPrefix"]) == 6
 
 
+@pytest.mark.promise("gke: `docs/guides/clusters.md`; its role applied and used by tests")
+@pytest.mark.promise("provisioning: Namespaces: account, role, Workload Identity binding")
 def test_the_guide_shows_the_role_that_is_made() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "clusters.md").read_text()
     shown = yaml.safe_load(guide.partition("```yaml\n")[2].partition("```")[0])
@@ -292,6 +383,6 @@ def test_the_guide_shows_the_role_of_host_0() -> None:
     assert (shown["metadata"]["name"], shown["rules"]) == (LEADER, LEADER_RULES)
 
 
-def test_numbers_as_texts_and_what_google_leaves_out_are_no_difference() -> None:
+def test_googles_spellings_of_a_field_are_no_difference() -> None:
     assert lacking({"n": 3, "off": False, "in": {"least": 0}}, {"n": "3", "in": {}}) == ()
     assert lacking({"in": {"most": 2}}, {"in": {"most": 3}}) == ("in.most",)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from kinetic_core.cli.exits import Exit, exit_code
+from kinetic_core.cli.exit_codes import Exit, exit_code
 from kinetic_core.errors import CloudError, KineticError, ProvisioningError
-from kinetic_core.provision.applying import apply
+from kinetic_core.provision.apply import apply
 from kinetic_core.provision.prepare import prepare_down, prepare_up
-from kinetic_core.testing.faults import Faults
+from kinetic_core.testing.faulty_server import Faults
 from tests.provision.verbs import FAULTS, VERBS, before, both, used
 from tests.provision.worlds import READS, WANTED, World
 
@@ -30,6 +30,7 @@ def reads_of(world: World, name: str) -> list[str]:
     return list(dict.fromkeys(f"^{re.sub('operation.*', 'operations?/.*', line)}$" for line in lines))
 
 
+@pytest.mark.promise("provisioning: … at every read and poll")
 @pytest.mark.parametrize("fault", PASSES)
 @pytest.mark.parametrize("name", VERBS)
 def test_what_passes_is_outlasted(name: str, fault: str, worlds: Callable[[], World]) -> None:
@@ -44,6 +45,7 @@ def test_what_passes_is_outlasted(name: str, fault: str, worlds: Callable[[], Wo
     assert world.state() == whole.state()
 
 
+@pytest.mark.promise("provisioning: … at every read and poll")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", VERBS)
 def test_what_stays_is_told_and_a_rerun_continues(name: str, fault: str, worlds: Callable[[], World]) -> None:
@@ -86,6 +88,7 @@ def test_what_cannot_be_looked_at_is_named(world: World) -> None:
     assert world.mutations() == before
 
 
+@pytest.mark.promise("provisioning: Operations that never end, namespaces that do not go")
 @pytest.mark.parametrize(("name", "step"), [("training", "create cluster"), ("gpu-l4-1", "create pool")])
 def test_an_operation_that_does_not_end_is_told(name: str, step: str, world: World) -> None:
     world.project.endless.add(name)
@@ -98,6 +101,7 @@ def test_an_operation_that_does_not_end_is_told(name: str, step: str, world: Wor
     assert {step.action for step in world.up().steps} == {"keep"}
 
 
+@pytest.mark.promise("provisioning: Operations that never end, namespaces that do not go")
 def test_a_namespace_that_does_not_go_is_told(world: World) -> None:
     used(world)
     why = {"type": "NamespaceFinalizersRemaining", "status": "True", "message": "pods have finalizers"}

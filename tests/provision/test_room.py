@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from kinetic_core.errors import ConfigurationError, ProvisioningError
-from kinetic_core.provision.applying import apply
+from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import prepare_up
 from kinetic_core.provision.project import COMPUTE
-from kinetic_core.provision.wanted import wanted_pool
+from kinetic_core.provision.specification import wanted_pool
 from tests.provision.worlds import WANTED, World
 
 ENABLING = "POST /v1/projects/my-project/services:batchEnable"
 
 
+@pytest.mark.promise("provisioning: Disabled APIs")
 def test_a_zone_without_the_machines_costs_nothing_but_the_apis(world: World) -> None:
     world.project.machines = {"g2-standard-4", "ct5p-hightpu-4t"}
     world.project.quotas = {"NVIDIA_L4_GPUS": 0.0}
@@ -49,7 +50,8 @@ def test_one_that_never_answers_is_gkes_to_tell(world: World) -> None:
     assert WANTED.path in world.project.resources
 
 
-def test_a_region_none_of_whose_zones_has_the_machines_is_refused(world: World) -> None:
+@pytest.mark.promise("provisioning: Quotas, machines, permissions: before the first mutation, with the fix")
+def test_a_region_without_the_machines_is_refused(world: World) -> None:
     world.project.enabled.add(COMPUTE)
     world.project.machines = {"ct5lp-hightpu-4t"}
     somewhere = replace(WANTED, location="europe-west4", pools=(wanted_pool("gpu-l4"),))

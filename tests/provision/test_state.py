@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.cluster.names import JOB_ID
+from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import (
@@ -52,6 +52,7 @@ def job(world: World, namespace: str, job_id: str, spec: dict[str, Any], *, ende
             objects.change("Job", namespace, job_id, lambda item: item["status"].update(over))
 
 
+@pytest.mark.promise("provisioning: lists jobs, pools, outputs and what is lost")
 def test_jobs_and_outputs_of_every_namespace_would_be_lost(world: World) -> None:
     world.cluster.objects.create("Namespace", "", {"metadata": {"name": "default"}})
     world.up()
@@ -81,6 +82,7 @@ def test_a_thousand_outputs_are_counted_no_further() -> None:
     ]
 
 
+@pytest.mark.promise("provisioning: … and what nobody could look at")
 def test_what_nobody_could_look_at_is_said(world: World) -> None:
     world.up()
     world.cluster.faults.answer("/jobs", 503, times=None)
@@ -93,6 +95,7 @@ def test_what_nobody_could_look_at_is_said(world: World) -> None:
     assert outputs.startswith(f"not known: outputs in gs://{BUCKET} (")
 
 
+@pytest.mark.promise("provisioning: A wrong zone or project is refused")
 def test_a_cluster_in_another_zone_is_named(world: World) -> None:
     world.up()
     assert look(world.cloud, ELSEWHERE).elsewhere == ("us-central1-a",)
@@ -108,12 +111,14 @@ def test_a_cluster_in_another_zone_is_named(world: World) -> None:
         look_at_pools(world.cloud, nowhere)
 
 
+@pytest.mark.promise("provisioning: A read-only verb creates nothing")
 @pytest.mark.parametrize("name", LOOKS)
 def test_looking_changes_nothing_in_an_empty_project(name: str, world: World) -> None:
     LOOKS[name](world.cloud)
     assert world.mutations() == []
 
 
+@pytest.mark.promise("provisioning: A read-only verb creates nothing")
 @pytest.mark.parametrize("name", LOOKS | LOOKS_AT_A_CLUSTER)
 def test_looking_changes_nothing_in_a_project_with_a_cluster(name: str, world: World) -> None:
     world.up(replace(WANTED, pools=WANTED.pools[-1:]))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kinetic_core.provision.specification import Wanted, WantedNamespace, check, wanted_pool
 from kinetic_core.provision.terraform import document
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, check, wanted_pool
 from tests.provision.worlds import WANTED
 
 SCHEMA: dict[str, dict[str, list[str]]] = json.loads(
@@ -47,6 +47,7 @@ CASES: dict[str, Wanted] = {
 }
 
 
+@pytest.mark.promise("provisioning: that validate-style parsing accepts; documented")
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_is_what_the_provider_takes(name: str) -> None:
     check(CASES[name])
@@ -136,6 +137,7 @@ def test_the_checker_sees_what_is_wrong() -> None:
     ]
 
 
+@pytest.mark.promise("provisioning: that validate-style parsing accepts; documented")
 def test_the_provider_is_new_enough_for_flex_start() -> None:
     """`flex_start` came with 6.39, the newest of all arguments that are written."""
     assert document(WANTED)["terraform"]["required_providers"]["google"]["version"] == ">= 6.39"

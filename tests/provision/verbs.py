@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.project import Bucket
-from kinetic_core.testing.faults import Act, Fault, Faults
+from kinetic_core.testing.faulty_server import Act, Fault, Faults
 from tests.provision.worlds import WANTED, World
 
 Verb = Callable[[World], Prepared]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.provision.applying import apply
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import (
     Prepared,
@@ -18,8 +18,8 @@ from kinetic_core.provision.prepare import (
     prepare_up,
 )
 from kinetic_core.provision.resources import Request
+from kinetic_core.provision.specification import Wanted, WantedNamespace, wanted_pool
 from kinetic_core.provision.vendored import AddOn
-from kinetic_core.provision.wanted import Wanted, WantedNamespace, wanted_pool
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.google_project import FakeProject
 

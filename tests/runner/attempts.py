@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,9 @@ import cloudpickle
 from kinetic_core._runner import main as runner
 from kinetic_core._runner import store as runner_store
 from kinetic_core._runner import wire
-from kinetic_core.lifecycle.outcome import Outcome, read_outcome
-from kinetic_core.storage.directory import DirectoryObjectStore
+from kinetic_core._runner.notes import encode_note
+from kinetic_core.jobs.collect import Outcome, read_outcome
+from kinetic_core.store.directory import DirectoryObjectStore
 
 KEY = bytes(range(32))
 JOB = "job-00000000000000aa"
@@ -32,6 +34,7 @@ class Attempts:
     failed: int = 0
     ignored: int = 0
     header: dict[str, Any] = field(default_factory=dict)
+    payload_sha256: str = ""
 
     @property
     def store(self) -> DirectoryObjectStore:
@@ -63,18 +66,19 @@ class Attempts:
             }
         finally:
             cloudpickle.unregister_pickle_by_value(module)
-        self.store.create(wire.payload_object(JOB), wire.encode_frame(described, parts))
+        payload = wire.encode_frame(described, parts)
+        self.payload_sha256 = wire.digest(payload)
+        self.store.create(wire.payload_object(JOB, self.payload_sha256), payload)
         return self
 
     def environment(self, **changes: str) -> dict[str, str]:
-        payload = self.store.read(wire.payload_object(JOB))
         attempt = self.failed + self.ignored
         return {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join(sys.path),
             "KINETIC_STORE": self.store.uri,
             "KINETIC_JOB_ID": JOB,
-            "KINETIC_PAYLOAD_SHA256": wire.digest(payload),
+            "KINETIC_PAYLOAD_SHA256": self.payload_sha256,
             "KINETIC_OUTCOME_KEY": KEY.hex(),
             "KINETIC_FAILED_COUNT": str(self.failed),
             "KINETIC_IGNORED_COUNT": str(self.ignored),
@@ -103,6 +107,10 @@ class Attempts:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def note(self, name: str, **told: Any) -> None:
+        """Store a note as an attempt of this job would."""
+        self.store.create(name, encode_note(KEY, name, told))
 
     @property
     def log(self) -> str:
@@ -139,13 +147,26 @@ class KillingStore(runner_store.DirectoryStore):
         self._left -= 1
 
 
+class HangingStore(runner_store.DirectoryStore):
+    """The second `replace` of this process is one that never ends."""
+
+    replaced = 0
+
+    def replace(self, name: str, content: bytes) -> None:
+        HangingStore.replaced += 1
+        if HangingStore.replaced == 2:
+            time.sleep(3600)
+        super().replace(name, content)
+
+
 def attempt(kill_at: int | None) -> int:
     """What the started process runs."""
-    if kill_at is None:
+    if kill_at is None and "HANGING" not in os.environ:
         return runner.main()
 
     def opener(uri: str) -> runner_store.Store:
-        return KillingStore(uri, uri.removeprefix("file://"), kill_at)
+        root = uri.removeprefix("file://")
+        return HangingStore(uri, root) if kill_at is None else KillingStore(uri, root, kill_at)
 
     return runner.main(opener)
 

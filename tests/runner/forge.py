@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import stored_tree
+from kinetic_core._runner import trees
 from kinetic_core._runner.store import MissingObject
-from kinetic_core._runner.stored_tree import DEFLATED, STORED, Member, canonical
+from kinetic_core._runner.trees import DEFLATED, STORED, Member, canonical
 from kinetic_core._runner.unpack import BadTree, materialise_tree
 
 BODY = b"print('hello')\n"
@@ -43,8 +43,8 @@ class Forge:
         out, members = b"", []
         for member, raw in self.members:
             members.append(member._replace(offset=len(out)))
-            out += stored_tree.local_record(member) + raw
-        out += stored_tree.directory_records(members, len(out))
+            out += trees.local_record(member) + raw
+        out += trees.directory_records(members, len(out))
         return self.add_pack(out)
 
     def add_pack(self, raw: bytes) -> str:
@@ -55,7 +55,7 @@ class Forge:
         return self.document([self.content(canonical(entries))], [self.pack()])
 
     def document(self, segments: list[str], packs: list[str], **more: Any) -> str:
-        tree = stored_tree.tree_digest(segments)
+        tree = trees.tree_digest(segments)
         self.small[f"trees/{tree}.json"] = canonical(
             {"version": 1, "segments": segments, "packs": packs} | more
         )

@@ -30,13 +30,6 @@ def test_only_the_last_failure_is_committed(attempts: Attempts) -> None:
     assert attempts.store.find(wire.attempt_outcome_object(JOB, 0)) is not None
 
 
-def test_an_attempt_is_run_once(attempts: Attempts) -> None:
-    attempts.retries = 5
-    attempts.submit(lambda: 1 / 0).run()
-    assert attempts.run(KINETIC_POD_UID="another") == wire.EXIT_FENCED
-    assert attempts.log.count("claimed by another pod") == 1
-
-
 def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
     marker = attempts.folder / "runs"
     attempts.submit(appending(marker)).run()
@@ -53,6 +46,7 @@ def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
     assert failure.failure_class == wire.FailureClass.CANCELLED
 
 
+@pytest.mark.promise("batches: SIGTERM reaches user code")
 @pytest.mark.parametrize("handled", [True, False])
 def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
     started = attempts.folder / "started"
@@ -85,8 +79,9 @@ def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
         assert not attempts.is_committed()  # an interrupted attempt is not the function's fault
 
 
+@pytest.mark.promise("batches: Documented hook and `KINETIC_PREEMPTED` file")
 @pytest.mark.parametrize("by", ["handler", "looking"])
-def test_a_file_says_that_the_pod_must_go_and_is_there_before_the_signal(attempts: Attempts, by: str) -> None:
+def test_the_file_of_preemption_is_there_before_the_signal(attempts: Attempts, by: str) -> None:
     started = attempts.folder / "started"
 
     def work() -> list[bool]:
@@ -121,6 +116,7 @@ def test_a_job_that_is_out_of_time_finds_no_such_file(attempts: Attempts) -> Non
     assert saved.read_text() == "False"
 
 
+@pytest.mark.promise("batches: Grace honoured")
 def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) -> None:
     started = attempts.folder / "started"
 
@@ -137,6 +133,7 @@ def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) ->
     assert header["failure"]["failure_class"] == FailureClass.PREEMPTED  # type: ignore[index]
 
 
+@pytest.mark.promise("gke: The outcome is committed once, by the attempt that owns it")
 @pytest.mark.parametrize("step", range(13))
 def test_killed_at_any_step_the_job_still_ends_once(attempts: Attempts, step: int) -> None:
     """After SIGKILL at each use of the store the next attempt ends the job, and the function ran once or

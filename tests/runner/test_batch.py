@@ -12,11 +12,11 @@ import cloudpickle
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core._runner.job import BadEnvironment, take_job
+from kinetic_core._runner.attempt import BadEnvironment, take_job
 from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobMisconfigured
-from kinetic_core.lifecycle.outcome import Outcome, read_outcome
-from kinetic_core.packaging.inputs import InputBlocks
-from kinetic_core.packaging.pickling import Pickled
+from kinetic_core.jobs.collect import Outcome, read_outcome
+from kinetic_core.project.payload import InputBlocks
+from kinetic_core.project.serialization import Pickled
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, KEY, Attempts
 
@@ -36,22 +36,23 @@ class Batch(Attempts):
         self.store.create("inputs", self.folder / "inputs")
         table = {"object": "inputs", "blocks": blocks.blocks, **inputs}
         self.submit(function, inputs=table, output_dir=f"{self.folder}/out-")
-        frame = self.store.read(wire.payload_object(JOB))
+        frame = self.store.read(wire.payload_object(JOB, self.payload_sha256))
         header, parts = wire.decode_frame(frame)
         for name in ("arguments", "argument_copies"):
             del parts[name]
-        self.store.create(wire.batch_payload_object(GROUP), wire.encode_frame(header, parts))
+        payload = wire.encode_frame(header, parts)
+        self.payload_sha256 = wire.digest(payload)
+        self.store.create(wire.batch_payload_object(GROUP, self.payload_sha256), payload)
         return self
 
     def environment(self, **changes: str) -> dict[str, str]:
-        payload = self.store.read(wire.batch_payload_object(GROUP))
         told = {"KINETIC_GROUP_ID": GROUP, "KINETIC_INDEXES": "3,7", "JOB_COMPLETION_INDEX": "1"}
-        told |= {"KINETIC_PAYLOAD_SHA256": wire.digest(payload), "KINETIC_JOB_ID": f"{GROUP}-p0"}
+        told["KINETIC_JOB_ID"] = f"{GROUP}-p0"
         return super().environment(**told, **changes)
 
     def child(self) -> Outcome:
         frame = self.store.read(wire.result_object(f"{GROUP}-7"))
-        return read_outcome(frame, wire.child_key(KEY, 7), job_id=f"{GROUP}-7")
+        return read_outcome(frame, wire.input_key(KEY, 7), job_id=f"{GROUP}-7")
 
 
 def place(number: int) -> tuple[int, str, str]:
@@ -76,7 +77,7 @@ def test_it_runs_its_own_input(batch: Batch) -> None:
 
 def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
     batch.pack(place)
-    header, _ = wire.decode_frame(batch.store.read(wire.batch_payload_object(GROUP)))
+    header, _ = wire.decode_frame(batch.store.read(wire.batch_payload_object(GROUP, batch.payload_sha256)))
     blocks: Any = header["inputs"]
     assert [block[0] for block in blocks["blocks"]] == [0, 64]
     whole = bytearray(batch.store.read("inputs"))
@@ -88,6 +89,7 @@ def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
         batch.child().value_or_raise()
 
 
+@pytest.mark.promise("batches: Cancel one index")
 def test_one_that_was_cancelled_does_not_start(batch: Batch) -> None:
     batch.pack(place).store.create(wire.cancel_object(f"{GROUP}-7"), b"{}")
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
@@ -109,6 +111,7 @@ def test_a_failure_stops_the_others_if_asked_for(batch: Batch) -> None:
     assert batch.store.find(wire.stop_object(GROUP)) is not None
 
 
+@pytest.mark.promise("batches: `fail_fast` through the marker")
 def test_after_anothers_failure_nothing_starts(batch: Batch) -> None:
     batch.pack(place).store.create(wire.stop_object(GROUP), b"")
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
@@ -169,9 +172,7 @@ def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("minutes", [-60, 60])
-def test_a_first_attempt_on_a_node_whose_clock_was_wrong_takes_no_time_away(
-    batch: Batch, minutes: int
-) -> None:
+def test_a_wrong_clock_of_a_node_takes_no_time_away(batch: Batch, minutes: int) -> None:
     """What its clock said is in its claim; when that was stored, the store knows."""
     claimed = f'{{"pod_uid": "first", "at": {time.time() + 60 * minutes}}}'.encode()
     batch.pack(abs).store.create(wire.claim_object(f"{GROUP}-7", 0), claimed)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core.cluster.bootstrap import BOOTSTRAP, runner_archive
+from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.testing import FaultProxy, Faults
 from tests.conftest import wait_for
 
@@ -50,6 +50,7 @@ def test_told_to_leave_while_the_runner_is_fetched_it_leaves() -> None:
         assert process.returncode == wire.EXIT_INTERRUPTED
 
 
+@pytest.mark.promise("gke: Runner fetched; an image's own of the same protocol respected")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -80,15 +81,27 @@ def test_a_runner_that_does_not_arrive_is_fetched_again(fault: Callable[[Faults]
         ("2", "a-set", wire.EXIT_UNPUBLISHED),
     ],
 )
-def test_a_runner_that_is_not_there_is_told_at_once(
+def test_a_store_that_refuses_the_runner_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch, spent: str, group: str, code: int
 ) -> None:
-    """Another pod may find it, but not for ever."""
+    """Another pod may be let in, but not for ever."""
     monkeypatch.setenv("KINETIC_IGNORED_COUNT", spent)
     monkeypatch.setenv("KINETIC_INFRASTRUCTURE_RETRIES", "2")
     monkeypatch.setenv("KINETIC_SET", group)
     with FaultProxy("http://127.0.0.1:1") as store:
-        store.faults.answer("runners/", 404)
+        store.faults.answer("runners/", 403)
         done = start(store)
         assert (done.returncode, store.faults.count("runners/")) == (code, 1)
         assert "cannot fetch the runner from gs://bucket/prefix" in done.stderr
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("of_set", ["", "a-set"])
+def test_no_pod_is_restarted_for_a_runner_that_is_gone(monkeypatch: pytest.MonkeyPatch, of_set: str) -> None:
+    monkeypatch.setenv("KINETIC_INFRASTRUCTURE_RETRIES", "10")
+    monkeypatch.setenv("KINETIC_SET", of_set)
+    with FaultProxy("http://127.0.0.1:1") as store:
+        store.faults.answer("runners/", 404)
+        done = start(store)
+        assert (done.returncode, store.faults.count("runners/")) == (wire.EXIT_NO_RUNNER, 1)
+        assert ".zip is gone: submit again" in done.stderr

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner.bucket import GcsData
+from kinetic_core._runner.data import GcsData
 from kinetic_core._runner.store import MissingObject
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
-from kinetic_core.testing.faults import Faults
+from kinetic_core.testing.faulty_server import Faults
 
 pytestmark = pytest.mark.cluster
 FILES = {"a.bin": secrets.token_bytes(5000), "sub/ü.bin": secrets.token_bytes(70 << 10), "empty": b""}
@@ -51,6 +51,7 @@ def test_no_fault_is_noticed(gcs: FaultProxy, theirs: GcsObjectStore, tmp_path: 
     assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == FILES
 
 
+@pytest.mark.promise("data: Object deleted between marker check and download")
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
 def test_what_changes_after_it_was_listed_is_named(
     theirs: GcsObjectStore, tmp_path: Path, replaced: bool

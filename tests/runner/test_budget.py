@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core._runner.job import BadEnvironment, Job, take_job
-from kinetic_core._runner.spending import Spending
+from kinetic_core._runner.attempt import BadEnvironment, Job, take_job
+from kinetic_core._runner.deadline import Spending
 from kinetic_core._runner.store import DirectoryStore
 from kinetic_core.errors import JobBudgetExceeded
 from tests.conftest import wait_for
@@ -56,8 +56,8 @@ def test_a_value_in_time_is_a_value(attempts: Attempts) -> None:
 
 def test_what_earlier_attempts_have_cost_is_spent(attempts: Attempts, tmp_path: Path) -> None:
     attempts.submit(rest, str(tmp_path / "began"))
-    attempts.store.create(wire.spending_object(JOB, 0, 0), b'{"seconds": 400}')
-    attempts.store.create(wire.spending_object(JOB, 2, 0), b'{"seconds": 599}')
+    attempts.note(wire.spending_object(JOB, 0, 0), seconds=400)
+    attempts.note(wire.spending_object(JOB, 2, 0), seconds=599)
     attempts.failed, attempts.ignored, attempts.retries = 1, 2, 9
     assert attempts.run(KINETIC_BUDGET="1 3.6 EUR") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobBudgetExceeded, match=r"1[.\d]* EUR of budget=1: 1000 s .*, in 4 attempts"):
@@ -67,7 +67,7 @@ def test_what_earlier_attempts_have_cost_is_spent(attempts: Attempts, tmp_path: 
 
 def test_with_nothing_left_no_user_code_starts(attempts: Attempts, tmp_path: Path) -> None:
     attempts.submit(rest, str(tmp_path / "began"))
-    attempts.store.create(wire.spending_object(JOB, 0, 0), b'{"seconds": 1000}')
+    attempts.note(wire.spending_object(JOB, 0, 0), seconds=1000)
     attempts.ignored = 1
     assert attempts.run(KINETIC_BUDGET="1 3.6 EUR") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobBudgetExceeded):
@@ -105,7 +105,7 @@ def job(attempts: Attempts, budget: str, **changes: str) -> Job:
     return take_job(attempts.environment(KINETIC_BUDGET=budget, **changes))
 
 
-def test_an_attempt_that_may_die_without_a_word_notes_it_now_and_then(attempts: Attempts) -> None:
+def test_an_attempt_that_may_die_silently_notes_it(attempts: Attempts) -> None:
     attempts.submit(abs, -7)
     now = [5000.0]
     store = DirectoryStore("", str(tmp := attempts.folder / "store"))

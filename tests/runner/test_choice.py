@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner import wire
+from kinetic_core._runner.notes import encode_note
+from kinetic_core.errors import JobMisconfigured
 from tests.runner.attempts import JOB, Attempts
 
 
@@ -37,12 +39,25 @@ def test_a_pod_takes_its_accelerator_for_all_that_follow(attempts: Attempts) -> 
 def test_one_that_was_passed_over_runs_nothing(attempts: Attempts) -> None:
     marker = attempts.folder / "ran"
     attempts.submit(marker.write_text, "")
-    attempts.store.create(wire.choice_object(JOB, 0), b'{"decision": "passed"}')
+    attempts.note(wire.choice_object(JOB, 0), decision="passed")
     assert attempts.run(KINETIC_CHOICE="0") == wire.EXIT_FENCED
     assert not marker.exists()
     assert not attempts.is_committed()
     assert attempts.store.find(wire.claim_object(JOB, 0)) is None
     assert "has gone to another accelerator" in attempts.log
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("decision", ["passed", "started"])
+def test_a_planted_choice_is_named_and_not_believed(attempts: Attempts, decision: str) -> None:
+    """Whether the job has gone on is not known then, and on two accelerators it must not run."""
+    marker, name = attempts.folder / "ran", wire.choice_object(JOB, 0)
+    attempts.submit(marker.write_text, "")
+    attempts.store.create(name, encode_note(b"another", name, {"decision": decision}))
+    assert attempts.run(KINETIC_CHOICE="0") == wire.EXIT_NEVER_RETRY
+    assert not marker.exists()
+    with pytest.raises(JobMisconfigured, match="choices/0 is not what this job has stored"):
+        attempts.outcome().value_or_raise()
 
 
 def test_each_installs_what_its_own_image_lacks(attempts: Attempts) -> None:

@@ -13,8 +13,8 @@ import pytest
 from kinetic_core._runner.data import DataFolder
 from kinetic_core._runner.store import DirectoryStore, MissingObject
 from kinetic_core._runner.unpack import IncompleteTree
-from kinetic_core.packaging.tree import store_data
-from kinetic_core.storage.directory import DirectoryObjectStore
+from kinetic_core.project.tree import store_data
+from kinetic_core.store.directory import DirectoryObjectStore
 
 
 class Counting(DirectoryStore):
@@ -30,7 +30,7 @@ class Counting(DirectoryStore):
         return super().fetch(name)
 
 
-class World:
+class Workspace:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.objects = DirectoryObjectStore(home / "store")
@@ -51,7 +51,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return Workspace(tmp_path)
 
 
 def test_data_of_its_own_keeps_its_modes(world):
@@ -72,14 +72,14 @@ def test_shared_data_is_fetched_once_and_is_read_only(world):
     assert (Path(root) / "run.sh").stat().st_mode & 0o111
 
 
-def test_what_a_killed_attempt_left_in_a_shared_directory_is_removed(world):
+def test_what_a_killed_attempt_left_is_removed(world):
     left = world.home / f"data/{world.tree}.abc.part"
     (left / "half").mkdir(parents=True)
     world.folder(shared=True).find(world.source())
     assert not left.exists()
 
 
-def test_an_attempt_waits_for_another_one_and_goes_on_when_it_is_killed(world):
+def test_an_attempt_waits_until_another_is_killed(world):
     (world.home / "data").mkdir()
     program = (
         "import fcntl, sys, time; lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); "
@@ -121,6 +121,7 @@ def test_a_part_that_is_gone_is_named_and_nothing_is_left(world, what):
     assert list((world.home / "data").iterdir()) == []
 
 
+@pytest.mark.promise("data: `fuse=True`: validated manifest; a file resolves to that file")
 def test_a_mount_that_shows_nothing_is_an_error_that_names_it(world):
     (world.home / "mount/sub").mkdir(parents=True)
     source = {"kind": "mounted", "path": str(world.home / "mount"), "file": None, "uri": "gs://b/x/"}

@@ -45,7 +45,7 @@ def test_what_is_to_be_done_is_said_where_it_cannot_be(tmp_path: Path, only_inde
         install(str(tmp_path / "debugger"))
 
 
-def test_hosts_of_a_slice_begin_when_a_debugger_is_attached_to_host_0(tmp_path: Path) -> None:
+def test_hosts_begin_when_host_0_has_its_debugger(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path)
 
     def touch(folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from kinetic_core._runner.notes import encode_note
+
 PROGRAM = """
 import sys
 from kinetic_core._runner.dependencies import install
+from kinetic_core._runner.attempt import take_job
 from kinetic_core._runner.store import open_store
+facts = {"STORE": "", "JOB_ID": "j", "PAYLOAD_SHA256": "", "OUTCOME_KEY": "00" * 32, "WORK_DIR": sys.argv[1]}
+job = take_job({f"KINETIC_{name}": value for name, value in facts.items()})
 wanted = {"lines": sys.argv[2:], "constraints": [], "options": []}
 try:
-    install(wanted, sys.argv[1], open_store("file://" + sys.argv[1]), "jobs/j/requirements.lock")
+    install(wanted, job, open_store("file://" + sys.argv[1]))
 except ValueError as exc:
     sys.exit(str(exc))
 import os, subprocess, tiny, packaging
@@ -70,10 +76,15 @@ def test_only_what_is_missing_is_installed(tmp_path: Path, wheels: Path) -> None
     assert (tmp_path / "dependencies/install.txt").read_text().splitlines()[-1] == "tiny==1.0"
 
 
+@pytest.mark.promise(
+    "data: Installed at pod start from a lock, as the user, in a venv",
+    "locked by the first attempt where the project has no lock",
+)
 def test_another_attempt_has_the_same(tmp_path: Path, wheels: Path) -> None:
     lines = ("--no-index", f"--find-links {wheels}", "tiny")
     run(tmp_path, *lines)
-    assert "tiny==1.0" in (tmp_path / "jobs/j/requirements.lock").read_text().splitlines()
+    lock = json.loads((tmp_path / "jobs/j/requirements.lock").read_text())
+    assert "tiny==1.0" in lock["requirements"]
     newer = wheels / "tiny-2.0-py3-none-any.whl"
     with zipfile.ZipFile(wheels / "tiny-1.0-py3-none-any.whl") as old, zipfile.ZipFile(newer, "w") as new:
         for name in old.namelist():
@@ -91,3 +102,40 @@ def test_what_cannot_be_resolved(tmp_path: Path, wheels: Path) -> None:
 
 def test_an_image_without_uv(tmp_path: Path) -> None:
     assert "the image has no uv" in run(tmp_path, "tiny", path="/nowhere").stderr
+
+
+@pytest.mark.attack
+def test_a_planted_lock_installs_nothing(tmp_path: Path, wheels: Path) -> None:
+    lock = tmp_path / "jobs/j/requirements.lock"
+    lock.parent.mkdir(parents=True)
+    planted: list[bytes] = [
+        f"tiny @ file://{wheels}/tiny-1.0-py3-none-any.whl".encode(),
+        json.dumps({"requirements": ["tiny==1.0"]}).encode(),
+        encode_note(b"another key", "jobs/j/requirements.lock", {"requirements": ["tiny==1.0"]}),
+        encode_note(bytes(32), "jobs/i/requirements.lock", {"requirements": ["tiny==1.0"]}),
+    ]
+    for content in planted:
+        lock.write_bytes(content)
+        done = run(tmp_path, "--no-index", f"--find-links {wheels}", "tiny")
+        assert "jobs/j/requirements.lock is not what this job has stored" in done.stderr
+        assert not list(tmp_path.glob("venv/lib/*/site-packages/tiny*"))
+
+
+@pytest.mark.attack
+def test_hosts_install_what_the_first_has_locked(tmp_path: Path, wheels: Path) -> None:
+    """The other host's lock appears while this one resolves: uv itself is made to store it."""
+    name = "jobs/j/requirements.lock"
+    (tmp_path / "lock").write_bytes(encode_note(bytes(32), name, {"requirements": ["tiny==1.0"]}))
+    newer = wheels / "tiny-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheels / "tiny-1.0-py3-none-any.whl") as old, zipfile.ZipFile(newer, "w") as new:
+        for member in old.namelist():
+            new.writestr(member.replace("1.0", "2.0"), old.read(member).replace(b"1.0", b"2.0"))
+    uv = tmp_path / "bin/uv"
+    uv.parent.mkdir()
+    there = f"mkdir -p {tmp_path}/jobs/j && cp -n {tmp_path}/lock {tmp_path}/{name}"
+    uv.write_text(f'#!/bin/sh\n{there}\nexec {Path(sys.executable).parent}/uv "$@"\n')
+    uv.chmod(0o755)
+    path = os.pathsep.join([str(uv.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = run(tmp_path, "--no-index", f"--find-links {wheels}", "tiny", path=path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "dependencies/install.txt").read_text().splitlines()[-1] == "tiny==1.0"

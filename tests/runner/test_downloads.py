@@ -62,13 +62,16 @@ def test_nothing_is_an_error(tmp_path):
         download("gs://b/", [], str(tmp_path / "out"), fetch({}))
 
 
-def test_a_disk_that_is_too_small_is_noticed_before_anything_is_fetched(tmp_path):
+@pytest.mark.promise("data: Free-space check first")
+@pytest.mark.promise("data: Disk too small on the pod")
+def test_too_small_a_disk_is_noticed_before_the_download(tmp_path):
     huge = Item("huge", 1 << 60, None, "huge")
     with pytest.raises(OSError, match="bytes to unpack") as caught:
         download("gs://b/", [huge], str(tmp_path / "out"), fetch({}))
     assert caught.value.errno == errno.ENOSPC
 
 
+@pytest.mark.promise("data: Pod: parallel, verified download")
 def test_what_is_cut_short_or_changed_is_refused(tmp_path):
     with pytest.raises(DamagedDownload, match="ends after 2 of 4"):
         download("gs://b/", [item("a")], str(tmp_path / "one"), fetch({"a": b"bo"}))

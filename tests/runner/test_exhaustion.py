@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,13 @@ def attempts(tmp_path: Path) -> Attempts:
 
 
 @pytest.mark.parametrize(("deaths", "is_over"), [(2, False), (3, True)])
-def test_a_job_that_dies_again_and_again_with_its_memory_full_is_out_of_memory(
+def test_repeated_deaths_with_full_memory_are_out_of_memory(
     attempts: Attempts, deaths: int, is_over: bool
 ) -> None:
     """Nobody observed it: a death without a word may be chance twice."""
     attempts.submit(lambda: "done")
-    note = json.dumps({"memory_limit": 1 << 30, "memory_peak": 1000 << 20}).encode()
     for attempt in range(deaths):
-        attempts.store.create(wire.memory_object(JOB, attempt), note)
+        attempts.note(wire.memory_object(JOB, attempt), memory_limit=1 << 30, memory_peak=1000 << 20)
     attempts.ignored = deaths
     assert attempts.run() == (wire.EXIT_NEVER_RETRY if is_over else 0)
     failure = attempts.outcome().failure
@@ -38,7 +36,7 @@ def test_a_job_that_dies_again_and_again_with_its_memory_full_is_out_of_memory(
 def test_deaths_that_left_an_outcome_are_no_deaths_of_memory(attempts: Attempts) -> None:
     attempts.submit(lambda: "done")
     for attempt in range(5):
-        attempts.store.create(wire.memory_object(JOB, attempt), b"{}")
+        attempts.note(wire.memory_object(JOB, attempt))
         attempts.store.create(wire.attempt_outcome_object(JOB, attempt), b"interrupted")
     attempts.ignored = 5
     assert attempts.run() == 0

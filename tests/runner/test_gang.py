@@ -40,7 +40,7 @@ def codes(*hosts: subprocess.Popen[bytes]) -> list[int]:
 
 
 def exists(gang: Attempts, generation: int, name: str) -> bool:
-    return gang.store.find(wire.gang_object(JOB, generation, name)) is not None
+    return gang.store.find(wire.rendezvous_object(JOB, generation, name)) is not None
 
 
 def record(folder: str) -> str:
@@ -73,6 +73,8 @@ def one_fails() -> None:
         print("must leave:", Path(os.environ["KINETIC_PREEMPTED"]).exists())
 
 
+@pytest.mark.promise("batches: No user code before all ranks are there in one generation")
+@pytest.mark.promise("batches: Per-host results policy: host 0's value")
 def test_no_host_begins_alone_and_the_value_is_host_0s(gang: Attempts, tmp_path: Path) -> None:
     gang.submit(record, str(tmp_path))
     first = start(gang, 1)
@@ -119,7 +121,7 @@ def test_a_host_that_must_go_takes_the_others_with_it_at_no_cost(gang: Attempts,
     assert exists(gang, 1, "end")
 
 
-def test_a_host_that_vanished_is_replaced_and_nothing_runs_beside_it(gang: Attempts, tmp_path: Path) -> None:
+def test_a_vanished_host_is_replaced_with_nothing_beside_it(gang: Attempts, tmp_path: Path) -> None:
     gang.submit(record, str(tmp_path))
     hosts = [start(gang, 0), start(gang, 1)]
     wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)
@@ -131,9 +133,8 @@ def test_a_host_that_vanished_is_replaced_and_nothing_runs_beside_it(gang: Attem
     assert codes(start(gang, 0, ignored=1), again) == [0, 0]
 
 
-def test_a_host_replaced_before_all_were_there_costs_the_others_no_pod(
-    gang: Attempts, tmp_path: Path
-) -> None:
+@pytest.mark.promise("batches: Slice, one host dead at the start")
+def test_a_host_replaced_early_costs_the_others_no_pod(gang: Attempts, tmp_path: Path) -> None:
     gang.submit(record, str(tmp_path))
     waiting = start(gang, 1)
     wait_for(lambda: exists(gang, 0, "host-1"))
@@ -144,15 +145,14 @@ def test_a_host_replaced_before_all_were_there_costs_the_others_no_pod(
     assert codes(again, start(gang, 0)) == [0, 0]
 
 
-def test_a_host_that_dies_between_commit_and_news_leaves_nobody_waiting(
-    gang: Attempts, tmp_path: Path
-) -> None:
+@pytest.mark.promise("batches: … at the end")
+def test_nobody_waits_for_a_host_dead_after_its_commit(gang: Attempts, tmp_path: Path) -> None:
     gang.submit(record, str(tmp_path))
     (tmp_path / "go").touch()
     other, first = start(gang, 1), start(gang, 0)
     wait_for(lambda: exists(gang, 0, "returned-1"))
     codes(first)
-    gang.store.delete(wire.gang_object(JOB, 0, "end"))  # as if it had died before writing it
+    gang.store.delete(wire.rendezvous_object(JOB, 0, "end"))  # as if it had died before writing it
     assert codes(start(gang, 0, ignored=1), other) == [0, 0]
 
 

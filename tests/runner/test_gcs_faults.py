@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner import gcs as module
-from kinetic_core._runner.gcs import GcsStore
-from kinetic_core._runner.gcs_parts import multipart
+from kinetic_core._runner.gcs import GcsStore, multipart
 from kinetic_core._runner.store import MissingObject, StoreUnavailable
-from kinetic_core.storage.gcs import GcsObjectStore
+from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
-from kinetic_core.testing.faults import Faults
+from kinetic_core.testing.faulty_server import Faults
 
 pytestmark = pytest.mark.cluster
 CONTENT = b"content" * 1000
@@ -147,6 +146,7 @@ def test_what_arrives_damaged_is_read_again(gcs: FaultProxy, store: GcsStore) ->
     assert Path(store.fetch("old")).read_bytes() == CONTENT
 
 
+@pytest.mark.promise("gke: Resumable uploads, checksums")
 def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: GcsStore) -> None:
     with pytest.raises(StoreUnavailable, match="HTTP 400"):
         store._check(
@@ -177,6 +177,7 @@ def test_a_full_disk_is_not_the_services_fault(gcs: FaultProxy, store: GcsStore,
     assert gcs.faults.count("GET .*alt=media") == 1
 
 
+@pytest.mark.promise("gke: Retries on 408, 429, 5xx and dropped connections")
 def test_it_waits_as_long_as_the_service_asks(gcs: FaultProxy, uri: str) -> None:
     waited: list[float] = []
     store = GcsStore(uri, sleep=waited.append)

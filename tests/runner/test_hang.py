@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from kinetic_core._runner import wire
+from kinetic_core._runner.attempt import take_job
 from kinetic_core._runner.hang import HangWatch, Stillness
-from kinetic_core._runner.job import take_job
+from kinetic_core._runner.log import LogTee
+from kinetic_core._runner.phases import note
 from kinetic_core._runner.store import open_store
-from kinetic_core._runner.tee import LogTee
-from kinetic_core._runner.times import note
 from tests.conftest import wait_for
 from tests.runner.attempts import Attempts
 
@@ -34,7 +34,7 @@ class Machine:
         return Stillness(lambda: self.printed, lambda: self.used, lambda: self.now)
 
 
-def test_output_work_and_ended_processes_are_progress_and_idle_threads_are_not() -> None:
+def test_what_is_progress_and_that_idle_threads_are_none() -> None:
     machine = Machine()
     still = machine.stillness()
     machine.now, machine.used = 100.0, 1.5  # of a hundred seconds, as a heartbeat takes
@@ -143,6 +143,7 @@ def test_a_slice_hangs_when_all_its_hosts_do(
     assert group.outcome().value_or_raise() == "after 1"
 
 
+@pytest.mark.promise("batches: Hang detection with the stacks of all ranks")
 def test_the_error_of_a_slice_has_the_stacks_of_all(
     hosts: tuple[Attempts, list[subprocess.Popen[bytes]]],
 ) -> None:
@@ -166,7 +167,7 @@ class Full:
     is_full: bool = True
 
 
-def test_who_waits_with_its_next_line_for_the_store_does_not_hang(tmp_path: Path) -> None:
+def test_whoever_waits_to_write_a_line_does_not_hang(tmp_path: Path) -> None:
     names = {f"KINETIC_{name}": "00" for name in ("STORE", "JOB_ID", "PAYLOAD_SHA256", "OUTCOME_KEY")}
     job = take_job({**names, "KINETIC_WORK_DIR": str(tmp_path), "KINETIC_HANG_SECONDS": "0.001"})
     note(job, "user_started")

@@ -6,9 +6,9 @@ import pytest
 
 from kinetic_core._runner.data import DataFolder
 from kinetic_core._runner.downloads import DamagedDownload
-from kinetic_core._runner.hub import HubData
+from kinetic_core._runner.hugging_face import HubData
 from kinetic_core._runner.store import DirectoryStore, MissingObject
-from kinetic_core.testing.hub import FakeHub
+from kinetic_core.testing.hugging_face import FakeHub
 
 _LARGE = bytes(range(256)) * 20
 _IMDB = {
@@ -60,6 +60,7 @@ def test_a_dataset_is_its_files_without_code(hub, folder):
     assert found == {"README.md": b"# imdb", "plain_text/train.csv": b"a,b"}
 
 
+@pytest.mark.promise("data: `hf://` against a stand-in of the hub; `hf_trust_remote_code`")
 def test_code_comes_along_if_it_is_trusted(hub, folder):
     assert contents(folder.find(source("imdb", code=True)))["load.py"] == b"print()"
     with pytest.raises(PermissionError, match="hf_trust_remote_code"):

@@ -23,7 +23,7 @@ def renewals(attempts: Attempts) -> int:
     return int(json.loads(attempts.store.read(wire.lease_object(JOB, 0)))["renewed"])
 
 
-def test_it_is_renewed_while_user_code_runs_and_costs_nothing_else(attempts: Attempts) -> None:
+def test_a_lease_is_renewed_while_user_code_runs(attempts: Attempts) -> None:
     go = attempts.folder / "go"
 
     def work() -> str:
@@ -52,6 +52,13 @@ def test_without_a_store_user_code_is_killed_in_time(attempts: Attempts) -> None
     assert process.wait(timeout=30) == wire.EXIT_INTERRUPTED
     assert "the lease has run out" in attempts.log
     wait_for(lambda: not is_alive(int(user_code.read_text())))
+
+
+@pytest.mark.attack
+def test_it_survives_a_request_that_hangs(attempts: Attempts) -> None:
+    attempts.submit(time.sleep, 2)
+    assert attempts.run(KINETIC_LEASE_SECONDS="1", HANGING="yes") == wire.EXIT_SUCCEEDED
+    assert renewals(attempts) > 4
 
 
 def test_nothing_runs_that_could_not_take_its_lease(attempts: Attempts) -> None:

@@ -66,7 +66,7 @@ def codes(*hosts: subprocess.Popen[bytes]) -> list[int]:
 
 
 def told(group: Attempts, generation: int, name: str) -> bool:
-    return group.store.find(wire.gang_object(JOB, generation, name)) is not None
+    return group.store.find(wire.rendezvous_object(JOB, generation, name)) is not None
 
 
 def note(folder: str) -> str:
@@ -96,6 +96,7 @@ def rest(folder: str) -> None:
     time.sleep(60)
 
 
+@pytest.mark.promise("batches: Run-once guard: the runner parks, the function never runs twice")
 def test_after_the_end_every_start_stays_and_runs_nothing(group: Attempts, tmp_path: Path) -> None:
     group.submit(note, str(tmp_path))
     hosts = [start(group, 0), start(group, 1)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner.store import MissingObject, StoreUnavailable, open_store
-from kinetic_core.storage.directory import DirectoryObjectStore
+from kinetic_core.store.directory import DirectoryObjectStore
 
 
 @pytest.fixture

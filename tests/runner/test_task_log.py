@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kinetic_core._runner.job import Job, take_job
+from kinetic_core._runner.airflow_log import TaskLog
+from kinetic_core._runner.attempt import Job, take_job
 from kinetic_core._runner.store import StoreUnavailable
-from kinetic_core._runner.task_log import TaskLog
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ class Bucket:
         raise AssertionError(f"the log is only ever created, never {name}")
 
 
+@pytest.mark.promise("airflow: Pods write into Airflow's remote prefix, create-only, past the triggerer")
 def test_every_line_once_and_where_it_was(job: Job) -> None:
     bucket = Bucket()
     log = TaskLog(job, bucket)  # type: ignore[arg-type]
@@ -59,7 +61,7 @@ def test_every_line_once_and_where_it_was(job: Job) -> None:
         log.add(chunk)
     log.close()
     log.join()
-    assert list(bucket.events()) == ["one", "two \u00e9", "long " + "x" * 3995, "last"]
+    assert list(bucket.events()) == ["one", "two \u00e9", "long " + "x" * 3995 + "... (5005 bytes)", "last"]
     assert list(bucket.objects) == ["attempt=1.log.kinetic.00.0-0-000000000000-000000005021.log"]
     line = json.loads(next(iter(bucket.objects.values())).splitlines()[0])
     assert (line["level"], line["logger"]) == ("info", "kinetic.job")
@@ -83,6 +85,7 @@ def test_much_is_written_before_the_end_and_pieces_meet(job: Job) -> None:
     assert sum(1 for _ in bucket.events()) == 2201
 
 
+@pytest.mark.promise("airflow: Where it cannot, the worker copies on resume")
 def test_a_bucket_that_refuses_is_told_of_once_and_left_alone(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +114,7 @@ def test_hosts_of_a_slice_say_who_they_are(job: Job) -> None:
     assert ".0-1-" in next(iter(bucket.objects))
 
 
-def test_a_bucket_that_does_not_answer_keeps_nobody_from_publishing(job: Job) -> None:
+def test_publishing_goes_on_without_an_answer_of_the_bucket(job: Job) -> None:
     bucket = Bucket()
     bucket.silence.clear()
     log = TaskLog(job, bucket)  # type: ignore[arg-type]
@@ -121,3 +124,21 @@ def test_a_bucket_that_does_not_answer_keeps_nobody_from_publishing(job: Job) ->
     bucket.silence.set()
     log.join()
     assert list(bucket.events()) == ["the end"]
+
+
+@pytest.mark.attack
+def test_a_line_without_end_takes_no_memory(job: Job) -> None:
+    bucket = Bucket()
+    log = TaskLog(job, bucket)  # type: ignore[arg-type]
+    tracemalloc.start()
+    try:
+        for _ in range(1600):
+            log.add(b"x" * 65536)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    log.add(b"\nend")
+    log.close()
+    log.join()
+    assert list(bucket.events()) == ["x" * 4000 + f"... ({1600 * 65536} bytes)", "end"]
+    assert list(bucket.objects) == [f"attempt=1.log.kinetic.00.0-0-000000000000-{1600 * 65536 + 4:012d}.log"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetic_core._runner.stored_tree import DEFLATED, PIECE, canonical
+from kinetic_core._runner.trees import DEFLATED, PIECE, canonical
 from kinetic_core._runner.unpack import IncompleteTree
 from tests.runner.forge import BODY, Forge, digest, file
 
@@ -82,7 +82,9 @@ def test_a_content_larger_than_declared(forge, deflate):
     forge.refused(forge.tree([["f", "bomb", digest(bomb), 0o644, 10]]), "larger than the 10 bytes declared")
 
 
-def test_a_tree_larger_than_the_disk_is_refused_before_anything_is_fetched(forge):
+@pytest.mark.promise("data: Free-space check first")
+@pytest.mark.promise("data: Disk too small on the pod")
+def test_a_tree_larger_than_the_disk_is_refused_first(forge):
     tree = forge.document([], ["f" * 64], size=1 << 60)
     with pytest.raises(OSError, match=r"bytes to unpack.*more disk"):
         forge.unpack(tree)

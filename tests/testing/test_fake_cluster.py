@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.cluster.access import ClusterApi, Expired
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.informer import Informer
-from kinetic_core.cluster.names import JOB_ID
-from kinetic_core.cluster.verdict import attempt_of, observe
-from kinetic_core.counting import listen
+from kinetic_core.backends.kubernetes.client import ClusterApi, Expired
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.names import JOB_ID
+from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.backends.kubernetes.verdict import observe
+from kinetic_core.backends.kubernetes.watch_cache import WatchCache
+from kinetic_core.counters import listen
 from kinetic_core.errors import ClusterError, ClusterUnreachable
-from kinetic_core.model.states import JobStatus
+from kinetic_core.job import JobStatus
 from kinetic_core.testing import (
     FakeCluster,
     PodBehaviour,
@@ -89,10 +90,10 @@ def ends(api: ClusterApi, name: str = "one") -> set[str]:
 
 @pytest.mark.parametrize("disruption", [is_evicted, is_preempted])
 def test_a_disruption_costs_no_retry(cluster: Make, disruption: Callable[[], PodBehaviour]) -> None:
-    _, api = cluster(lambda pod: succeeds() if attempt_of(pod) == 2 else disruption())
+    _, api = cluster(lambda pod: succeeds() if Pod(pod).attempt == 2 else disruption())
     api.create("Job", "default", job())
     assert ends(api) == {"Complete"}
-    assert sorted(map(attempt_of, pods(api))) == [0, 1, 2]
+    assert sorted(Pod(pod).attempt for pod in pods(api)) == [0, 1, 2]
     assert status(api)["failed"] == 0
 
 
@@ -150,22 +151,23 @@ def test_a_forgotten_history_is_an_expired_watch(cluster: Make) -> None:
         list(api.watch("Pod", "default", {}, version, 1))
 
 
+@pytest.mark.promise("page: Watch re-lists")
 def test_an_informer_that_begins_anew_is_counted(cluster: Make) -> None:
     fake, api = cluster(lambda _pod: succeeds())
     told: list[tuple[str, str]] = []
     listen(lambda event, kinds: told.append((event, kinds["kind"])))
     fake.faults.answer(r"/pods\?.*watch=true", 410, body=b'{"message": "too old"}', times=2)
-    informer = Informer(api, "default")
+    informer = WatchCache(api, "default")
     informer.changes(None)
     wait_for(lambda: told.count(("watch.relists", "Pod")) == 2)
     informer.close()
 
 
 def test_the_informer_outlives_everything_at_once(cluster: Make) -> None:
-    fake, api = cluster(lambda pod: is_preempted(0.2) if attempt_of(pod) < 2 else succeeds(0.2))
+    fake, api = cluster(lambda pod: is_preempted(0.2) if Pod(pod).attempt < 2 else succeeds(0.2))
     fake.faults.answer("watch=true", 503, times=3)
     fake.faults.cut_reply("watch=true", 300, times=3)
-    informer = Informer(api, "default")
+    informer = WatchCache(api, "default")
 
     def observed() -> JobStatus | None:
         try:
@@ -191,3 +193,19 @@ def test_what_it_does_not_have_is_not_found(cluster: Make, path: str, code: int)
     with pytest.raises(ClusterError) as caught:
         api._call("GET", path)
     assert caught.value.status == code
+
+
+def test_a_frozen_cluster_refuses_every_write(cluster: Make) -> None:
+    fake, api = cluster(lambda _: stays_pending())
+    api.create("Service", "default", {"metadata": {"name": "there"}})
+    fake.freeze()
+    writes: dict[str, Callable[[], object]] = {
+        "POST Service": lambda: api.create("Service", "default", {"metadata": {"name": "new"}}),
+        "PATCH Service there": lambda: api.patch("Service", "default", "there", {"spec": {}}),
+        "DELETE Service there": lambda: api.delete("Service", "default", "there"),
+    }
+    for write in writes.values():
+        with pytest.raises(ClusterError, match="the cluster is frozen"):
+            write()
+    assert fake.refused == list(writes)
+    assert api.get("Service", "default", "there") is not None

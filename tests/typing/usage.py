@@ -7,7 +7,7 @@ from typing import assert_type
 from airflow.sdk import XComArg
 
 import kinetic_core
-from airflow_provider.decorators import kinetic
+from airflow_provider.decorators.kinetic import kinetic
 from airflow_provider.operators.kinetic import KineticOperator
 
 
@@ -31,6 +31,10 @@ assert_type(kinetic_core.list_jobs(), list[kinetic_core.JobHandle])
 
 train("three")  # type: ignore[arg-type]
 train.run_async(3, speed=1)  # type: ignore[call-arg]
+train.run_async_map([1], max_concurrent="2")  # type: ignore[arg-type]
+kinetic_core.run(timeout="{{ params.seconds }}")  # type: ignore[arg-type]
+kinetic_core.run(acelerator="cpu")  # type: ignore[call-arg]
+kinetic_core.run(8)  # type: ignore[arg-type]
 
 
 @kinetic(accelerator=["tpu-v6e-8", "cpu"], timeout="{{ params.minutes * 60 }}", labels={"team": "vision"})
@@ -57,3 +61,4 @@ task_train("three")  # type: ignore[arg-type]
 kinetic(accelerator=8)  # type: ignore[call-overload]
 kinetic(volumes={"/data": "gs://bucket/"})  # type: ignore[dict-item]
 KineticOperator(task_id="operator", python_callable=len, requirements=3)  # type: ignore[arg-type]
+KineticOperator(task_id="operator", python_callable=len, retires=3)  # type: ignore[call-arg]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow.sdk import dag
@@ -10,27 +12,35 @@ from breaking_triggers import BreaksAtOnce, BreaksInTheEnd
 
 from airflow_provider.operators.kinetic import KineticOperator
 
+SIGN = str(Path(os.environ["AIRFLOW_HOME"], "breaking-ends"))
+"""A file that ends the job of `runs`."""
 
-def wait(seconds: float) -> str:
-    time.sleep(seconds)
+
+def wait(sign: str, seconds: float = 300) -> str:
+    for _ in range(int(seconds)):
+        if Path(sign).exists():
+            break
+        time.sleep(1)
     return "the job is done"
 
 
 class Unlucky(KineticOperator):
     """Defers to a trigger that breaks."""
 
+    most_broken = 1
+
     def __init__(self, *, trigger: Any, **options: Any) -> None:
         super().__init__(python_callable=wait, accelerator="cpu", backend="local", **options)
         self.trigger = trigger
 
-    def _defer_to(self, trigger: Any, leg: str) -> NoReturn:
-        super()._defer_to(self.trigger(**trigger.serialize()[1]), leg)
+    def _defer_to(self, context: Any, trigger: Any, leg: str) -> NoReturn:
+        super()._defer_to(context, self.trigger(**trigger.serialize()[1]), leg)
 
 
 @dag(schedule=None, catchup=False)
 def breaking():
-    Unlucky(task_id="runs", trigger=BreaksAtOnce, op_args=[300])
-    Unlucky(task_id="ends", trigger=BreaksInTheEnd, op_args=[5])
+    Unlucky(task_id="runs", trigger=BreaksAtOnce, op_args=[SIGN])
+    Unlucky(task_id="ends", trigger=BreaksInTheEnd, op_args=[SIGN, 5])
 
 
 breaking()

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import dag, task
 
 from airflow_provider.operators.kinetic import KineticOperator
-from kinetic_core.local.slots import core_count
+from kinetic_core.backends.local.slots import core_count
 
 LOCAL: dict[str, Any] = {"accelerator": "cpu", "backend": "local"}
 AGAIN = {"retries": 1, "retry_delay": timedelta(seconds=1)}

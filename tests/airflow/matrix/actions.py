@@ -6,9 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from urllib.error import HTTPError
 
 from matrix.stage import Stage
+
+_GRACE_SECONDS = 3.0
+"""Between the signals to a pod that is drained. Its worker stands still meanwhile."""
 
 
 def clear(stage: Stage) -> None:
@@ -86,7 +91,38 @@ def edit(stage: Stage) -> None:
 
 
 def kill_worker(stage: Stage) -> None:
-    os.kill(int((stage.folder / "reached").read_text()), signal.SIGKILL)
+    os.kill(stage.worker, signal.SIGKILL)
+
+
+def stop_worker(stage: Stage) -> None:
+    os.kill(stage.worker, signal.SIGTERM)
+    stage.until(lambda: stage.has("told"), "its worker to be told")
+
+
+def drain(stage: Stage) -> None:
+    """As Kubernetes does, with a worker that makes nothing of its grace."""
+    worker = stage.worker
+    supervisor = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    for process in (supervisor, worker):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def lose_store(stage: Stage) -> None:
+    """It gives no answer for a while, as its name leads in a circle; the worker that was stopped goes on."""
+    store = stage.folder / "kinetic" / "store"
+    away = store.with_name("away")
+    store.rename(away)
+    store.symlink_to(store)
+    stage.release()
+    try:
+        time.sleep(stage.cell.action.dag["seconds"])
+        stage.note = f"while the store was away: {stage.state()}"
+    finally:
+        store.unlink()
+        away.rename(store)
 
 
 def wait_for_the_clock(stage: Stage) -> None:
@@ -111,5 +147,10 @@ DO: dict[str, Callable[[Stage], object]] = {
     "retry_job": fail_job,
     "edit": edit,
     "worker_killed": kill_worker,
+    "worker_told": stop_worker,
+    "worker_told_held": stop_worker,
+    "drained": drain,
+    "store_lost": lose_store,
+    "store_lost_held": lose_store,
 }
 """What happens to one task only, by the action's name."""

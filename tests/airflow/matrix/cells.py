@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -25,10 +25,11 @@ STEPS = (
     "while it waits for the job",
     "before the outcome is read",
     "after the outcome is read",
+    "when its deferral, or its end, is accepted",
 )
 """Where a worker can be stopped."""
 
-CREATING, WAITING, COLLECTING, COLLECTED = (STEPS[place] for place in (2, 4, 5, 6))
+CREATING, WAITING, COLLECTING, COLLECTED, REPORTED = (STEPS[place] for place in (2, 4, 5, 6, 7))
 
 
 class Then(StrEnum):
@@ -57,6 +58,7 @@ class Action:
 
 
 _HELD = {"deferrable": False}
+_DEFERRED = ("queued", "running", Phase.FINISHED)
 ACTIONS = (
     Action("clear", "clear", Then.AGAIN),
     Action("clear_held", "clear, a worker waiting (`deferrable=False`)", Then.AGAIN, dag=_HELD),
@@ -74,7 +76,10 @@ ACTIONS = (
     ),
     Action("retry_job", "the function raises, `retries=1`", Then.AGAIN, phases=("running",)),
     Action("edit", "the DAG's file is edited", Then.GOES_ON),
-    Action("worker_killed", "kill -9 of the worker", Then.GOES_ON, phases=STEPS),
+    Action("worker_killed", "kill -9", Then.GOES_ON, phases=STEPS),
+    Action("worker_told", "SIGTERM", Then.GOES_ON, phases=STEPS),
+    Action("worker_told_held", "SIGTERM, `deferrable=False`", Then.GOES_ON, phases=STEPS, dag=_HELD),
+    Action("drained", "its pod is drained: SIGTERM to its supervisor, kill -9", Then.GOES_ON, phases=STEPS),
     Action("triggerer_stopped", "SIGTERM to the triggerer, another is started", Then.GOES_ON, disturbs=True),
     Action("triggerer_killed", "kill -9 of the triggerer, another is started", Then.GOES_ON, disturbs=True),
     Action(
@@ -82,6 +87,20 @@ ACTIONS = (
         "the triggerer stalls, a second takes over, the first wakes up",
         Then.GOES_ON,
         disturbs=True,
+    ),
+    Action(
+        "triggerer_upgraded",
+        "upgrade: the class of its trigger is gone",
+        Then.GOES_ON,
+        disturbs=True,
+        phases=_DEFERRED,
+    ),
+    Action(
+        "triggerer_upgraded_arguments",
+        "upgrade: its trigger takes other arguments",
+        Then.GOES_ON,
+        disturbs=True,
+        phases=_DEFERRED,
     ),
     Action("scheduler_stopped", "SIGTERM to the scheduler, another is started", Then.GOES_ON, disturbs=True),
     Action("scheduler_killed", "kill -9 of the scheduler, another is started", Then.GOES_ON, disturbs=True),
@@ -95,7 +114,14 @@ ACTIONS = (
         phases=("queued", "running"),
     ),
 )
-BY_NAME = {action.name: action for action in ACTIONS}
+_AWAY = {"seconds": 20}
+_STORED = (STEPS[0], Phase.FINISHED)
+OUTAGES = (
+    Action("store_lost", "the store is away", Then.GOES_ON, phases=_STORED, dag=_AWAY),
+    Action("store_lost_held", "the same", Then.GOES_ON, phases=_STORED, dag={**_AWAY, **_HELD}),
+)
+"""Of jobs of the local backend, whose store is a directory of their own; no part of the table."""
+BY_NAME = {action.name: action for action in (*ACTIONS, *OUTAGES)}
 
 
 @dataclass(frozen=True)
@@ -108,6 +134,11 @@ class Cell:
     @property
     def dag_id(self) -> str:
         return f"{self.action.name}-{''.join(c if c.isalnum() else '_' for c in self.phase)}"
+
+    @property
+    def is_reporting(self) -> bool:
+        """Its worker is stopped when it has told Airflow that the task is done, not merely deferred."""
+        return self.phase == REPORTED and not self.action.dag.get("deferrable", True)
 
     @property
     def ends_unwatched(self) -> bool:
@@ -130,8 +161,15 @@ def all_cells() -> Iterator[Cell]:
             yield Cell(action, str(phase))
 
 
+def outages(seconds: float) -> Iterator[Cell]:
+    """A job is being started, or has succeeded, and its store gives no answer for so long."""
+    for action in OUTAGES:
+        for phase in action.phases:
+            yield Cell(replace(action, dag={**action.dag, "seconds": seconds}), str(phase))
+
+
 def one_of_each() -> Iterator[Cell]:
     """One cell of every action: while its job runs, where that is a phase of it."""
     for action in ACTIONS:
-        wanted = WAITING if action.name == "worker_killed" else "running"
+        wanted = WAITING if action.phases == STEPS else "running"
         yield Cell(action, wanted if wanted in action.phases else str(action.phases[0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,6 +47,37 @@ def triggerer(number: signal.Signals) -> Disturbance:
         begin(airflow, "triggerer")
 
     return restart
+
+
+def upgrade(change: str) -> Disturbance:
+    """End the triggerer, and let its triggers be those of another version of the provider, by a statement."""
+
+    def restart(airflow: Any, stages: Sequence[Stage]) -> None:
+        end(airflow, "triggerer")
+        _finish_unwatched(stages)
+        dags = {stage.dag_id for stage in stages}
+        subprocess.run(
+            [sys.executable, "-c", _CHANGE_TRIGGERS.format(dags=dags, change=change)],
+            check=True,
+            env=airflow.environment,
+            capture_output=True,
+        )
+        begin(airflow, "triggerer")
+
+    return restart
+
+
+_CHANGE_TRIGGERS = """
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.trigger import Trigger
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+with create_session() as session:
+    of_tasks = select(Trigger).join(TaskInstance, TaskInstance.trigger_id == Trigger.id)
+    for trigger in session.scalars(of_tasks.where(TaskInstance.dag_id.in_({dags}))):
+        {change}
+"""
 
 
 def scheduler(number: signal.Signals) -> Disturbance:
@@ -108,6 +140,8 @@ DISTURB: dict[str, Disturbance] = {
     "triggerer_stopped": triggerer(signal.SIGTERM),
     "triggerer_killed": triggerer(signal.SIGKILL),
     "triggerer_stalled": stall,
+    "triggerer_upgraded": upgrade("trigger.classpath = 'airflow_provider.triggers.earlier.JobTrigger'"),
+    "triggerer_upgraded_arguments": upgrade("trigger.kwargs = dict(trigger.kwargs, earlier=1)"),
     "scheduler_stopped": scheduler(signal.SIGTERM),
     "scheduler_killed": scheduler(signal.SIGKILL),
     "api_restarted": api_server,

@@ -23,13 +23,10 @@ The phases: the worker is *submitting*, just before the job is created; the job 
 or node; it is *running*; it has *finished* and its outcome is about to be collected.
 
 """
-_WORKER = """\
-## A worker that is killed between two steps
+_WORKERS = """\
+## A worker that is stopped between two steps
 
-With `kill -9`, and `retries=1`.
-
-| the worker is killed | {versions} |
-|---|{lines}|
+With `retries=1`. A worker that is told to stop asks for its task's state: these tasks were not ended.
 """
 
 
@@ -60,19 +57,21 @@ def page(runs: Mapping[str, Iterable[Evidence]]) -> str:
             f"## Airflow {_title(version)}\n\n| what happens | {' | '.join(Phase)} |\n|---|---|---|---|---|\n"
         )
         for action in ACTIONS:
-            if action.name != "worker_killed":
+            if action.phases != STEPS:
                 shown = (
                     _shown(cells.get((action.name, phase))) if phase in action.phases else "no case"
                     for phase in Phase
                 )
                 sections.append(f"| {action.title} | {' | '.join(shown)} |\n")
         sections.append("\n")
-    sections.append(
-        _WORKER.format(versions=" | ".join(map(_title, kept)), lines="|".join("---" for _ in kept))
-    )
-    for step in STEPS:
-        shown = (_shown(cells.get(("worker_killed", step))) for cells in kept.values())
-        sections.append(f"| {step} | {' | '.join(shown)} |\n")
+    sections.append(_WORKERS)
+    for action in ACTIONS:
+        if action.phases == STEPS:
+            sections.append(f"\n| {action.title} | {' | '.join(map(_title, kept))} |\n")
+            sections.append(f"|---|{'|'.join('---' for _ in kept)}|\n")
+            for step in STEPS:
+                shown = (_shown(cells.get((action.name, step))) for cells in kept.values())
+                sections.append(f"| {step} | {' | '.join(shown)} |\n")
     return "".join(sections)
 
 

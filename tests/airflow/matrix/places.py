@@ -12,6 +12,8 @@ Steps = Mapping[str, tuple[str, str]]
 """For each of `cells.STEPS`: the event of Python's audit table by which a worker is known to be there, and a
 pattern of what that event is about: a path, or the beginning of what is sent."""
 LIVING = ("PENDING", "RUNNING")
+REPORTING = "matrix.reported"
+"""The event that a link of the DAG's raises: Airflow asks for a task's links when its state is accepted."""
 
 
 class Jobs(Protocol):

@@ -10,27 +10,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kinetic_core.cluster.access import ClusterApi
-from kinetic_core.cluster.connecting import Target
-from kinetic_core.cluster.names import JOB_ID
-from kinetic_core.configuration import read_settings
+from kinetic_core.backends.base import Backend, open_backend
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.errors import ClusterError, ObjectExists
-from kinetic_core.lifecycle.backends import Backend, open_backend
-from kinetic_core.lifecycle.observing import find, look
-from kinetic_core.storage.gcs import GcsObjectStore
-from kinetic_core.storage.protocol import ObjectStore
+from kinetic_core.jobs.facts import observed
+from kinetic_core.jobs.observe import find
+from kinetic_core.settings import read_settings
+from kinetic_core.store.gcs import GcsObjectStore
+from kinetic_core.store.protocol import ObjectStore
 from matrix.cells import STEPS, WAITING, Cell, Phase
-from matrix.places import LIVING, Jobs, Steps
+from matrix.places import LIVING, REPORTING, Jobs, Steps
 
 BUCKET = "test-bucket"
 NAMESPACE = "default"
 _JOBS = r"/apis/batch/v1/namespaces/[^/]+/jobs"
 _REQUESTS = (
-    r'"name": "[^"]+/payload\.pkl"',
+    r'"name": "[^"]+/payload-[0-9a-f]+\.pkl"',
     r'"name": "[^"]+/handle\.json"',
     rf"^POST {_JOBS} ",
     rf"^GET {_JOBS}",
-    r"^GET /download/[^ ]+%2Flog%2F",
+    r"^GET /storage/[^ ]+prefix=[^ &]+%2Flog%2F",
     r"^GET /download/[^ ]+%2Fresult\?",
     rf"^DELETE {_JOBS}",
 )
@@ -46,7 +47,7 @@ class Pods:
 
     def __init__(self) -> None:
         requests = (("http.client.send", pattern) for pattern in _REQUESTS)
-        self.steps: Steps = dict(zip(STEPS, requests, strict=True))
+        self.steps: Steps = dict(zip(STEPS, (*requests, (REPORTING, "")), strict=True))
         self._run = f"matrix-{os.getpid()}"
         self.data = f"{BUCKET}/{self._run}/cells"
         self.settings: Mapping[str, str] = {
@@ -160,7 +161,7 @@ class _Jobs:
 
     def states(self) -> list[str]:
         references = (find(self._backend, job_id) for job_id in list(self._watch.ids[self._dag_id]))
-        return [look(self._backend, each).status.value for each in references if each is not None]
+        return [observed(self._backend, each).status.value for each in references if each is not None]
 
     def living(self) -> int:
         return max(len(self._watch.living[self._dag_id]), sum(state in LIVING for state in self.states()))

@@ -8,21 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinetic_core.lifecycle.observing import find, observe
-from kinetic_core.local.backend import LocalBackend
-from kinetic_core.local.record import take_lock
-from kinetic_core.local.slots import core_count
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.backends.local.record import take_lock
+from kinetic_core.backends.local.slots import core_count
+from kinetic_core.jobs.observe import find, observe
 from matrix.cells import STEPS, Cell
-from matrix.places import LIVING, Jobs, Steps
+from matrix.places import LIVING, REPORTING, Jobs, Steps
 
 _PATHS = (
-    ("os.link", r"/payload\.pkl$"),
+    ("os.link", r"/payload-[0-9a-f]+\.pkl$"),
     ("os.link", r"/handle\.json$"),
     ("os.link", r"/cluster/.*\.json$"),
     ("open", r"/agent\.log$"),
     ("open", r"-0\.log$"),
     ("open", r"/jobs/[^/]+/result$"),
-    ("os.remove", r"/payload\.pkl$"),
+    ("os.remove", r"/payload-[0-9a-f]+\.pkl$"),
+    (REPORTING, ""),
 )
 
 

@@ -71,7 +71,7 @@ class Stage:
         if phase == Phase.SUBMITTING or (phase in STEPS and phase != COLLECTING):
             self.until(lambda: self.has("reached"), phase)
             return
-        self.until(self.jobs.states if phase == Phase.QUEUED else self.executions, "its job")
+        self.until(self.jobs.living if phase == Phase.QUEUED else self.executions, "its job")
         if self.cell.options.get("deferrable", True):
             self.until(lambda: self.state() == "deferred" and self._is_watched(), "deferred")
         if phase in (Phase.FINISHED, COLLECTING) and not self.cell.ends_unwatched:
@@ -83,7 +83,7 @@ class Stage:
             self.put("stop", CREATING)
         elif phase in STEPS and phase != COLLECTING:
             self.put("stop", phase)
-        if phase == COLLECTED:
+        if phase == COLLECTED or self.cell.is_reporting:
             self.jobs.put("go")
         if phase == Phase.QUEUED:
             self.jobs.take_room()
@@ -94,10 +94,15 @@ class Stage:
         self.jobs.put("go")
         self.until(lambda: self.has("reached"), COLLECTING)
 
+    @property
+    def worker(self) -> int:
+        """The process of the worker that is stopped."""
+        return int((self.folder / "reached").read_text())
+
     def is_held(self) -> bool:
         """Whether a stopped worker is still alive."""
         try:
-            os.kill(int((self.folder / "reached").read_text()), 0)
+            os.kill(self.worker, 0)
         except ProcessLookupError:
             return False
         return True

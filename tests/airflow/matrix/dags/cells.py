@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, BaseOperatorLink, task
 
 TABLE = json.loads(Path(__file__).with_name("cells.json").read_text())
 """Written by `matrix.stage`: the folder of all cells, where jobs find theirs, the steps, and the options of
@@ -125,7 +125,8 @@ def prepare_worker(context: Any) -> None:
         for step, (known, pattern) in TABLE["steps"].items():
             if event == known and re.search(pattern, about) and asked() == step:
                 tell_of_kills()
-                (folder / "reached").write_text(str(os.getpid()))
+                (folder / "reaching").write_text(str(os.getpid()))
+                (folder / "reaching").rename(folder / "reached")
                 while asked() == step:
                     time.sleep(0.05)
                 if (folder / "raise").exists():
@@ -152,6 +153,16 @@ def prepare_worker(context: Any) -> None:
     sys.addaudithook(hold)
 
 
+class ReportedLink(BaseOperatorLink):
+    """Nothing to click: a worker makes its links when Airflow has accepted what became of its task."""
+
+    name = "reported"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        sys.audit("matrix.reported", "")
+        return ""
+
+
 def define(dag_id: str, options: dict[str, Any]) -> DAG:
     """The DAG of one cell."""
     timeouts = {name: timedelta(seconds=options[name]) for name in options if name.endswith("_timeout")}
@@ -163,7 +174,7 @@ def define(dag_id: str, options: dict[str, Any]) -> DAG:
         catchup=False,
         **limits,
     ) as dag:
-        task.kinetic(
+        working = task.kinetic(
             task_id="work",
             accelerator="cpu",
             retries=options["retries"],
@@ -172,6 +183,7 @@ def define(dag_id: str, options: dict[str, Any]) -> DAG:
             **{"deferrable": options.get("deferrable", True), **options["job"]},
             **timeouts,
         )(work if options["job"]["backend"] == "local" else work_in_pod)(f"{TABLE['data']}/{dag_id}")
+        working.operator.operator_extra_links = (*working.operator.operator_extra_links, ReportedLink())
     return dag
 
 

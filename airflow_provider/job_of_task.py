@@ -1,0 +1,378 @@
+"""Job of a task instance: an earlier leg's or try's if one lives or succeeded, else a new one.
+
+Each job carries as origin the try that asked for it, so that tries find each other's jobs in the cluster,
+and a triggerer finds the jobs of tasks that are over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from airflow_provider.identity import TaskIdentity
+from kinetic_core.backends.base import Backend, backend_name, backend_of, open_backend
+from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.errors import JobConflict, KineticError, ObjectExists, UnverifiedResult
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.bundle import Progress
+from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.observe import find, observe
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
+
+VARIABLE = "kinetic_deployment"
+"""Airflow Variable whose value distinguishes the jobs of several Airflows in one namespace."""
+_MEANING = "Tells this Airflow's Kinetic jobs from those of others; made by the first of them"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Try of a task instance (`map_index` -1 if it is not mapped) in the Airflow `deployment`."""
+
+    deployment: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    run_began: str = ""
+    try_number: int = 0
+    clear_number: int = 0
+
+    @classmethod
+    def of(cls, identity: TaskIdentity, deployment: str) -> Self:
+        """Make the origin of a try."""
+        names = (identity.dag_id, identity.run_id, identity.task_id, identity.map_index)
+        return cls(deployment, *names, identity.run_began, identity.try_number, identity.clear_number)
+
+    @property
+    def key(self) -> str:
+        """Return the name of the task instance among the states that Airflow's `get_task_states` returns."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Return a sort key that is greater for a later try.
+
+        Within a DAG run try numbers only rise; two runs with one id are ordered by their ISO times.
+        """
+        return self.run_began, self.try_number
+
+    @property
+    def id(self) -> str:
+        """Return the label by which the jobs of all tries of the task instance are found."""
+        names = [self.deployment, self.dag_id, self.run_id, self.task_id, self.map_index]
+        return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
+
+    def to_text(self) -> str:
+        """Encode the origin for the job's annotation."""
+        return json.dumps({**asdict(self), "id": self.id})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        """Decode an origin; None for any other text, because whoever may create jobs may annotate them."""
+        try:
+            told: dict[str, Any] = json.loads(text)
+            found = cls(**{key: value for key, value in told.items() if key != "id"})
+        except (AttributeError, TypeError, ValueError):
+            return None
+        texts = (found.deployment, found.dag_id, found.run_id, found.task_id, found.run_began)
+        numbers = (found.map_index, found.try_number, found.clear_number)
+        sound = all(isinstance(each, str) for each in texts) and all(isinstance(n, int) for n in numbers)
+        return found if sound else None
+
+
+def of_team(variable: str, team: str) -> str:
+    """Return the name of a Kinetic Variable for the DAGs of a team, "" where Airflow has none.
+
+    A team can read only its own Variables, but Airflow keeps one Variable per name: without the team in its
+    name, one team's Variable would replace another's.
+    """
+    return f"{variable}_{team}" if team else variable
+
+
+def deployment(*, make: bool = False, team: str = "") -> str:
+    """Return this Airflow's name, from its Variable and its address; "" if it has none or cannot be read.
+
+    The address (`[api] base_url`) distinguishes a copy of the metadata database, as made to test an upgrade.
+    `make` creates a missing name. If two workers do so at once, one name is lost: only its worker or trigger
+    ends the job that has that name.
+    """
+    from airflow.sdk import Variable
+
+    name = of_team(VARIABLE, team)
+    try:
+        found = Variable.get(name, default=None)
+        if found is None and make:
+            Variable.set(name, uuid.uuid4().hex, _MEANING)
+            found = Variable.get(name, default=None)
+    except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
+        _LOG.info("no job of a forgotten task will be found: the Variable %r fails: %r", name, error)
+        return ""
+    return with_address(found)
+
+
+def with_address(name: str | None) -> str:
+    """Add this Airflow's address to the name in its Variable."""
+    from airflow.providers.common.compat.sdk import conf
+
+    return f"{name} {conf.get('api', 'base_url', fallback='')}".strip() if name else ""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Earlier job of the task instance, and its observation."""
+
+    try_number: int
+    reference: JobReference
+    observation: JobObservation
+
+
+@dataclass(frozen=True)
+class Started:
+    """Job that now does the task's work, with its last observation."""
+
+    reference: JobReference
+    observation: JobObservation
+    adopted: bool
+    shipped: int = 0
+    """Bytes of project, data and arguments of a new job, uploaded now or before."""
+    earlier: tuple[Earlier, ...] = ()
+    """Earlier jobs that are in the store, the newest first."""
+    starter: TaskIdentity | None = None
+    """Try, since cleared, whose result its task never got: this try only collects the result."""
+
+
+class SupersededTry(KineticError):
+    """A later try of the task has begun: this try, which was frozen or cut off, starts nothing any more."""
+
+
+def start_or_adopt(
+    call: Call,
+    options: RunOptions,
+    identity: TaskIdentity,
+    progress: Progress = _LOG.info,
+    environment: Mapping[str, str] | None = None,
+    build_patience: float | None = None,
+    origin: Origin | None = None,
+) -> Started:
+    """Start or adopt the one job of this task instance.
+
+    An active or succeeded job of an equal call is adopted, whichever try began it, if nobody has cleared the
+    task since. So is the last job before a clear if it succeeded and its result is not spent. Any other
+    active job, of a cleared run or a changed call, is cancelled before the new job starts: two never run at
+    once. `environment` and `origin` are for a new job.
+
+    Raises SupersededTry if a later try has a job, after removing this one's; as `prepare` and `submit` do;
+    ImageBuilding if the image takes longer than `build_patience` seconds, before any job is looked for or
+    created.
+    """
+    settings = read_settings()
+    prepared = prepare(
+        call,
+        options,
+        job_id=identity.job_id(),
+        settings=settings,
+        progress=progress,
+        build_patience=build_patience,
+    )
+    backend, digest = prepared.backend, prepared.spec_digest
+    others = _Others(backend, prepared.reference.namespace, origin)
+    others.end_superseded(identity)
+    adopted, tries = _look_at_tries(backend, identity, digest, others.clear_numbers)
+    if adopted is None:
+        adopted = others.uncollected(identity, digest)
+    if adopted is not None:
+        others_of_task = (each for each in tries if each.reference.job_id != adopted.reference.job_id)
+        return replace(adopted, earlier=tuple(others_of_task))
+    earlier = tuple(tries)
+    told = "" if origin is None else origin.to_text()
+    try:
+        reference = submit(prepared, environment, told)
+    except (JobConflict, UnverifiedResult):  # its id is taken: by another call, or by who can write there
+        other = prepare(call, options, job_id=identity.job_id(digest), settings=settings)
+        reference = submit(other, environment, told)
+    others.end_superseded(identity, reference)
+    shipped = prepared.spec.shipped
+    earlier = tuple(each for each in earlier if each.reference.job_id != reference.job_id)
+    return Started(reference, observe(reference), adopted=False, shipped=shipped, earlier=earlier)
+
+
+def latest(
+    options: RunOptions, identity: TaskIdentity, origin: Origin | None = None, recorded: str = ""
+) -> JobReference | None:
+    """Return the newest job that the task instance has started since somebody cleared it.
+
+    `recorded` is the id of the job in the task's record, "" for none. `origin` finds a job whose call was not
+    the first of its try, and whose id therefore depends on a call that only its submitter knew.
+    """
+    settings = options.settings(read_settings())
+    backend = open_backend(backend_name(options.backend, 1, settings), settings)  # where jobs are stored
+    living = (
+        _Others(backend, settings.namespace, origin).living_by_try(identity) if origin is not None else {}
+    )
+    ids = [recorded] if recorded else []
+    for each in identity.tries():
+        if identity.may_adopt(each.try_number):
+            ids += [*living.get(each.try_number, ()), each.job_id()]
+    found = (find(backend, job_id) for job_id in ids)
+    return next((reference for reference in found if reference is not None), None)
+
+
+def mark_spent(reference: JobReference) -> None:
+    """Mark a job's result as spent: it was delivered, or its task was cleared."""
+    try:
+        backend_of(reference).store.create(_spent_object(reference.job_id), b"")
+    except ObjectExists:
+        pass
+
+
+def _spent_object(job_id: str) -> str:
+    return f"jobs/{job_id}/spent"
+
+
+@dataclass
+class _Others:
+    """Jobs of all tries of a task instance, as the cluster has them."""
+
+    backend: Backend
+    namespace: str
+    origin: Origin | None
+    clear_numbers: dict[str, int] = field(default_factory=dict)
+    """Counts of cleared tasks in the run when these jobs began."""
+
+    def end_superseded(self, identity: TaskIdentity, own: JobReference | None = None) -> None:
+        """Cancel the jobs of tries that belong to an earlier run of the same id or were cleared.
+
+        With `own`, the job that this try has just created, also cancels those of all earlier tries, one of
+        which may have been frozen while it created its job. Each try looks after creating its job, so of two
+        simultaneous tries one sees the other.
+
+        Raises SupersededTry, after cancelling `own`, if a later try has a job.
+        """
+        if self.origin is None:
+            return
+        mine = self.origin.order
+        for job_id, theirs in self._living().items():
+            self.clear_numbers[job_id] = theirs.clear_number
+            if own is not None and job_id == own.job_id:
+                continue
+            if theirs.order > mine:
+                if own is not None:
+                    self._cancel(own.job_id, f"try {theirs.try_number} of its task has job {job_id}")
+                raise SupersededTry(
+                    f"try {theirs.try_number} of task {identity.task_id} has job {job_id}: try "
+                    f"{identity.try_number}, which was held up, ends"
+                )
+            cleared = not identity.may_adopt(theirs.try_number, theirs.clear_number)
+            if own is not None or theirs.run_began != identity.run_began or cleared:
+                self._cancel(job_id, f"try {identity.try_number} of its task has begun")
+
+    def uncollected(self, identity: TaskIdentity, spec_digest: str) -> Started | None:
+        """Return the last job if it succeeded and somebody cleared its task before the task had the result.
+
+        The Job must still exist, because its key verifies the result.
+        """
+        if self.origin is None or identity.clear_number == 0:
+            return None
+        last = max(self._jobs(), key=lambda each: each[1].order, default=None)
+        if last is None or last[1].clear_number >= identity.clear_number:
+            return None
+        job_id, theirs, _ = last
+        reference = find(self.backend, job_id)
+        if reference is None or reference.spec_digest != spec_digest:
+            return None
+        if self.backend.store.find(_spent_object(job_id)) is not None:
+            return None
+        observation = observe(reference)
+        if observation.status is not JobStatus.SUCCEEDED:
+            return None
+        _LOG.info("only collecting the result of %s, which its task never got", job_id)
+        starter = replace(identity, run_began=theirs.run_began, try_number=theirs.try_number)
+        return Started(reference, observation, adopted=True, starter=starter)
+
+    def living_by_try(self, identity: TaskIdentity) -> dict[int, list[str]]:
+        """Return the ids of the live jobs of this run of the task, by the try that started them."""
+        found: dict[int, list[str]] = {}
+        for job_id, theirs in self._living().items():
+            if theirs.run_began == identity.run_began:
+                found.setdefault(theirs.try_number, []).append(job_id)
+        return found
+
+    def _living(self) -> dict[str, Origin]:
+        return {job_id: theirs for job_id, theirs, lives in self._jobs() if lives}
+
+    def _jobs(self) -> Iterator[tuple[str, Origin, bool]]:
+        """Yield the jobs' ids, their origins, and whether they live."""
+        assert self.origin is not None  # noqa: S101  without one nothing is looked for
+        for job in self.backend.of_origin(self.namespace, self.origin.id):
+            facts = job["metadata"]
+            theirs = Origin.from_text((facts.get("annotations") or {}).get(ORIGIN) or "")
+            if theirs is not None and theirs.id == self.origin.id:
+                yield str(facts["labels"][JOB_ID]), theirs, not verdict(job, ()).is_terminal
+
+    def _cancel(self, job_id: str, why: str) -> None:
+        reference = find(self.backend, job_id)
+        _LOG.warning("cancelling %s: %s", job_id, why)
+        if reference is not None:
+            cancel(reference)
+        else:  # the store has forgotten it, or somebody has removed its handle
+            self.backend.delete(self.namespace, job_id)
+
+
+def _look_at_tries(
+    backend: Backend, identity: TaskIdentity, spec_digest: str, clear_numbers: Mapping[str, int]
+) -> tuple[Started | None, list[Earlier]]:
+    """Return the newest job that can be adopted, and the other jobs of the task's tries."""
+    others: list[Earlier] = []
+    ids = [
+        (each.try_number, job_id)
+        for each in identity.tries()
+        for job_id in (each.job_id(spec_digest), each.job_id())
+    ]
+    for place, (number, job_id) in enumerate(ids):
+        reference = find(backend, job_id)
+        if reference is None:
+            continue
+        if not identity.may_adopt(number, clear_numbers.get(job_id)):
+            observation = _cancelled_if_active(reference, "it belongs to a run that was cleared")
+        elif reference.spec_digest != spec_digest:
+            observation = _cancelled_if_active(reference, "the call it was started for has changed")
+        else:
+            observation = observe(reference)
+            if not observation.is_terminal or observation.status is JobStatus.SUCCEEDED:
+                state = observation.status.value
+                _LOG.info("adopting %s, which an earlier worker started (%s)", job_id, state)
+                adopted = Started(reference, observation, adopted=True)
+                return adopted, others + _older(backend, ids[place + 1 :])
+        others.append(Earlier(number, reference, observation))
+    return None, others
+
+
+def _older(backend: Backend, ids: Iterable[tuple[int, str]]) -> list[Earlier]:
+    """Return the jobs before an adopted one, for people to read; an unreadable one is left out."""
+    found = []
+    try:
+        for number, job_id in ids:
+            reference = find(backend, job_id)
+            if reference is not None:
+                found.append(Earlier(number, reference, observe(reference)))
+    except KineticError as error:
+        _LOG.info("not all jobs of earlier tries are known: %s", error)
+    return found
+
+
+def _cancelled_if_active(reference: JobReference, why: str) -> JobObservation:
+    observation = observe(reference)
+    if observation.is_terminal:
+        return observation
+    _LOG.warning("cancelling %s: %s", reference.job_id, why)
+    cancel(reference)
+    return observe(reference)

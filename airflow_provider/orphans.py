@@ -1,0 +1,427 @@
+"""Orphans of tasks: live jobs whose tasks are over, found and cancelled.
+
+A task may be ended while no triggerer is alive, its DAG run deleted, or its worker dead: then no trigger and
+no worker is left to cancel the job. Every triggerer that watches jobs of a namespace compares all live
+jobs there with Airflow's states of their tasks; places that no triggerer watches are looked after by
+`Attendant`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from airflow_provider import job_of_task
+from airflow_provider.job_of_task import Origin, of_team, with_address
+from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.backends.kubernetes.names import ORIGIN
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.errors import ConfigurationError, ProtocolMismatch
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.watch import watch_for
+from kinetic_core.settings import read_settings, using
+
+FRESH_SECONDS = 40.0
+"""Seconds for which a mark counts."""
+_OLD_SECONDS = 86_400.0
+
+
+class Presence:
+    """Marks of one triggerer, named by the id of its main process: files of the cache directory.
+
+    Where the cache cannot be written, nothing is marked, and a place is looked after twice.
+    """
+
+    def __init__(self, triggerer: int, folder: Path | None = None) -> None:
+        self._triggerer = triggerer
+        self._given = folder
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Return the directory of the marks. Raises ConfigurationError if the settings cannot be read now."""
+        return self._given or read_settings().cache / "attendance"
+
+    def mark(self, key: str) -> None:
+        """Mark the place as looked after now."""
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file(key).touch()
+
+    def is_marked(self, key: str) -> bool:
+        """Return whether the place was marked just now."""
+        try:
+            return time.time() - self._file(key).stat().st_mtime < FRESH_SECONDS
+        except OSError:
+            return False
+
+    def forget(self) -> None:
+        """Remove the marks of an earlier process with this id, and those of triggerers long gone.
+
+        A mark that cannot be removed now is harmless, because marks soon expire.
+        """
+        long_ago = time.time() - _OLD_SECONDS
+        with suppress(OSError, ConfigurationError):
+            for file in self._folder.iterdir():
+                if file.name.startswith(f"{self._triggerer}-") or file.stat().st_mtime < long_ago:
+                    file.unlink()
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{self._triggerer}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+FIRST_SECONDS, PAUSE_SECONDS, DOUBT_SECONDS = 5.0, 25.0, 10.0
+"""Seconds before the first search, between two, and after one that saw a live job whose task was over."""
+_OVER = frozenset(("success", "failed", "skipped", "upstream_failed", "removed"))
+"""States in which a task is over. In any other state, those of later Airflows included, its job lives; the
+job of a task instance that is gone does not."""
+_LOG = logging.getLogger(__name__)
+
+AskStates = Callable[[str, str, list[str]], Awaitable[Mapping[str, object]]]
+"""States of tasks by their names in a DAG run, as `RuntimeTaskInstance.get_task_states` returns them."""
+Live = dict[str, Origin]
+
+
+@dataclass
+class Reconciler:
+    """Search for orphans among the jobs of a backend and namespace that no trigger here watches."""
+
+    backend: Backend
+    namespace: str
+    deployment: str
+    ask: AskStates
+    _doubted: set[str] = field(default_factory=set)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Return whether the last search left a job whose task seems to be over for the next search."""
+        return bool(self._doubted)
+
+    async def reconcile(self) -> list[str]:
+        """Cancel the jobs whose tasks were over at this search and the one before; return their ids.
+
+        The second search is needed because a job exists a moment before Airflow stores its task's next state.
+        """
+        live = await asyncio.to_thread(self._unwatched)
+        over = set(await self._over(live))
+        ended = sorted(over & self._doubted)
+        self._doubted = over - self._doubted
+        for job_id in ended:
+            _LOG.warning("cancelling %s: its task, %s, is over", job_id, live[job_id])
+        await asyncio.gather(*(asyncio.to_thread(self._cancel, job_id) for job_id in ended))
+        return ended
+
+    def _unwatched(self) -> Live:
+        watched = watch_for(self.backend, self.namespace).watched()
+        found: Live = {}
+        for job_id, (job, pods) in self.backend.all(self.namespace, fresh=False).items():
+            text = (job["metadata"].get("annotations") or {}).get(ORIGIN)
+            if text is None or job_id in watched or verdict(job, pods).is_terminal:
+                continue
+            origin = Origin.from_text(text)
+            if origin is not None and origin.deployment == self.deployment:
+                found[job_id] = origin
+        return found
+
+    async def _over(self, live: Live) -> list[str]:
+        """List the jobs whose tasks are over, with one question for all jobs of a task in a DAG run.
+
+        Airflow names instance 0 of `a` as it names a task `a_0`: one question for both has one answer.
+        """
+        tasks: dict[tuple[str, str, str], Live] = defaultdict(dict)
+        for job_id, origin in live.items():
+            tasks[origin.dag_id, origin.run_id, origin.task_id][job_id] = origin
+        over = []
+        for (dag_id, run_id, task_id), jobs in tasks.items():
+            states = await self.ask(dag_id, run_id, [task_id])
+            over += [job_id for job_id, each in jobs.items() if _is_over(states, each.key)]
+        return over
+
+    def _cancel(self, job_id: str) -> None:
+        reference = find(self.backend, job_id)
+        if reference is not None:
+            cancel(reference)
+
+
+def _is_over(states: Mapping[str, object], key: str) -> bool:
+    return key not in states or str(states[key]) in _OVER
+
+
+def place_key(backend: Backend, namespace: str) -> str:
+    """Return the key by which the triggers and the main process of a triggerer know a place."""
+    return f"{backend.key} {namespace}"
+
+
+@dataclass
+class _Looking:
+    """Task that searches a backend and namespace, and the number of triggers that use it."""
+
+    task: asyncio.Task[None]
+    users: int = 0
+
+
+_running: dict[tuple[str, str], _Looking] = {}
+"""Running searches by backend and namespace."""
+
+
+@asynccontextmanager
+async def reconciled(
+    backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
+) -> AsyncIterator[None]:
+    """Search for orphans in this process inside the context. `name` is called once."""
+    key = backend.key, namespace
+    if key not in _running:
+        _running[key] = _Looking(asyncio.ensure_future(_reconcile(backend, namespace, ask, name)))
+    looking = _running[key]
+    looking.users += 1
+    try:
+        yield
+    finally:
+        looking.users -= 1
+        if not looking.users:
+            looking.task.cancel()
+            _running.pop(key, None)
+
+
+async def _reconcile(
+    backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
+) -> None:
+    attendance, key = Presence(os.getppid()), place_key(backend, namespace)
+    await asyncio.sleep(FIRST_SECONDS)
+    reconciler: Reconciler | None = None
+    while True:
+        try:
+            if reconciler is None and (deployment := await name()):
+                reconciler = Reconciler(backend, namespace, deployment, ask)
+            if reconciler is not None:
+                await reconciler.reconcile()
+                await asyncio.to_thread(attendance.mark, key)
+        except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
+            _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
+        doubts = reconciler is not None and reconciler.in_doubt
+        await asyncio.sleep(DOUBT_SECONDS if doubts else PAUSE_SECONDS)
+
+
+VARIABLE = "kinetic_places"
+"""The Airflow Variable in which tasks note where their jobs run."""
+_MEANING = "Where Kinetic jobs of this Airflow have run: triggerers look there for those whose task is over"
+MOST = 50
+"""Places that are kept in the Variable."""
+
+
+@dataclass(frozen=True)
+class UsedPlace:
+    """Store and namespace of a cluster, as some job's reference names them, and the task's connection."""
+
+    reference: JobReference
+    conn_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return a key that is equal for all jobs of the place."""
+        job = self.reference
+        cluster = "/".join((job.project, job.zone, job.cluster_name, job.namespace))
+        return " ".join((job.backend, job.store_uri, cluster, self.conn_id or "-", f"v{job.protocol}"))
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Use the settings of the connection. Raises ConfigurationError if it cannot be read."""
+        if not self.conn_id:
+            return nullcontext()
+        from airflow_provider.hooks.kinetic import recent_settings
+
+        return using(recent_settings(self.conn_id))
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> Self:
+        """Decode an entry of the Variable. Raises KeyError, TypeError or ProtocolMismatch for any other."""
+        return cls(JobReference.from_dict(entry["reference"]), entry.get("conn_id"))
+
+
+def remember(reference: JobReference, conn_id: str | None, team: str = "") -> None:
+    """Record where this job runs, if no job of the team has run there so far.
+
+    Of two places recorded at one moment one is lost, and recorded again by its next job. A Variable that
+    cannot be written does not keep a job from running.
+    """
+    from airflow.sdk import Variable
+
+    name = of_team(VARIABLE, team)
+    try:
+        text = with_place(Variable.get(name, default=None) or "", UsedPlace(reference, conn_id))
+        if text is not None:
+            Variable.set(name, text, _MEANING)
+    except Exception as error:  # noqa: BLE001  whatever Airflow answers
+        _LOG.info("no triggerer will look for forgotten jobs in %s: %r", reference.namespace, error)
+
+
+def read_places(text: str) -> list[UsedPlace]:
+    """Decode the Variable's places, the newest last; any other entry is left out."""
+    found = []
+    for entry in _entries(text).values():
+        try:
+            found.append(UsedPlace.of(entry))
+        except (KeyError, TypeError, ProtocolMismatch) as error:
+            _LOG.debug("%s has an entry that is none: %r", VARIABLE, error)
+    return found
+
+
+def with_place(text: str, place: UsedPlace) -> str | None:
+    """Return the Variable with the place and the newest of the others; None if the place is in it already."""
+    known = _entries(text)
+    if place.key in known:
+        return None
+    kept = list(known.items())[1 - MOST :]
+    entry = {"reference": place.reference.to_dict(), "conn_id": place.conn_id}
+    return json.dumps({**dict(kept), place.key: entry})
+
+
+def _entries(text: str) -> dict[str, Any]:
+    try:
+        told = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+class Place(Protocol):
+    """Place of jobs: see `UsedPlace`."""
+
+    @property
+    def reference(self) -> JobReference: ...
+
+    def connected(self) -> AbstractContextManager[None]: ...
+
+
+class Attendant:
+    """Search for orphans in all places that no triggerer watches."""
+
+    def __init__(
+        self,
+        attendance: Presence,
+        places: Callable[[], Iterable[Place]],
+        ask: AskStates,
+        name: Callable[[], str],
+    ) -> None:
+        self._attendance = attendance
+        self._places, self._ask, self._name = places, ask, name
+        self._reconcilers: dict[str, Reconciler] = {}
+        self._told: dict[str, str] = {}
+
+    def reconcile(self) -> bool:
+        """Search every place once; return whether a live job's task seems to be over, to search soon."""
+        deployment_name = self._name()
+        seen: set[str] = set()
+        in_doubt = False
+        for place in self._places() if deployment_name else ():
+            where = f"{place.reference.namespace} ({place.reference.store_uri})"
+            try:
+                with place.connected():
+                    in_doubt |= self._reconcile_at(place.reference, deployment_name, seen)
+                self._told.pop(where, None)
+            except Exception as error:  # noqa: BLE001  tried again; other places do not depend on it
+                self._tell_once(where, repr(error))
+        return in_doubt
+
+    def _reconcile_at(self, reference: JobReference, deployment_name: str, seen: set[str]) -> bool:
+        backend, namespace = backend_of(reference), reference.namespace
+        key = place_key(backend, namespace)
+        if key in seen or self._attendance.is_marked(key):
+            return False
+        seen.add(key)
+        if key not in self._reconcilers:
+            self._reconcilers[key] = Reconciler(backend, namespace, deployment_name, self._ask)
+        reconciler = self._reconcilers[key]
+        asyncio.run(reconciler.reconcile())
+        return reconciler.in_doubt
+
+    def _tell_once(self, where: str, trouble: str) -> None:
+        """Log a place's error once, because a cluster may be gone for good."""
+        if self._told.get(where) != trouble:
+            self._told[where] = trouble
+            _LOG.warning("cannot look for forgotten jobs in %s, trying again: %s", where, trouble)
+
+
+async def states_in_database(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
+    """Read the states of task instances of a DAG run, by their names as in `Origin.key`."""
+    return await asyncio.to_thread(_read_states, dag_id, run_id, task_ids)
+
+
+def _read_states(dag_id: str, run_id: str, task_ids: list[str]) -> dict[str, object]:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    ti = TaskInstance.__table__.c
+    wanted = select(ti.task_id, ti.map_index, ti.state).where(
+        ti.dag_id == dag_id, ti.run_id == run_id, ti.task_id.in_(task_ids)
+    )
+    with create_session(scoped=False) as session:
+        found = list(session.execute(wanted))
+    return {
+        each.task_id if each.map_index < 0 else f"{each.task_id}_{each.map_index}": each.state
+        for each in found
+    }
+
+
+def teams() -> list[str]:
+    """Return Airflow's teams, and "" for DAGs without one."""
+    from airflow.providers.common.compat.sdk import conf
+
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return [""]
+    from airflow.models.team import Team
+
+    return ["", *sorted(Team.get_all_team_names())]
+
+
+def places_of(team: str) -> list[UsedPlace]:
+    """Return the places that tasks of the team have recorded."""
+    return read_places(_variable(VARIABLE, team) or "")
+
+
+def name_of(team: str) -> str:
+    """Return the Airflow's name that jobs of the team have; "" if the team has started none."""
+    return with_address(_variable(job_of_task.VARIABLE, team))
+
+
+def _variable(name: str, team: str) -> str | None:
+    """Read a Variable as a team's tasks see it; Airflow's main processes can read those of any team."""
+    from airflow.models import Variable
+
+    key = of_team(name, team)
+    if team:
+        found: str | None = Variable.get(key, default_var=None, team_name=team)
+    else:  # Airflow 3.1 knows no teams
+        found = Variable.get(key, default_var=None)
+    return found
+
+
+def attend(pause: Callable[[float], object] = time.sleep) -> None:
+    """Search for as long as this process lives: in a thread of a triggerer's main process."""
+    attendance = Presence(os.getpid())
+    attendance.forget()
+    attendants: dict[str, Attendant] = {}
+    pause(FIRST_SECONDS)
+    while True:
+        in_doubt = False
+        try:
+            for team in teams():
+                if team not in attendants:
+                    places, name = partial(places_of, team), partial(name_of, team)
+                    attendants[team] = Attendant(attendance, places, states_in_database, name)
+                in_doubt |= attendants[team].reconcile()
+        except Exception as error:  # noqa: BLE001  the thread must outlive whatever Airflow answers
+            _LOG.warning("cannot look for forgotten jobs, trying again: %r", error)
+        pause(DOUBT_SECONDS if in_doubt else PAUSE_SECONDS)

@@ -1,1 +1,0 @@
-"""The page in Airflow's UI: what it asks, and what it shows."""

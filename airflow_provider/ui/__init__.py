@@ -1,0 +1,1 @@
+"""Page in Airflow's UI: its queries and its rows."""

@@ -1,0 +1,102 @@
+"""Detail of one job: its row in the list, the end of its log, its outputs and links.
+
+Takes a handful of requests: the job with its pods and events if it may live, one listing of its log and the
+last pieces of it, one page of its outputs. Nothing is changed or reconciled, no value is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from airflow_provider.links import addresses
+from airflow_provider.records import JobRecord
+from airflow_provider.ui.rows import Instance, Live, row
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.errors import KineticError, ObjectNotFound
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.logs import host_count
+from kinetic_core.jobs.timeline import known_phases
+
+TAIL_BYTES = 32 << 10
+TAIL_LINES = 200
+_MOST_OUTPUTS = 100
+_MOST_HOSTS = 4
+"""Hosts of a slice whose logs are shown; all of them are in the task's log."""
+
+
+def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
+    """Return the row of a task instance with the job of `record`, and `log`, `links`, `outputs`, `troubles`.
+
+    `home` is the job's backend, or the reason why it is unknown.
+    """
+    reference = record.reference
+    shown: dict[str, Any] = {
+        "links": _links(reference),
+        "namespace": reference.namespace,
+        "image": reference.image_uri,
+        "log": [],
+        "outputs": [],
+        "troubles": [],
+    }
+    if isinstance(home, str):
+        return row(instance, None, home) | shown | {"troubles": [home]}
+    live, trouble = None, "its Job has gone"
+    try:
+        if instance.may_live:
+            live = _live(home, reference)
+        shown["log"] = tail(home, reference, _attempt(record, live))
+        shown["outputs"] = _outputs(home, reference)
+    except (KineticError, OSError) as error:
+        trouble = str(error)
+        shown["troubles"] = [trouble]
+    return row(instance, live, trouble) | shown
+
+
+def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
+    """Return the last lines of an attempt that the runner has stored, as it does every few seconds."""
+    lines: list[str] = []
+    hosts = min(host_count(reference), _MOST_HOSTS)
+    for host in range(hosts):
+        prefix = wire.log_object(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
+        text = b""
+        for info in reversed(list(backend.store.list(prefix))):
+            try:
+                text = backend.store.read(info.name) + text
+            except ObjectNotFound:
+                break  # the job is being removed
+            if len(text) >= TAIL_BYTES:
+                break
+        found = text[-TAIL_BYTES:].decode(errors="replace").splitlines()[-TAIL_LINES // hosts :]
+        lines += (f"[host {host}] {line}" if hosts > 1 else line for line in found)
+    return lines
+
+
+def _live(backend: Backend, reference: JobReference) -> Live | None:
+    found = backend.get(reference.namespace, reference.job_id)
+    return None if found is None else Live(verdict(*found), known_phases(backend, reference, found, {}))
+
+
+def _attempt(record: JobRecord, live: Live | None) -> int:
+    if live is not None:
+        return live.observation.attempt
+    return record.end.attempt if record.end else 0
+
+
+def _links(reference: JobReference) -> list[dict[str, str]]:
+    """Return pages of Google's console; an address of another scheme is shown as text, never as a link."""
+    places = {
+        "Job": addresses.workload(reference),
+        "Job logs": addresses.logs(reference),
+        "Outputs": addresses.outputs(reference),
+    }
+    return [{"name": name, "address": address} for name, address in places.items() if address]
+
+
+def _outputs(backend: Backend, reference: JobReference) -> list[dict[str, Any]]:
+    """Return the first files in the job's own output directory; a directory elsewhere is not read."""
+    prefix = wire.outputs_prefix(reference.job_id) + "/"
+    listed = itertools.islice(backend.store.list(prefix), _MOST_OUTPUTS)
+    return [{"name": info.name.removeprefix(prefix), "size": info.size} for info in listed]

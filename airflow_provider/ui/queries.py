@@ -1,0 +1,103 @@
+"""Queries of the page, each answered once for all browsers within a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider.records import JobRecord
+from airflow_provider.ui.detail import detail
+from airflow_provider.ui.instances import Subject, instances
+from airflow_provider.ui.live import live_rows
+from airflow_provider.ui.places import PATIENCE, Places, Remembered
+from airflow_provider.ui.rows import Filters, Instance, costed, page, row
+from kinetic_core.backends.base import Backend, Found
+from kinetic_core.errors import KineticError
+from kinetic_core.jobs.cost import Prices, known_prices
+from kinetic_core.settings import read_settings
+
+_RUNS = 8
+"""DAG runs and tasks that are cached: with five thousand jobs each, tens of megabytes."""
+_RUN_SECONDS = 2.0
+_CLUSTER_SECONDS = 3.0
+_JOB_SECONDS = 2.0
+
+Rows = tuple[list[dict[str, Any]], dict[str, Any]]
+"""Rows of a run or a task, and the other fields of its answers."""
+
+
+def prices_by_settings() -> Prices | None:
+    """Return the price table that this process's environment names. Raises ConfigurationError."""
+    return known_prices(read_settings())
+
+
+class Questions:
+    """Answers for one API server, in its event loop; databases, stores and clusters are read in threads."""
+
+    def __init__(
+        self, places: Places | None = None, prices: Callable[[], Prices | None] = prices_by_settings
+    ) -> None:
+        self._places = places or Places()
+        self._prices = prices
+        self._instances: Remembered[list[Instance]] = Remembered(_RUN_SECONDS, _RUNS)
+        self._listings: Remembered[Mapping[str, Found]] = Remembered(_CLUSTER_SECONDS)
+        self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
+        self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
+
+    async def jobs(self, subject: Subject, filters: Filters, offset: int, limit: int) -> Mapping[str, Any]:
+        """Return a page of the rows, the `currency` of costs, and under `troubles` what could not be read."""
+
+        async def ask() -> Rows:
+            found = await self._of(subject)
+            rows, troubles = await live_rows(found, self._places, self._listings)
+            prices, trouble = await asyncio.to_thread(self._known_prices)
+            told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
+            return [costed(each, prices) for each in rows], told
+
+        rows, told = await self._rows.get(subject, ask, 3 * PATIENCE)
+        return await asyncio.to_thread(page, rows, filters, offset, limit) | told
+
+    def _known_prices(self) -> tuple[Prices | None, list[str]]:
+        """Return the server's price table, or the reason why there is none."""
+        try:
+            return self._prices(), []
+        except KineticError as error:
+            return None, [str(error)]
+
+    async def job(self, dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any] | None:
+        """Return one job in detail, None if no task instance of the run has it."""
+        found = await self._of(Subject(dag_id, run_id))
+        for instance in found:
+            record = instance.record
+            if record is not None and record.reference.job_id == job_id:
+                return await self._detail(instance, record)
+        return None
+
+    async def _detail(self, instance: Instance, record: JobRecord) -> Mapping[str, Any]:
+        job_id = record.reference.job_id
+
+        async def ask() -> dict[str, Any]:
+            home: Backend | str
+            try:
+                home = await self._places.home(record)
+            except KineticError as error:
+                home = str(error)
+            return await asyncio.to_thread(self._detailed, instance, record, home)
+
+        try:
+            return await self._details.get(job_id, ask, PATIENCE)
+        except TimeoutError:
+            trouble = f"no answer about {job_id} within {PATIENCE:g} s"
+            return row(instance, None, trouble) | {"troubles": [trouble]}
+
+    def _detailed(self, instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
+        prices, troubles = self._known_prices()
+        shown = costed(detail(instance, record, home), prices)
+        return shown | {
+            "troubles": [*shown["troubles"], *troubles],
+            "currency": prices.currency if prices else None,
+        }
+
+    async def _of(self, subject: Subject) -> list[Instance]:
+        return await self._instances.get(subject, lambda: asyncio.to_thread(instances, subject), 3 * PATIENCE)

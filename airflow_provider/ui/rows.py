@@ -1,0 +1,179 @@
+"""Rows of the page: one for each task instance, from Airflow, its job and the cluster."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_provider.records import EarlierJob, JobRecord
+from kinetic_core.errors import InvalidAccelerator, InvalidRequest
+from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.cost import Prices, usage_in
+from kinetic_core.jobs.logs import host_count
+from kinetic_core.jobs.phases import Phase
+
+TASK_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+"""States of a task instance that are final."""
+NO_JOB = "NO_JOB"
+UNKNOWN = "UNKNOWN"
+"""States of a row besides a job's own: no job was started, or its state is unknown."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Task instance as Airflow's database has it. `label` is its rendered map index.
+
+    `job_try` is the try that started the job of `record`, which may be earlier than the one that adopted it.
+    """
+
+    task_id: str
+    map_index: int
+    label: str
+    state: str
+    try_number: int
+    record: JobRecord | None
+    job_try: int = 0
+    earlier: tuple[EarlierJob, ...] = ()
+    run_id: str = ""
+
+    @property
+    def may_live(self) -> bool:
+        """Return whether a cluster may know more of the instance's job than the record does."""
+        return self.record is not None and self.record.end is None and self.state not in TASK_ENDED
+
+
+@dataclass(frozen=True)
+class Live:
+    """Job as the cluster shows it now."""
+
+    observation: JobObservation
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Filters of rows: "" for any. `text` is searched in ids, labels, functions, accelerators."""
+
+    task_id: str = ""
+    map_index: int | None = None
+    status: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, Any]:
+    """Return one row, plain JSON. `trouble` says why nothing is known of a job that may live."""
+    record = instance.record
+    shown: dict[str, Any] = {
+        "run_id": instance.run_id,
+        "task_id": instance.task_id,
+        "map_index": instance.map_index,
+        "label": instance.label,
+        "task_state": instance.state,
+        "try_number": instance.try_number,
+        "status": NO_JOB,
+        "reason": "",
+        "message": "",
+        "phases": [],
+        "earlier": [asdict(each) for each in instance.earlier],
+    }
+    if record is None:
+        return shown
+    reference = record.reference
+    shown |= {
+        "job_id": reference.job_id,
+        "job_try": instance.job_try,
+        "function": reference.func_name,
+        "accelerator": reference.hardware,
+        "hosts": _hosts(record),
+        "backend": reference.backend,
+        "created_at": reference.created_at,
+    }
+    if record.end is not None:
+        end = record.end
+        return shown | {
+            "status": end.status.value,
+            "reason": "" if end.status is JobStatus.SUCCEEDED else end.failure_class or end.reason,
+            "message": end.message,
+            "attempts": end.attempt + 1,
+            "phases": _causes(end.phases),
+        }
+    if live is not None:
+        seen = live.observation
+        return shown | {
+            "status": seen.status.value,
+            "reason": "" if seen.status is JobStatus.RUNNING else seen.reason,
+            "message": seen.message,
+            "attempts": seen.attempt + 1,
+            "phases": _causes(live.phases),
+        }
+    ended = f"the task is {instance.state}; how its job ended was not recorded"
+    message = ended if instance.state in TASK_ENDED else trouble
+    return shown | {"status": UNKNOWN, "message": message}
+
+
+def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit: int) -> dict[str, Any]:
+    """Return the matching rows from `offset` on, their number, and the values to filter by."""
+    inside = [each for each in rows if _is_of_task(each, filters)]
+    wanted = [each for each in inside if _matches(each, filters)]
+    return {
+        "jobs": wanted[offset : offset + limit],
+        "total": len(wanted),
+        "statuses": Counter(each["status"] for each in inside),
+        "reasons": Counter(each["reason"] for each in inside if each["reason"]),
+        "running": any(each["task_state"] not in TASK_ENDED for each in inside),
+        "chip_seconds": round(sum(each.get("chip_seconds", 0.0) for each in wanted), 1),
+        "cost": _sum(each.get("cost") for each in wanted),
+        "at": time.time(),
+    }
+
+
+def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
+    """Return the row with the job's usage so far: `chip_seconds`, and `cost` where there is a price.
+
+    For a job without chips these are seconds of its cores. Unknown phases count nothing.
+    """
+    phases = ((each["name"], each["seconds"]) for each in row["phases"])
+    try:
+        usage = usage_in(row.get("job_id", ""), row.get("accelerator", ""), phases)
+    except InvalidAccelerator:  # none, or one that a later version knows
+        return {**row, "chip_seconds": 0.0, "cost": None}
+    held = round(sum(usage.unit_seconds.values()), 1)
+    return {**row, "chip_seconds": held, "cost": prices.cost(usage) if prices else None}
+
+
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
+
+
+def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:
+    index = filters.map_index
+    return filters.task_id in ("", row["task_id"]) and index in (None, row["map_index"])
+
+
+def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
+    if filters.status not in ("", row["status"]) or filters.reason not in ("", row["reason"]):
+        return False
+    names = ("run_id", "task_id", "label", "job_id", "function", "accelerator")
+    texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
+    texts += (each["job_id"] for each in row["earlier"])
+    return any(filters.text.casefold() in text.casefold() for text in texts)
+
+
+def _causes(phases: Iterable[Phase]) -> list[dict[str, Any]]:
+    """Return the phases of the timeline; neighbours of one name, as attempts have them, stay apart."""
+    return [
+        {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 1)}
+        for each in phases
+    ]
+
+
+def _hosts(record: JobRecord) -> int:
+    try:
+        return host_count(record.reference)
+    except InvalidRequest:
+        return 1  # an accelerator that a later version knows

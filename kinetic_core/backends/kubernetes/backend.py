@@ -1,0 +1,336 @@
+"""GKE backend: jobs as Kubernetes Jobs of a cluster, objects in a Cloud Storage bucket."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kinetic_core.backends.kubernetes.attempts import ClaimedAttempts
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.fallbacks import current
+from kinetic_core.backends.kubernetes.indexed_jobs import IndexedJobs
+from kinetic_core.backends.kubernetes.job_objects import (
+    Later,
+    check_queue,
+    create_job,
+    end_jobs,
+    find_job,
+    jobs_of,
+)
+from kinetic_core.backends.kubernetes.leader_worker_sets import LeaderWorkerSets, check_set
+from kinetic_core.backends.kubernetes.logs import JobLogs
+from kinetic_core.backends.kubernetes.manifest import WORK_DIR, Surroundings
+from kinetic_core.backends.kubernetes.names import FAILED_CREATE, JOB_ID, JOB_NAME, ORIGIN_ID
+from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.backends.kubernetes.pods import failed_by_lease
+from kinetic_core.backends.kubernetes.port_forward import PodPorts
+from kinetic_core.backends.kubernetes.queue import BatchQueues
+from kinetic_core.backends.kubernetes.set_objects import runs_in_set
+from kinetic_core.backends.kubernetes.signing import read_secret
+from kinetic_core.backends.kubernetes.supply import SupplyReader
+from kinetic_core.backends.kubernetes.verdict import observe
+from kinetic_core.backends.kubernetes.watch_cache import SELECTOR, SINGLE, WatchCache, with_refusal
+from kinetic_core.errors import ClusterError, ClusterUnreachable, InvalidRequest
+from kinetic_core.job import ClusterName, JobSpec
+from kinetic_core.process_state import PerProcess
+from kinetic_core.settings import Settings
+from kinetic_core.store.gcs import GcsObjectStore
+
+Object = dict[str, Any]
+Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
+
+_CANCEL_SECONDS = 90.0
+_PACE_SECONDS = 1.0
+_POLL_SECONDS = 0.2
+_REMOVED_AT_ONCE = 100
+"""Jobs removed by one request, whose line has room for their ids."""
+_LOG = logging.getLogger(__name__)
+
+
+class GkeBackend:
+    """Backend of one cluster, with `location` (`bucket` or `bucket/prefix`) for everything it stores.
+
+    Its names `gke` and `pathways` differ in how new jobs run; either finds and ends the jobs of both.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        location: str,
+        settings: Settings,
+        named: Target | None = None,
+        name: str = "gke",
+    ) -> None:
+        """Connect lazily. `named`: the cluster in the settings, which the GKE API may know."""
+        self.name = name
+        self.turns = None
+        self._api = ClusterApi(target)
+        self.lines = BatchQueues(self._api)
+        self._batches = IndexedJobs(self._api, _CANCEL_SECONDS)
+        self.ports = PodPorts(target)
+        self._target = target
+        self._settings = settings
+        self._supply = _supply(target, named or Target())
+        self.store = GcsObjectStore.at(location, settings)
+        self._logs = _logs(target, location, settings)
+        self._sets = _sets(target, location, settings)
+        self._attempts = _attempts(target, location, settings)
+
+    @property
+    def parts(self) -> IndexedJobs | None:
+        """Return the Indexed Jobs; None where every input of a batch has a set of its own."""
+        return self._batches if self.name == "gke" else None
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """Return the cluster's name in the GKE API; None for one that a kubeconfig, or this pod, names."""
+        target = self._target
+        return (
+            None if target.kubeconfig or not target.project else (target.project, target.zone, target.cluster)
+        )
+
+    @property
+    def namespace(self) -> str:
+        return self._settings.namespace
+
+    @property
+    def key(self) -> str:
+        whose = [each.version for each in (self._target.account, self._settings.google_account) if each]
+        where = f"{self._target}:{self._supply}:{self._settings.storage_emulator_host}:{self.store.uri}"
+        return ":".join(["gke", where, *whose])
+
+    def check(self, spec: JobSpec) -> tuple[str, ...]:
+        """Refuse what is certainly missing; a pod that fits no node is found once the cluster has seen it."""
+        if spec.pod.queue is not None:
+            _check_queue(self._target, spec.namespace, spec.pod.queue)
+        if spec.backend == "pathways":
+            check_set(self._target, spec)
+        return ()
+
+    def check_output_dir(self, place: str) -> None:
+        """Refuse an output directory outside a bucket: a directory of a pod vanishes with the pod."""
+        if not place.startswith("gs://"):
+            raise InvalidRequest(
+                f"output_dir={place!r} would be a directory of the pod, lost with it; give "
+                "gs://bucket/prefix, or leave it out for a place of the job's own"
+            )
+
+    def surroundings(self, namespace: str) -> Surroundings:
+        """Return service account (`kinetic` if it exists, else `default`) and the emulator's address."""
+        environment = {"HOME": WORK_DIR}
+        if self._settings.storage_emulator_host:
+            environment["STORAGE_EMULATOR_HOST"] = self._settings.storage_emulator_host
+        return Surroundings(_service_account(self._target, namespace), environment)
+
+    def create(self, manifest: Mapping[str, Any]) -> bool:
+        """Create a Job, and the Service for the hosts of a slice if the namespace lacks it.
+
+        The Job for a later accelerator replaces those for earlier ones.
+        """
+        return create_job(self._api, manifest)
+
+    def get(self, namespace: str, job_id: str) -> tuple[Object, Sequence[Object]] | None:
+        """Get a job from the watch, if there is one that knows the job; else from the API server."""
+        known = _watch_cache(self._target, namespace).get(job_id)
+        if known is not None and runs_in_set(known[0]):
+            return self._sets.view(*known)
+        if known is not None and not (observe(*known).is_terminal and _lacks_evidence(known[1])):
+            return known[0], self._attempts.numbered(*known)
+        if (view := self._batches.get(namespace, job_id)) is not None:
+            return view[0], self._attempts.numbered(*view)
+        if (found := find_job(self._api, namespace, job_id)) is None:
+            return None
+        job, pods = found
+        if not (observe(job, []).is_terminal or job["spec"].get("suspend") or pods):  # it wants pods
+            about = f"involvedObject.name={job['metadata']['name']},reason={FAILED_CREATE}"
+            told = self._events(namespace, about)
+            job = with_refusal(job, pods, told[-1] if told else None)
+        if runs_in_set(job):
+            return self._sets.view(job, pods)
+        return job, Later(lambda: self._attempts.numbered(job, pods))
+
+    def control(self, namespace: str, job_id: str) -> None:
+        """Do nothing, because a cluster has controllers of its own."""
+
+    def never_runs(self, found: Found) -> str | None:
+        """Say why no node can ever run a job; reads nodes and node pools at most twice a minute."""
+        newest = max(found[1], key=lambda pod: Pod(pod).attempt, default=None)
+        return None if newest is None else self._supply.read().refusal(newest)
+
+    def events(self, namespace: str, pods: Sequence[str]) -> list[Object]:
+        """Read the events of pods, with one request for each pod."""
+        selectors = [f"involvedObject.kind=Pod,involvedObject.name={pod}" for pod in pods]
+        return [event for selector in selectors for event in self._events(namespace, selector)]
+
+    def all(self, namespace: str, *, fresh: bool = True) -> dict[str, tuple[Object, list[Object]]]:
+        """Read all jobs of a namespace with two requests, or from the watch."""
+        if not fresh and (watched := _watch_cache(self._target, namespace).jobs()) is not None:
+            return watched
+        jobs: dict[str, list[Object]] = {}
+        for job in self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]:
+            jobs.setdefault(job["metadata"]["labels"].get(JOB_ID, ""), []).append(job)
+        live = {"labelSelector": SINGLE, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        pods: dict[str, list[Object]] = {}
+        for pod in self._api.list("Pod", namespace, live)["items"] if jobs else ():
+            pods.setdefault(pod["metadata"]["labels"].get(JOB_ID, ""), []).append(pod)
+        found = {job_id: current(some, pods.get(job_id, [])) for job_id, some in jobs.items() if job_id}
+        return {job_id: each for job_id, each in found.items() if each is not None}
+
+    def signing_secret(self, namespace: str, *, make: bool = False) -> bytes | None:
+        """Read the namespace's secret, once per process and ten minutes."""
+        return read_secret(self._target, namespace, make=make)
+
+    def of_origin(self, namespace: str, origin_id: str) -> list[Object]:
+        """Find the Jobs of an origin with one request."""
+        query = {"labelSelector": f"{SINGLE},{ORIGIN_ID}={origin_id}"}
+        found: list[Object] = self._api.list("Job", namespace, query)["items"]
+        return found
+
+    def delete(self, namespace: str, job_id: str) -> None:
+        """Delete a job's pods and return when they have ended; the Job stays, without a successor.
+
+        Raises ClusterUnreachable if the pods are not proven dead after a minute and a half.
+        """
+        if self._batches.stop(namespace, job_id):
+            return
+        give_up = time.monotonic() + _CANCEL_SECONDS
+        while True:
+            found = jobs_of(self._api, namespace, job_id)
+            alive = [job for job in found if not observe(job, []).is_terminal or self._sets.has_pods(job)]
+            if not alive:
+                return
+            self._end(alive)
+            if time.monotonic() > give_up:
+                raise ClusterUnreachable(
+                    f"{job_id} is cancelled, but its pods are not proven dead after {_CANCEL_SECONDS:g} s: a "
+                    "node may be unreachable. Nothing replaces them"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def abandon(self, namespace: str, job_id: str) -> None:
+        """Fail the Job by its deadline now: its pods get SIGTERM, those of a set by being deleted."""
+        self._end(jobs_of(self._api, namespace, job_id))
+
+    def _end(self, jobs: Sequence[Object]) -> None:
+        end_jobs(self._api, [job for job in jobs if not observe(job, []).is_terminal])
+        for job in filter(runs_in_set, jobs):
+            self._sets.delete(job["metadata"]["namespace"], job["metadata"]["name"])
+
+    def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
+        """Delete the set of a finished job; the Job then says how it ended."""
+        self._sets.finish(namespace, JOB_NAME.format(job_id), succeeded)
+
+    def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
+        """Mark the pod of a silent node as failed by a disruption, and delete it without its node's word, as
+        Kubernetes does for a node out of service.
+
+        https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown
+        """
+        found = self.get(namespace, job_id)
+        for pod in found[1] if found else []:
+            if Pod(pod).attempt == attempt:
+                name = pod["metadata"]["name"]
+                self._api.patch("Pod", namespace, name, failed_by_lease(pod), "status")
+                self._api.delete("Pod", namespace, name, pod["metadata"]["uid"], grace=0)
+
+    def remove(self, namespace: str, *job_ids: str) -> None:
+        """Remove jobs, a hundred at a time if the role allows that."""
+        for start in range(0, len(job_ids), _REMOVED_AT_ONCE):
+            some = job_ids[start : start + _REMOVED_AT_ONCE]
+            try:
+                self._api.delete_all("Job", namespace, f"{SELECTOR},{JOB_ID} in ({','.join(some)})")
+            except ClusterError as exc:
+                if exc.status != 403:
+                    raise
+                for job in (job for job_id in some for job in jobs_of(self._api, namespace, job_id)):
+                    self._api.delete("Job", namespace, job["metadata"]["name"])
+
+    def pace(self, namespace: str, wake: Callable[[], None]) -> float:
+        """Return the pause between looks; the watch announces its changes with `wake`."""
+        _watch_cache(self._target, namespace).tell(wake)
+        return _PACE_SECONDS
+
+    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
+        return _watch_cache(self._target, namespace).changes(since if isinstance(since, int) else None)
+
+    def close(self, namespace: str) -> None:
+        """End the watch of a namespace whose API server is about to go; the next question starts another."""
+        _watch_cache(self._target, namespace).close()
+
+    def log(
+        self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1
+    ) -> bytes | None:
+        """Read a log: followed on the node while the container runs, from the store afterwards."""
+        found = self.get(namespace, job_id)
+        pods = found[1] if found else []
+        pod = next((pod for pod in pods if (Pod(pod).attempt, Pod(pod).host) == (attempt, host)), None)
+        return None if pod is None else self._logs.read(namespace, job_id, pod, offset, size)
+
+    def _events(self, namespace: str, selector: str) -> list[Object]:
+        try:
+            found: list[Object] = self._api.list("Event", namespace, {"fieldSelector": selector})["items"]
+        except ClusterError as exc:
+            if exc.status != 403:
+                raise
+            return []  # a role without events is told less
+        return found
+
+
+def _lacks_evidence(pods: list[Object]) -> bool:
+    """Return whether the watch of pods is behind that of Jobs: no pod of a finished Job still runs."""
+    return any((pod.get("status") or {}).get("phase") in ("Pending", "Running") for pod in pods)
+
+
+@PerProcess
+def _watch_cache(target: Target, namespace: str) -> WatchCache:
+    """Return the process's only watch cache of a cluster and namespace."""
+    return WatchCache(ClusterApi(target), namespace)
+
+
+@PerProcess
+def _check_queue(target: Target, namespace: str, queue: str) -> None:
+    """Check a queue once per process: an existing queue is not read again."""
+    check_queue(ClusterApi(target), namespace, queue)
+
+
+@PerProcess
+def _supply(target: Target, named: Target) -> SupplyReader:
+    return SupplyReader(ClusterApi(target), named)
+
+
+@PerProcess
+def _logs(target: Target, location: str, settings: Settings) -> JobLogs:
+    """Return the logs shared by all handles of a place, which keep what they follow and have read."""
+    return JobLogs(ClusterApi(target), GcsObjectStore.at(location, settings))
+
+
+@PerProcess
+def _sets(target: Target, location: str, settings: Settings) -> LeaderWorkerSets:
+    """Return the sets shared by all handles of a place, which remember the pods they have seen."""
+    return LeaderWorkerSets(ClusterApi(target), GcsObjectStore.at(location, settings))
+
+
+@PerProcess
+def _attempts(target: Target, location: str, settings: Settings) -> ClaimedAttempts:
+    """Return the claimed attempts shared by all handles of a place."""
+    del target
+    return ClaimedAttempts(GcsObjectStore.at(location, settings))
+
+
+@PerProcess
+def _service_account(target: Target, namespace: str) -> str:
+    try:
+        found = ClusterApi(target).get("ServiceAccount", namespace, "kinetic")
+    except ClusterError as exc:
+        if exc.status != 403:
+            raise
+        found = None
+    if found is None:
+        _LOG.warning(
+            "kinetic: namespace %s has no service account 'kinetic' that can be seen: jobs run as 'default'",
+            namespace,
+        )
+    return "default" if found is None else "kinetic"

@@ -1,0 +1,98 @@
+"""Bootstrap of the runner in any container with Python: a program small enough for a command line."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import io
+import marshal
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import kinetic_core
+from kinetic_core._runner.wire import SPARE, digest
+from kinetic_core.cache import keep
+from kinetic_core.settings import read_settings
+
+PACKAGE = "kinetic_runner"
+"""The runner's name inside its archive; user code never sees a module called `runner`."""
+
+_HEX = 64
+
+BOOTSTRAP = Path(__file__).with_name("fetch_runner.py").read_text("utf-8")
+"""Run as `python3 -u -c BOOTSTRAP`. `KINETIC_RUNNER_DIR` may name an unpacked copy, which starts sooner.
+
+The runner's process ends without tearing down its modules, and without garbage collection while it
+imports them: a tenth of what a trivial job costs. The child that runs user code has its collector back."""
+
+
+@functools.cache
+def runner_archive() -> tuple[str, bytes]:
+    """Return digest and bytes of the runner's zip, equal on any machine for one version and Python.
+
+    The archive is cached, because every submitter needs it and few live long.
+    """
+    sources = [(path, file.read_bytes()) for path, file in _members()]
+    made_with = (Path(__file__).read_bytes(), importlib.util.MAGIC_NUMBER, zlib.ZLIB_RUNTIME_VERSION.encode())
+    key = digest(b"".join([*made_with, *(path.encode() + source for path, source in sources)]))
+    file = read_settings().cache / "runners" / key
+    kept = _read(file)
+    if kept is None:
+        whole = _archive(sources)
+        kept = digest(whole), whole
+        keep(file, kept[0].encode() + whole)
+    return kept
+
+
+def _read(file: Path) -> tuple[str, bytes] | None:
+    """Read digest and archive from a file of the cache, which is code and must be owned by this user."""
+    try:
+        if file.stat().st_uid != os.getuid():
+            return None
+        content = file.read_bytes()
+    except OSError:
+        return None
+    sha256, whole = content[:_HEX].decode(errors="replace"), content[_HEX:]
+    return (sha256, whole) if digest(whole) == sha256 else None
+
+
+def _archive(sources: Sequence[tuple[str, bytes]]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, source in sources:
+            for name, content in ((path, source), (path + "c", _compiled(path, source))):
+                entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+    return stream.getvalue()
+
+
+def _members() -> Iterator[tuple[str, Path]]:
+    """Yield the modules of the archive: the runner's, and cloudpickle's for images that lack it."""
+    for file in runner_files():
+        yield f"{PACKAGE}/{file.name}", file
+    found = importlib.util.find_spec("cloudpickle")
+    assert found is not None  # noqa: S101  a dependency
+    assert found.origin is not None  # noqa: S101
+    for file in sorted(Path(found.origin).parent.glob("*.py")):
+        yield f"{PACKAGE}/{SPARE}/cloudpickle/{file.name}", file
+
+
+def _compiled(path: str, source: bytes) -> bytes:
+    """Compile a module to a `.pyc`, which a job's Python of the same version as this one loads.
+
+    The `.pyc` is unchecked and hash-based (PEP 552). Marshal's version 2 has no references, whose use would
+    depend on what this process has done before.
+    """
+    code = compile(source, path, "exec", dont_inherit=True)
+    flags = (1).to_bytes(4, "little")
+    header = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
+    return header + marshal.dumps(code, 2)
+
+
+def runner_files() -> list[Path]:
+    """List the runner's source files, in name order."""
+    return sorted((Path(kinetic_core.__file__).parent / "_runner").glob("*.py"))

@@ -1,0 +1,140 @@
+"""Capacity: whether any node, existing or future, can ever take a pod, as a pure function of plain data.
+
+A pod is refused only when that is certain. Labels and taints of GKE's nodes: "About GKE node labels" and the
+pages on GPUs, TPUs and Spot VMs in GKE's documentation; pools: container/v1 NodePool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kinetic_core.accelerators.grammar import Accelerator
+from kinetic_core.accelerators.shapes import rows
+from kinetic_core.backends.kubernetes.names import FLEX_START, RESERVATION
+
+Object = Mapping[str, Any]
+
+_GPU, _TPU = "nvidia.com/gpu", "google.com/tpu"
+_POOL = "cloud.google.com/gke-nodepool"
+_SPOT = "cloud.google.com/gke-spot"
+_GPU_TYPE = "cloud.google.com/gke-accelerator"
+_TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
+_TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+_DECIDED_BY_POOL = (_GPU_TYPE, _TPU_TYPE, _TPU_TOPOLOGY, _SPOT, FLEX_START, RESERVATION, _POOL)
+"""Labels that a pool's description settles; any other label may be put on a node otherwise."""
+_WHILE_SICK = "node.kubernetes.io/"
+"""Taints of this domain come and go with the state of a node."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Nodes and node pools of a cluster. None means that this account may not read them.
+
+    `pools` are GKE's node pools; `makes_pools` says that the cluster creates others when it needs them
+    (Autopilot, node auto-provisioning).
+    """
+
+    nodes: Sequence[Object] | None = None
+    pools: Sequence[Object] | None = None
+    makes_pools: bool = False
+
+    def refusal(self, pod: Object) -> str | None:
+        """Return why no node can ever take the pod; None as long as one may."""
+        if self.makes_pools or self.pools is None:
+            return None
+        wanted = dict(pod["spec"].get("nodeSelector") or {})
+        devices = _devices(pod)
+        if any(_node_takes(node, wanted, devices, pod) for node in self.nodes or ()):
+            return None
+        if any(_pool_takes(pool, wanted, devices) for pool in self.pools):
+            return None
+        asked = [f"{name}={value}" for name, value in {**wanted, **devices}.items()]
+        names = ", ".join(str(pool.get("name")) for pool in self.pools) or "none"
+        return (
+            f"no node and no node pool of the cluster can run this job, which asks for {', '.join(asked)}. "
+            f"Its pools are {names}. Make a pool for it, or choose another accelerator="
+        )
+
+
+def makes_pools(cluster: Object) -> bool:
+    """Return whether a cluster, as the GKE API describes it, creates pools when jobs need them."""
+    autopilot = (cluster.get("autopilot") or {}).get("enabled")
+    return bool(autopilot or (cluster.get("autoscaling") or {}).get("enableNodeAutoprovisioning"))
+
+
+def pool_has(pool: Object, accelerator: Accelerator) -> bool:
+    """Return whether the machines of a node pool are this hardware; for `cpu`, have no accelerator."""
+    devices = {name: int(count) for name, count in accelerator.device_resources().items()}
+    if accelerator.kind == "cpu":
+        config = pool.get("config") or {}
+        if config.get("accelerators") or config.get("machineType") in _tpu_machines():
+            return False
+    return _pool_takes(pool, accelerator.node_selector(), devices)
+
+
+def _node_takes(node: Object, wanted: Mapping[str, str], devices: Mapping[str, int], pod: Object) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    has = (node.get("status") or {}).get("allocatable") or {}
+    taints = [
+        taint
+        for taint in (node.get("spec") or {}).get("taints") or ()
+        if taint["effect"] != "PreferNoSchedule" and not taint["key"].startswith(_WHILE_SICK)
+    ]
+    return (
+        wanted.items() <= labels.items()
+        and all(int(has.get(name) or 0) >= count for name, count in devices.items())
+        and all(_tolerates(pod["spec"].get("tolerations") or (), taint) for taint in taints)
+    )
+
+
+def _pool_takes(pool: Object, wanted: Mapping[str, str], devices: Mapping[str, int]) -> bool:
+    config = pool.get("config") or {}
+    has = {_POOL: str(pool.get("name")), _SPOT: "true" if config.get("spot") else ""}
+    has[FLEX_START] = "true" if config.get("flexStart") else ""
+    reserved = wanted.get(RESERVATION, "")
+    has[RESERVATION] = reserved if reserved in _reservations(config) else ""
+    counts = {_GPU: 0, _TPU: 0}
+    for gpu in config.get("accelerators") or ():
+        has[_GPU_TYPE] = gpu["acceleratorType"]
+        counts[_GPU] += int(gpu.get("acceleratorCount") or 0)
+    slice_of = _tpu_machines().get(config.get("machineType"))
+    if slice_of is not None:
+        has[_TPU_TYPE], counts[_TPU] = slice_of.label or "", slice_of.chips_per_host
+        # A pool of single hosts need not name the topology, so the topology does not decide there.
+        topology = (pool.get("placementPolicy") or {}).get("tpuTopology")
+        has[_TPU_TOPOLOGY] = topology or wanted.get(_TPU_TOPOLOGY, "")
+    settled = [name for name in _DECIDED_BY_POOL if name in wanted]
+    return all(has.get(name) == wanted[name] for name in settled) and all(
+        counts[name] >= count for name, count in devices.items()
+    )
+
+
+def _reservations(config: Object) -> set[str]:
+    """Return the names of a pool's reservations, without the path of another project or a block."""
+    paths = (config.get("reservationAffinity") or {}).get("values") or ()
+    given = (config.get("labels") or {}).get(RESERVATION)
+    return {name for path in (*paths, given or "") for name in (path, *path.split("/"))}
+
+
+@cache
+def _tpu_machines() -> dict[str | None, Accelerator]:
+    return {row.accelerator.machine_type: row.accelerator for row in rows() if row.accelerator.kind == "tpu"}
+
+
+def _devices(pod: Object) -> dict[str, int]:
+    limits: Iterable[Mapping[str, str]] = (
+        (container.get("resources") or {}).get("limits") or {} for container in pod["spec"]["containers"]
+    )
+    return {name: int(each[name]) for each in limits for name in (_GPU, _TPU) if name in each}
+
+
+def _tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
+    return any(
+        each.get("key") in (None, "", taint["key"])
+        and each.get("effect") in (None, "", taint["effect"])
+        and (each.get("operator") == "Exists" or (each.get("value") or "") == (taint.get("value") or ""))
+        for each in tolerations
+    )

@@ -1,0 +1,327 @@
+"""Client of a Kubernetes API server, for the few requests that jobs need, with plain data."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from kinetic_core.backends.kubernetes.connection import Target, connection, renew
+from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
+
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
+_PATHS = {
+    "APIGroup": "/apis{}",
+    "APIService": "/apis/apiregistration.k8s.io/v1/apiservices{}",
+    "ClusterRole": f"{_RBAC}/clusterroles{{}}",
+    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings{{}}",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions{}",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Namespace": "/api/v1/namespaces{}",
+    "Node": "/api/v1/nodes{}",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "Event": "/api/v1/namespaces/{}/events",
+    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets",
+    "MutatingWebhookConfiguration": f"{_WEBHOOKS}/mutatingwebhookconfigurations{{}}",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "Role": f"{_RBAC}/namespaces/{{}}/roles",
+    "RoleBinding": f"{_RBAC}/namespaces/{{}}/rolebindings",
+    "SelfSubjectAccessReview": "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews{}",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "ValidatingWebhookConfiguration": f"{_WEBHOOKS}/validatingwebhookconfigurations{{}}",
+    "LocalQueue/v1beta1": "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues",
+    "LocalQueue/v1beta2": "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/localqueues",
+}
+
+
+def path_of(kind: str, namespace: str, name: str = "") -> str:
+    """Return the path of an object, or of all objects of a kind.
+
+    `namespace` is "" for cluster-wide objects, and for the objects of every namespace.
+    """
+    form = _PATHS[kind] if namespace else _PATHS[kind].replace("/namespaces/{}", "")
+    path = form.format(quote(namespace, safe=""))
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+Object = dict[str, Any]
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 20.0
+PATIENCE = 30.0
+"""Seconds for which a repeatable request is repeated."""
+_MANAGER = "kinetic"
+"""Manager of the fields that have been applied."""
+
+
+class Expired(ClusterError):
+    """The resource version is too old (410): list again."""
+
+
+class ClusterApi:
+    """Client of one API server. Objects go in and come out as the plain data of Kubernetes' JSON.
+
+    Raises ClusterError for a request that the server refuses or cannot serve now, ClusterUnreachable if it
+    does not answer; both name the request.
+    """
+
+    def __init__(self, target: Target, patience: float = PATIENCE) -> None:
+        self._target = target
+        self._patience = patience
+
+    @property
+    def server(self) -> str:
+        """Return the address of the API server."""
+        return str(connection(self._target).configuration.host)
+
+    def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
+        """POST a namespaced object."""
+        return self._call("POST", path_of(kind, namespace), body)
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """GET one object; None if there is none."""
+        try:
+            return self._call("GET", path_of(kind, namespace, name))
+        except ClusterError as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    def list(self, kind: str, namespace: str, query: Mapping[str, str] | None = None) -> Object:
+        """Return a whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
+        return self._call("GET", path_of(kind, namespace), query=query)
+
+    def patch(
+        self, kind: str, namespace: str, name: str, body: Mapping[str, Any], part: str = ""
+    ) -> Object | None:
+        """Apply a merge patch to an object or its subresource `part`; return None if it does not exist."""
+        path = path_of(kind, namespace, name) + (f"/{part}" if part else "")
+        try:
+            return self._call("PATCH", path, body)
+        except ClusterError as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    def apply(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Object:
+        """Apply an object server-side: create it, or set its fields to those of `body`, and remove the fields
+        that an earlier call set and `body` leaves out.
+
+        Raises ClusterError (409) if somebody else has set a field to another value, unless `force`. With
+        `dry_run` the server only returns what the object would become.
+        """
+        query = {"fieldManager": _MANAGER, "force": "true" if force else ""}
+        return self._call(
+            "PATCH", path_of(kind, namespace, name), body, {**query, "dryRun": "All" if dry_run else ""}
+        )
+
+    def delete(
+        self, kind: str, namespace: str, name: str, uid: str | None = None, grace: int | None = None
+    ) -> bool:
+        """DELETE an object with its dependents; return False if the object does not exist (any more).
+
+        `grace`: seconds, in place of the object's own.
+        """
+        body: Object = {"propagationPolicy": "Background"}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            self._call("DELETE", path_of(kind, namespace, name), body)
+        except ClusterError as exc:
+            if exc.status in (404, 409):
+                return False
+            raise
+        return True
+
+    def delete_all(self, kind: str, namespace: str, selector: str) -> None:
+        """DELETE all objects with these labels, and their dependents."""
+        body = {"propagationPolicy": "Background"}
+        self._call("DELETE", path_of(kind, namespace), body, {"labelSelector": selector})
+
+    def versions(self, group: str) -> frozenset[str]:
+        """Return the server's versions of an API group, such as `v1` of `batch`; none if unknown."""
+        found = self.get("APIGroup", "", group) or {}
+        return frozenset(each["version"] for each in found.get("versions") or ())
+
+    def may(self, verb: str, group: str, resource: str, namespace: str, name: str = "") -> bool:
+        """Return whether this account may do that, to the object of that name if one is given.
+
+        `resource` may be a subresource, such as `pods/log`.
+        """
+        whole, _, part = resource.partition("/")
+        asked = {"verb": verb, "group": group, "resource": whole, "subresource": part, "namespace": namespace}
+        asked |= {"name": name} if name else {}
+        review = {"spec": {"resourceAttributes": asked}}
+        return bool(self.create("SelfSubjectAccessReview", "", review)["status"]["allowed"])
+
+    def version(self) -> str:
+        """Return the server's Kubernetes version, such as `1.34`."""
+        told = self._call("GET", "/version")
+        return f"{told['major']}.{str(told['minor']).rstrip('+')}"
+
+    def watch(
+        self, kind: str, namespace: str, selectors: Mapping[str, str], version: str, seconds: float
+    ) -> Iterator[tuple[str, Object]]:
+        """Yield events after a resource version: (ADDED, MODIFIED, DELETED or BOOKMARK; object), for a time.
+
+        Ends by itself after `seconds`. Raises Expired, and as every request does.
+        """
+        query = {
+            **selectors,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(round(seconds)),
+        }
+        with self._told("GET", path_of(kind, namespace)):
+            response = self._request("GET", path_of(kind, namespace), None, query, seconds + READ_SECONDS)
+            try:
+                for line in _lines(response):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        if event["object"].get("code") == 410:
+                            raise Expired(event["object"].get("message") or "too old")
+                        raise ClusterError(str(event["object"].get("message")), event["object"].get("code"))
+                    yield event["type"], event["object"]
+            finally:
+                response.release_conn()
+                response.close()
+
+    def pod_log(self, namespace: str, pod: str, container: str) -> bytes | None:
+        """Return the log that the node has of a container; None if the node has none (yet, or any more)."""
+        path = path_of("Pod", namespace, pod) + "/log"
+        try:
+            with self._told("GET", path):
+                response = self._request("GET", path, None, {"container": container}, READ_SECONDS)
+                return bytes(response.data)
+        except ClusterError as exc:
+            if exc.status in (400, 404):
+                return None
+            raise
+
+    def follow_pod_log(self, namespace: str, pod: str, container: str) -> Iterator[bytes]:
+        """Yield the container's log as it grows, from its start, until container or connection ends."""
+        path = path_of("Pod", namespace, pod) + "/log"
+        with self._told("GET", path):
+            response = self._request("GET", path, None, {"container": container, "follow": "true"}, None)
+            try:
+                yield from response.stream(1 << 16)
+            finally:
+                response.release_conn()
+                response.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Object:
+        """Send a request and return the answer's object; all but POST is repeated while it fails."""
+        give_up, pause = time.monotonic() + self._patience, 0.1
+        while True:
+            try:
+                with self._told(method, path):
+                    response = self._request(method, path, body, query or {}, READ_SECONDS)
+                    found: Object = json.loads(response.data)
+                    return found
+            except ClusterError as exc:
+                if method == "POST" or not exc.is_passing or time.monotonic() > give_up:
+                    raise
+            time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+            pause = min(pause * 2, 3.0)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        read_seconds: float | None,
+    ) -> Any:
+        """Send a request and return the answer, its body not read yet; an expired token is renewed once.
+
+        Uses the client's connections, not its methods, which differ between versions 36 and 37.
+        """
+        import urllib3
+
+        client = connection(self._target)
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        if "fieldManager" in query:
+            kind = "application/apply-patch+yaml"  # of which JSON is a part
+        url = client.configuration.host + path
+        if asked := {key: value for key, value in query.items() if value}:
+            url += "?" + urlencode(asked)
+        content = None if body is None else json.dumps(dict(body))
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
+        for may_renew in (True, False):
+            headers = {"Accept": "application/json", "Content-Type": kind}
+            for way in client.configuration.auth_settings().values():
+                headers[way["key"]] = way["value"]
+            response = client.rest_client.pool_manager.request(
+                method, url, body=content, headers=headers, timeout=timeout, preload_content=False
+            )
+            if response.status != 401 or not may_renew or not renew(self._target):
+                break
+            response.drain_conn()
+        if not 200 <= response.status < 300:
+            raise refusal(response.status, response.data, f"{method} {path}")
+        return response
+
+    @contextmanager
+    def _told(self, method: str, path: str) -> Iterator[None]:
+        """Translate the client's errors into Kinetic's."""
+        import urllib3.exceptions
+
+        try:
+            yield
+        except urllib3.exceptions.SSLError as exc:
+            raise ConfigurationError(f"{method} {path}: {self.server}: {exc}") from exc
+        except urllib3.exceptions.HTTPError as exc:
+            raise ClusterUnreachable(
+                f"{method} {path}: the API server at {self.server} does not answer: {_root(exc)}"
+            ) from exc
+
+
+def refusal(status: int, body: bytes, what: str) -> ClusterError:
+    """Build the error for an answer of the API server that is not a success; `what` names the request."""
+    text = body.decode(errors="replace")
+    try:
+        text = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        text = text.strip()[:500]
+    if status == 410:
+        return Expired(text, status)
+    return ClusterError(f"{what}: {text} (HTTP {status})", status)
+
+
+def _root(exc: BaseException) -> str:
+    reason = getattr(exc, "reason", None)
+    return str(reason if isinstance(reason, BaseException) else exc)
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    for piece in response.stream(1 << 16, decode_content=False):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (line for line in lines if line)

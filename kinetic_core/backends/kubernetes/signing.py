@@ -1,0 +1,78 @@
+"""Secret of a namespace, from which the keys of its jobs' outcomes are derived."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import secrets
+import time
+
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.names import SIGNING_SECRET
+from kinetic_core.errors import ClusterError
+
+_KEPT_SECONDS = 600.0
+"""Seconds for which a process keeps a secret that it has read: somebody may replace the Secret."""
+_read: dict[tuple[Target, str], tuple[float, bytes | None]] = {}
+"""Secrets that were read, and when (monotonic)."""
+_LOG = logging.getLogger(__name__)
+
+
+def read_secret(target: Target, namespace: str, *, make: bool = False) -> bytes | None:
+    """Read the namespace's secret, and create it if `make`. None if there is none, or it is not readable.
+
+    Raises ClusterError if the API server cannot answer.
+    """
+    place = target, namespace
+    at, found = _read.get(place, (0.0, None))
+    if place in _read and time.monotonic() - at < _KEPT_SECONDS and not (make and found is None):
+        return found
+    found = _ask(ClusterApi(target), namespace, make)
+    _read[place] = time.monotonic(), found
+    return found
+
+
+def _ask(api: ClusterApi, namespace: str, make: bool) -> bytes | None:
+    try:
+        found = api.get("Secret", namespace, SIGNING_SECRET)
+        if found is None and make:
+            found = _make(api, namespace)
+    except ClusterError as exc:
+        if exc.status != 403:
+            raise
+        _LOG.warning(
+            "kinetic: this account may not use the Secret %s of namespace %s: outcomes can be verified only "
+            "until their Jobs are removed. See the role in docs/guides/clusters.md (%s)",
+            SIGNING_SECRET,
+            namespace,
+            exc,
+        )
+        return None
+    try:
+        return None if found is None else base64.b64decode(found["data"]["key"], validate=True) or None
+    except (KeyError, TypeError, ValueError):
+        _LOG.warning("kinetic: the Secret %s of namespace %s has no key", SIGNING_SECRET, namespace)
+        return None
+
+
+def _make(api: ClusterApi, namespace: str) -> dict[str, object] | None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "immutable": True,
+        "metadata": {"name": SIGNING_SECRET, "namespace": namespace, "labels": {"kinetic": "true"}},
+        "data": {"key": base64.b64encode(secrets.token_bytes(32)).decode()},
+    }
+    try:
+        return api.create("Secret", namespace, body)
+    except ClusterError as exc:
+        if exc.status == 403:
+            raise
+        if exc.status == 404:  # no such namespace: whoever creates the Job says so
+            return None
+        found = api.get("Secret", namespace, SIGNING_SECRET)  # another was first, or the answer was lost
+        if found is None:
+            raise
+        return found

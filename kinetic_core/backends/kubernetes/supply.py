@@ -1,0 +1,62 @@
+"""Supply of a cluster: its nodes and pools, read while jobs wait, at most twice a minute."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from kinetic_core.backends.kubernetes.capacity import Supply, makes_pools
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target, gke_cluster
+from kinetic_core.errors import ClusterError, ConfigurationError
+
+_FRESH_SECONDS = 30.0
+_LOG = logging.getLogger(__name__)
+
+
+class SupplyReader:
+    """Reader of nodes (Kubernetes API) and pools (GKE API), as far as this account may see them."""
+
+    def __init__(self, api: ClusterApi, gke: Target) -> None:
+        self._api, self._gke = api, gke
+        self._lock = threading.Lock()
+        self._supply = Supply()
+        self._until = 0.0
+
+    def __str__(self) -> str:
+        return str(self._gke) if self._gke.project else "no GKE API"
+
+    def read(self) -> Supply:
+        """Return a supply that is at most half a minute old."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._supply = self._asked()
+                self._until = time.monotonic() + _FRESH_SECONDS
+            return self._supply
+
+    def _asked(self) -> Supply:
+        cluster = self._cluster()
+        if cluster is None:
+            return Supply()
+        try:
+            nodes = self._api.list("Node", "")["items"]
+        except ClusterError as exc:
+            _LOG.debug("nodes cannot be listed, judging by the pools: %s", exc)
+            nodes = None
+        return Supply(nodes, cluster.get("nodePools") or [], makes_pools(cluster))
+
+    def _cluster(self) -> dict[str, Any] | None:
+        """Return the GKE API's description of this cluster; None if the API does not know or show it."""
+        if not self._gke.project:
+            return None
+        try:
+            cluster = gke_cluster(self._gke)
+        except ConfigurationError as exc:
+            _LOG.debug("the pools of the cluster cannot be listed: %s", exc)
+            return None
+        # A kubeconfig may lead to another cluster than the one the settings name.
+        same = urlsplit(f"//{cluster.get('endpoint')}").netloc == urlsplit(self._api.server).netloc
+        return cluster if same else None

@@ -1,0 +1,268 @@
+"""Jobs of a namespace as the API server sees them: one list and one watch per kind of object.
+
+Observers of jobs ask this cache instead of the server. The threads live while somebody asks. A watch that
+ends goes on where it stopped; one that has expired (410) starts with a new list.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kinetic_core.backends.kubernetes.client import ClusterApi, Expired
+from kinetic_core.backends.kubernetes.fallbacks import current
+from kinetic_core.backends.kubernetes.names import CHOICE_SUFFIX, FAILED_CREATE, JOB_ID, JOB_NAME, PART
+from kinetic_core.counters import count
+from kinetic_core.errors import ClusterError, ClusterUnreachable
+
+SELECTOR = "app=kinetic"
+SINGLE = f"{SELECTOR},!{PART}"
+"""Selector of Jobs and pods outside of batches whose inputs share Jobs, which may have ten thousand pods."""
+KINDS = ("Job", "Pod", "Event")
+_QUERIES = {
+    "Job": {"labelSelector": SELECTOR},
+    "Pod": {"labelSelector": SINGLE},
+    "Event": {"fieldSelector": f"reason={FAILED_CREATE}"},
+}
+"""Selectors of objects by kind: of events, those with the reason why a Job or its controller gets no pods."""
+WATCH_SECONDS = 50.0
+"""Seconds that one watch lasts, and for which a connection that died in silence can go unnoticed."""
+_IDLE_SECONDS = 15.0
+_SYNC_SECONDS = 30.0
+_RETRY_SECONDS = (0.25, 10.0)
+_REMEMBERED = 100_000
+_CHOICE = re.compile(CHOICE_SUFFIX.format(r"\d+") + "$")
+_LOG = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+
+@dataclass
+class _Known:
+    """Objects of one job."""
+
+    jobs: dict[str, Object] = field(default_factory=dict)
+    """Jobs by name: one, or two while a job moves on to its next accelerator."""
+    refusals: dict[str, Object] = field(default_factory=dict)
+    """Last event that says why no pod could be created, by the Job's name."""
+    pods: dict[str, Object] = field(default_factory=dict)
+
+    def of_kind(self, kind: str) -> list[Object]:
+        """Return the job's objects of a kind."""
+        return list({"Pod": self.pods, "Job": self.jobs}.get(kind, {}).values())
+
+
+class WatchCache:
+    """Jobs of one namespace of one cluster, kept current in the background."""
+
+    def __init__(self, api: ClusterApi, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._lock = threading.Condition()
+        self._known: dict[str, _Known] = {}
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
+        self._sequence = 0
+        self._synced: set[str] = set()
+        self._trouble: ClusterError | None = None
+        self._running: set[str] = set()
+        self._versions: dict[str, str] = {}
+        self._asked = 0.0
+        self._wakers: set[Callable[[], None]] = set()
+
+    def tell(self, wake: Callable[[], None]) -> None:
+        """Register `wake`, which the threads call after every change; it must return at once."""
+        with self._lock:
+            self._wakers.add(wake)
+
+    def changes(self, since: int | None) -> tuple[int, set[str] | None]:
+        """Return a number for now, and the ids of jobs that changed since another; None if any may have.
+
+        Starts the threads. Raises ClusterError if the first list fails; the next call tries again.
+        """
+        with self._lock:
+            self._start()
+            self._lock.wait_for(lambda: self._is_synced or self._trouble, _SYNC_SECONDS)
+            if not self._is_synced:
+                raise self._trouble or ClusterUnreachable("the API server did not answer in time")
+            oldest = self._changes[0][0] if self._changes else self._sequence
+            if since is None or (len(self._changes) == _REMEMBERED and since < oldest):
+                return self._sequence, None
+            changed: set[str] = set()
+            for number, job_id in reversed(self._changes):
+                if number <= since:
+                    break
+                changed.add(job_id)
+            return self._sequence, changed
+
+    def close(self) -> None:
+        """End the threads; the next question starts them again."""
+        self._asked = float("-inf")
+
+    def get(self, job_id: str) -> tuple[Object, list[Object]] | None:
+        """Return a job and its pods; None if they are unknown, or the cache is not current."""
+        with self._lock:
+            known = self._known.get(job_id) if self._is_synced else None
+            if known is None or (found := current(known.of_kind("Job"), known.of_kind("Pod"))) is None:
+                return None
+            job, pods = found
+            return with_refusal(job, pods, known.refusals.get(job["metadata"]["name"])), pods
+
+    def jobs(self) -> dict[str, tuple[Object, list[Object]]] | None:
+        """Return all jobs that have a Job each, with their pods; None if the cache is not current."""
+        with self._lock:
+            if not self._is_synced:
+                return None
+            found = {
+                job_id: current(single, each.of_kind("Pod"))
+                for job_id, each in self._known.items()
+                if (single := [job for job in each.of_kind("Job") if PART not in job["metadata"]["labels"]])
+            }
+            return {job_id: each for job_id, each in found.items() if each is not None}
+
+    @property
+    def _is_synced(self) -> bool:
+        return self._synced == set(KINDS)
+
+    def _start(self) -> None:
+        self._asked = time.monotonic()
+        for kind in set(KINDS) - self._running:
+            self._running.add(kind)
+            name = f"kinetic-watch-{self._namespace}-{kind}"
+            threading.Thread(target=self._follow, args=(kind,), name=name, daemon=True).start()
+
+    def _is_wanted(self) -> bool:
+        return time.monotonic() - self._asked < _IDLE_SECONDS
+
+    def _follow(self, kind: str) -> None:
+        self._versions[kind], pause = "", _RETRY_SECONDS[0]
+        try:
+            while self._is_wanted():
+                try:
+                    if not self._versions[kind]:
+                        self._list(kind)
+                    self._watch(kind)
+                    pause = _RETRY_SECONDS[0]
+                except Expired:
+                    self._versions[kind] = ""
+                    count("watch.relists", kind=kind)
+                except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
+                    if not self._is_wanted():
+                        return
+                    _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
+                    self._tell_trouble(exc)
+                    time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+                    pause = min(pause * 2, _RETRY_SECONDS[1])
+        finally:
+            with self._lock:
+                self._running.discard(kind)
+                self._synced.discard(kind)
+
+    def _tell_trouble(self, exc: Exception) -> None:
+        """Report why there is no first list to those who wait for it."""
+        with self._lock:
+            self._trouble = exc if isinstance(exc, ClusterError) else ClusterError(repr(exc))
+            self._lock.notify_all()
+
+    def _list(self, kind: str) -> None:
+        try:
+            listing = self._api.list(kind, self._namespace, _QUERIES[kind])
+        except ClusterError as exc:
+            if kind != "Event" or exc.status != 403:
+                raise
+            listing = {"items": [], "metadata": {"resourceVersion": ""}}  # less is told without events
+        present = {item["metadata"]["name"] for item in listing["items"]}
+        with self._lock:
+            for gone in self._absent(kind, present):
+                self._apply("DELETED", kind, gone)
+            for item in listing["items"]:
+                self._apply("ADDED", kind, item)
+            self._synced.add(kind)
+            self._trouble = None
+            self._lock.notify_all()
+        self._versions[kind] = str(listing["metadata"]["resourceVersion"])
+
+    def _absent(self, kind: str, present: set[str]) -> list[Object]:
+        """Return the objects that were deleted while the watch was interrupted."""
+        found = [
+            item
+            for known in self._known.values()
+            for item in known.of_kind(kind)
+            if item["metadata"]["name"] not in present
+        ]
+        return [item for item in found if kind == "Job" or not _has_ended(item)]
+
+    def _watch(self, kind: str) -> None:
+        version, query = self._versions[kind], _QUERIES[kind]
+        if not version:
+            time.sleep(_IDLE_SECONDS)
+            return
+        for event, item in self._api.watch(kind, self._namespace, query, version, WATCH_SECONDS):
+            if event != "BOOKMARK":
+                with self._lock:
+                    self._apply(event, kind, item)
+            # A broken watch goes on from here, so that earlier events are not seen again.
+            self._versions[kind] = str(item["metadata"]["resourceVersion"])
+            if not self._is_wanted():
+                return
+
+    def _apply(self, event: str, kind: str, item: Object) -> None:
+        job_id = _job_id(kind, item)
+        if job_id is None:
+            return
+        item["metadata"].pop("managedFields", None)
+        known = self._known.setdefault(job_id, _Known())
+        name = item["metadata"]["name"]
+        if kind == "Event":
+            known.refusals[item["involvedObject"]["name"]] = item
+        elif kind == "Job" and event == "DELETED":
+            known.jobs.pop(name, None)
+        elif kind == "Job":
+            known.jobs[name] = item
+        elif event != "DELETED":
+            known.pods[name] = item
+        elif not _has_ended(item):
+            known.pods.pop(name, None)  # one that ended is evidence, as long as its job is there
+        if not known.jobs and event == "DELETED" and kind != "Event":
+            self._known.pop(job_id, None)
+        self._sequence += 1
+        self._changes.append((self._sequence, job_id))
+        for wake in self._wakers:
+            wake()
+
+
+def _job_id(kind: str, item: Object) -> str | None:
+    """Return the id of the job an object belongs to; None if it belongs to none."""
+    if kind != "Event":
+        found: str | None = (item["metadata"].get("labels") or {}).get(JOB_ID)
+        return found
+    name, prefix = item["involvedObject"].get("name") or "", JOB_NAME.format("")
+    return _CHOICE.sub("", name.removeprefix(prefix)) if name.startswith(prefix) else None
+
+
+def with_refusal(job: Object, pods: Sequence[Object], refusal: Object | None) -> Object:
+    """Return the Job with the reason for which it has no pods, from an event of its own time."""
+    if pods or not refusal or not _is_about(refusal, job):
+        return job
+    status = job.get("status") or {}
+    condition = {"type": FAILED_CREATE, "status": "True", "message": refusal.get("message") or ""}
+    return {**job, "status": {**status, "conditions": [*status.get("conditions", ()), condition]}}
+
+
+def _is_about(event: Object, job: Object) -> bool:
+    """Return whether an event of the Job's name, or of its pods' controller's, is of this Job's time."""
+    about, whom = job["metadata"], event["involvedObject"]
+    if whom.get("kind") == "Job" and whom.get("uid"):
+        return bool(whom["uid"] == about.get("uid"))
+    at = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    to_the_second = len("2026-01-01T00:00:00")
+    return not at or str(at)[:to_the_second] >= str(about.get("creationTimestamp") or "")[:to_the_second]
+
+
+def _has_ended(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -1,0 +1,405 @@
+"""The local backend: jobs as detached processes of this machine, described by Kubernetes objects."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kinetic_core.backends.kubernetes.manifest import Surroundings
+from kinetic_core.backends.kubernetes.names import NEEDS_CONTROL, ORIGIN_ID, SPEC_DIGEST, WAITING_FOR_SLOT
+from kinetic_core.backends.local import process
+from kinetic_core.backends.local.layout import Layout
+from kinetic_core.backends.local.memory_limit import limit_memory
+from kinetic_core.backends.local.ports import LocalPorts
+from kinetic_core.backends.local.queue import LocalQueue, start_agent, unpack_runner
+from kinetic_core.backends.local.record import (
+    end,
+    end_waiting,
+    forget,
+    is_held,
+    is_over,
+    is_waiting,
+    read_record,
+    take_lock,
+    timestamp,
+    write_record,
+)
+from kinetic_core.backends.local.signing import read_secret
+from kinetic_core.backends.local.slots import core_count
+from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
+from kinetic_core.job import ClusterName, JobSpec, Line
+from kinetic_core.store.directory import DirectoryObjectStore, translated
+
+
+class Snapshot:
+    """The records of a directory as last looked at."""
+
+    def __init__(self, stamp: int, times: dict[str, tuple[int, int]], swept: float) -> None:
+        self.stamp = stamp
+        self.times = times
+        self.swept = swept
+
+
+def record_times(folder: str) -> dict[str, tuple[int, int]]:
+    """Modification time (ns) and inode of every record in a directory: a rewritten one has another inode."""
+    found = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".json"):
+                try:
+                    facts = entry.stat()
+                except FileNotFoundError:
+                    continue  # removed just now
+                found[entry.name] = facts.st_mtime_ns, facts.st_ino
+    return found
+
+
+def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job, saying what it waits for if it waits: its turn in a batch, or slots for its agent."""
+    job: dict[str, Any] = record["job"]
+    if is_waiting(record):
+        limit = record["line"]["limit"]
+        return _waiting(job, f"waiting for its turn: its batch runs {limit or 'all'} inputs at once")
+    if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
+        return job
+    return _waiting(job, f"waiting for a free CPU slot; this machine has {core_count()}")
+
+
+def _waiting(job: Mapping[str, Any], message: str) -> dict[str, Any]:
+    condition = {"type": WAITING_FOR_SLOT, "status": "True", "message": message}
+    return {**job, "status": {**job["status"], "conditions": [condition]}}
+
+
+def _asking_for_control(job: dict[str, Any]) -> dict[str, Any]:
+    metadata = job["metadata"]
+    return {
+        **job,
+        "metadata": {**metadata, "annotations": {**metadata["annotations"], NEEDS_CONTROL: "true"}},
+    }
+
+
+_LOST = "Failed", "NodeLost", "nothing of the job is alive: killed, or the machine restarted"
+"""Type, reason and message of the condition."""
+_LOG = logging.getLogger(__name__)
+_SWEEP_SECONDS = 3.0
+_PACE_SECONDS = 0.04
+
+
+class LocalBackend:
+    """Jobs below one directory. Any number of processes may use it at once; there is no daemon.
+
+    Jobs that are made for a `line` wait in it, instead of starting.
+    """
+
+    name = "local"
+    parts = None
+    ports = LocalPorts()
+
+    def __init__(self, root: Path, line: Line | None = None) -> None:
+        self._layout = Layout(os.path.abspath(root))
+        self._waits = {"line": asdict(line), "waits": True} if line else {}
+        self.store = DirectoryObjectStore(Path(self._layout.store))
+
+    @classmethod
+    def of_store(cls, store: Path) -> LocalBackend:
+        """The backend whose object store lies there."""
+        return cls(store.parent)
+
+    @property
+    def cluster(self) -> ClusterName:
+        """This machine has no name that another would know."""
+        return "", "", "local"
+
+    @property
+    def namespace(self) -> None:
+        """Jobs of this machine are one user's, whatever namespace they name."""
+        return
+
+    @property
+    def lines(self) -> None:
+        """A supervisor on this machine gives inputs their turns."""
+
+    @property
+    def turns(self) -> LocalQueue:
+        return LocalQueue(self._layout, partial(LocalBackend, Path(self._layout.root)))
+
+    @property
+    def key(self) -> str:
+        return f"local:{self._layout.root}"
+
+    def check(self, spec: JobSpec) -> tuple[str, ...]:
+        """Raises BackendUnavailable if jobs cannot run here, or not with that memory limit."""
+        if os.name != "posix":
+            raise BackendUnavailable("backend='local' needs Linux or macOS; use WSL on Windows")
+        notices = []
+        cores = spec.accelerator.cpu_count
+        if cores is not None and cores > core_count():
+            notices.append(f"{spec.accelerator}: this machine has {core_count()} cores; using {core_count()}")
+        if spec.memory is not None:
+            try:
+                limit_memory(f"probe-{os.getpid()}-{time.monotonic_ns()}", spec.memory).remove()
+            except OSError as exc:
+                raise BackendUnavailable(
+                    f"memory={spec.memory} cannot be enforced on this machine (no writable memory cgroup: "
+                    f"{exc.strerror}); leave memory out, or run as a user who may create one"
+                ) from exc
+        if spec.pod.secrets:
+            raise InvalidRequest(
+                "secrets= refers to Secrets of a cluster, which backend 'local' has not; for a test, set the "
+                "variables here and name them in capture_env_vars"
+            )
+        if spec.debug_wait is not None and find_spec("debugpy") is None:
+            raise BackendUnavailable(
+                "debug=True with backend 'local' needs debugpy here: pip install debugpy"
+            )
+        if spec.container_image is not None:
+            notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
+        return tuple(notices)
+
+    def check_output_dir(self, place: str) -> None:
+        """Paths of this machine only."""
+        if "://" in place:
+            raise InvalidRequest(
+                f"output_dir={place!r} is no directory of this machine, where backend 'local' runs; give a "
+                "path, or leave it out"
+            )
+
+    def surroundings(self, namespace: str) -> Surroundings:
+        """The emulator's address, as pods get it; jobs are this user's processes, with this user's home."""
+        del namespace
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+        return Surroundings(environment={"STORAGE_EMULATOR_HOST": emulator} if emulator else {})
+
+    def create(self, manifest: Mapping[str, Any]) -> bool:
+        """Start the job's agent, or let it wait. Raises JobConflict if the id is taken by a different job."""
+        metadata = manifest["metadata"]
+        namespace, job_id = metadata["namespace"], metadata["labels"]["kinetic.dev/job-id"]
+        try:
+            self._prepare(namespace)
+            lock = self._lock_or_existing(namespace, job_id, metadata["annotations"][SPEC_DIGEST])
+        except OSError as exc:
+            raise translated(exc, f"cannot create {job_id} in {self._layout.root}") from exc
+        if lock is None:
+            return False
+        path = self._layout.record(namespace, job_id)
+        job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
+        try:
+            record = {"job": job, "pods": [], "created": time.time(), **self._waits}
+            write_record(path, record, new=True)
+            if not self._waits:
+                start_agent(self._layout, namespace, job_id, lock)
+        except BackendUnavailable:
+            Path(path).unlink(missing_ok=True)
+            raise
+        except OSError as exc:
+            Path(path).unlink(missing_ok=True)
+            raise translated(exc, f"cannot start {job_id}") from exc
+        finally:
+            os.close(lock)
+        return True
+
+    def get(self, namespace: str, job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """The Job and its Pods.
+
+        A job of which nothing lives any more is shown as lost. It asks for `control`, as does one of a batch
+        that has lost its supervisor.
+        """
+        try:
+            record, needs_control = self._observed(namespace, job_id)
+        except OSError as exc:
+            raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
+        if record is None:
+            return None
+        job = with_reason(record)
+        return (_asking_for_control(job) if needs_control else job), record["pods"]
+
+    def control(self, namespace: str, job_id: str) -> None:
+        """Record that a job is lost of which nothing lives; give its batch a supervisor if it lacks one.
+
+        Raises StoreError, BackendUnavailable.
+        """
+        try:
+            record = read_record(self._layout.record(namespace, job_id))
+            if record is None or is_over(record):
+                return
+            if line := record.get("line"):
+                self.turns.supervise(namespace, Line(**line), is_waiting=is_waiting(record))
+            self._end_if_lost(namespace, job_id)
+        except OSError as exc:
+            raise translated(exc, f"cannot control {job_id} in {self._layout.root}") from exc
+
+    def never_runs(self, found: object) -> None:
+        """Any accelerator is accepted here."""
+
+    def events(self, *_: object) -> tuple[()]:
+        return ()
+
+    def all(
+        self,
+        namespace: str,
+        *,
+        fresh: bool = True,  # noqa: ARG002  nothing is watched here
+    ) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Always fresh. A job whose record is damaged is left out with a warning."""
+        found = {}
+        for record in sorted(Path(self._layout.cluster(namespace)).glob("*.json")):
+            try:
+                objects = self.get(namespace, record.stem)
+            except StoreError as exc:
+                _LOG.warning("leaving %s out: %s", record.stem, exc)
+                continue
+            if objects is not None:
+                found[record.stem] = objects
+        return found
+
+    def signing_secret(self, namespace: str, *, make: bool = False) -> bytes | None:
+        """A file of this user's; jobs on this machine are the same user's."""
+        try:
+            if make:
+                self._prepare(namespace)
+            return read_secret(self._layout.signing_secret, make=make)
+        except OSError as exc:
+            raise translated(exc, f"cannot read {self._layout.signing_secret}") from exc
+
+    def of_origin(self, namespace: str, origin_id: str) -> list[dict[str, Any]]:
+        """Reads every record of the namespace."""
+        jobs = (job for job, _ in self.all(namespace).values())
+        return [job for job in jobs if job["metadata"]["labels"].get(ORIGIN_ID) == origin_id]
+
+    def abandon(self, namespace: str, job_id: str) -> None:
+        self.delete(namespace, job_id)
+
+    def delete(self, namespace: str, job_id: str) -> None:
+        """Cancel: returns when the job's processes are dead."""
+        path, lock = self._layout.record(namespace, job_id), self._layout.lock(namespace, job_id)
+        while True:
+            self._end_if_lost(namespace, job_id)
+            record = read_record(path)
+            if record is None or is_over(record):
+                return
+            if is_waiting(record) and end_waiting(path, lock, "Cancelled", "cancelled before its turn"):
+                return
+            agent, group = record.get("agent"), record.get("group")
+            if agent and process.is_same(agent):
+                os.kill(agent["pid"], signal.SIGTERM)
+            elif group and process.is_same(group):
+                process.kill_tree(group["pid"])
+            time.sleep(0.02)
+
+    def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
+        """Nothing is held here that outlives a job's processes."""
+
+    def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
+        """This machine is never silent about itself."""
+
+    def remove(self, namespace: str, *job_ids: str) -> None:
+        """Forget finished jobs: their records, locks, working directories and container logs."""
+        for job_id in job_ids:
+            forget(self._layout, namespace, job_id)
+            Path(self._layout.lock(namespace, job_id)).unlink(missing_ok=True)
+
+    def pace(self, namespace: str, wake: Callable[[], None]) -> float:
+        """Nobody announces what other processes write: a look costs two system calls."""
+        del namespace, wake
+        return _PACE_SECONDS
+
+    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
+        """What changed, by the directory's and the records' times; every few seconds: everything may have."""
+        folder = self._layout.cluster(namespace)
+        previous = since if isinstance(since, Snapshot) else None
+        try:
+            stamp = os.stat(folder).st_mtime_ns
+            if previous is not None and time.monotonic() - previous.swept < _SWEEP_SECONDS:
+                if stamp == previous.stamp:
+                    return previous, set()
+                seen = Snapshot(stamp, record_times(folder), previous.swept)
+                changed = {name for name, at in seen.times.items() if previous.times.get(name) != at}
+                changed |= previous.times.keys() - seen.times.keys()
+                return seen, {name.removesuffix(".json") for name in changed}
+            return Snapshot(stamp, record_times(folder), time.monotonic()), None
+        except FileNotFoundError:
+            return None, None
+
+    def log(
+        self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1
+    ) -> bytes | None:
+        del namespace, host  # job ids are unique in a store; here every job is one process
+        try:
+            with open(self._layout.log(job_id, attempt), "rb") as stream:
+                stream.seek(offset)
+                return stream.read(size)
+        except FileNotFoundError:
+            return None
+
+    def _observed(self, namespace: str, job_id: str) -> tuple[dict[str, Any] | None, bool]:
+        """The record, that of a lost job ended, and whether `control` would do anything. Raises OSError."""
+        path = self._layout.record(namespace, job_id)
+        while True:
+            record = read_record(path)
+            if record is None or is_over(record):
+                return record, False
+            waits, line = is_waiting(record), record.get("line")
+            unsupervised = line is not None and self.turns.lacks_supervisor(
+                namespace, Line(**line), is_waiting=waits
+            )
+            if waits or is_held(self._layout.lock(namespace, job_id)):
+                return record, unsupervised
+            if (
+                read_record(path) == record
+            ):  # else it has ended, or was made again, between reading and asking
+                end(record, *_LOST)
+                del record["job"]["status"]["conditions"][-1]["lastTransitionTime"]  # which nobody knows
+                return record, True
+
+    def _end_if_lost(self, namespace: str, job_id: str) -> None:
+        """Record that nothing of a job lives any more, and end what it may have started. Raises OSError."""
+        path = self._layout.record(namespace, job_id)
+        record = read_record(path)
+        if record is None or is_over(record) or is_waiting(record):
+            return
+        lock = take_lock(self._layout.lock(namespace, job_id))
+        if lock is None:
+            return
+        try:
+            record = read_record(path)  # it may have ended between reading and locking
+            if record is None or is_over(record) or is_waiting(record):  # or have been made again
+                return
+            if (group := record.get("group")) is not None and process.is_same(group):
+                process.kill_tree(group["pid"])
+            process.kill_marked(self._layout.work(job_id))
+            end(record, *_LOST)
+            write_record(path, record)
+        finally:
+            os.close(lock)
+
+    def _prepare(self, namespace: str) -> None:
+        layout = self._layout
+        os.makedirs(layout.root, mode=0o700, exist_ok=True)
+        os.makedirs(layout.cluster(namespace), exist_ok=True)
+        unpack_runner(layout)
+
+    def _lock_or_existing(self, namespace: str, job_id: str, digest: str) -> int | None:
+        """The lock of a job that does not exist yet; None if the same job does."""
+        path, deadline = self._layout.record(namespace, job_id), time.monotonic() + 10
+        while True:
+            lock = take_lock(self._layout.lock(namespace, job_id))
+            record = read_record(path)
+            if record is not None:
+                if lock is not None:
+                    os.close(lock)
+                if record["job"]["metadata"]["annotations"].get(SPEC_DIGEST) != digest:
+                    raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
+                return None
+            if lock is not None:
+                return lock
+            if time.monotonic() > deadline:
+                raise StoreError(f"{job_id} is being created by another process that does not go on")
+            time.sleep(0.01)

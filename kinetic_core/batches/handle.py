@@ -1,0 +1,333 @@
+"""`BatchHandle`: many jobs of one function, observed and collected together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.batches.definition import finished_object
+from kinetic_core.batches.progress import Board
+from kinetic_core.errors import BatchTimeout, InvalidRequest, KineticError, ObjectExists, WaitTimeout
+from kinetic_core.job import JobStatus
+from kinetic_core.jobs.cancel import drop_payloads
+from kinetic_core.jobs.handle import JobHandle
+
+if TYPE_CHECKING:
+    from kinetic_core.jobs.handle import JobHandle
+
+
+class BatchError(KineticError):
+    """Failure of a batch in which some inputs have no value.
+
+    `failures` holds the handles of failed jobs, `partial_results` a list with None at failed positions.
+    `submission_failures` and `exceptions` map an input's index to the exception of its submission, and of its
+    job.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        failures: Sequence[JobHandle],
+        partial_results: Sequence[Any],
+        submission_failures: Mapping[int, Exception] | None = None,
+        exceptions: Mapping[int, BaseException] | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.failures = list(failures)
+        self.partial_results = list(partial_results)
+        self.submission_failures = dict(submission_failures or {})
+        self.exceptions = dict(exceptions or {})
+        failed = len(self.failures) + len(self.submission_failures)
+        shown = sorted({**self.submission_failures, **self.exceptions}.items())[:5]
+        lines = [f"{failed} of {len(self.partial_results)} inputs of {group_id} failed"]
+        lines += [f"  [{index}] {type(error).__name__}: {error}" for index, error in shown]
+        if failed > len(shown) > 0:
+            lines.append(f"  and {failed - len(shown)} more; see .exceptions")
+        super().__init__("\n".join(lines))
+        for index, error in shown[:1]:
+            for note in getattr(error, "__notes__", ()):
+                self.add_note(f"[{index}] {note}")
+
+
+_LOG = logging.getLogger(__name__)
+_WORKERS = 16
+_HEARD_SECONDS = 30.0
+_ATTACHED_SECONDS = 3.0
+T = TypeVar("T")
+
+
+class BatchHandle:
+    """Handle of one function over many inputs. Made by `run_async_map` and by `attach_batch`."""
+
+    def __init__(
+        self, group_id: str, name: str | None, tags: Mapping[str, str], board: Board, backend: Backend
+    ) -> None:
+        self.group_id = group_id
+        self.name = name
+        self.tags = dict(tags)
+        self._board = board
+        self._backend = backend
+        self._cached_failures: list[JobHandle] | None = None
+        self._collected: dict[str, JobHandle] = {}
+
+    @property
+    def jobs(self) -> list[JobHandle | None]:
+        """Return a list with an entry per input: its job's handle, or None without a job."""
+        with self._board.changed:
+            return list(self._board.jobs)
+
+    @property
+    def submission_failures(self) -> dict[int, Exception]:
+        """Return the exceptions of inputs that could not be submitted, by index."""
+        with self._board.changed:
+            return dict(self._board.submission_failures)
+
+    @property
+    def unavailable_children(self) -> dict[int, str]:
+        """Return the job ids of inputs whose stored job is gone, by index."""
+        with self._board.changed:
+            return dict(self._board.unavailable)
+
+    def statuses(self) -> list[tuple[int, JobStatus]]:
+        """Return index and status of every submitted job that was not dropped."""
+        with self._board.changed:
+            known = dict(self._board.ended)
+            jobs = [(index, job) for index, job in enumerate(self._board.jobs) if job is not None]
+        seen = [(index, known.get(index) or job.observe()) for index, job in jobs]
+        return [(index, each.status) for index, each in seen if each.reason != DROPPED]
+
+    def status_counts(self) -> dict[str, int]:
+        """Count the jobs in each status."""
+        return dict(Counter(status.value for _, status in self.statuses()))
+
+    def wait(self, *, timeout: float | None = None) -> None:
+        """Block until every job has ended. Raises WaitTimeout; the jobs go on."""
+        board = self._board
+        self._wait_for(board.is_over, _deadline(timeout))
+        if board.error is not None:
+            raise board.error
+        if board.submission_failures:
+            _LOG.warning(
+                "%s: %d inputs could not be submitted", self.group_id, len(board.submission_failures)
+            )
+
+    def as_completed(
+        self, *, poll_interval: float = 5.0, timeout: float | None = None
+    ) -> Iterator[JobHandle]:
+        """Yield handles in the order in which their jobs end, while others are still being submitted.
+
+        A job is yielded once it has succeeded or used up its own retries. `poll_interval` is accepted
+        for compatibility: nothing is polled. Raises WaitTimeout.
+        """
+        del poll_interval
+        for index, _ in self._ended(timeout):
+            handle = self._board.jobs[index]
+            assert handle is not None  # noqa: S101  what ended was submitted
+            yield handle
+
+    def results(
+        self,
+        *,
+        timeout: float | None = None,
+        ordered: bool = True,
+        cleanup: bool = True,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Return the values of all inputs: in input order, or with `ordered=False` in the order they ended.
+
+        With `cleanup` the successful jobs' Kubernetes objects and payloads are removed, in the background.
+        Raises BatchError if any input failed, unless `return_exceptions` puts the exception in its place.
+        Raises BatchTimeout, a WaitTimeout, with the values so far if not all jobs have ended after `timeout`
+        seconds; then nothing is removed, and `results` can be called again.
+        """
+        outcomes: dict[int, Any] = {}
+        try:
+            if ordered:
+                self.wait(timeout=timeout)
+            order = [index for index, _ in self._ended(None if ordered else timeout)]
+        except WaitTimeout:
+            raise self._out_of_time() from None
+        exceptions = self._collect(order, cleanup, outcomes)
+        with self._board.changed:
+            unsubmitted = dict(self._board.submission_failures)
+            self._cached_failures = [
+                job for i in sorted(exceptions) if (job := self._board.jobs[i]) is not None
+            ]
+        if self.unavailable_children:
+            _LOG.warning(
+                "%s: the jobs of inputs %s are gone", self.group_id, sorted(self.unavailable_children)
+            )
+        positions = list(range(self._board.size))
+        if (exceptions or unsubmitted) and not return_exceptions:
+            partial = [outcomes.get(index) for index in positions]
+            raise BatchError(self.group_id, self._cached_failures, partial, unsubmitted, exceptions)
+        errors: dict[int, BaseException] = {**exceptions, **unsubmitted}
+        if ordered:
+            return [errors.get(index, outcomes.get(index)) for index in positions]
+        return [errors.get(index, outcomes.get(index)) for index in (*order, *sorted(unsubmitted))]
+
+    def items(self, *, timeout: float | None = None, cleanup: bool = True) -> Iterator[tuple[int, Any]]:
+        """Yield `(index, value)` as jobs end; the value of a failed job is its exception."""
+        for index, _ in self._ended(timeout):
+            outcomes: dict[int, Any] = {}
+            exceptions = self._collect([index], cleanup, outcomes)
+            yield index, exceptions.get(index, outcomes.get(index))
+
+    def failures(self) -> list[JobHandle]:
+        """Return the handles of jobs that failed by the last `results()` call, else by now."""
+        if self._cached_failures is not None:
+            return list(self._cached_failures)
+        with self._board.changed:
+            return [job for i in self._board.failed() if (job := self._board.jobs[i]) is not None]
+
+    def cancel(self) -> None:
+        """Start no further job and stop every job that has not ended."""
+        self._board.stop(cancel=True)
+        finish(self._backend, self.group_id, self._board)
+        with self._board.changed:
+            living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
+        in_parallel(JobHandle.cancel, living)
+
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too."""
+        for job, error in in_parallel(
+            lambda job: job.cleanup(k8s=k8s, gcs=gcs), [job for job in self.jobs if job is not None]
+        ):
+            if error is not None:
+                _LOG.warning("cleaning up %s failed: %s", job.job_id, error)
+        if gcs:
+            self._backend.store.delete_all(f"batches/{self.group_id}/")
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        with self._board.changed:
+            submitted = sum(job is not None for job in self._board.jobs)
+            return (
+                f"<batch {self.group_id}{name}: {self._board.size} inputs, {submitted} submitted, "
+                f"{len(self._board.ended)} ended>"
+            )
+
+    def _wait_for(self, condition: Callable[[], T | None], deadline: float | None) -> T:
+        """Wait on the board; Ctrl-C starts no further job, and prints what goes on and how to stop it."""
+        try:
+            return self._board.wait_for(condition, deadline, f"batch {self.group_id}")
+        except KeyboardInterrupt:
+            self._board.stop(cancel=False)
+            with self._board.changed:
+                living = self._board.active()
+            sys.stderr.write(
+                f"kinetic: {self.group_id} {self._when_left(living)}. To stop them: "
+                f"kinetic_core.attach_batch({self.group_id!r}, backend={self._backend.name!r}).cancel()\n"
+            )
+            raise
+
+    def _must_be_over(self) -> None:
+        """Raise unless the batch has ended: one that runs without a client still needs its objects."""
+        # The board hears of an end a moment later: after cancelling, or right after attaching.
+        patience = _HEARD_SECONDS if self._board.cancelled else _ATTACHED_SECONDS
+        with suppress(WaitTimeout):
+            self._board.wait_for(self._board.is_over, _deadline(patience), f"batch {self.group_id}")
+        with self._board.changed:
+            if not self._board.is_over():
+                raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
+
+    def _when_left(self, living: int) -> str:
+        return f"launches nothing more; {living} of its jobs go on"
+
+    def _ended(self, timeout: float | None) -> Iterator[tuple[int, JobStatus]]:
+        board, deadline, given = self._board, _deadline(timeout), 0
+
+        def more() -> list[tuple[int, JobStatus]] | bool | None:
+            fresh = [(index, seen.status) for index, seen in list(board.ended.items())[given:]]
+            return fresh or (True if board.is_over() else None)
+
+        while True:
+            news = self._wait_for(more, deadline)
+            if news is True or not isinstance(news, list):
+                return
+            given += len(news)
+            yield from news
+
+    def _out_of_time(self) -> BatchTimeout:
+        """Build the time-out error, with the values of the jobs that have ended."""
+        with self._board.changed:
+            ended, unsubmitted = list(self._board.ended), dict(self._board.submission_failures)
+        outcomes: dict[int, Any] = {}
+        exceptions = self._collect(ended, False, outcomes)
+        values = [outcomes.get(index) for index in range(self._board.size)]
+        return BatchTimeout(
+            f"batch {self.group_id} was not done in time: {len(ended)} of {len(values)} inputs have ended, "
+            "the others go on",
+            values,
+            {**exceptions, **unsubmitted},
+        )
+
+    def _collect(self, order: list[int], cleanup: bool, outcomes: dict[int, Any]) -> dict[int, BaseException]:
+        exceptions: dict[int, BaseException] = {}
+        succeeded: list[JobHandle] = []
+
+        def collect(index: int) -> None:
+            handle = self._board.jobs[index]
+            assert handle is not None  # noqa: S101  what ended was submitted
+            try:
+                outcomes[index] = self._value(handle)
+                succeeded.append(handle)
+            except Exception as exc:  # noqa: BLE001  whatever the user's function raised: it goes into the BatchError
+                exceptions[index] = exc
+
+        in_parallel(collect, order)
+        if cleanup and succeeded:
+            # Not a daemon: a script that ends now still cleans up. Nobody needs to wait for it.
+            name = f"kinetic-cleanup-{self.group_id}"
+            threading.Thread(target=self._drop, args=(succeeded,), name=name).start()
+        return exceptions
+
+    def _value(self, handle: JobHandle) -> Any:
+        """Return the value of a job that has ended, or raise its exception."""
+        return handle.collect()
+
+    def _all_collected(self, succeeded: list[JobHandle]) -> list[JobHandle]:
+        """Add to the collected jobs; return the jobs of all inputs once every value is collected, else []."""
+        with self._board.changed:
+            self._collected |= {job.job_id: job for job in succeeded}
+            submitted = sum(job is not None for job in self._board.jobs)
+            is_all = self._board.is_over() and len(self._collected) >= submitted
+            return list(self._collected.values()) if is_all else []
+
+    def _drop(self, succeeded: list[JobHandle]) -> None:
+        """Remove the Kubernetes objects and payloads of jobs whose values are collected."""
+        drop_payloads(succeeded)
+
+
+def finish(backend: Backend, group_id: str, board: Board) -> None:
+    """Store, once, that the batch starts no further job, and which inputs were dropped."""
+    with board.changed:
+        dropped = sorted(board.dropped)
+    try:
+        backend.store.create(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
+    except ObjectExists:
+        return  # the submitter, or somebody who cancelled, was first
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def in_parallel(action: Any, things: list[Any]) -> list[tuple[Any, BaseException | None]]:
+    """Apply an action to each thing on a few threads; return each thing with the error that it met."""
+    if not things:
+        return []
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_WORKERS, len(things)), "kinetic-batch") as pool:
+        futures = [(thing, pool.submit(action, thing)) for thing in things]
+    return [(thing, future.exception()) for thing, future in futures]

@@ -1,0 +1,165 @@
+"""Board of a batch: the state of its inputs, which submitters and watches write and callers wait on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.errors import WaitTimeout
+from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.observe import watch
+from kinetic_core.jobs.watch import Subscription
+
+T = TypeVar("T")
+
+
+class Board:
+    """State of `size` inputs. Every field is read and written under `changed`.
+
+    `ended` maps the index of a finished job to its last observation, in the order in which they ended.
+    An input without a job is in `submission_failures`, `dropped` (never launched) or `unavailable`
+    (launched, but its stored objects are gone).
+
+    Jobs are reconciled if the board `follows` them: from the start, or once somebody waits.
+    """
+
+    def __init__(self, size: int, *, follows: bool = True) -> None:
+        self.size = size
+        self.follows = follows
+        self.jobs: list[JobHandle | None] = [None] * size
+        self.ended: dict[int, JobObservation] = {}
+        self.submission_failures: dict[int, Exception] = {}
+        self.dropped: set[int] = set()
+        self.unavailable: dict[int, str] = {}
+        self.error: BaseException | None = None
+        self.stopping = False
+        self.cancelled = False
+        self.complete = False
+        self.changed = threading.Condition()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._on_follow: list[Callable[[], None]] = []
+
+    def add(self, index: int, handle: JobHandle) -> None:
+        """Add a submitted job and watch it."""
+        with self.changed:
+            self.jobs[index] = handle
+            self.changed.notify_all()
+        subscription = watch(
+            handle, lambda observation: self._observed(index, observation), follows=self.follows
+        )
+        with self.changed:
+            self._subscriptions[index] = subscription
+            over = index in self.ended or index in self.dropped
+            follows = self.follows
+        if over:
+            subscription.close()
+        elif follows:
+            subscription.follow()
+
+    def on_follow(self, action: Callable[[], None]) -> None:
+        """Call `action` when the board begins to follow its jobs; at once if it follows them already."""
+        with self.changed:
+            self._on_follow.append(action)
+            follows = self.follows
+        if follows:
+            action()
+
+    def follow(self) -> None:
+        """Have the jobs reconciled from now on."""
+        with self.changed:
+            if self.follows:
+                return
+            self.follows = True
+            actions = [*(each.follow for each in self._subscriptions.values()), *self._on_follow]
+        for action in actions:
+            action()
+
+    def refuse(self, index: int, error: Exception) -> None:
+        """Record why an input could not be submitted."""
+        with self.changed:
+            self.submission_failures[index] = error
+            self.changed.notify_all()
+
+    def fill(self, jobs: Sequence[JobHandle | None]) -> None:
+        """Set all submitted jobs at once, which another watch observes."""
+        with self.changed:
+            self.jobs = list(jobs)
+            self.changed.notify_all()
+
+    def end(self, ended: Mapping[int, JobObservation], dropped: Iterable[int]) -> None:
+        """Record inputs that have ended, and inputs that were dropped."""
+        with self.changed:
+            self.ended |= {index: ended[index] for index in sorted(ended) if index not in self.ended}
+            for index in dropped:
+                self.jobs[index] = None
+            self.changed.notify_all()
+
+    def lose(self, unavailable: Mapping[int, str]) -> None:
+        """Record inputs, with their job ids, whose stored objects are gone."""
+        with self.changed:
+            self.unavailable |= unavailable
+            for index in unavailable:
+                self.jobs[index] = None
+            self.changed.notify_all()
+
+    def active(self) -> int:
+        """Count the submitted jobs that have not ended. Call it under `changed`."""
+        return sum(job is not None for job in self.jobs) - len(self.ended)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the submission: inputs without a job will never have one."""
+        with self.changed:
+            self.error = error
+            known = set(self.submission_failures) | set(self.unavailable)
+            self.dropped = {i for i, job in enumerate(self.jobs) if job is None and i not in known}
+            self.complete = True
+            self.changed.notify_all()
+
+    def stop(self, *, cancel: bool) -> None:
+        """Start no further job. With `cancel`, a job that is just being launched is cancelled."""
+        with self.changed:
+            self.stopping = True
+            self.cancelled = self.cancelled or cancel
+            self.changed.notify_all()
+
+    def is_over(self) -> bool:
+        """Return whether every input has ended. Call it under `changed`."""
+        return self.complete and self.active() == 0
+
+    def wait_for(self, condition: Callable[[], T | None], deadline: float | None, what: str) -> T:
+        """Follow the jobs and block until `condition()`, called under `changed`, is neither None nor False.
+
+        Returns the condition's value. Raises WaitTimeout at the deadline.
+        """
+        self.follow()
+        with self.changed:
+            while True:
+                value = condition()
+                if value is not None and value is not False:
+                    return value
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    raise WaitTimeout(f"{what} was not done in time; the jobs go on")
+                self.changed.wait(remaining)
+
+    def _observed(self, index: int, observation: JobObservation) -> None:
+        if not observation.is_terminal:
+            return
+        with self.changed:
+            if observation.reason == DROPPED:
+                self.jobs[index] = None
+                self.dropped.add(index)
+            else:
+                self.ended[index] = observation
+            subscription = self._subscriptions.pop(index, None)
+            self.changed.notify_all()
+        if subscription is not None:
+            subscription.close()
+
+    def failed(self) -> list[int]:
+        """List the indices of jobs that ended without a value. Call it under `changed`."""
+        return sorted(i for i, seen in self.ended.items() if seen.status is not JobStatus.SUCCEEDED)

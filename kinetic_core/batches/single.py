@@ -1,0 +1,136 @@
+"""Inputs of a batch that have a Job each: submitting an input, and finding the inputs again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend
+from kinetic_core.batches.definition import (
+    Plan,
+    arguments_of,
+    finished_object,
+    input_id,
+    manifest_object,
+    note_failure,
+    noted_failure,
+)
+from kinetic_core.batches.handle import BatchHandle, in_parallel
+from kinetic_core.batches.progress import Board
+from kinetic_core.errors import ObjectExists
+from kinetic_core.jobs.bundle import Packed
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.prepare import Group, address
+from kinetic_core.jobs.submit import submit
+
+
+def read_board(
+    backend: Backend,
+    namespace: str,
+    manifest: Mapping[str, Any],
+    interval: float,
+    timeout: float | None,
+    *,
+    follows: bool = False,
+) -> Board:
+    """Read a board from the store; a thread looks for new jobs every `interval` seconds until all are in."""
+    group_id, board = str(manifest["group_id"]), Board(int(manifest["total_expected"]), follows=follows)
+    reader = _Reader(backend, namespace, group_id, board, interval, timeout)
+    if not reader.look():
+        threading.Thread(target=reader.run, name=f"kinetic-{group_id}", daemon=True).start()
+    return board
+
+
+def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
+    """Store and return the manifest of a batch whose inputs have a Job each."""
+    content = plan.manifest(size, packed.function_name, **more)
+    packed.backend.store.create(manifest_object(plan.group_id), json.dumps(content, sort_keys=True).encode())
+    return content
+
+
+def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle | Exception:
+    """Submit one input; return its handle, or store and return the exception."""
+    try:
+        args, kwargs = arguments_of(item, plan.input_mode)
+        job_id, group = input_id(plan.group_id, index), Group(plan.group_id, "map", index)
+        return JobHandle.of(submit(address(packed, args, kwargs, job_id=job_id, group=group)))
+    except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
+        note_failure(packed.backend, packed.spec.namespace, plan.group_id, index, exc)
+        return exc
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reader that fills a board from the store while another process submits."""
+
+    backend: Backend
+    namespace: str
+    group_id: str
+    board: Board
+    interval: float
+    timeout: float | None
+
+    def look(self) -> bool:
+        """Read the stored jobs now; return True when submission is over."""
+        finished = self.backend.store.find(finished_object(self.group_id)) is not None
+        for index in range(self.board.size):
+            if self.board.jobs[index] is None and index not in self.board.submission_failures:
+                self._read(index)
+        with self.board.changed:
+            known = sum(job is not None for job in self.board.jobs) + len(self.board.submission_failures)
+        if finished or known == self.board.size:
+            self.board.finish()
+            return True
+        return False
+
+    def run(self) -> None:
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        pause = threading.Event()
+        while not pause.wait(self.interval):
+            if self.look():
+                return
+            if self.board.stopping or (deadline is not None and time.monotonic() > deadline):
+                with self.board.changed:
+                    missing = [i for i, job in enumerate(self.board.jobs) if job is None]
+                    self.board.unavailable = {i: input_id(self.group_id, i) for i in missing}
+                self.board.finish()
+                return
+
+    def _read(self, index: int) -> None:
+        reference = find(self.backend, input_id(self.group_id, index))
+        if reference is not None:
+            self.board.add(index, JobHandle.of(reference))
+            return
+        if (error := noted_failure(self.backend, self.namespace, self.group_id, index)) is not None:
+            self.board.refuse(index, error)
+
+
+class DetachedBatchHandle(BatchHandle):
+    """Handle of a batch whose inputs other clients may start, observe and cancel at the same time."""
+
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too.
+
+        Raises InvalidRequest while a job of the batch runs: cancel first.
+        """
+        self._must_be_over()
+        super().cleanup(k8s=k8s, gcs=gcs)
+
+    def _stop_starting(self) -> None:
+        """Keep every client, here or elsewhere, from starting another input."""
+        self._board.stop(cancel=True)
+        with suppress(ObjectExists):
+            self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+
+    def _cancel_all(self, jobs: Sequence[JobHandle]) -> None:
+        """Cancel all jobs; then raise the first error that a cancellation met."""
+        for _, error in in_parallel(JobHandle.cancel, list(jobs)):
+            if error is not None:
+                raise error

@@ -1,0 +1,140 @@
+"""Submission of a batch, and attaching to a stored one."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Unpack
+
+from kinetic_core.backends.base import Backend, known_backend
+from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
+from kinetic_core.batches.definition import Plan, finished_object, manifest_object
+from kinetic_core.batches.handle import BatchHandle
+from kinetic_core.batches.indexed import NeedsOwnJobs, can_share
+from kinetic_core.batches.indexed_handle import attach_indexed, start_indexed
+from kinetic_core.batches.supervised import attach_supervised, start_supervised
+from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
+from kinetic_core.jobs.bundle import pack
+from kinetic_core.jobs.inputs import read_manifest
+from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
+from kinetic_core.settings import read_settings
+
+_LOG = logging.getLogger(__name__)
+_UNLIMITED_WARNING = 100
+
+
+@MAP_OPTIONS.describes
+def run_map(
+    function: Callable[..., Any],
+    options: RunOptions,
+    inputs: Iterable[Any],
+    **asked: Unpack[MapKeywords],
+) -> BatchHandle:
+    """Start one job per input and return at once.
+
+    Everything is stored when this returns, and runs without this process, except where each input needs a Job
+    of its own on a cluster (slices of several hosts, data that is mounted for one input): then a client must
+    create each Job when its turn comes, in a thread of this process or of any that attaches to the batch.
+
+    The function and its project are packed once. Raises InvalidRequest for invalid options, JobConflict if
+    `group_id` belongs to another batch; an input that cannot be submitted is in
+    `BatchHandle.submission_failures`.
+    """
+    if options.debug:
+        raise InvalidRequest("debug=True is for one call, which a person debugs; leave it out of a map")
+    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
+    items = list(inputs)
+    if not items:
+        raise InvalidRequest("inputs is empty: there is nothing to map over")
+    values = MAP_OPTIONS.check("run_async_map", **asked)
+    if values["cancel_running_on_fail"] and not values["fail_fast"]:
+        raise InvalidRequest("cancel_running_on_fail=True needs fail_fast=True")
+    if values["skip_done"] and "group_id" not in values:
+        raise InvalidRequest("skip_done=True goes on with an earlier batch: say which with group_id=")
+    if values["max_concurrent"] is None and len(items) > _UNLIMITED_WARNING:
+        _LOG.warning("starting %d jobs with no limit; max_concurrent= sets one", len(items))
+    options = replace(
+        options,
+        retries=values["retries"] or options.retries,
+        project=values.get("project", options.project),
+        cluster=values.get("cluster", options.cluster),
+    )
+    packed = pack(function, options, calls=[((item,), {}) for item in items], tolerant=True)
+    plan = Plan(
+        group_id=values.get("group_id") or f"grp-{secrets.token_hex(8)}",
+        is_new="group_id" not in values,
+        input_mode=values["input_mode"],
+        max_concurrent=values["max_concurrent"],
+        fail_fast=values["fail_fast"],
+        cancel_running=values["cancel_running_on_fail"],
+        name=values.get("name"),
+        tags=values.get("tags", {}),
+        skip_done=values["skip_done"],
+    )
+    if can_share(packed):
+        with suppress(NeedsOwnJobs):
+            return start_indexed(packed, items, plan)
+    if packed.backend.turns:
+        return start_supervised(packed, items, plan)
+    return start_client_driven(packed, items, plan)
+
+
+def attach_batch(
+    group_id: str,
+    project: str | None = None,
+    cluster: str | None = None,
+    poll_interval: float = 10.0,
+    poll_timeout: float | None = 1800.0,
+    *,
+    namespace: str | None = None,
+    backend: str | None = None,
+    goes_on: bool = True,
+) -> BatchHandle:
+    """Return the handle of a batch that any process started.
+
+    Where inputs wait for a client that creates their Jobs, this process does so together with other clients;
+    with `goes_on=False` it only looks or cancels.
+    While the submitter is still at work, a thread looks every `poll_interval` seconds for new jobs; inputs
+    without a job after `poll_timeout` seconds (None: never) count as unavailable.
+    Raises BatchNotFound (a FileNotFoundError) if no such batch is stored, OtherCluster or OtherNamespace if
+    the batch belongs to another cluster or namespace than arguments or settings name.
+    """
+    settings = read_settings().with_arguments(project=project, cluster=cluster, namespace=namespace)
+    opened = known_backend(backend, settings)
+    try:
+        manifest = read_manifest(opened.store, group_id)
+    except ObjectNotFound:
+        raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
+    if "reference" in manifest:
+        return attach_indexed(opened, group_id, manifest, poll_interval, poll_timeout)
+    if "line" in manifest:
+        return attach_client_driven(opened, manifest, poll_interval, poll_timeout, goes_on=goes_on)
+    return attach_supervised(opened, manifest, poll_interval, poll_timeout)
+
+
+def batches(backend: Backend) -> list[dict[str, Any]]:
+    """Return the manifests of all batches, newest first; an unreadable one is left out with a warning.
+
+    `group_id`, `name`, `function`, `inputs`, `created_at` (Unix seconds), `submitted`.
+    """
+    store = backend.store
+    over = {info.name for info in store.list("batches/", finished_object("*"))}
+    found = []
+    for info in store.list("batches/", manifest_object("*")):
+        try:
+            manifest = read_manifest(store, info.name.split("/")[1])
+            found.append({
+                "group_id": manifest["group_id"],
+                "name": manifest.get("group_name"),
+                "function": manifest["submit_fn_name"],
+                "inputs": manifest["total_expected"],
+                "created_at": manifest["created_at"],
+                "submitted": finished_object(manifest["group_id"]) in over,
+            })  # fmt: skip
+        except (KineticError, ValueError) as exc:
+            _LOG.warning("leaving %s out of the list: %s", info.name, exc)
+    return sorted(found, key=lambda one: -one["created_at"])

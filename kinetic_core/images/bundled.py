@@ -1,0 +1,152 @@
+"""The `bundled` image: found by its tag, or built, and then pinned by its digest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from kinetic_core.errors import ConfigurationError, ImageError
+from kinetic_core.images.build_lock import Order, build_once, source_object
+from kinetic_core.images.cloud_build import TIMEOUT, CloudBuild, place_of
+from kinetic_core.images.dockerfile import PACKAGE, Recipe
+from kinetic_core.images.registry import GoogleApi, Json, Repository, region_of
+from kinetic_core.process_state import in_forked_children
+from kinetic_core.settings import read_settings
+from kinetic_core.store.gcs import GcsObjectStore
+from kinetic_core.store.protocol import ObjectStore
+
+_REMEMBERED_SECONDS = 600.0
+"""How long a process believes that an image it has seen is still there."""
+_flights: dict[tuple[str, str], tuple[float, Future[str]]] = {}
+_lock = threading.Lock()
+
+
+def _begin_anew() -> object:
+    """The threads that look for images stay behind in the process that was forked."""
+    global _flights, _lock
+    parents = _flights, _lock
+    _flights, _lock = {}, threading.Lock()
+    return parents
+
+
+in_forked_children(_begin_anew)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where images are built and kept: everything but what is in them."""
+
+    repository: Repository
+    builds: CloudBuild
+    registry: GoogleApi
+    store: ObjectStore
+    account: str
+
+    @classmethod
+    def of_cluster(cls, project: str, zone: str, cluster: str, patience: float | None = None) -> Workshop:
+        """The one that belongs to a GKE cluster: repository `kn-{cluster}`, bucket and account for builds.
+
+        `patience` is that of its `CloudBuild`. Raises ConfigurationError without a project.
+        """
+        if not project:
+            raise ConfigurationError(
+                "no container image: set KINETIC_PROJECT to the project that builds and keeps images, or "
+                "pass container_image= (or KINETIC_CONTAINER_IMAGE) with what your function imports"
+            )
+        settings = replace(read_settings(), project=project)
+        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", settings)
+        account = f"kn-{cluster}-builds@{project}.iam.gserviceaccount.com"
+        return cls(
+            Repository.of_cluster(project, zone, cluster),
+            CloudBuild(GoogleApi("cloudbuild"), project, region_of(zone), store, patience),
+            GoogleApi("artifactregistry"),
+            store,
+            f"projects/{project}/serviceAccounts/{account}",
+        )
+
+    def check_bucket(self) -> None:
+        """Raise ConfigurationError if the bucket for builds cannot be used."""
+        try:
+            self.store.find("images")
+        except ConfigurationError as exc:
+            raise ConfigurationError(
+                f"builds need {self.store.uri}, which does not exist or may not be seen by this account. "
+                f"Make it once: gcloud storage buckets create {self.store.uri} --uniform-bucket-level-access"
+            ) from exc
+
+    def address(self, tag: str) -> str:
+        return f"{self.repository.address}/{PACKAGE}:{tag}"
+
+
+def bundled_image(recipe: Recipe, workshop: Workshop, say: Callable[[str], None]) -> str:
+    """The recipe's image, `address@sha256:…`; built if the repository does not have it.
+
+    All threads of this process share one look-up and one build, and its failure. Raises ImageError or
+    ConfigurationError.
+    """
+    tag = recipe.tag
+    key = workshop.repository.address, tag
+    with _lock:
+        began, flight = _flights.get(key, (0.0, None))
+        fresh = flight is None or (
+            flight.done()
+            and (flight.exception() is not None or time.monotonic() - began > _REMEMBERED_SECONDS)
+        )
+        if fresh:
+            flight = Future()
+            _flights[key] = time.monotonic(), flight
+    assert flight is not None  # noqa: S101  made above if it was not there
+    if fresh:
+        try:
+            flight.set_result(_found_or_built(recipe, tag, workshop, say))
+        except BaseException as exc:
+            told = exc if isinstance(exc, Exception) else ImageError("the thread that built was interrupted")
+            flight.set_exception(told)
+            raise
+    return f"{workshop.repository.address}/{PACKAGE}@{flight.result()}"
+
+
+def _found_or_built(recipe: Recipe, tag: str, workshop: Workshop, say: Callable[[str], None]) -> str:
+    def present() -> str | None:
+        return workshop.repository.digest(workshop.registry, PACKAGE, tag)
+
+    if (digest := present()) is not None:
+        return digest
+    workshop.repository.check(workshop.registry)
+    workshop.check_bucket()
+    order = Order(tag, present, lambda mark: _request(recipe, workshop, mark))
+    return build_once(order, workshop.builds, workshop.store, say)
+
+
+def _request(recipe: Recipe, workshop: Workshop, mark: str) -> Json:
+    """What to ask Cloud Build for; the source is uploaded. The base is built only if it is not there."""
+    base, image = workshop.address(recipe.base_tag), workshop.address(recipe.tag)
+    known = workshop.repository.digest(workshop.registry, PACKAGE, recipe.base_tag)
+    source = source_object(recipe.tag, mark)
+    pinned = f"{workshop.repository.address}/{PACKAGE}@{known}" if known else base
+    workshop.store.create(source, recipe.context(pinned))
+    building = step("base", "build", "-f", "Dockerfile.base", "-t", base, ".")
+    steps = [] if known else [building, step("base-push", "push", base)]
+    return request_of(workshop, source, [*steps, step("dependencies", "build", "-t", image, ".")], image)
+
+
+def request_of(workshop: Workshop, source: str, steps: Sequence[Json], image: str) -> Json:
+    """What to ask Cloud Build for; `image`, which the steps make, is pushed in the end."""
+    bucket, prefix = place_of(workshop.store)
+    return {
+        "source": {"storageSource": {"bucket": bucket, "object": prefix + source}},
+        "steps": list(steps),
+        "images": [image],
+        "timeout": TIMEOUT,
+        "serviceAccount": workshop.account,
+        "logsBucket": workshop.store.uri,
+        "options": {"logging": "GCS_ONLY", "logStreamingOption": "STREAM_ON"},
+    }
+
+
+def step(name: str, *arguments: str) -> Json:
+    """A step of a build: docker, with these arguments."""
+    return {"id": name, "name": "gcr.io/cloud-builders/docker", "args": list(arguments)}

@@ -1,0 +1,129 @@
+"""`pyproject.toml` and the metadata of a single script (PEP 723)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.dependency_groups import DependencyGroupResolver
+from packaging.utils import canonicalize_name
+
+from kinetic_core.errors import InvalidDependencies
+from kinetic_core.images.requirements import Dependencies, Wanted, requirement
+
+_SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+"""The expression of https://packaging.python.org/en/latest/specifications/inline-script-metadata/"""
+
+
+def read_pyproject(
+    path: Path, name: str, *, extras: Sequence[str] = (), groups: Sequence[str] = ()
+) -> Dependencies:
+    """`[project].dependencies`, with the extras and the dependency groups asked for.
+
+    Raises InvalidDependencies for one that is not there, or that no pod can install.
+    """
+    text, content = load(path, name)
+    project = content.get("project") or {}
+    optional = {
+        canonicalize_name(key): value for key, value in (project.get("optional-dependencies") or {}).items()
+    }
+    wanted = list(_checked(project.get("dependencies") or [], text, name))
+    for extra in extras:
+        if canonicalize_name(extra) not in optional:
+            raise _absent(name, "extra", extra, optional)
+        wanted += _checked(optional[canonicalize_name(extra)], text, name)
+    for group in groups:
+        wanted += _group(content.get("dependency-groups") or {}, group, text, name)
+    _check_sources(content, wanted)
+    return Dependencies(name, tuple(wanted), notices=_notices(content, project, wanted, name))
+
+
+def read_script(path: Path, name: str) -> Dependencies | None:
+    """What a script says of itself in a `# /// script` block; None if it has none."""
+    text = path.read_text("utf-8", "replace")
+    found = list(_SCRIPT.finditer(text))
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InvalidDependencies(f"{name} has more than one '# /// script' block")
+    body = "".join(
+        line[2:] if line.startswith("# ") else line[1:] for line in found[0]["content"].splitlines(True)
+    )
+    try:
+        content = tomllib.loads(body)
+    except tomllib.TOMLDecodeError as exc:
+        raise InvalidDependencies(f"{name}: its '# /// script' block is not TOML: {exc}") from exc
+    wanted = tuple(_checked(content.get("dependencies") or [], text, name))
+    _check_sources(content, wanted)
+    return Dependencies(name, wanted)
+
+
+def load(path: Path, name: str) -> tuple[str, dict[str, Any]]:
+    """Text and content of a TOML file. Raises InvalidDependencies."""
+    try:
+        text = path.read_text("utf-8")
+        return text, tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise InvalidDependencies(f"{name} cannot be read: {exc}") from exc
+
+
+def line_of(text: str, piece: str) -> int:
+    """The number of the line that is `piece`, else of the first that has it, else 1."""
+    found = [
+        (piece != line.strip(), number) for number, line in enumerate(text.splitlines(), 1) if piece in line
+    ]
+    return min(found, default=(True, 1))[1]
+
+
+def _checked(texts: Iterable[Any], text: str, name: str) -> Iterable[Wanted]:
+    for one in texts:
+        if not isinstance(one, str):
+            raise InvalidDependencies(f"{name}: {one!r} is not a requirement")
+        yield requirement(one, f"{name}:{line_of(text, one)}")
+
+
+def _group(groups: dict[str, Any], group: str, text: str, name: str) -> Iterable[Wanted]:
+    known = {canonicalize_name(key) for key in groups}
+    if canonicalize_name(group) not in known:
+        raise _absent(name, "dependency group", group, known)
+    try:
+        found = DependencyGroupResolver(groups).resolve(group)
+    except (ValueError, LookupError, ExceptionGroup) as exc:
+        raise InvalidDependencies(f"{name}: dependency group {group!r}: {exc}") from exc
+    return _checked(map(str, found), text, name)
+
+
+def _check_sources(content: dict[str, Any], wanted: Iterable[Wanted]) -> None:
+    """What `[tool.uv.sources]` redirects would come from the index: another package of that name, maybe."""
+    sources = ((content.get("tool") or {}).get("uv") or {}).get("sources") or {}
+    redirected = {canonicalize_name(key) for key in sources}
+    for one in wanted:
+        if one.name in redirected:
+            raise InvalidDependencies(
+                f"{one.where}: {one.requirement.name!r} comes from [tool.uv.sources], which a pod does not "
+                "have. Write 'name @ git+https://…' in its place, or run `uv lock`: uv.lock says where it is"
+            )
+
+
+def _absent(name: str, kind: str, asked: str, known: Iterable[str]) -> InvalidDependencies:
+    return InvalidDependencies(f"{name} has no {kind} {asked!r}; it has {', '.join(sorted(known)) or 'none'}")
+
+
+def _notices(
+    content: dict[str, Any], project: dict[str, Any], wanted: Sequence[Wanted], name: str
+) -> tuple[str, ...]:
+    """What may have been meant, where nothing was found."""
+    if wanted:
+        return ()
+    found = ["[tool.poetry.dependencies]"] if (content.get("tool") or {}).get("poetry") else []
+    found += ["[dependency-groups]"] if content.get("dependency-groups") else []
+    found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") else []
+    found += ["dynamic dependencies"] if "dependencies" in (project.get("dynamic") or ()) else []
+    if not found:
+        return ()
+    told = f"{', '.join(found)} {'is' if len(found) == 1 else 'are'}"
+    asking = f"requirements='{name}[extra]', '{name}:group', or a list"
+    return (f"{name} has no [project].dependencies, and {told} not installed unless asked for: {asking}",)

@@ -1,0 +1,353 @@
+"""Bundle of a function: its project and data are stored once, and many jobs call the function.
+
+Nothing is stored before the call is known to be sound.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.wire import outputs_prefix
+from kinetic_core.backends.base import Backend, backend_name, open_backend
+from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.data.data import Data
+from kinetic_core.data.sources import Shop, StoredData, check_data, store
+from kinetic_core.errors import InvalidRequest, UnpicklableArgument
+from kinetic_core.job import BucketMount, Budget, Fallback, JobSpec
+from kinetic_core.jobs.image import Image, find_image, give
+from kinetic_core.jobs.phases import Step, StepBegun
+from kinetic_core.jobs.references import ResultReference
+from kinetic_core.jobs.runner_archive import note_runner
+from kinetic_core.options import RunOptions
+from kinetic_core.project.callables import callable_name, source_file
+from kinetic_core.project.environment import capture
+from kinetic_core.project.payload import PackedFunction, pack_arguments, pack_function
+from kinetic_core.project.root import Project, locate_project
+from kinetic_core.project.serialization import ProjectModules
+from kinetic_core.project.tree import StoredTree, store_project
+from kinetic_core.settings import Settings, read_settings
+
+
+class Recorder:
+    """Pickling hook of one call, which notes the data that the call's pickle refers to."""
+
+    def __init__(self, substitutes: Substitutes) -> None:
+        self._substitutes = substitutes
+        self.data: dict[Data, None] = {}
+
+    def __call__(self, obj: Any) -> tuple[Any, ...] | None:
+        """Return the persistent id of an object, and note the object if it is Data."""
+        if type(obj) is Data:
+            self.data[obj] = None
+        return self._substitutes(obj)
+
+
+class Substitutes:
+    """Persistent ids of the data in one bundle, for jobs that read the store at `store_uri`.
+
+    Until `store` has been called, data is only noted, so that a call which cannot be pickled is refused
+    before anything is stored.
+    """
+
+    def __init__(self, store_uri: str) -> None:
+        self._store_uri = store_uri
+        self.found: dict[Data, None] = {}
+        self._stored: dict[Data, StoredData] = {}
+
+    def __call__(self, obj: Any) -> tuple[Any, ...] | None:
+        """Return the persistent id that stands for an object in a pickle, None if it is pickled itself."""
+        kind = type(obj)
+        if kind is Data:
+            self.found[obj] = None
+            stored = self._stored.get(obj)
+            return "data", stored.source if stored else None
+        if kind is ResultReference:
+            if obj.store_uri != self._store_uri:
+                raise InvalidRequest(
+                    f"a value of {obj.job_id} lies in {obj.store_uri}, and this job reads "
+                    f"{self._store_uri} only"
+                )
+            return "result", obj.store_uri, obj.object_name, obj.sha256
+        return None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all data found so far is stored, so that pickles made now are final."""
+        return self.found.keys() <= self._stored.keys()
+
+    def note(self, data: Iterable[Data]) -> None:
+        """Add data that no pickle contains: volumes."""
+        self.found |= dict.fromkeys(data)
+
+    def paths(self) -> list[Path]:
+        """Return the paths of local data, which the project's tree leaves out."""
+        return [Path(data.path) for data in self.found if data.is_local]
+
+    def check(self, project: str) -> None:
+        """Raise InvalidRequest or StoreError for data that does not exist, before anything is stored."""
+        for data in self.found.keys() - self._stored.keys():
+            check_data(data, project)
+
+    @property
+    def size(self) -> int:
+        """Return the size of all stored data in bytes."""
+        return sum(stored.size for stored in self._stored.values())
+
+    def store(self, shop: Shop) -> tuple[str, ...]:
+        """Store the data that was found and is not stored yet; return notices about the data."""
+        notices: list[str] = []
+        for data in [data for data in self.found if data not in self._stored]:
+            self._stored[data] = store(data, shop)
+            notices += [f"{data!r}: {notice}" for notice in self._stored[data].notices]
+            if data.fuse and not shop.mounts:
+                notices.append(f"{data!r} is copied, not mounted: nothing can be mounted here")
+        return tuple(notices)
+
+    def source(self, data: Data) -> dict[str, Any]:
+        """Return the payload's source of stored data."""
+        return self._stored[data].source
+
+    def volume(self, mount: str, data: Data) -> tuple[dict[str, Any], BucketMount | None]:
+        """Return the source of a volume, and its mount if the volume is a directory of a bucket."""
+        stored = self._stored[data]
+        if stored.mount is None or stored.source["file"] is not None:
+            return stored.source, stored.mount
+        return {**stored.source, "path": mount}, replace(stored.mount, path=mount)
+
+    def mounts(self, found: Iterable[Data]) -> tuple[BucketMount, ...]:
+        """Return the mounts that data in arguments needs."""
+        return tuple(mount for data in found if (mount := self._stored[data].mount) is not None)
+
+
+def asked_output_dir(options: RunOptions, settings: Settings) -> str | None:
+    """Return the chosen output directory, a relative path resolved against this process's directory."""
+    asked = options.output_dir or settings.output_dir
+    if asked is None or "://" in asked:
+        return asked
+    return os.path.abspath(os.path.expanduser(asked))  # noqa: PTH100, PTH111  resolve() would follow links
+
+
+def output_dir(asked: str | None, store_uri: str, job_id: str, index: int | None) -> str:
+    """Return the chosen directory, else the job's own; inputs of a batch get one for each `index`."""
+    if asked is not None:
+        return asked if index is None else f"{asked.rstrip('/')}/{index}"
+    uri = f"{store_uri}/{outputs_prefix(job_id)}"
+    return unquote(urlparse(uri).path) if uri.startswith("file://") else uri
+
+
+_LOG = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Function and project, stored and ready to be called many times."""
+
+    function: Callable[..., Any]
+    packed_function: PackedFunction
+    spec: JobSpec
+    backend: Backend
+    settings: Settings
+    options: RunOptions
+    image: Image
+    tree: str
+    tree_bytes: int
+    volumes: tuple[Mapping[str, Any], ...]
+    buckets: tuple[BucketMount, ...]
+    """The mounts that the volumes and the function itself need."""
+    shop: Shop
+    substitutes: Substitutes
+
+    @property
+    def function_name(self) -> str:
+        return self.packed_function.name
+
+    @property
+    def dependencies(self) -> Mapping[str, Any] | list[Mapping[str, Any] | None] | None:
+        """Return what the job installs; for several accelerators, a list with an entry for each."""
+        others = [fallback.dependencies for fallback in self.spec.fallbacks]
+        return [self.image.dependencies, *others] if others else self.image.dependencies
+
+
+def pack(
+    function: Callable[..., Any],
+    options: RunOptions,
+    settings: Settings | None = None,
+    *,
+    backend: Backend | None = None,
+    calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
+    tolerant: bool = False,
+    progress: Progress = lambda _phase: None,
+    dry: bool = False,
+    build_patience: float | None = None,
+    project: Project | None = None,
+) -> Packed:
+    """Pack a function, its project and volumes, and store the files the store lacks.
+
+    `backend`, `project`: in place of those that options, settings and the function's file name.
+    `calls`: the arguments the function will be called with; data in them that lies below the project is
+    stored as data only. `tolerant` leaves arguments that cannot be pickled to `address`, which reports them.
+    `dry` builds no image.
+
+    Raises InvalidRequest or a subclass, ConfigurationError, ImageError or StoreError; before anything is
+    stored if the call is at fault. Raises ImageBuilding if the build takes longer than `build_patience`
+    seconds.
+    """
+    settings = options.settings(settings or read_settings())
+    name = backend_name(options.backend, options.accelerator.hosts, settings)
+    backend = backend or open_backend(name, settings)
+    if backend.name == "local":
+        options = replace(options, fallbacks=())  # this machine has capacity for the first
+    progress(StepBegun(Step.PACK, "packing"))
+    function = function.__func__ if isinstance(function, staticmethod) else function
+    spec, notices = _checked_spec(function, options, settings, backend)
+    source = source_file(function)
+    project = project or locate_project(source, package_root=settings.package_root)
+    own = getattr(function, "__module__", None) or ""
+    elsewhere = [(str(place.directory), place.path) for place in project.elsewhere]
+    modules = ProjectModules(str(project.root), own, ships_paths=options.debug, elsewhere=elsewhere)
+    substitutes = Substitutes(backend.store.uri)
+    in_function = Recorder(substitutes)
+    packed_function = pack_function(function, project, modules, in_function)
+    for args, kwargs in calls:
+        _note_data(args, kwargs, modules, substitutes, tolerant)
+    substitutes.note(options.volumes.values())
+    substitutes.check(settings.project)
+    find = partial(
+        find_image, settings=settings, backend=backend, project=project, script=source, progress=progress
+    )
+    image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
+    progress(StepBegun(Step.UPLOAD, "uploading"))
+    runner = wire.runner_object(runner_archive()[0])
+    tree = _stored_project(project, substitutes.paths(), backend, settings, progress, runner)
+    note_runner(backend.store, is_there=runner in tree.beside)
+    shop = _shop(backend, settings, progress)
+    about_data: tuple[str, ...] = ()
+    if substitutes.found:
+        about_data = substitutes.store(shop)
+        packed_function = pack_function(function, project, modules, substitutes)
+    give(project.root, (*notices, *project.notices, *tree.notices, *about_data))
+    volumes = {mount: substitutes.volume(mount, data) for mount, data in options.volumes.items()}
+    return Packed(
+        function,
+        packed_function,
+        replace(spec, fallbacks=fallbacks),
+        backend,
+        settings,
+        options,
+        image,
+        tree.sha256,
+        tree.size,
+        tuple({"mount": mount, "source": source} for mount, (source, _) in volumes.items()),
+        (*(bucket for _, bucket in volumes.values() if bucket), *substitutes.mounts(in_function.data)),
+        shop,
+        substitutes,
+    )
+
+
+def _checked_spec(
+    function: Callable[..., Any], options: RunOptions, settings: Settings, backend: Backend
+) -> tuple[JobSpec, tuple[str, ...]]:
+    """Return the call's options as the backend accepts them, and notices about the options."""
+    environment, notices = capture(options.capture_env_vars, os.environ)
+    if environment:
+        _LOG.info("captured environment variables: %s", ", ".join(environment))
+    spec = JobSpec(
+        function_name=callable_name(function),
+        accelerator=options.accelerator,
+        backend=backend.name,
+        namespace=settings.namespace,
+        memory=options.memory,
+        timeout=options.timeout,
+        capacity_timeout=options.capacity_timeout,
+        retries=options.retries,
+        infrastructure_retries=options.infrastructure_retries,
+        pod=options.pod,
+        environment=environment,
+        container_image=options.container_image,
+        mounts=tuple(options.volumes),
+        debug_wait=settings.debug_wait if options.debug else None,
+        budget=_budget(options, settings),
+    )
+    asked = asked_output_dir(options, settings)
+    if asked is not None:
+        backend.check_output_dir(asked)
+    return spec, (*notices, *backend.check(spec))
+
+
+def _budget(options: RunOptions, settings: Settings) -> Budget | None:
+    if options.budget is None:
+        return None
+    from kinetic_core.jobs.cost import priced_budget
+
+    return priced_budget(options.budget, options.choices, settings)
+
+
+def _images(options: RunOptions, find: Callable[[RunOptions], Image]) -> tuple[Image, tuple[Fallback, ...]]:
+    """Find the image for the accelerator, and the fallbacks with theirs; equal needs share one image."""
+    found: dict[tuple[str, str], Image] = {}
+    for one in options.choices:
+        if (one.kind, one.architecture) not in found:
+            found[one.kind, one.architecture] = find(replace(options, accelerator=one))
+    images = [found[one.kind, one.architecture] for one in options.choices]
+    fallbacks = (
+        Fallback(one, image.uri, image.name, image.dependencies)
+        for one, image in zip(options.fallbacks, images[1:], strict=True)
+    )
+    return images[0], tuple(fallbacks)
+
+
+def _note_data(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    modules: ProjectModules,
+    substitutes: Substitutes,
+    tolerant: bool,
+) -> None:
+    """Note the data in the arguments of one call."""
+    try:
+        pack_arguments(args, kwargs, modules, substitutes)
+    except UnpicklableArgument:
+        if not tolerant:
+            raise
+
+
+def _stored_project(
+    project: Project,
+    without: list[Path],
+    backend: Backend,
+    settings: Settings,
+    progress: Progress,
+    runner: str,
+) -> StoredTree:
+    """Store the project's tree, and note whether the same request found the runner's archive."""
+    return store_project(
+        project,
+        backend.store,
+        cache=settings.cache,
+        default_excludes=settings.default_excludes,
+        without=[*without, settings.local_store, settings.cache],
+        warn_bytes=settings.project_warn_bytes,
+        progress=progress,
+        beside=[runner],
+    )
+
+
+def _shop(backend: Backend, settings: Settings, progress: Progress) -> Shop:
+    return Shop(
+        backend.store,
+        settings.cache,
+        mounts=backend.name != "local",
+        project=settings.project,
+        hub_endpoint=settings.hub_endpoint,
+        progress=progress,
+    )

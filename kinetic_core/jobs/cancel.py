@@ -1,0 +1,92 @@
+"""End of a job: cancelling it while it lives, removing its objects afterwards."""
+
+from __future__ import annotations
+
+import calendar
+import json
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import backend_of
+from kinetic_core.errors import InvalidRequest, KineticError, ObjectExists
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.facts import is_over
+from kinetic_core.jobs.reconcile import reconcile, record_failure
+from kinetic_core.store.protocol import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+
+def cancel(reference: JobReference) -> None:
+    """Stop the job and return when none of its pods runs. Idempotent; a finished job keeps its outcome.
+
+    The marker is written first, so that an attempt that is just starting reads the marker before user code.
+    """
+    backend = backend_of(reference)
+    if reconcile(backend, reference).is_terminal:
+        return
+    try:
+        backend.store.create(wire.cancel_object(reference.job_id), json.dumps({"at": time.time()}).encode())
+    except ObjectExists:
+        pass  # somebody else cancels too: both make sure that it is dead
+    backend.delete(reference.namespace, reference.job_id)
+    seen = reconcile(backend, reference)
+    found = None if seen.is_terminal else backend.get(reference.namespace, reference.job_id)
+    if found is not None:  # a batch's input that had not begun
+        text = "it was cancelled before it started"
+        failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")
+        record_failure(backend, reference, found, seen, failure)
+
+
+def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> None:
+    """Remove the job's Kubernetes object and pods (`k8s`) and its objects in the store (`gcs`).
+
+    Outputs, project files and data stay. Raises InvalidRequest for a job that still runs: cancel first.
+    """
+    backend = backend_of(reference)
+    found = backend.get(reference.namespace, reference.job_id)
+    over = found is None or reconcile(backend, reference).is_terminal or is_over(backend, reference, found)
+    if not over:
+        raise InvalidRequest(f"{reference.job_id} has not ended; call cancel() before cleanup()")
+    if k8s and found is not None:
+        backend.remove(reference.namespace, reference.job_id)
+    if gcs:
+        backend.store.delete_all(f"jobs/{reference.job_id}/")
+        backend.store.delete(index_object(reference))
+
+
+def drop_payloads(references: Iterable[JobReference]) -> None:
+    """Remove the Kubernetes objects and payloads of successful jobs; handles, outcomes and logs stay.
+
+    Logs a warning for an object that cannot be removed now, so that the collected values are not lost.
+    """
+    places: dict[tuple[str, str], list[JobReference]] = {}
+    for reference in references:
+        places.setdefault((reference.store_uri, reference.namespace), []).append(reference)
+    for (_, namespace), jobs in places.items():
+        backend = backend_of(jobs[0])
+        try:
+            backend.remove(namespace, *(job.job_id for job in jobs))
+            delete_payloads(backend.store, jobs)
+        except (KineticError, OSError) as exc:
+            _LOG.warning("cleaning up after %s and %d more: %s", jobs[0].job_id, len(jobs) - 1, exc)
+
+
+def delete_payloads(store: ObjectStore, references: Sequence[JobReference]) -> None:
+    """Remove the payloads of these jobs, with one listing per job or per thousand inputs of a batch."""
+    ids = {reference.job_id for reference in references}
+    groups = {reference.group_id for reference in references if reference.group_id}
+    alone = [reference.job_id for reference in references if not reference.group_id]
+    places = [(f"jobs/{group}-", f"{group}-*") for group in groups]
+    places += [(f"jobs/{job_id}/", job_id) for job_id in alone]
+    for prefix, pattern in places:
+        found = (info.name for info in store.list(prefix, wire.payload_object(pattern, "*")))
+        store.delete_many([name for name in found if name.split("/")[1] in ids])
+
+
+def index_object(reference: JobReference) -> str:
+    """Return the name of the job's index entry, which sorts newer jobs first in a listing."""
+    created = time.strptime(reference.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    return f"index/{10**11 - calendar.timegm(created):012d}-{reference.job_id}"

@@ -1,0 +1,105 @@
+"""Dry run of a call: the manifest that it would submit, without uploading anything."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kinetic_core._runner.wire import digest
+from kinetic_core.backends.base import Backend, backend_name, open_backend
+from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
+from kinetic_core.backends.kubernetes.manifest import Delivery
+from kinetic_core.backends.kubernetes.set_objects import leader_worker_set, runs_in_set
+from kinetic_core.jobs.prepare import Call, prepare
+from kinetic_core.options import RunOptions
+from kinetic_core.project.callables import source_file
+from kinetic_core.project.files import FileFacts
+from kinetic_core.project.root import Project, locate_project
+from kinetic_core.project.tree import StoredTree, project_listing, store_project
+from kinetic_core.settings import Settings, read_settings
+from kinetic_core.store.directory import DirectoryObjectStore
+
+
+class _UnreadStore(DirectoryObjectStore):
+    """Temporary directory in place of the real store, under the real store's URI."""
+
+    def __init__(self, root: Path, uri: str) -> None:
+        super().__init__(root)
+        self._meant = uri
+
+    @property
+    def uri(self) -> str:
+        return self._meant
+
+
+class _Elsewhere:
+    """Proxy of a backend with another store."""
+
+    def __init__(self, backend: Backend, store: DirectoryObjectStore) -> None:
+        self._backend = backend
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -> dict[str, Any]:
+    """Return the manifest of a call's Job or LeaderWorkerSet as plain data, without the key of its outcome.
+
+    Checks the call as submission does, and raises as `prepare` does.
+    """
+    settings = options.settings(settings or read_settings())
+    backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+    with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
+        elsewhere: Any = _Elsewhere(backend, _UnreadStore(Path(folder, "store"), backend.store.uri))
+        own = replace(settings, cache=Path(folder, "cache"))
+        prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
+    surroundings = backend.surroundings(prepared.spec.namespace)
+    delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
+    job = first_of(every_manifest(prepared.spec, prepared.reference, delivery))
+    return leader_worker_set(job) if runs_in_set(job) else job
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Files of a project as they would ship. `size` is in bytes."""
+
+    project: Project
+    files: tuple[FileFacts, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def root(self) -> Path:
+        return self.project.root
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def store(self, options: RunOptions, settings: Settings) -> StoredTree:
+        """Store the files where a job with these options would look. Raises as `pack` does."""
+        backend = open_backend(backend_name(options.backend, 1, settings), settings)  # for its store
+        return store_project(
+            self.project,
+            backend.store,
+            cache=settings.cache,
+            default_excludes=settings.default_excludes,
+            without=[settings.local_store, settings.cache],
+            warn_bytes=settings.project_warn_bytes,
+        )
+
+
+def project_contents(function: Callable[..., Any], settings: Settings) -> Contents:
+    """List the files of a function's project without opening them, without data in its arguments.
+
+    Raises InvalidProject.
+    """
+    project = locate_project(source_file(function), package_root=settings.package_root)
+    without = [settings.local_store, settings.cache]
+    listing, by_name = project_listing(project, settings.default_excludes, without)
+    notices = (*listing.notices, *project.notices, *by_name)
+    return Contents(project, tuple(sorted(listing.files)), notices)

@@ -1,0 +1,124 @@
+"""Readers of facts about a job, which create, change and delete nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.outcome import Header
+from kinetic_core.backends.base import Backend, Found
+from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
+from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.backends.kubernetes.set_objects import is_live
+from kinetic_core.errors import ObjectNotFound
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.decide import Decision, Fact, Facts, Unknown, decide
+from kinetic_core.jobs.fallback import is_passed_over
+from kinetic_core.jobs.signing import UNVERIFIED, verified_header
+from kinetic_core.store.documents import read_start
+
+
+@dataclass(frozen=True)
+class Considered:
+    """Decision, with the Job and pods it was made from, None if the Job does not exist."""
+
+    decision: Decision
+    found: Found | None
+
+
+def observed(backend: Backend, reference: JobReference) -> JobObservation:
+    """Observe a job now."""
+    return consider(backend, reference).decision.observation
+
+
+def consider(backend: Backend, reference: JobReference, now: float | None = None) -> Considered:
+    """Read the facts of a job that `decide` needs, and decide."""
+    found = backend.get(reference.namespace, reference.job_id)
+    job = None if found is None else found[0]
+    facts = Facts(time.time() if now is None else now, reference.created_at, job)
+    while True:
+        try:
+            return Considered(decide(facts), found)
+        except Unknown as exc:
+            facts = _with(exc.fact, facts, backend, reference, found)
+
+
+def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, found: Found | None) -> Facts:
+    if fact is Fact.OUTCOME:
+        return replace(facts, outcome=stored_outcome(backend, reference, facts.job))
+    assert found is not None  # noqa: S101  everything else is asked of a Job that is there
+    match fact:
+        case Fact.PODS:
+            return replace(facts, pods=tuple(found[1]))
+        case Fact.REFUSAL:
+            return replace(facts, refusal=backend.never_runs(found))
+        case Fact.LATER_REFUSALS:
+            return replace(facts, later_refusals=_later_refusals(backend, found[0]))
+        case Fact.PASSED_OVER:
+            passed_over = is_passed_over(backend, reference, found[0], choice_number(found[0]))
+            return replace(facts, passed_over=passed_over)
+        case Fact.CANCEL_MARKER:
+            marker = backend.store.find(wire.cancel_object(reference.job_id))
+            return replace(facts, cancel_marker=marker is not None)
+
+
+def _later_refusals(backend: Backend, job: Mapping[str, Any]) -> dict[int, str]:
+    """Return, by number, the reason why later Jobs can certainly never run on this backend."""
+    choice, refusals = choice_of(job), {}
+    for manifest in choice.later if choice is not None else ():
+        template = manifest["spec"]["template"]
+        pod = {"metadata": template["metadata"], "spec": template["spec"]}
+        if text := backend.never_runs((manifest, [pod])):
+            refusals[choice_number(manifest)] = text
+    return refusals
+
+
+def is_over(backend: Backend, reference: JobReference, found: Found) -> bool:
+    """Return whether a job's outcome is stored and none of its pods lives.
+
+    After a restart of the control plane the Job itself may report its end much later.
+    """
+    return not any(map(is_live, found[1])) and (
+        stored_outcome(backend, reference, found[0]).status is not JobStatus.NOT_FOUND
+    )
+
+
+def stored_outcome(
+    backend: Backend, reference: JobReference, job: Mapping[str, Any] | None
+) -> JobObservation:
+    """Observe a job by its stored outcome if that is signed with the key in the Job, or, where the Job is
+    gone, with a key of the namespace's secret. An unsigned outcome is ignored: others can write to the store.
+    """
+    try:
+        start = read_start(backend.store, wire.result_object(reference.job_id))
+        header = verified_header(backend, reference, start, job)
+        failure = Header.from_dict(header).failure
+    except ObjectNotFound:
+        return JobObservation(
+            JobStatus.NOT_FOUND,
+            "NotFound",
+            f"neither a running job nor an outcome of {reference.job_id} exists",
+        )
+    except wire.FrameError as exc:
+        return JobObservation(JobStatus.NOT_FOUND, UNVERIFIED, f"the stored outcome is not its own: {exc}")
+    attempt = header.get("attempt")
+    number = attempt if isinstance(attempt, int) else 0
+    started = _started(header)
+    if header.get("state") == "succeeded":
+        text = "the outcome is committed"
+        return JobObservation(JobStatus.SUCCEEDED, "Completed", text, attempt=number, started_at=started)
+    message = failure.message if failure else "the job failed"
+    reason = DROPPED if header.get("state") == wire.DROPPED else "Failed"
+    return JobObservation(
+        JobStatus.FAILED, reason, message, attempt=number, started_at=started, failure=failure
+    )
+
+
+def _started(header: Mapping[str, Any]) -> float | None:
+    """Return the time the attempt began according to the outcome's header, None if the header has none."""
+    times = header.get("times")
+    started = times.get("started") if isinstance(times, dict) else header.get("started_at")
+    return float(started) if isinstance(started, int | float) else None

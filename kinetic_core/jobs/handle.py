@@ -1,0 +1,248 @@
+"""`JobHandle`: one job, as its user observes, cancels and collects it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from kinetic_core.backends.base import backend_of
+from kinetic_core.errors import InvalidRequest
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs import cancel as ending
+from kinetic_core.jobs import collect as collecting
+from kinetic_core.jobs import logs
+from kinetic_core.jobs import observe as observing
+
+if TYPE_CHECKING:
+    from kinetic_core.jobs.debug import DebugSession
+    from kinetic_core.jobs.outputs import Outputs
+    from kinetic_core.jobs.timeline import Explanation
+
+SCHEDULING_SECONDS = 1800.0
+"""Seconds a debugger waits for a job to start: a node may have to be created first."""
+LISTENING_SECONDS = 600.0
+"""Seconds it then waits for the job to listen: project, packages and data may have to be fetched first."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobHandle(JobReference):
+    """Durable description of a submitted job, usable from any process that reaches the job's store.
+
+    All fields are JSON-safe; the function and its connection are not kept.
+    """
+
+    @classmethod
+    def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> Self:
+        """Make a handle from an object with the attributes of a job: `job_id`, `project`, `func`, ..."""
+        return cls(
+            job_id=ctx.job_id,
+            backend=backend_name,
+            project=ctx.project,
+            cluster_name=ctx.cluster_name,
+            zone=ctx.zone,
+            namespace=namespace,
+            bucket_name=ctx.bucket_name,
+            k8s_name=k8s_name,
+            image_uri=ctx.image_uri or "",
+            accelerator=ctx.accelerator,
+            func_name=ctx.func.__name__,
+            display_name=ctx.display_name,
+            created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            debug=getattr(ctx, "debug", False),
+        )
+
+    @classmethod
+    def of(cls, reference: JobReference) -> Self:
+        """Make the handle of a reference."""
+        return cls.from_dict(reference.to_dict())
+
+    def __repr__(self) -> str:
+        return f"<{self.job_id}: {self.func_name} on {self.hardware}, backend {self.backend!r}>"
+
+    def observe(self) -> JobObservation:
+        """Observe the job now: status, reason, attempt, times, failure."""
+        return observing.observe(self)
+
+    def status(self) -> JobStatus:
+        """Return the job's status now."""
+        return self.observe().status
+
+    def explain(self) -> Explanation:
+        """Return where the job's time went, phase by phase, and what would shorten each phase. `print` it."""
+        from kinetic_core.jobs.timeline import explain
+
+        return explain(self)
+
+    def logs(self, follow: bool = False, host: int | None = None) -> str | None:
+        """Return what the job printed; with `follow`, print the log to stdout until the job ends.
+
+        Each line of a slice of several hosts begins with its host. `host` selects one host's log, unprefixed.
+        """
+        if host is not None and (follow or host not in range(logs.host_count(self))):
+            raise InvalidRequest(
+                f"host={host!r}: {self.job_id} has hosts 0 to {logs.host_count(self) - 1}, and the log of "
+                "one alone is not followed"
+            )
+        if not follow:
+            return logs.read_log(backend_of(self), self, self.observe().attempt, host)
+        ended = threading.Event()
+        subscription = observing.watch(self, lambda seen: ended.set() if seen.is_terminal else None)
+        try:
+            for text in logs.follow_log(backend_of(self), self, ended.is_set):
+                print(text, end="", flush=True)
+        finally:
+            subscription.close()
+        return None
+
+    def tail(self, n: int = 100) -> str:
+        """Return the last `n` lines the job printed."""
+        attempt = self.observe().attempt
+        text = logs.read_log(backend_of(self), self, attempt, first=attempt)
+        return "\n".join(text.splitlines()[-n:]) if n > 0 else ""
+
+    def result(
+        self,
+        timeout: float | None = None,
+        cleanup: bool | None = None,
+        cleanup_timeout: float = 180,
+        cleanup_poll_interval: float = 2,
+        stream_logs: bool | None = None,
+        on_status_change: Callable[[JobStatus], None] | None = None,
+        trust_store: bool = False,
+    ) -> Any:
+        """Wait for the job and return the function's value, or raise the function's exception.
+
+        With `cleanup` (default: unless the job is a debug job) a success removes the pod and the payload;
+        a failure keeps everything. `stream_logs` prints the job's lines to stdout while it runs.
+        `cleanup_timeout` and `cleanup_poll_interval` are accepted for compatibility: clean-up is done
+        when this returns. `trust_store` unpickles an outcome even if its signature cannot be verified.
+
+        Raises WaitTimeout (a TimeoutError) after `timeout` seconds, while the job goes on; the user's own
+        exception with the remote traceback as a note; or a JobError.
+        """
+        del cleanup_timeout, cleanup_poll_interval
+        if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool)):
+            raise TypeError(f"timeout={timeout!r} must be a number of seconds")
+        follower = _Follower(self) if stream_logs else None
+        try:
+            observing.wait(self, timeout, _announcer(on_status_change, follower))
+        finally:
+            if follower is not None:
+                follower.set()
+        value = self.collect(trust_store=trust_store)
+        if cleanup or (cleanup is None and not self.debug):
+            ending.drop_payloads([self])
+        return value
+
+    def collect(self, *, trust_store: bool = False, key: collecting.KeyOf = collecting.key_of) -> Any:
+        """Return the value of a job that has ended, or raise its exception, without waiting.
+
+        Removes nothing. `key` returns the key that signs the job's outcome.
+        """
+        outcome = collecting.collect(
+            self, allow_pickle=trust_store or None, known_digest=self.__dict__.get("_verified"), key=key
+        )
+        if outcome.verified:
+            # Not a field: cleaning up removes the key, and the value may be asked for again.
+            object.__setattr__(self, "_verified", outcome.digest)
+        return outcome.value_or_raise()
+
+    def outputs(self) -> Outputs:
+        """List the files in the job's `KINETIC_OUTPUT_DIR`, to read and to download.
+
+        Works while the job runs and after it was cleaned up. Raises StoreError.
+        """
+        from kinetic_core.jobs.outputs import find_outputs
+
+        return find_outputs(self)
+
+    def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:
+        """Stop the job; return when none of its pods runs. Stored objects are kept."""
+        del cleanup_timeout, cleanup_poll_interval
+        ending.cancel(self)
+
+    def cleanup(
+        self,
+        k8s: bool = True,
+        gcs: bool = True,
+        cleanup_timeout: float = 180,
+        cleanup_poll_interval: float = 2,
+    ) -> None:
+        """Remove the finished job's Kubernetes object (`k8s`) and stored objects (`gcs`). Outputs stay."""
+        del cleanup_timeout, cleanup_poll_interval
+        ending.cleanup(self, k8s=k8s, gcs=gcs)
+
+    def debug_attach(
+        self,
+        local_port: int = 5678,
+        working_dir: str | None = None,
+        *,
+        scheduling_timeout: float = SCHEDULING_SECONDS,
+        listening_timeout: float = LISTENING_SECONDS,
+    ) -> DebugSession:
+        """Let a debugger attach to a job started with `debug=True`; of a slice, to host 0.
+
+        Waits until the job has started and its debugger listens, then prints how to connect to `local_port`
+        of this machine (0: any free port). `working_dir` is the project's directory on this machine; default:
+        VS Code's workspace folder. The time-outs are in seconds: half an hour for the start, and ten minutes
+        more for the debugger.
+
+        Raises InvalidRequest for a job without debugger, a job that has ended and a port that is taken;
+        WaitTimeout, naming which of the two times was too short; ConfigurationError where the cluster does
+        not let this user forward ports.
+        """
+        from kinetic_core.jobs.debug import attach
+        from kinetic_core.jobs.forward import listening
+
+        return attach(self, listening(local_port), working_dir, scheduling_timeout, listening_timeout)
+
+
+class _Follower:
+    """Thread that prints a job's lines to stdout until `set` says that the job has ended."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"kinetic-log-{handle.job_id}", daemon=True)
+        self._thread.start()
+
+    def set(self) -> None:
+        """Print the rest of the log and stop, because the job has ended. May be called again."""
+        self._ended.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        try:
+            for text in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        except BrokenPipeError:
+            return  # nobody reads our output any more; the job's log is kept
+
+
+def _announcer(
+    callback: Callable[[JobStatus], None] | None, follower: _Follower | None
+) -> Callable[[JobObservation], None] | None:
+    """Return a callback that reports each status once, and a final one after the whole log is printed."""
+    if callback is None:
+        return None
+    last: list[JobStatus] = []
+
+    def announce(observation: JobObservation) -> None:
+        if last and last[-1] is observation.status:
+            return
+        last.append(observation.status)
+        if follower is not None and observation.is_terminal:
+            follower.set()
+        try:
+            callback(observation.status)
+        except Exception:  # noqa: BLE001  the promise of `on_status_change`: its mistakes never lose a result
+            _LOG.exception("on_status_change failed")
+
+    return announce

@@ -1,0 +1,262 @@
+"""Lists of stored jobs: one by its id, or all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend, known_backend
+from kinetic_core.backends.kubernetes.chunks import input_of
+from kinetic_core.backends.kubernetes.set_objects import runs_in_set
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.errors import InvalidRequest, KineticError, OtherCluster
+from kinetic_core.job import JobObservation, JobReference, JobStatus, is_timestamp
+from kinetic_core.jobs import observe
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.inputs import INPUTS, MOST_INPUTS, children, ended_of, indexed_id, progress
+from kinetic_core.jobs.signing import UNVERIFIED, Keys
+from kinetic_core.settings import read_settings
+from kinetic_core.store.documents import malformed
+from kinetic_core.store.protocol import ObjectInfo
+
+_LOG = logging.getLogger(__name__)
+
+
+def attach(
+    job_id: str,
+    project: str | None = None,
+    cluster: str | None = None,
+    *,
+    namespace: str | None = None,
+    backend: str | None = None,
+) -> JobHandle:
+    """Return the handle of a job that any process submitted.
+
+    `project`, `cluster` and `namespace` default to the settings; `backend` too, then to this machine if the
+    job ran here. Raises JobNotFound if no such job is stored, OtherCluster or OtherNamespace if the job
+    belongs to another cluster or namespace.
+    """
+    if not isinstance(job_id, str):
+        raise TypeError(f"job_id={job_id!r} must be a string such as 'job-0123456789abcdef'")
+    if not job_id or "/" in job_id:
+        raise InvalidRequest(f"job_id={job_id!r} is not a job id such as 'job-0123456789abcdef'")
+    settings = read_settings().with_arguments(project=project, cluster=cluster, namespace=namespace)
+    return JobHandle.of(observe.found(known_backend(backend, settings, job_id), job_id))
+
+
+def list_jobs(
+    project: str | None = None,
+    zone: str | None = None,
+    cluster: str | None = None,
+    namespace: str | None = None,
+    *,
+    backend: str | None = None,
+) -> list[JobHandle]:
+    """List the stored jobs of a namespace, newest first, finished jobs and the inputs of batches included.
+
+    All arguments default to the settings; with `backend="local"` and no namespace, all namespaces are listed.
+    A job whose handle cannot be read is left out with a warning.
+    """
+    settings = read_settings().with_arguments(
+        project=project, zone=zone, cluster=cluster, namespace=namespace
+    )
+    opened = known_backend(backend, settings)
+    return [handle for handle in _newest_first(opened) if namespace in (None, handle.namespace)]
+
+
+def _newest_first(backend: Backend) -> Iterator[JobHandle]:
+    for info in backend.store.list("index/"):
+        job_id = indexed_id(info.name)
+        if INPUTS in info.metadata:
+            yield from map(JobHandle.of, children(backend, job_id))
+        elif (handle := _readable(backend, job_id)) is not None:
+            yield handle
+
+
+def _readable(backend: Backend, job_id: str) -> JobHandle | None:
+    try:
+        reference = observe.find(backend, job_id)
+    except OtherCluster:
+        return None
+    except KineticError as exc:
+        _LOG.warning("leaving %s out of the list: %s", job_id, exc)
+        return None
+    return JobHandle.of(reference) if reference else None
+
+
+_CLUSTER = "cluster"
+_ORIGIN = "origin"
+_FACTS = ("func_name", "accelerator", "namespace", "created_at", "group_id")
+"""Fields that a reference and a summary have in common."""
+_LONGEST = 200
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_INPUTS = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """Summary of one job in a list. `reason` is empty for a job that has ended, and `Unverified` for a job of
+    which only an unverifiable outcome is left; `problem` says why little is known.
+
+    For a batch whose inputs share Jobs, `job_id` is the batch's, with `inputs` and how many of them have
+    ended; these counts are 0 for a job.
+    """
+
+    job_id: str
+    backend: str
+    func_name: str = ""
+    accelerator: str = ""
+    namespace: str = ""
+    created_at: str = ""
+    group_id: str = ""
+    status: JobStatus = JobStatus.NOT_FOUND
+    reason: str = ""
+    problem: str = ""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """Origin of the job: a task's `dag_id`, `run_id`, `task_id`, `map_index` and `deployment`."""
+    inputs: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+def index_metadata(reference: JobReference, origin: str = "") -> dict[str, str]:
+    """Return the metadata that an index entry has of its job."""
+    facts = {name: str(getattr(reference, name) or "")[:_LONGEST] for name in _FACTS}
+    facts["accelerator"] = reference.hardware[:_LONGEST]
+    told = {_ORIGIN: origin} if origin else {}
+    return {**facts, _CLUSTER: "/".join(reference.cluster or ()), **told}
+
+
+def summaries(backend: Backend, namespace: str | None = None, limit: int | None = None) -> list[JobSummary]:
+    """List the newest jobs of the backend's cluster, newest first, at most `limit`.
+
+    A job whose stored handle is needed and cannot be read is listed with its `problem`.
+    """
+    wanted = (job for job in _indexed(backend) if namespace in (None, job.namespace) or job.problem)
+    found = list(itertools.islice(wanted, limit))
+    if not found:
+        return []
+    ended = _ended(backend, found)
+    alive: dict[str, JobObservation] = {}
+    for each in {job.namespace for job in found if job.namespace and not job.inputs}:
+        alive |= {
+            job_id: verdict(*objects)
+            for job_id, objects in backend.all(each).items()
+            if not (ended.get(job_id) and runs_in_set(objects[0]))  # whose pods do not end by themselves
+        }
+    batches = [job for job in found if job.inputs]
+    whole = {job.job_id: job for job in _with_progress(backend, batches, ended)} if batches else {}
+    return [whole.get(job.job_id) or _with_state(job, ended, alive) for job in found]
+
+
+def _indexed(backend: Backend) -> Iterator[JobSummary]:
+    here = "/".join(backend.cluster or ()) if backend.name != "local" else ""
+    for info in backend.store.list("index/"):
+        job_id = indexed_id(info.name)
+        if "func_name" in info.metadata:
+            if info.metadata.get(_CLUSTER) in ("", here) or not here:
+                yield _from_entry(info, job_id, backend)
+        elif (summary := _from_handle(backend, job_id)) is not None:
+            yield summary
+
+
+def _from_entry(info: ObjectInfo, job_id: str, backend: Backend) -> JobSummary:
+    """Summarize a job by its index entry; one with unexpected metadata is reported as malformed."""
+    facts = info.metadata
+    inputs, namespace = facts.get(INPUTS, "0"), facts.get("namespace", "")
+    problem = ""
+    if not _INPUTS.fullmatch(inputs) or int(inputs) > MOST_INPUTS:
+        problem = f"it names {inputs[:40]!r} inputs"
+    elif namespace and not _NAMESPACE.fullmatch(namespace):
+        problem = f"{namespace[:80]!r} is not a namespace"
+    elif not is_timestamp(facts.get("created_at", "")):
+        problem = f"{facts.get('created_at', '')[:40]!r} is not a time"
+    elif not job_id:
+        problem = "it names no job"
+    if problem:
+        text = str(malformed(backend.store, info.name, problem))
+        return JobSummary(job_id or info.name, backend.name, problem=text)
+    return _summary(job_id, backend, facts)
+
+
+def _from_handle(backend: Backend, job_id: str) -> JobSummary | None:
+    """Summarize a job by its stored handle, for an index entry without metadata."""
+    try:
+        reference = observe.find(backend, job_id)
+    except OtherCluster:
+        return None
+    except KineticError as exc:
+        return JobSummary(job_id, backend.name, problem=str(exc))
+    if reference is None:
+        return None
+    return _summary(job_id, backend, index_metadata(reference))
+
+
+def _summary(job_id: str, backend: Backend, facts: Mapping[str, str]) -> JobSummary:
+    return JobSummary(
+        job_id=job_id,
+        backend=backend.name,
+        func_name=facts.get("func_name", ""),
+        accelerator=facts.get("accelerator", ""),
+        namespace=facts.get("namespace", ""),
+        created_at=facts.get("created_at", ""),
+        group_id=facts.get("group_id", ""),
+        origin=_origin(facts.get(_ORIGIN, "")),
+        inputs=int(facts.get(INPUTS, 0)),
+    )
+
+
+def _origin(text: str) -> dict[str, str]:
+    """Parse an entry's origin; return {} for a text that `submit` cannot have written."""
+    try:
+        told = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
+
+
+def _ended(backend: Backend, jobs: Sequence[JobSummary]) -> dict[str, str]:
+    """Return the states in the committed outcomes of jobs and batches; "" for one that cannot be verified."""
+    namespaces = {job.job_id: job.namespace for job in jobs}
+    keys = {namespace: Keys(backend, namespace) for namespace in set(namespaces.values())}
+    ended = {}
+    for info in backend.store.list("jobs/", wire.result_object("*")):
+        job_id = info.name.split("/")[1]
+        group_id = None if job_id in namespaces else (input_of(job_id) or (None,))[0]
+        if (namespace := namespaces.get(group_id or job_id)) is not None:
+            ended[job_id] = keys[namespace].state_of(info, group_id)
+    return ended
+
+
+def _with_progress(
+    backend: Backend, batches: Sequence[JobSummary], ended: Mapping[str, str]
+) -> Iterator[JobSummary]:
+    """Add progress to batches, with one request per namespace and the states that outcomes have given."""
+    counts = ended_of(ended)
+    parts: dict[str, Sequence[Mapping[str, Any]]] = {}
+    if backend.parts is not None:
+        for namespace in {job.namespace for job in batches}:
+            parts |= backend.parts.all(namespace)
+    for job in batches:
+        seen = progress(job.inputs, counts.get(job.job_id, {}), parts.get(job.job_id, ()))
+        yield replace(
+            job, status=seen.status, reason=seen.reason, succeeded=seen.succeeded, failed=seen.failed
+        )
+
+
+def _with_state(job: JobSummary, ended: Mapping[str, str], alive: Mapping[str, JobObservation]) -> JobSummary:
+    seen = alive.get(job.job_id)
+    if seen is None and ended.get(job.job_id) == "":
+        return replace(job, reason=UNVERIFIED)
+    if ended.get(job.job_id) and (seen is None or seen.is_terminal):
+        state = JobStatus.SUCCEEDED if ended[job.job_id] == "succeeded" else JobStatus.FAILED
+        return replace(job, status=state)
+    if seen is None:
+        return job
+    return replace(job, status=seen.status, reason="" if seen.is_terminal else seen.reason)

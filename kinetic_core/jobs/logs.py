@@ -1,0 +1,156 @@
+"""Log of a job: kept by the backend while the container exists, by the runner for good.
+
+Every line of a slice begins with its host: `[host 1] ...`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.lines import LineBuffer
+from kinetic_core.accelerators.grammar import parse_accelerator
+from kinetic_core.backends.base import Backend
+from kinetic_core.job import JobReference
+
+_EVIDENCE_LINES = 20
+_POLL_SECONDS = 0.05
+_PIECE = 1 << 20
+"""Bytes of a log that are read at a time."""
+
+
+def host_count(reference: JobReference) -> int:
+    """Return how many hosts print: those of the job's slice; 1 on this machine."""
+    return 1 if reference.backend == "local" else parse_accelerator(reference.accelerator).hosts
+
+
+def read_pieces(
+    backend: Backend, reference: JobReference, attempt: int, host: int = 0, offset: int = 0
+) -> Iterator[bytes]:
+    """Yield what one attempt of a host has printed from a byte offset on, in pieces.
+
+    The pieces come from the container's log, or else from the stored chunks.
+    """
+    where = reference.namespace, reference.job_id, attempt
+    while piece := backend.log(*where, offset, host, _PIECE):
+        yield piece
+        offset += len(piece)
+    if piece is not None:
+        return
+    prefix = wire.log_object(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
+    for info in backend.store.list(prefix):
+        for start in range(min(offset, info.size), info.size, _PIECE):
+            yield backend.store.read_range(info.name, start, _PIECE)
+        offset = max(0, offset - info.size)
+
+
+def read_attempt(backend: Backend, reference: JobReference, attempt: int, host: int = 0) -> bytes:
+    """Read everything that one attempt of a host has printed."""
+    return b"".join(read_pieces(backend, reference, attempt, host))
+
+
+def read_log(
+    backend: Backend, reference: JobReference, last: int, host: int | None = None, first: int = 0
+) -> str:
+    """Read the log of attempts `first` to `last`, in order: of all hosts, or of one host without prefixes."""
+    hosts = range(host_count(reference)) if host is None else [host]
+    parts = []
+    for attempt in range(first, last + 1):
+        for each in hosts:
+            text = read_attempt(backend, reference, attempt, each).decode(errors="replace")
+            parts.append(_prefixed(text, each) if len(hosts) > 1 else text)
+    return "".join(parts)
+
+
+def last_lines(backend: Backend, reference: JobReference, attempt: int) -> tuple[str, ...]:
+    """Read the last lines of an attempt, of every host: the evidence stored with a failure."""
+    hosts = host_count(reference)
+    kept: list[str] = []
+    for host in range(hosts):
+        lines, last = LineBuffer(), deque[str](maxlen=max(1, _EVIDENCE_LINES // hosts))
+        for piece in read_pieces(backend, reference, attempt, host):
+            last.extend(line.text for line in lines.add(piece))
+        if lines.size:
+            last.append(lines.end().text)
+        kept += (f"[host {host}] {text}" if hosts > 1 else text for text in last)
+    return tuple(kept[-_EVIDENCE_LINES:])
+
+
+def follow_log(
+    backend: Backend,
+    reference: JobReference,
+    ended: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """Yield what the job prints, attempt by attempt, until `ended()` is true and everything is read.
+
+    Yields pieces, not lines, to show a progress bar that ends in no newline. Every attempt starts a line. A
+    slice yields whole lines, each with its host.
+    """
+    hosts = host_count(reference)
+    followed = [_HostLog(backend, reference, host) for host in range(hosts)]
+    rest = [""] * hosts
+    while True:
+        over, quiet = ended(), True
+        for host, log in enumerate(followed):
+            text = log.read(over)
+            if text is None:
+                continue
+            quiet = False
+            if hosts > 1:
+                if "\n" not in text and len(rest[host]) + len(text) < _PIECE:
+                    rest[host] += text
+                    continue
+                whole, newline, rest[host] = (rest[host] + text).rpartition("\n")
+                if not newline:  # a line without end is broken
+                    whole, rest[host] = rest[host], ""
+                text = _prefixed(whole + newline, host)
+            if text:
+                yield text
+        if quiet and over:
+            yield from (_prefixed(text, host) for host, text in enumerate(rest) if text)
+            return
+        if quiet:
+            sleep(_POLL_SECONDS)
+
+
+class _HostLog:
+    """Reading position in one host's log."""
+
+    def __init__(self, backend: Backend, reference: JobReference, host: int) -> None:
+        self._backend, self._reference, self._host = backend, reference, host
+        self._attempt, self._offset, self._at_start = 0, 0, True
+        self._decoder = _decoder()
+
+    def read(self, over: bool) -> str | None:
+        """Read the new part; return None if there is none, and never will be once the job is `over`."""
+        chunk = self._log(self._attempt, self._offset, _PIECE)
+        self._offset += len(chunk)
+        if chunk:
+            text = self._decoder.decode(chunk)
+            self._at_start = text.endswith("\n") if text else self._at_start
+            return text
+        follows = bool(self._log(self._attempt + 1, 0, 1))
+        if not follows and not over:
+            return None
+        text = self._decoder.decode(b"", final=True) + ("" if self._at_start else "\n")
+        self._at_start = True
+        if follows:
+            self._attempt, self._offset, self._decoder = self._attempt + 1, 0, _decoder()
+            return text
+        return text or None
+
+    def _log(self, attempt: int, offset: int, size: int) -> bytes:
+        where = self._reference.namespace, self._reference.job_id
+        return self._backend.log(*where, attempt, offset, self._host, size) or b""
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+
+def _prefixed(text: str, host: int) -> str:
+    return "".join(f"[host {host}] {line}\n" for line in text.splitlines())

@@ -1,0 +1,108 @@
+"""Outputs of a job: the files in its output directory, listed, read, downloaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from kinetic_core._runner.trees import is_plain
+from kinetic_core._runner.wire import outputs_prefix
+from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull
+from kinetic_core.job import JobReference
+from kinetic_core.settings import read_settings
+from kinetic_core.store.directory import DirectoryObjectStore, translated
+from kinetic_core.store.gcs import GcsObjectStore
+from kinetic_core.store.protocol import ObjectStore
+
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """File a job wrote: path below the output directory, bytes, time of writing (Unix seconds)."""
+
+    name: str
+    size: int
+    written: float
+
+
+class Outputs:
+    """Files in a job's output directory at the time of listing, in name order.
+
+    Iterate over the outputs, or take their `len`. `location` is the directory: a path or `gs://...`.
+    """
+
+    def __init__(self, location: str, store: ObjectStore) -> None:
+        self.location = location
+        self._store = store
+        self._files = [
+            OutputFile(info.name, info.size, info.created)
+            for info in store.list("")
+            if not info.name.endswith("/")  # what a console leaves to show an empty directory
+        ]
+
+    def __iter__(self) -> Iterator[OutputFile]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} files, {sum(file.size for file in self)} bytes, in {self.location}>"
+
+    def read(self, name: str) -> bytes:
+        """Return the content of one file. Raises ObjectNotFound."""
+        return self._store.read(name)
+
+    def download(self, folder: str | os.PathLike[str], pattern: str = "*") -> list[Path]:
+        """Copy the files whose name matches a shell pattern (`*` also matches `/`) into a directory.
+
+        Makes missing directories, writes each file atomically, and replaces files of the same name. Returns
+        the paths, in name order. Raises ObjectNotFound if no file matches, StoreFull before anything is
+        copied if the files do not fit, StoreError.
+        """
+        chosen = [file for file in self._files if fnmatchcase(file.name, pattern)]
+        if not chosen:
+            raise ObjectNotFound(f"{self.location} has no file like {pattern!r}")
+        for file in chosen:
+            if not is_plain(file.name):
+                raise StoreError(f"{self.location}: {file.name!r} cannot be a path below a directory")
+        target = Path(folder)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise translated(exc, f"cannot make {target}") from exc
+        needed, free = sum(file.size for file in chosen), shutil.disk_usage(target).free
+        if needed > free:
+            raise StoreFull(f"{needed} bytes of outputs do not fit into {target}, which has {free} free")
+        with ThreadPoolExecutor(min(_THREADS, len(chosen))) as pool:
+            return list(pool.map(lambda file: self._copy(file, target), chosen))
+
+    def _copy(self, file: OutputFile, folder: Path) -> Path:
+        path = folder / file.name
+        part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._store.open(file.name) as source, part.open("xb") as stream:
+                shutil.copyfileobj(source, stream, 1 << 20)
+            part.replace(path)
+        except StoreError:
+            raise
+        except OSError as exc:
+            raise translated(exc, f"cannot write {path}") from exc
+        finally:
+            part.unlink(missing_ok=True)
+        return path
+
+
+def find_outputs(reference: JobReference) -> Outputs:
+    """List the outputs of a job now. Raises StoreError."""
+    location = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
+    if location.startswith("gs://"):
+        return Outputs(location, GcsObjectStore.at(location, read_settings()))
+    return Outputs(location, DirectoryObjectStore(Path(location)))

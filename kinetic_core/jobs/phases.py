@@ -1,0 +1,111 @@
+"""Steps of preparing a job and phases of its life: the name of each, and what it counts as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+
+class Step(StrEnum):
+    """Step of preparing a job."""
+
+    PACK = "pack"
+    BUILD = "build"
+    UPLOAD = "upload"
+
+
+class StepBegun(str):
+    """Line of progress with which a step begins; other lines are plain text."""
+
+    __slots__ = ("step",)
+    step: Step
+
+    def __new__(cls, step: Step, line: str) -> Self:
+        made = super().__new__(cls, line)
+        made.step = step
+        return made
+
+
+@dataclass(frozen=True)
+class PhaseKind:
+    """Kind of a phase: what it counts as in costs, whether a pod has its container, what shortens it."""
+
+    use: str
+    has_container: bool
+    advice: str
+
+
+WAITING, PULLING, INSTALLING, RUNNING, IDLE = USES = ("waiting", "pulling", "installing", "running", "idle")
+"""Uses of a job's time. A job holds no hardware only while it is waiting."""
+
+PHASES: Mapping[str, PhaseKind] = {
+    "capacity": PhaseKind(
+        WAITING, False, "accelerators before the one it got had none; name those first that you really get"
+    ),
+    "queue": PhaseKind(
+        WAITING,
+        False,
+        "a queue, a quota or the slots of this machine decide; ask for less, or for more quota",
+    ),
+    "scheduling": PhaseKind(
+        WAITING, False, "no node was free; a pool with a spare node takes the next job at once"
+    ),
+    "scale-up": PhaseKind(
+        WAITING, False, "a node pool grew for it: minutes; a pool that keeps a node needs none of them"
+    ),
+    "container": PhaseKind(PULLING, False, "the node made the container"),
+    "image": PhaseKind(
+        PULLING, False, "the node pulled the image: a smaller one, or image streaming, is quicker"
+    ),
+    "hosts": PhaseKind(IDLE, False, "it waited for the other hosts of its slice: their nodes, their images"),
+    "start": PhaseKind(
+        INSTALLING, True, "the runner started and fetched the project; fewer files are quicker"
+    ),
+    "dependencies": PhaseKind(
+        INSTALLING,
+        True,
+        "the runner installed packages; a bundled image has them",
+    ),
+    "data": PhaseKind(
+        INSTALLING,
+        True,
+        "the runner fetched the data: less of it, a cache volume, or fuse=True is quicker",
+    ),
+    "debugger": PhaseKind(IDLE, True, "it waited for a debugger to attach"),
+    "function": PhaseKind(RUNNING, True, "your own code"),
+    "result": PhaseKind(IDLE, True, "the outcome was stored; a smaller result is quicker"),
+    "replacement": PhaseKind(WAITING, False, "an attempt had ended and the next had not begun"),
+}
+"""Phases by name. A new phase is a row here, and a mark in `timeline`."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Phase of a job's life. `began` is in Unix seconds, `seconds` its length so far.
+
+    `name`: capacity (of accelerators given up for another), queue, scheduling, scale-up, image, container,
+    hosts (of a slice), start, dependencies, data, debugger, function, result, or replacement (between
+    attempts).
+    """
+
+    name: str
+    attempt: int
+    began: float
+    seconds: float
+
+    @property
+    def end(self) -> float:
+        """Return when the phase ended, or now for the current phase, in Unix seconds."""
+        return self.began + self.seconds
+
+    @property
+    def advice(self) -> str:
+        """Return the phase's cause and what would shorten the phase."""
+        return PHASES[self.name].advice
+
+    @property
+    def has_container(self) -> bool:
+        """Return whether a pod has its container during the phase; False for an unknown phase."""
+        return self.name in PHASES and PHASES[self.name].has_container

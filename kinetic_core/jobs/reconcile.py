@@ -1,0 +1,94 @@
+"""Reconciliation: carrying out what was decided about a job.
+
+Besides submitting, cancelling and cleaning up, nothing else writes. Whoever waits for a job or follows it
+reconciles it; whoever merely asks does not (ADR 0054). Every action can be repeated, by several observers at
+once: an object that the store creates only once decides between them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend, Found
+from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.errors import KineticError, ObjectExists
+from kinetic_core.job import JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.decide import Action, Control, EndJob, MoveOn, RecordFailure, ReleasePods
+from kinetic_core.jobs.facts import consider, stored_outcome
+from kinetic_core.jobs.fallback import move_on
+from kinetic_core.jobs.logs import last_lines
+from kinetic_core.jobs.signing import key_id_of, outcome_key
+
+_LOG = logging.getLogger(__name__)
+
+
+def reconcile(backend: Backend, reference: JobReference, now: float | None = None) -> JobObservation:
+    """Carry out the actions a job needs now; return the job's state afterwards. `now` is in Unix seconds."""
+    considered = consider(backend, reference, now)
+    seen = considered.decision.observation
+    if considered.found is None:
+        return seen
+    for action in considered.decision.actions:
+        seen = _carry_out(action, backend, reference, considered.found, seen)
+    return seen
+
+
+def _carry_out(
+    action: Action, backend: Backend, reference: JobReference, found: Found, seen: JobObservation
+) -> JobObservation:
+    """Carry out an action; return the job's observation afterwards."""
+    namespace, job_id = reference.namespace, reference.job_id
+    match action:
+        case Control():
+            backend.control(namespace, job_id)
+        case RecordFailure(failure):
+            return record_failure(backend, reference, found, seen, failure)
+        case EndJob():
+            if seen.status is not JobStatus.SUCCEEDED:
+                backend.abandon(namespace, job_id)
+        case MoveOn():
+            return move_on(backend, reference, found[0], action) or seen
+        case ReleasePods():
+            try:
+                backend.release(namespace, job_id, succeeded=seen.status is JobStatus.SUCCEEDED)
+            except KineticError as exc:
+                _LOG.warning("%s has ended, and its pods are left: %s", job_id, exc)
+    return seen
+
+
+def record_failure(
+    backend: Backend, reference: JobReference, found: Found, seen: JobObservation, failure: wire.Failure
+) -> JobObservation:
+    """Store how a job without an outcome failed, with the last lines that it printed.
+
+    An outcome that a late runner or another observer committed first counts instead. One that was written
+    without the job's key is left in place and ignored.
+    """
+    lines = failure.last_lines or last_lines(backend, reference, seen.attempt)
+    failure = replace(failure, last_lines=lines)
+    state = wire.DROPPED if seen.reason == DROPPED else "failed"
+    header = {
+        "protocol": wire.PROTOCOL,
+        "job_id": reference.job_id,
+        "attempt": seen.attempt,
+        "pod_uid": None,
+        "state": state,
+        "codec": "none",
+        "failure": failure.to_dict(),
+        "author": "observer",
+        "key_id": key_id_of(found[0]),
+        "started_at": seen.started_at,
+    }
+    key = outcome_key(found[0])
+    sealed = state if key is None else wire.sealed_state(reference.job_id, state, key_id_of(found[0]), key)
+    name = wire.result_object(reference.job_id)
+    try:
+        backend.store.create(name, wire.encode_frame(header, {}, key), {wire.STATE: sealed})
+    except ObjectExists:
+        committed = stored_outcome(backend, reference, found[0])
+        if committed.status is not JobStatus.NOT_FOUND:
+            return committed
+        _LOG.warning("%s: %s", reference.job_id, committed.message)
+    return replace(seen, status=JobStatus.FAILED, message=failure.message, failure=failure)

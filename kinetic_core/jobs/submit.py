@@ -1,0 +1,157 @@
+"""Submission of a prepared call: idempotent for one job id, and undone if it fails half-way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
+from kinetic_core.backends.kubernetes.manifest import Delivery
+from kinetic_core.errors import ClusterError, JobConflict, ObjectExists, ObjectNotFound, UnverifiedResult
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.cancel import index_object
+from kinetic_core.jobs.facts import observed
+from kinetic_core.jobs.fallback import passed_over
+from kinetic_core.jobs.listing import index_metadata
+from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.prepare import Call, Prepared, prepare
+from kinetic_core.jobs.runner_archive import stored_runner
+from kinetic_core.jobs.signing import UNVERIFIED, new_key
+from kinetic_core.store.protocol import ObjectStore
+
+__all__ = ["Call", "Prepared", "Unsent", "deliver", "prepare", "submit"]
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Job that may not exist yet: its payload, and a function that makes its Jobs.
+
+    `manifests` takes the reference that counts: this one, with the time of an equal submission.
+    """
+
+    reference: JobReference
+    payload: bytes
+    manifests: Callable[[JobReference], Sequence[dict[str, Any]]]
+    is_new: bool = False
+
+
+def submit(
+    prepared: Prepared, environment: Mapping[str, str] | None = None, origin: str = ""
+) -> JobReference:
+    """Store the payload and create the job; return the reference of the job that now exists.
+
+    `environment`: variables that a new job's process gets besides; `origin`: a JSON object of texts, for
+    lists and on the Job, that says who submits. Neither is part of the call: two submissions that differ only
+    in them are equal.
+
+    Submitting an equal call under the same id, from any process, at any time, adopts the job that exists,
+    with the payload that its Job names. Raises JobConflict if the id belongs to a different call, StoreError
+    or the backend's error if the job cannot be created. Then everything of a job with a generated id is
+    removed; with an id that the caller chose, stored objects stay, because another submitter may have adopted
+    the job.
+    """
+
+    def manifests(reference: JobReference) -> Sequence[dict[str, Any]]:
+        around = prepared.backend.surroundings(reference.namespace)
+        around = replace(around, environment={**(environment or {}), **around.environment})
+        runner = stored_runner(prepared.backend.store)
+        key_id, key = new_key(prepared.backend, reference.namespace, reference.job_id, reference.spec_digest)
+        payload = wire.digest(prepared.payload)
+        delivery = Delivery(runner, payload, key, around, origin, key_id)
+        return every_manifest(prepared.spec, reference, delivery)
+
+    unsent = Unsent(prepared.reference, prepared.payload, manifests, prepared.is_new)
+    return deliver(prepared.backend, unsent, origin)
+
+
+def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
+    """Create a job that was prepared before, perhaps by another process; otherwise as `submit`."""
+    reference, store = unsent.reference, backend.store
+    existing = None if unsent.is_new else find(backend, reference.job_id)
+    if existing is not None:
+        reference = _begun(reference, existing)
+        if store.find(wire.result_object(reference.job_id)) is not None:
+            if (seen := observed(backend, existing)).reason == UNVERIFIED:
+                raise UnverifiedResult(
+                    f"{reference.job_id} cannot be submitted: where its outcome will be there is one that "
+                    f"nobody can verify ({seen.message}). Remove it with cleanup(), or use another job id"
+                )
+            return reference
+    made: list[str] = []
+    try:
+        _store_payload(store, unsent, made)
+        reference = _stored_reference(backend, reference, made, origin)
+        every = unsent.manifests(reference)
+        reached = 0 if unsent.is_new else len(passed_over(backend, reference))
+        backend.create(first_of(every, reached))
+    except BaseException:
+        if unsent.is_new and is_absent(backend, reference):
+            for name in made:
+                store.delete(name)
+        raise
+    return reference
+
+
+def is_absent(backend: Backend, reference: JobReference) -> bool:
+    """Return whether the job was certainly not created."""
+    try:
+        return backend.get(reference.namespace, reference.job_id) is None
+    except ClusterError:
+        return False
+
+
+def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
+    """Store the payload under a name that contains the digest of its content.
+
+    The payload of an equal submission may have other bytes, and another name. The Job that is created first
+    says which one counts.
+    """
+    name = wire.payload_object(unsent.reference.job_id, wire.digest(unsent.payload))
+    try:
+        store.create(name, unsent.payload)
+    except ObjectExists:
+        return  # whatever is there: the pod takes nothing of another digest
+    made.append(name)
+
+
+def _stored_reference(
+    backend: Backend, reference: JobReference, made: list[str], origin: str
+) -> JobReference:
+    """Return the reference, with the time of the reference that is stored now."""
+    handle = wire.handle_object(reference.job_id)
+    try:
+        backend.store.create(handle, json.dumps(reference.to_dict(), sort_keys=True).encode())
+    except ObjectExists:
+        existing = find(backend, reference.job_id)
+        if existing is None:
+            raise ObjectNotFound(f"{reference.job_id} was removed just now; submit again") from None
+        return _begun(reference, existing)
+    made.append(handle)
+    entry = index_object(reference)
+    try:
+        backend.store.create(entry, b"", index_metadata(reference, origin))
+        made.append(entry)
+    except ObjectExists:
+        return reference  # left by a submitter that died right after it
+    return reference
+
+
+def _begun(reference: JobReference, existing: JobReference) -> JobReference:
+    """Return the reference with the submission time of an existing one. Raises JobConflict.
+
+    Nothing else of a stored reference goes into a Job: others who can write to the store could name an image.
+    """
+    _same(existing.spec_digest, reference)
+    return replace(reference, created_at=existing.created_at)
+
+
+def _same(digest: str, reference: JobReference) -> None:
+    if digest != reference.spec_digest:
+        raise JobConflict(
+            f"{reference.job_id} exists already and is a different call (other function, arguments, files or "
+            "options); use another job id"
+        )

@@ -1,0 +1,215 @@
+"""Pickling a function and its arguments so that they load in a job.
+
+What modules of the user's project define goes by name, with a copy to fall back on: the project ships, and
+imported once, everything in it is itself (`isinstance`, `except`, module state). The function that becomes
+a job goes by value, with the functions beside it, and so does what has no name a job could import: the main
+script, notebooks, closures. Everything installed goes by name (ADR 0005). The rule belongs to one dump:
+nothing is registered, so threads do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import cloudpickle
+from cloudpickle import cloudpickle as _internals
+
+Substitute = Callable[[Any], tuple[Any, ...] | None]
+"""What stands for an object in the pickle (its persistent id), None for "pickle it"."""
+
+_OURS = ("kinetic_core", "airflow_provider")
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class ProjectModules:
+    """Which modules belong to the project below `root`: loaded from a file there, and not installed.
+
+    `elsewhere`: directories outside the root that ship too, each with its path in the project.
+
+    A virtualenv inside the project, the standard library and this package are not part of it. `own` is the
+    module of the function that becomes a job: its functions travel together, with the globals they have now.
+    With `ships_paths` their code says of itself that it is from the shipped file, where a debugger looks for
+    breakpoints; else from the file it was written in, which tells a person more.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        own: str = "",
+        *,
+        ships_paths: bool = False,
+        elsewhere: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self.own = own
+        self.ships_paths = ships_paths
+        places = [(root, ""), *((directory, path + "/") for directory, path in elsewhere)]
+        self._prefixes = tuple(os.path.join(os.path.realpath(directory), "") for directory, _ in places)
+        self._shipped_at = dict(zip(self._prefixes, (path for _, path in places), strict=True))
+        self._real_folders: dict[str, str] = {}
+        self._known: dict[str | None, bool] = {None: False, "__main__": True}
+        self._environments = tuple(
+            os.path.join(os.path.realpath(prefix), "") for prefix in {sys.prefix, sys.base_prefix}
+        )
+
+    def __contains__(self, name: str | None) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._belongs(str(name))
+        return known
+
+    def relative(self, file: str) -> str | None:
+        """A file's path below the root; None if it is not there."""
+        path = os.path.realpath(file)
+        prefix = max(filter(path.startswith, self._prefixes), key=len, default=None)
+        return None if prefix is None else self._shipped_at[prefix] + path.removeprefix(prefix)
+
+    def names(self) -> list[str]:
+        """Every loaded module of the project, sorted."""
+        return sorted(name for name in list(sys.modules) if name != "__main__" and name in self)
+
+    def _belongs(self, name: str) -> bool:
+        if name.partition(".")[0] in _OURS:
+            return False
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(file, str):
+            return False
+        path = self._real(file)
+        if not path.startswith(self._prefixes) or any(part in path for part in _INSTALLED):
+            return False
+        inside = [env for env in self._environments if env.startswith(self._prefixes)]
+        return not path.startswith(tuple(inside)) if inside else True
+
+    def _real(self, file: str) -> str:
+        """`os.path.realpath`, which asks of every part of a path, of many files in few folders."""
+        folder, name = os.path.split(file)
+        if folder not in self._real_folders:
+            self._real_folders[folder] = os.path.realpath(folder)
+        path = os.path.join(self._real_folders[folder], name)
+        return os.path.realpath(path) if os.path.islink(path) else path
+
+
+class Pickled(NamedTuple):
+    """A pickle, and one of what it names: `{(module, qualified name): object}`, b"" if it names nothing."""
+
+    body: bytes
+    copies: bytes
+
+
+class _Shipped(str):
+    """A path of the project, relative to its root: in the job, the path of the shipped copy."""
+
+    __slots__ = ()
+
+
+class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    """A cloudpickle dump with the rules of one project.
+
+    `named` collects what went by name; None sends it by value.
+    """
+
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        project: ProjectModules,
+        substitute: Substitute,
+        named: dict[tuple[str, str], Any] | None = None,
+    ) -> None:
+        super().__init__(stream, protocol=5)
+        self._project = project
+        self._substitute = substitute
+        self._named = named
+
+    def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+        if type(obj) is _Shipped:
+            return "shipped", str(obj)
+        if self._named is not None and isinstance(obj, types.FunctionType | type) and self._has_name(obj):
+            self._named[obj.__module__, obj.__qualname__] = obj
+            return "named", obj.__module__, obj.__qualname__
+        return self._substitute(obj)
+
+    def _has_name(self, obj: Any) -> bool:
+        """Whether a job that imports its module finds it there, and shall."""
+        module, found = obj.__module__, sys.modules.get(obj.__module__)
+        if module == "__main__" or found is None or module not in self._project:
+            return False
+        if module == self._project.own and not isinstance(obj, type):
+            return False
+        for name in obj.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found is obj
+
+    def _with_shipped_file(self, function: types.FunctionType) -> None:
+        """What cloudpickle keeps of a function's globals, with the job's own path for `__file__`."""
+        kept = self.globals_ref.setdefault(id(function.__globals__), {})
+        if kept:
+            return
+        for name in ("__package__", "__name__", "__path__", "__file__"):
+            if name in function.__globals__:
+                kept[name] = function.__globals__[name]
+        if isinstance(kept.get("__file__"), str) and (path := self._project.relative(kept["__file__"])):
+            kept["__file__"] = _Shipped(path)
+
+    def _reduced_function(self, function: types.FunctionType) -> Any:
+        """cloudpickle's reduction, with the job's own path for a `__file__` that the code itself names."""
+        reduced = self._dynamic_function_reduce(function)
+        used, file = reduced[2][1]["__globals__"], function.__globals__.get("__file__")
+        if "__file__" in used and isinstance(file, str) and (path := self._project.relative(file)):
+            used["__file__"] = _Shipped(path)
+        return reduced
+
+    def _shipped_code(self, code: types.CodeType) -> Any:
+        """cloudpickle's reduction of code, with the job's own path for its file if that ships."""
+        make, arguments = _internals._code_reduce(code)
+        path = self._project.relative(code.co_filename) if os.path.isfile(code.co_filename) else None
+        if path is None:
+            return make, arguments
+        return make, tuple(_Shipped(path) if each is code.co_filename else each for each in arguments)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType):
+            if obj.__module__ in self._project:
+                self._with_shipped_file(obj)
+                return self._reduced_function(obj)
+        elif isinstance(obj, type):
+            if obj.__module__ in self._project:
+                return _internals._dynamic_class_reduce(obj)
+        elif isinstance(obj, types.CodeType) and self._project.ships_paths:
+            return self._shipped_code(obj)
+        elif isinstance(obj, TypeVar) and obj.__module__ in self._project:
+            return _internals._make_typevar, _internals._decompose_typevar(obj)
+        return super().reducer_override(obj)
+
+
+def dumps(value: Any, project: ProjectModules, substitute: Substitute) -> Pickled:
+    """The pickle of a value. Raises whatever the value's own pickling raises."""
+    named: dict[tuple[str, str], Any] = {}
+    with io.BytesIO() as stream:
+        ProjectPickler(stream, project, substitute, named).dump(value)
+        body = stream.getvalue()
+    return Pickled(body, _copies(named, project, substitute) if named else b"")
+
+
+def _copies(named: dict[tuple[str, str], Any], project: ProjectModules, substitute: Substitute) -> bytes:
+    """The same objects by value. One that cannot travel by value has only its name."""
+    with io.BytesIO() as stream:
+        try:
+            ProjectPickler(stream, project, substitute).dump(named)
+        except Exception:  # noqa: BLE001  pickling runs the user's own __reduce__ methods
+            alone = {key: value for key, value in named.items() if _travels(value, project, substitute)}
+            stream.seek(0)
+            stream.truncate()
+            ProjectPickler(stream, project, substitute).dump(alone)
+        return stream.getvalue()
+
+
+def _travels(value: Any, project: ProjectModules, substitute: Substitute) -> bool:
+    try:
+        ProjectPickler(io.BytesIO(), project, substitute).dump(value)
+    except Exception:  # noqa: BLE001  as above
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""The settings of this process, read from environment and profile once per call, here and nowhere else.
+
+Precedence of every value: argument of the call, then a connection the call names, then environment variable,
+then profile, then default.
+Nothing is ever written back to the environment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kinetic_core.errors import ConfigurationError
+from kinetic_core.profiles import OVERRIDES, profiles_file, read_profiles
+
+
+@dataclass(frozen=True)
+class Account:
+    """Google's credentials (a `google.auth.credentials.Credentials`), or the configuration of a Kubernetes
+    client (a `kubernetes.client.Configuration`).
+
+    `name` is for people. Two of the same name and version are equal, and share connections; credentials that
+    were replaced have another version. What is held is never shown, and never leaves the process.
+    """
+
+    name: str
+    version: str
+    held: Any = field(compare=False, repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"the credentials of {self.name} stay in this process: they cannot be pickled")
+
+
+BACKENDS = ("local", "gke", "pathways")
+ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+"""What gcloud's own variables for the addresses of Google's services begin with."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What environment and profile say.
+
+    Sizes are in bytes, 0 turning a warning off. `package_root` and `output_dir` are None unless set.
+    """
+
+    backend: str | None = None
+    """`KINETIC_BACKEND`: used when the call names none."""
+    local_store: Path = Path("~/.kinetic/local")
+    """`KINETIC_LOCAL_STORE`: where the local backend keeps jobs and objects."""
+    cache: Path = Path("~/.cache/kinetic")
+    """`XDG_CACHE_HOME`/kinetic: the index that makes an unchanged project cheap. Safe to delete."""
+    project: str = ""
+    """`KINETIC_PROJECT`; after the profile, `GOOGLE_CLOUD_PROJECT`."""
+    zone: str = "us-central1-a"
+    cluster: str = "kinetic-cluster"
+    namespace: str = "default"
+    kubeconfig: str = ""
+    """`KINETIC_KUBECONFIG`: connect with this file instead of asking the GKE API."""
+    kube_context: str = ""
+    """`KINETIC_KUBE_CONTEXT`: a context in it, instead of its current one."""
+    bucket: str = ""
+    """`KINETIC_BUCKET`: `bucket` or `bucket/prefix` for everything jobs store."""
+    container_image: str = ""
+    """`KINETIC_CONTAINER_IMAGE`: as `container_image=`."""
+    storage_emulator_host: str = ""
+    """`STORAGE_EMULATOR_HOST`: replaces Cloud Storage, for pods too."""
+    api_endpoint_overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """`CLOUDSDK_API_ENDPOINT_OVERRIDES_{SERVICE}`: a service's name in lower case to its address."""
+
+    base_image_repo: str = ""
+    """`KINETIC_BASE_IMAGE_REPO`: as `base_image_repo=`."""
+    package_root: str | None = None
+    """`KINETIC_PACKAGE_ROOT`: the project directory, instead of detecting it."""
+    default_excludes: bool = True
+    """False with `KINETIC_NO_DEFAULT_EXCLUDES=1`: ship virtualenvs and caches too."""
+    project_warn_bytes: int = 100 << 20
+    """`KINETIC_CONTEXT_SIZE_WARN_MB`."""
+    payload_warn_bytes: int = 50 << 20
+    """`KINETIC_PAYLOAD_SIZE_WARN_MB`."""
+    output_dir: str | None = None
+    """`KINETIC_OUTPUT_DIR`: where outputs go when the call does not say."""
+    hub_endpoint: str = ""
+    """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
+    prices: str = ""
+    """`KINETIC_PRICES`: a price table for costs in money, see `jobs.cost.read_prices`."""
+    debug_port: int = 5678
+    """`KINETIC_DEBUG_PORT`: the local port at which a call with `debug=True` offers its debugger."""
+    debug_wait: float = 600.0
+    """`KINETIC_DEBUG_WAIT_TIMEOUT`: seconds for which a job with `debug=True` waits for a debugger."""
+    debug_without_tty: bool = False
+    """`KINETIC_NO_TTY_DEBUG=1`: such a call needs no terminal."""
+    profile: str | None = None
+    """The profile these come from: `KINETIC_PROFILE`, else the file's current one."""
+    google_account: Account | None = None
+    """Whose credentials Google's services see; None for those of the surroundings."""
+    kubernetes_account: Account | None = None
+    """The cluster to connect to, and as whom; None for what the settings above say."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where each setting that is no default comes from: a variable, "profile NAME", "argument", ..."""
+
+    def origin(self, name: str) -> str:
+        """Where a setting comes from, in words."""
+        return self.origins.get(name, "default")
+
+    def with_arguments(self, **arguments: str | None) -> Settings:
+        """With what a call says of `project`, `zone`, `cluster`, `namespace`; None leaves a setting alone.
+
+        A call that names a GKE cluster means it: no kubeconfig or Kubernetes account is used then.
+        """
+        given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+        if not given:
+            return self
+        if given.keys() & {"project", "zone", "cluster"}:
+            given |= {"kubeconfig": "", "kube_context": "", "kubernetes_account": None}
+        return replace(self, **given, origins={**self.origins, **dict.fromkeys(given, "argument")})
+
+
+_VARIABLES = {
+    "backend": "KINETIC_BACKEND",
+    "local_store": "KINETIC_LOCAL_STORE",
+    "project": "KINETIC_PROJECT",
+    "zone": "KINETIC_ZONE",
+    "cluster": "KINETIC_CLUSTER",
+    "namespace": "KINETIC_NAMESPACE",
+    "kubeconfig": "KINETIC_KUBECONFIG",
+    "kube_context": "KINETIC_KUBE_CONTEXT",
+    "bucket": "KINETIC_BUCKET",
+    "container_image": "KINETIC_CONTAINER_IMAGE",
+    "storage_emulator_host": "STORAGE_EMULATOR_HOST",
+    "base_image_repo": "KINETIC_BASE_IMAGE_REPO",
+    "package_root": "KINETIC_PACKAGE_ROOT",
+    "default_excludes": "KINETIC_NO_DEFAULT_EXCLUDES",
+    "project_warn_bytes": "KINETIC_CONTEXT_SIZE_WARN_MB",
+    "payload_warn_bytes": "KINETIC_PAYLOAD_SIZE_WARN_MB",
+    "output_dir": "KINETIC_OUTPUT_DIR",
+    "hub_endpoint": "HF_ENDPOINT",
+    "prices": "KINETIC_PRICES",
+    "debug_port": "KINETIC_DEBUG_PORT",
+    "debug_wait": "KINETIC_DEBUG_WAIT_TIMEOUT",
+    "debug_without_tty": "KINETIC_NO_TTY_DEBUG",
+}
+
+
+_CLUSTER = ("project", "zone", "cluster", "kubeconfig", "kube_context")
+_ambient: ContextVar[Settings | None] = ContextVar("kinetic_settings", default=None)
+
+
+@contextmanager
+def using(settings: Settings) -> Iterator[None]:
+    """Make settings those of this thread or asyncio task: inside, `read_settings()` gives them."""
+    token = _ambient.set(settings)
+    try:
+        yield
+    finally:
+        _ambient.reset(token)
+
+
+def read_settings(
+    environ: Mapping[str, str] | None = None, stated: Mapping[str, str] | None = None, by: str = ""
+) -> Settings:
+    """The settings in `environ` (default: this process's environment) and in the profile it chooses.
+
+    `stated`, settings and a `profile` by their names, comes before the environment; `by` says who states it.
+    Raises ConfigurationError, naming the variable, or the file and field, for a value that cannot be used.
+    """
+    ambient = _ambient.get()
+    if ambient is not None and environ is None and stated is None:
+        return ambient
+    env, stated = os.environ if environ is None else environ, stated or {}
+    if profile := stated.get("profile"):
+        env = {**env, "KINETIC_PROFILE": profile}
+    name, fields = _chosen_profile(env)
+    found: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for setting, variable in _VARIABLES.items():
+        if text := stated.get(setting):
+            found[setting], origins[setting] = text, by
+        elif text := env.get(variable):
+            found[setting], origins[setting] = text, variable
+        elif setting in fields:
+            found[setting], origins[setting] = fields[setting], f"profile {name}"
+    _add_last_resort(env, found, origins)
+    _add_endpoints(env, fields, name, found, origins)
+    _prefer_named_cluster(found, origins, by)
+    if cache := env.get("XDG_CACHE_HOME"):
+        found["cache"], origins["cache"] = str(Path(cache, "kinetic")), "XDG_CACHE_HOME"
+    if name is not None:
+        origins["profile"] = "KINETIC_PROFILE" if env.get("KINETIC_PROFILE") else str(profiles_file(env))
+    return Settings(**_converted(found, origins), profile=name, origins=origins)
+
+
+def settings_of_profiles(environ: Mapping[str, str] | None = None) -> list[Settings]:
+    """As if each of the machine's profiles were chosen, and what it says, and any cluster, were said by no
+    variable: the places that whoever keeps this machine has named. Raises ConfigurationError.
+    """
+    env = os.environ if environ is None else environ
+    found = []
+    for name, fields in read_profiles(profiles_file(env)).profiles.items():
+        said = {variable for setting, variable in _VARIABLES.items() if setting in {*fields, *_CLUSTER}}
+        left = {variable: text for variable, text in env.items() if variable not in said}
+        found.append(read_settings({**left, "KINETIC_PROFILE": name}))
+    return found
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> int:
+    """`KINETIC_LOG_LEVEL`: how much the command says on stderr, as `logging` counts; default INFO."""
+    name = (os.environ if environ is None else environ).get("KINETIC_LOG_LEVEL") or "INFO"
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise ConfigurationError(
+            f"KINETIC_LOG_LEVEL={name!r} is not one of DEBUG, INFO, WARNING, ERROR, FATAL"
+        )
+    return level
+
+
+def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, Any]]:
+    profiles = read_profiles(profiles_file(env))
+    if name := env.get("KINETIC_PROFILE"):
+        return name, profiles.get(name)
+    return profiles.current, profiles.profiles[profiles.current] if profiles.current else {}
+
+
+def _add_last_resort(env: Mapping[str, str], found: dict[str, Any], origins: dict[str, str]) -> None:
+    if "project" not in found and (project := env.get("GOOGLE_CLOUD_PROJECT")):
+        found["project"], origins["project"] = project, "GOOGLE_CLOUD_PROJECT"
+
+
+def _add_endpoints(
+    env: Mapping[str, str],
+    fields: Mapping[str, Any],
+    profile: str | None,
+    found: dict[str, Any],
+    origins: dict[str, str],
+) -> None:
+    """Service by service: a variable says nothing about the others."""
+    told = {
+        variable.removeprefix(ENDPOINT_VARIABLE).lower(): address
+        for variable, address in env.items()
+        if variable.startswith(ENDPOINT_VARIABLE) and address
+    }
+    kept = fields.get(OVERRIDES, {})
+    if told or kept:
+        found[OVERRIDES] = {**kept, **told}
+        origins[OVERRIDES] = f"{ENDPOINT_VARIABLE}*" if told else f"profile {profile}"
+
+
+def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str], by: str) -> None:
+    """What names a GKE cluster outranks the kubeconfig of what comes after it."""
+    named = {origins.get("project"), origins.get("cluster")}
+    outranked = origins.get("kubeconfig", "").startswith("profile ")
+    if (outranked and named & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}) or (by and by in named):
+        for setting in ("kubeconfig", "kube_context"):
+            found.pop(setting, None)
+            origins.pop(setting, None)
+
+
+def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
+    """Texts as the values the settings hold."""
+    values = dict(found)
+    backend = values.get("backend")
+    if backend is not None and backend not in BACKENDS:
+        origin = origins["backend"]
+        said = f"{origin}={backend!r}" if origin.isupper() else f"backend={backend!r} of {origin}"
+        raise ConfigurationError(f"{said} is not one of {', '.join(BACKENDS)}")
+    values["local_store"] = _directory(values.get("local_store", Settings.local_store))
+    values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
+    for setting in values.keys() & {"kubeconfig", "prices"}:
+        values[setting] = os.path.expanduser(values[setting])  # noqa: PTH111  kept as it was written
+    if "default_excludes" in values:
+        values["default_excludes"] = values["default_excludes"] != "1"
+    if "debug_without_tty" in values:
+        values["debug_without_tty"] = values["debug_without_tty"] == "1"
+    if "debug_port" in values:
+        values["debug_port"] = _number(int, origins["debug_port"], values["debug_port"], 65535)
+    if "debug_wait" in values:
+        values["debug_wait"] = _number(float, origins["debug_wait"], values["debug_wait"], 7 * 86400)
+    for setting in ("project_warn_bytes", "payload_warn_bytes"):
+        if setting in values:
+            values[setting] = _megabytes(origins[setting], values[setting])
+    return values
+
+
+def _directory(path: str | Path) -> Path:
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  resolve() would follow the user's links
+
+
+def _number(kind: type[int] | type[float], name: str, text: str, most: int) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= most:
+        whole = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"{name}={text!r} is not {whole} from 0 to {most}")
+    return value
+
+
+def _megabytes(name: str, text: str) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigurationError(f"{name}={text!r} is not a number of megabytes (0 turns it off)") from None
+    return int(value * (1 << 20))

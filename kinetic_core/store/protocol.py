@@ -1,0 +1,98 @@
+"""What every object store can do: the few operations jobs are built from.
+
+Names are relative, slash-separated, never start with a slash and hold no `..`. Writes are whole: a
+reader sees all of an object or none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from kinetic_core._runner.wire import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One stored object: its name, size in bytes, time of creation (Unix seconds) and metadata.
+
+    `generation` is never that of another object by the same name.
+    """
+
+    name: str
+    size: int
+    created: float
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    generation: str = ""
+
+
+class Sink(Protocol):
+    """What takes the bytes of an object, piece by piece."""
+
+    def write(self, content: Buffer, /) -> int:
+        """Take a piece; how many bytes that was."""
+
+
+SinkType = TypeVar("SinkType", bound=Sink)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is one of a pattern of `ObjectStore.list`; every name is one of ""."""
+    return not pattern or (name.count("/") == pattern.count("/") and fnmatchcase(name, pattern))
+
+
+class ObjectStore(Protocol):
+    """Where everything a job is made of and leaves behind is kept.
+
+    Every operation raises `StoreError`, or one of its kinds: `ObjectNotFound`, `ObjectExists`,
+    `StoreFull`.
+    """
+
+    @property
+    def uri(self) -> str:
+        """`file:///directory` or `gs://bucket/prefix`, without a trailing slash."""
+
+    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+        """Store a new object from bytes or from a file. Raises `ObjectExists` if the name is taken."""
+
+    def read(self, name: str) -> bytes:
+        """The whole object."""
+
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
+        """So many bytes of an object; fewer at its end."""
+
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        """Write the object to a sink, which is returned; to a new one if what has arrived is damaged.
+
+        Never holds more than a piece of it.
+        """
+
+    def open(self, name: str) -> BinaryIO:
+        """A stream of the object; the caller closes it."""
+
+    def find(self, name: str) -> ObjectInfo | None:
+        """The object's facts, or None if there is none."""
+
+    def present(self, names: Sequence[str]) -> Set[str]:
+        """Those of these objects that are there; a request for each hundred."""
+
+    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose name starts with `prefix`, in name order.
+
+        With a `pattern` only those whose whole name matches it; `*` stands for all but slashes.
+        """
+
+    def delete(self, name: str) -> bool:
+        """Remove one object; False if it was not there."""
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        """Remove those of these objects that are there, in few requests."""
+
+    def delete_seen(self, seen: Sequence[ObjectInfo]) -> None:
+        """Remove these objects as they were seen: what has been stored by their names since stays."""
+
+    def delete_all(self, prefix: str) -> int:
+        """Remove every object below a prefix that ends with `/`; how many there were."""

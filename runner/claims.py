@@ -1,0 +1,128 @@
+"""Claims of attempts: the pods of a host claim numbers in the store, in their order.
+
+Kubernetes tells a pod how many ends of its index it has counted, which numbers most attempts. It does not
+count pods that it deletes to suspend a Job (as Kueue does to preempt it), and begins at 0 when the Job is
+resumed; and it may by mistake create two pods at a time. Claims are created once and never change, so their
+numbers never repeat. They have no gaps: whoever finds the last one knows which pod came before it.
+
+A pod runs only if the one before is known to have ended. That is so if
+
+* Kubernetes has counted an end since: its controller replaces what it has seen end, and nothing else; or
+* the outcome of that attempt is stored, which a runner does after user code has ended.
+
+Otherwise the pod claims its number, runs nothing and ends. The Job's controller knows which pods live: it
+makes another only when none does, and that one's count has risen. The claim says that its pod ran nothing, so
+that the end which Kubernetes has counted spends nothing of the job's budgets.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+
+from . import wire
+from .attempt import Job
+from .notes import ForgedNote, decode_note, encode_note
+from .store import MissingObject, Store
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Claim of one attempt of one host. Without a `pod_uid` its number was taken by no pod.
+
+    `failed` and `ignored` are Kubernetes' counts; `spent_failures` and `spent_restarts` what the job's
+    budgets had paid, over all suspensions; `since` is the first attempt after the last suspension. `last` is
+    the last number up to this one that a pod took, -1 for none, and `last_counted` Kubernetes' count then.
+    `runs` is False for a pod that was turned away and ran nothing.
+    """
+
+    number: int
+    pod_uid: str = ""
+    failed: int = 0
+    ignored: int = 0
+    spent_failures: int = 0
+    spent_restarts: int = 0
+    since: int = 0
+    last: int = -1
+    last_counted: int = 0
+    runs: bool = True
+
+    @property
+    def counted(self) -> int:
+        """Return how many ends Kubernetes had counted."""
+        return self.failed + self.ignored
+
+    def content(self, job: Job) -> bytes:
+        """Encode the claim, signed with the job's key."""
+        return encode_note(job.outcome_key, _object(job, self.number), {**asdict(self), "at": time.time()})
+
+
+def read_claim(content: bytes, name: str, key: bytes | bytearray, number: int = 0) -> Claim:
+    """Decode the claim stored as `name`; one without a pod if no runner of this job wrote it."""
+    try:
+        told = decode_note(key, name, content)
+    except ForgedNote:
+        return Claim(number, last=number)
+    return Claim(**{name: told[name] for name in Claim.__dataclass_fields__})
+
+
+def take_number(job: Job, store: Store) -> tuple[Job, bool]:
+    """Claim an attempt; return the job with it, and True if the attempt before is known to have ended."""
+    counted = job.failed_count + job.ignored_count
+    before = next(filter(None, (_stored(job, store, number) for number in range(counted - 1, -1, -1))), None)
+    while True:
+        claim = _next(before, job)
+        is_mine = claim.counted == counted
+        if is_mine:
+            claim = replace(claim, failed=job.failed_count, ignored=job.ignored_count)
+            is_next = before is None or before.last < 0 or counted > before.last_counted
+            is_next = is_next or (before is not None and _has_ended(job, store, before.last))
+            claim = replace(claim, pod_uid=job.pod_uid, last=claim.number, last_counted=counted, runs=is_next)
+        if store.create(_object(job, claim.number), claim.content(job)) and is_mine:
+            break
+        before = _stored(job, store, claim.number) or before
+    numbered = replace(
+        job,
+        failed_count=claim.spent_failures,
+        ignored_count=claim.spent_restarts,
+        uncounted=claim.number - claim.spent_failures - claim.spent_restarts,
+        since=claim.since,
+    )
+    return numbered, claim.runs
+
+
+def _next(before: Claim | None, job: Job) -> Claim:
+    """Return the claim after `before` on the way to this pod's; pods that died unclaimed leave no gap."""
+    if before is None:
+        return Claim(0)
+    following = replace(before, number=before.number + 1, pod_uid="", runs=True)
+    if job.failed_count + job.ignored_count <= before.counted:  # the counts have begun anew
+        return replace(following, failed=0, ignored=0, since=following.number)
+    if job.ignored_count > before.ignored:
+        spent = before.spent_restarts + int(before.runs)
+        return replace(following, ignored=before.ignored + 1, spent_restarts=spent)
+    return replace(following, failed=before.failed + 1, spent_failures=before.spent_failures + 1)
+
+
+def _stored(job: Job, store: Store, number: int) -> Claim | None:
+    try:
+        return read_claim(store.read(_object(job, number)), _object(job, number), job.outcome_key, number)
+    except MissingObject:
+        return None
+
+
+def _has_ended(job: Job, store: Store, attempt: int) -> bool:
+    """Return whether that attempt has stored how it ended."""
+    name = wire.attempt_outcome_object(job.job_id, attempt, job.host)
+    try:
+        header, _ = wire.decode_frame(store.read(name), job.outcome_key)
+        wire.require_place(header, job.job_id, name)
+    except (MissingObject, wire.FrameError) as exc:
+        sys.stderr.write(f"kinetic: attempt {attempt} has not said how it ended: {exc}\n")
+        return False
+    return True
+
+
+def _object(job: Job, number: int) -> str:
+    return wire.claim_object(job.job_id, number, job.host)

@@ -1,0 +1,180 @@
+"""Data at `hf://`: the files of a dataset on the Hugging Face Hub, over its HTTP API (ADR 0019).
+
+API: https://huggingface.co/docs/hub/api. `HF_ENDPOINT` and `HF_TOKEN` have their usual meanings.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from .downloads import Item, Sink, download
+from .shared_cache import SharedCache
+from .store import MissingObject, StoreUnavailable
+
+ENDPOINT = "https://huggingface.co"
+PATIENCE = 120.0
+"""Seconds for which a request is repeated after 408, 429, 5xx and lost connections."""
+_TIMEOUT = 60.0
+_AGAIN = (408, 429, 500, 502, 503, 504)
+_CHUNK = 1 << 20
+_PARQUET = "refs/convert/parquet"
+"""Branch on which the hub keeps every dataset as `{config}/{split}/*.parquet`."""
+_NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
+
+
+class HubData:
+    """Dataset, or one configuration or split of it, at the commit that its revision is now."""
+
+    def __init__(self, source: dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep = sleep
+        self._endpoint = (os.environ.get("HF_ENDPOINT") or source["endpoint"] or ENDPOINT).rstrip("/")
+        self._repo = source["repo"]
+        self._name = f"hf://{self._repo}"
+        config, split, asked = source["config"], source["split"], source["revision"]
+        revision = asked or (_PARQUET if config or split else "main")
+        commit = self._commit(revision)
+        if commit is None and revision == _PARQUET:
+            commit = self._commit("main")
+        if commit is None:
+            raise MissingObject(
+                f"{self._name}: {self._endpoint} has no dataset {self._repo!r} with revision {revision!r}, "
+                "or it is private: give the job a token (secrets={'HF_TOKEN': ...})"
+            )
+        self.commit = commit
+        found = self._tree(commit)
+        self.items = self._selected(found, config, split)
+        if not source["code"]:
+            self.items = [item for item in self.items if not item.path.endswith(".py")]
+            if not self.items:
+                raise PermissionError(
+                    f"{self._name} holds nothing but code; Data(..., hf_trust_remote_code=True) downloads it"
+                )
+
+    def make(self, items: list[Item], target: str, cache: SharedCache | None = None) -> None:
+        """Download the given items into a new directory."""
+        download(f"{self._name} at {self.commit[:12]}", items, target, self._fetch, cache)
+
+    def _commit(self, revision: str) -> str | None:
+        body = self._json(f"/api/datasets/{self._repo}/revision/{quote(revision, safe='')}")
+        return None if body is None else str(body[0]["sha"])
+
+    def _tree(self, commit: str) -> list[Item]:
+        found: list[Item] = []
+        path: str | None = f"/api/datasets/{self._repo}/tree/{commit}?recursive=true"
+        while path is not None:
+            answer = self._json(path)
+            if answer is None:
+                raise MissingObject(f"{self._name}: commit {commit} is gone from {self._endpoint}")
+            page, path = answer
+            found += [_item(entry) for entry in page if entry["type"] == "file"]
+        return found
+
+    def _selected(self, items: list[Item], config: str | None, split: str | None) -> list[Item]:
+        data = [item for item in items if "/" in item.path or _is_data(item.path)]
+        if config is not None:
+            items = data = [item for item in data if config in item.path.split("/")[:-1]]
+            _refuse_none(items, f"{self._name} has no configuration {config!r}")
+        if split is None:
+            return items
+        configs = sorted({item.path.split("/")[0] for item in data if item.path.count("/") >= 2})
+        if config is None and len(configs) > 1:
+            if "default" not in configs:
+                raise ValueError(
+                    f"{self._name} has several configurations: add config_name= one of {configs}"
+                )
+            data = [item for item in data if item.path.startswith("default/")]
+        items = [item for item in data if _is_of_split(item.path, split)]
+        _refuse_none(items, f"{self._name} has no split {split!r}")
+        return items
+
+    def _fetch(self, item: Item, offset: int, size: int, sink: Sink) -> None:
+        path = f"/datasets/{self._repo}/resolve/{self.commit}/{quote(item.source)}"
+
+        def keep(response: Any) -> None:
+            if offset and response.status != 206:
+                raise OSError(f"{self._endpoint} does not give parts of {item.source!r}")
+            position, end = offset, offset + size
+            while position < end and (content := response.read(min(_CHUNK, end - position))):
+                sink(position, content)
+                position += len(content)
+            if position < end:
+                raise http.client.IncompleteRead(b"", end - position)
+
+        if self._request(path, keep, {"Range": f"bytes={offset}-{offset + size - 1}"}) is None:
+            raise MissingObject(f"{self._name}: {item.source!r} is gone from {self._endpoint}")
+
+    def _json(self, path: str) -> tuple[Any, str | None] | None:
+        """Return an answer and the path of its next page; None for 404."""
+
+        def parse(response: Any) -> tuple[Any, str | None]:
+            following = _NEXT.search(response.headers.get("Link") or "")
+            if following is None:
+                return json.load(response), None
+            # A mirror may pass on the hub's own links; the rest is asked of the mirror too.
+            query = urlsplit(following.group(1)).query
+            return json.load(response), f"{path.partition('?')[0]}?{query}"
+
+        answer: tuple[Any, str | None] | None = self._request(path, parse, {})
+        return answer
+
+    def _request(self, path: str, use: Callable[[Any], Any], headers: dict[str, str]) -> Any:
+        """Return `use` of an answer, or True if that is None; None for 404. Retries while that may help."""
+        url = self._endpoint + path
+        request = urllib.request.Request(url, headers={"User-Agent": "kinetic", **headers})  # noqa: S310
+        if token := os.environ.get("HF_TOKEN"):
+            # Files are redirected to other hosts, which must not see the token.
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        give_up, pause = time.monotonic() + PATIENCE, 0.25
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+                    result = use(response)
+                    return True if result is None else result
+            except urllib.error.HTTPError as exc:
+                if exc.code == 404:
+                    return None
+                if exc.code in (401, 403):
+                    raise PermissionError(
+                        f"{self._name}: {self._endpoint} says {exc.code}: it is private or gated. Give the "
+                        "job a token that may read it (secrets={'HF_TOKEN': ...})"
+                    ) from exc
+                why, again = f"HTTP {exc.code}", exc.code in _AGAIN
+            except (OSError, http.client.HTTPException) as exc:
+                why, again = str(exc) or type(exc).__name__, True
+            if not again or time.monotonic() >= give_up:
+                raise StoreUnavailable(f"{url} cannot be read: {why}")
+            self._sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+            pause = min(pause * 2, 8.0)
+
+
+def _item(entry: dict[str, Any]) -> Item:
+    """Make an item: large files are named by their SHA-256, others by the digest of their Git blob."""
+    large = entry.get("lfs")
+    digest = ("sha256", large["oid"].removeprefix("sha256:")) if large else ("git", entry["oid"])
+    return Item(entry["path"], entry["size"], digest, entry["path"])
+
+
+def _is_data(path: str) -> bool:
+    return path not in ("README.md", ".gitattributes", "dataset_infos.json") and not path.endswith(".py")
+
+
+def _is_of_split(path: str, split: str) -> bool:
+    """Return whether a folder is named like the split, or the file's name begins with it (the hub's rule)."""
+    folders = path.split("/")
+    name = folders.pop()
+    return split in folders or re.match(rf"{re.escape(split)}(?![A-Za-z0-9])", name) is not None
+
+
+def _refuse_none(items: list[Item], why: str) -> None:
+    if not items:
+        raise MissingObject(f"{why}. Look at the dataset's viewer for what it has")

@@ -1,0 +1,50 @@
+"""Notes that the attempts and hosts of one job leave for each other in the store, signed with the job's key.
+
+Whoever can write to the store can replace a note: one without its job's signature is refused. A note is
+JSON; each object has a key of its own, so that no note counts under another's name.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from . import wire
+from .attempt import Job
+from .store import Store
+
+_SIGNATURE = "signature"
+
+
+class ForgedNote(ValueError):
+    """Note that was written by somebody without the job's key."""
+
+
+def encode_note(key: bytes | bytearray, name: str, told: Mapping[str, Any]) -> bytes:
+    """Encode the note that is stored as `name`."""
+    return json.dumps({**told, _SIGNATURE: _signature(key, name, told)}).encode()
+
+
+def decode_note(key: bytes | bytearray, name: str, content: bytes) -> dict[str, Any]:
+    """Decode the note that was stored as `name`. Raises ForgedNote."""
+    try:
+        told: dict[str, Any] = json.loads(content)
+        signature = str(told.pop(_SIGNATURE))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        signature, told = "", {}
+    expected = _signature(key, name, told)
+    if not hmac.compare_digest(signature.encode(errors="replace"), expected.encode()):
+        raise ForgedNote(f"{name} is not what this job has stored: somebody without its key wrote it")
+    return told
+
+
+def read_note(job: Job, store: Store, name: str) -> dict[str, Any]:
+    """Read a note of this job. Raises MissingObject, ForgedNote."""
+    return decode_note(job.outcome_key, name, store.read(name))
+
+
+def _signature(key: bytes | bytearray, name: str, told: Mapping[str, Any]) -> str:
+    text = json.dumps(told, separators=(",", ":"), sort_keys=True)
+    return hmac.digest(wire.object_key(key, name), text.encode("utf-8", "surrogatepass"), "sha256").hex()

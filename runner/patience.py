@@ -1,0 +1,85 @@
+"""Patient store, for the end of user code: hours of work are not lost to minutes without a store."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from .store import Content, SinkType, Store, StoreUnavailable
+
+Answer = TypeVar("Answer")
+
+KEPT_SECONDS = 3600.0
+"""Seconds for which the end of user code is kept in the pod for a store that does not answer."""
+_PAUSE = 5.0
+_LASTING = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOENT,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EPROTO,
+)
+"""Errors that only a person can mend: no permission, no bucket or directory, no room, a refusal."""
+
+
+class PatientStore:
+    """Store that repeats requests to another store which does not answer, once `keep` has said for how long.
+
+    No claim is made and no lease renewed meanwhile, and neither is needed: no user code runs any
+    more, an outcome is stored only where there is none, and a later attempt finds it there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.uri = store.uri
+        self._store, self._sleep, self._clock = store, sleep, clock
+        self._give_up = clock()
+
+    def keep(self, seconds: float) -> None:
+        """Repeat requests for `seconds` from now on."""
+        self._give_up = self._clock() + seconds
+
+    def read(self, name: str) -> bytes:
+        return self._answered(lambda: self._store.read(name))
+
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
+        return self._answered(lambda: self._store.read_range(name, offset, size))
+
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        return self._answered(lambda: self._store.download(name, new_sink))
+
+    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
+        return self._answered(lambda: self._store.create(name, content, state))
+
+    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
+        self._answered(lambda: self._store.replace(name, content, state))
+
+    def fetch(self, name: str) -> str:
+        return self._answered(lambda: self._store.fetch(name))
+
+    def age(self, name: str) -> float:
+        return self._answered(lambda: self._store.age(name))
+
+    def hurried(self) -> AbstractContextManager[None]:
+        return self._store.hurried()
+
+    def _answered(self, ask: Callable[[], Answer]) -> Answer:
+        while True:
+            try:
+                return ask()
+            except StoreUnavailable as exc:
+                left = self._give_up - self._clock()
+                if left <= 0 or exc.errno in _LASTING:
+                    raise
+                sys.stderr.write(f"kinetic: what user code has left is kept until the store answers: {exc}\n")
+            self._sleep(min(_PAUSE, left))

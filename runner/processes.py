@@ -1,0 +1,112 @@
+"""Descendants of a process: found in /proc, kept below it by prctl(2), ended with it.
+
+Linux only. Elsewhere (the local backend on macOS) none is found, and only a process group can be ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+DETACHED = "KINETIC_DETACHED"
+"""Variable of the local backend's own processes: a job that a job has submitted outlives it."""
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_SECONDS = 0.005
+_DYING_SECONDS = 5.0
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of orphans below it, in place of process 1; False if it cannot be."""
+    return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent, which must have the id `parent`, has died."""
+    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+        os._exit(1)  # it has died before
+
+
+def _prctl(option: int, value: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        import ctypes
+
+        done: int = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (ImportError, AttributeError, OSError):
+        return False
+    return done == 0
+
+
+def statuses() -> dict[int, list[str]]:
+    """Return for every process the fields of proc_pid_stat(5) after its name: state, parent, group, …"""
+    found = {}
+    try:
+        entries = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    except OSError:
+        return {}
+    for entry in entries:
+        try:
+            with open(f"/proc/{entry}/stat", errors="replace") as stream:
+                found[int(entry)] = stream.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def below(ancestor: int, known: dict[int, list[str]] | None = None) -> list[int]:
+    """List all descendants of a process, dead ones that were not waited for included.
+
+    Processes of other jobs that were submitted there are left out.
+    """
+    known = statuses() if known is None else known
+    children: dict[int, list[int]] = {}
+    for pid, fields in known.items():
+        children.setdefault(int(fields[1]), []).append(pid)
+    found: list[int] = []
+    pending = [ancestor]
+    while pending:
+        own = [pid for pid in children.get(pending.pop(), []) if not _is_detached(pid)]
+        found += own
+        pending += own
+    return found
+
+
+def _is_detached(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            return f"\0{DETACHED}=".encode() in b"\0" + stream.read()
+    except OSError:
+        return False  # it has ended, or is a runner
+
+
+def end_below(ancestor: int, seconds: float = _DYING_SECONDS, *, collect: bool = False) -> list[int]:
+    """Kill the descendants of a process until none lives; return those that still do after `seconds`.
+
+    With `collect` all dead children of this process are waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        known = statuses()
+        living = [pid for pid in below(ancestor, known) if known[pid][0] not in "ZX"]
+        for pid in living:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue  # it has ended, or is another user's
+        if collect:
+            _collect()
+        if not living or time.monotonic() > deadline:
+            return living
+        time.sleep(_LOOK_SECONDS)
+
+
+def _collect() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return

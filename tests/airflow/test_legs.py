@@ -1,0 +1,279 @@
+"""The last legs of tasks whose jobs have succeeded, while the store gives no answer: no server is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Timer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.airflow, pytest.mark.attack]
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def wait_long(seconds: int) -> None:
+    time.sleep(seconds)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
+    return tmp_path / "kinetic" / "store"
+
+
+def lose(store: Path) -> None:
+    """From now on it gives no answer, to nobody: its name leads in a circle."""
+    store.rename(store.with_name("away"))
+    store.symlink_to(store)
+
+
+def give_back(store: Path) -> None:
+    store.unlink()
+    store.with_name("away").rename(store)
+
+
+@contextmanager
+def given_back_later(store: Path, seconds: float) -> Iterator[None]:
+    timer = Timer(seconds, give_back, [store])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def given_back_when_asked_again(task: Task, store: Path) -> None:
+    """As soon as the operator has had no answer, and wants to know for how long to wait."""
+
+    def seconds(_: Any) -> float:
+        if store.is_symlink():
+            give_back(store)
+        return 0.1
+
+    kind = type(task.operator)
+    task.operator.__class__ = type(kind.__name__, (kind,), {"answer_seconds": property(seconds)})
+
+
+class Task:
+    """A task whose job was started, or has ended, and its operator as a worker has it in the last leg."""
+
+    def __init__(self, function: Callable[..., Any] = double, *, ended: bool = True, **options: Any) -> None:
+        from airflow.sdk import DAG
+
+        from airflow_provider.identity import TaskIdentity
+        from airflow_provider.job_of_task import start_or_adopt
+        from airflow_provider.operators.kinetic import KineticOperator
+        from kinetic_core.jobs.observe import wait
+        from kinetic_core.jobs.submit import Call
+        from kinetic_core.options import RunOptions
+
+        ti = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
+        tries = {"max_tries": 1, "try_number": 1}
+        none = SimpleNamespace(xcom_push=lambda **_: None, xcom_pull=lambda **_: None)
+        began = SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC))
+        self.context = {"ti": SimpleNamespace(**ti, **tries, **vars(none)), "dag_run": began}
+        options = {"accelerator": "cpu", "backend": "local", **options}
+        with DAG("dag", schedule=None):
+            self.operator = KineticOperator(task_id="task", python_callable=function, op_args=[21], **options)
+        checked = RunOptions.checked(accelerator="cpu", backend="local")
+        started = start_or_adopt(Call(function, (21,), {}), checked, TaskIdentity.of(self.context))
+        if ended:
+            wait(started.reference)
+        self.reference = started.reference
+        self.event = {
+            "status": "ended",
+            "reference": started.reference.to_dict(),
+            "cursor": [0, 0, 0],
+            "deadline": None,
+            "silent": False,
+        }
+
+    def last_leg(self) -> Any:
+        return self.operator.execute_complete(self.context, self.event, 1)
+
+
+def test_a_last_leg_without_a_store_is_deferred_again(store: Path) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    task = Task()
+    lose(store)
+    with pytest.raises(TaskDeferred):
+        task.last_leg()
+    give_back(store)
+    assert task.last_leg() == 42
+
+
+def test_a_worker_that_may_not_defer_waits_for_the_store(store: Path) -> None:
+    task = Task(deferrable=False)
+    task.operator.answer_seconds = 0.1
+    lose(store)
+    with given_back_later(store, 1.0):
+        assert task.last_leg() == 42
+
+
+def test_a_trigger_waits_for_the_store(store: Path) -> None:
+    from airflow_provider.triggers.job import KineticJobTrigger
+
+    task = Task()
+    lose(store)
+    trigger = KineticJobTrigger(task.event["reference"], task.event["cursor"], time.time() - 60)
+    trigger.reconnect_seconds = 0.1
+    began = time.monotonic()
+
+    async def fired() -> Any:
+        return await anext(trigger.run())
+
+    with given_back_later(store, 2.0):
+        assert asyncio.run(fired()).payload["status"] == "ended"
+    assert time.monotonic() - began > 2.0
+
+
+def jobs_in(store: Path) -> list[str]:
+    return sorted(each.name for each in (store / "jobs").iterdir())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_job_is_started_when_the_store_is_back(store: Path, deferrable: bool) -> None:
+    """Lost after an earlier worker has created the job: its next leg finds that one, and makes no other."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    task = Task(deferrable=deferrable, ended=False)
+    (before,) = jobs_in(store)
+    lose(store)
+    given_back_when_asked_again(task, store)
+    try:
+        assert task.operator.execute(task.context) == 42
+    except TaskDeferred:
+        assert deferrable
+    assert jobs_in(store) == [before]
+
+
+def test_the_first_start_waits_for_the_store_too(store: Path) -> None:
+    task = Task(deferrable=False)
+    task.context["ti"].run_id = "another"
+    lose(store)
+    given_back_when_asked_again(task, store)
+    assert task.operator.execute(task.context) == 42
+    assert len(jobs_in(store)) == 2
+
+
+@pytest.mark.parametrize("limit", ["start_seconds", "execution_timeout"])
+def test_a_store_that_stays_away_fails_the_try(store: Path, limit: str) -> None:
+    from kinetic_core.errors import StoreError
+
+    task = Task()
+    task.operator.answer_seconds = 0.1
+    setattr(task.operator, limit, 0.5 if limit == "start_seconds" else timedelta(seconds=0.5))
+    lose(store)
+    began = time.monotonic()
+    with pytest.raises(StoreError):
+        task.operator.execute(task.context)
+    assert 0.5 <= time.monotonic() - began < 20
+    give_back(store)
+
+
+def test_a_leg_after_a_broken_trigger_goes_on_with_its_job(store: Path) -> None:
+    """Though Airflow has written another beginning of the run since, which is part of the id."""
+    from airflow_provider.identity import TaskIdentity
+    from airflow_provider.records import KEY, JobRecord
+
+    task = Task()
+    (job,) = jobs_in(store)
+    record = JobRecord.of(TaskIdentity.of(task.context), task.reference)
+    xcoms = {KEY: record.to_dict()}
+    task.context["ti"].xcom_pull = lambda **asked: xcoms.get(asked["key"])
+    task.context["dag_run"].start_date = datetime(2026, 1, 2, tzinfo=UTC)
+    assert task.operator.resume_execution("__fail__", {"error": "gone"}, task.context) == 42
+    assert jobs_in(store) == [job]
+
+
+def count_slowly(number: int) -> None:
+    for each in range(number):
+        print(f"line {each}", flush=True)
+        time.sleep(0.2)
+
+
+def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
+    """Airflow puts a line nowhere that it gets after the event. The last leg shows what was not shown."""
+    from airflow_provider.task_logs import Cursor, LogTail
+    from airflow_provider.triggers.job import KineticJobTrigger
+
+    class Trigger(KineticJobTrigger):
+        log = logging.Logger("of a trigger")  # noqa: LOG001  as nobody else has it
+
+    kept: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = kept.append  # type: ignore[method-assign]
+    Trigger.log.addHandler(handler)
+
+    task = Task(count_slowly, ended=False)
+    trigger = Trigger(task.event["reference"], [0, 0], time.time() - 60)
+
+    async def fired() -> Any:
+        return (await anext(trigger.run())).payload, time.time()
+
+    event, at = asyncio.run(fired())
+    shown = [record for record in kept if record.getMessage().startswith("line ")]
+    assert shown
+    assert at - shown[-1].created >= 2.0
+    rest = LogTail(task.reference, Cursor.from_list(event["cursor"])).rest(0)
+    assert [*(record.getMessage() for record in shown), *rest] == [f"line {each}" for each in range(21)]
+
+
+def test_a_store_that_refuses_fails_the_leg(store: Path) -> None:
+    from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull, StoreRefused
+
+    assert StoreError("no answer").is_passing
+    assert not any(kind("no").is_passing for kind in (ObjectNotFound, StoreFull, StoreRefused))
+
+
+@pytest.mark.parametrize("state", ["running", "deferred", "up_for_retry", "awaiting_input", "", "queued"])
+def test_only_what_a_person_does_ends_a_job(state: str) -> None:
+    """For a worker, "" is that Airflow does not say, and "queued" a newer try, which adopts the job."""
+    from airflow_provider.task_states import ENDED
+
+    assert state not in ENDED
+
+
+def test_a_timeout_ends_the_job(store: Path) -> None:
+    """Airflow calls the same method for `execution_timeout`, while it handles the exception."""
+    from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from kinetic_core import JobStatus
+    from kinetic_core.jobs.observe import observe
+
+    task = Task(wait_long, ended=False)
+    with pytest.raises(TaskDeferred):
+        task.last_leg()
+    try:
+        raise AirflowTaskTimeout("its time is up")
+    except AirflowTaskTimeout:
+        task.operator.on_kill()
+    assert observe(task.reference).status is JobStatus.FAILED
+
+
+def test_a_signal_alone_ends_nothing(store: Path) -> None:
+    """In the handler nothing is asked and nothing is cancelled: it may stand in the middle of anything."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from kinetic_core.jobs.cancel import cancel
+    from kinetic_core.jobs.observe import observe
+
+    task = Task(wait_long, ended=False)
+    with pytest.raises(TaskDeferred):
+        task.last_leg()
+    task.operator.on_kill()
+    assert not observe(task.reference).is_terminal
+    cancel(task.reference)

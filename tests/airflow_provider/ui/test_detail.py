@@ -1,0 +1,122 @@
+"""One job in detail, from real jobs of this machine and from stores that hold what a cluster's job left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.records import JobEnd, JobRecord
+from airflow_provider.ui.detail import TAIL_BYTES, detail, tail
+from airflow_provider.ui.places import Places, settings_of
+from airflow_provider.ui.rows import Instance
+from kinetic_core._runner import wire
+from kinetic_core.errors import ClusterUnreachable, StoreError
+from kinetic_core.jobs.observe import wait
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
+from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.airflow_provider.records_of_jobs import identity, instance, record
+from tests.conftest import wait_for
+
+
+def talk(folder: str) -> None:
+    import os
+    import time
+
+    Path(os.environ["KINETIC_OUTPUT_DIR"], "weights.bin").write_bytes(b"1234")
+    print("<script>alert(1)</script>", flush=True)
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    print("done")
+
+
+class Kept:
+    """A backend of which only the store is left."""
+
+    name = "gke"
+    key = "kept"
+    cluster = None
+    namespace = None
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+
+@pytest.mark.promise("page: Links, outputs")
+@pytest.mark.usefixtures("local_jobs")
+def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
+    who = replace(identity(), run_began=tmp_path.name)
+    options = RunOptions.checked(accelerator="cpu")
+    reference = submit(prepare(Call(talk, (str(tmp_path),), {}), options, job_id=who.job_id()))
+    told = JobRecord.of(who, reference)
+    alive = Instance("train", -1, "", "deferred", 1, told)
+    backend = Places().of(reference, settings_of(""))
+    wait_for(lambda: detail(alive, told, backend)["status"] == "RUNNING")
+    shown = detail(alive, told, backend)
+    assert shown["phases"][-1]["name"] in ("start", "function")
+    (tmp_path / "go").touch()
+    seen = wait(reference)
+    ended = replace(told, end=JobEnd.of(seen, ()))
+    shown = detail(replace(alive, state="success", record=ended), ended, backend)
+    assert (shown["status"], shown["log"]) == ("SUCCEEDED", ["<script>alert(1)</script>", "done"])
+    assert shown["outputs"] == [{"name": "weights.bin", "size": 4}]
+    assert [link["name"] for link in shown["links"]] == ["Outputs"]
+    assert shown["troubles"] == []
+
+
+@pytest.mark.promise("page: Log tail")
+def test_only_the_end_of_a_long_log_is_read() -> None:
+    store, told = MemoryObjectStore("memory://jobs"), record()
+    job_id = told.reference.job_id
+    for number in range(50):
+        text = "".join(f"line {number}.{each} {'x' * 80}\n" for each in range(100))
+        store.create(wire.log_object(job_id, 2, number), text.encode())
+    lines = tail(Kept(store), told.reference, 2)  # type: ignore[arg-type]
+    assert len(lines) == 200
+    assert lines[-1].startswith("line 49.99 ")
+    assert sum(map(len, lines)) < TAIL_BYTES
+    assert tail(Kept(store), told.reference, 0) == []  # type: ignore[arg-type]
+
+
+def test_the_hosts_of_a_slice_say_which_they_are() -> None:
+    store, told = MemoryObjectStore("memory://jobs"), record(accelerator="tpu-v5e-16")
+    for host in range(4):
+        store.create(wire.log_object(told.reference.job_id, 0, 0, host), f"I am {host}\n".encode())
+    lines = tail(Kept(store), told.reference, 0)  # type: ignore[arg-type]
+    assert lines == [f"[host {host}] I am {host}" for host in range(4)]
+
+
+@pytest.mark.promise("page: Store or cluster down")
+def test_a_silent_store_is_told_beside_the_rest() -> None:
+    class Broken(MemoryObjectStore):
+        def list(self, *_: Any) -> Any:
+            raise StoreError("the bucket does not answer")
+
+    of = instance(state="failed")
+    assert of.record is not None
+    shown = detail(of, of.record, Kept(Broken("memory://jobs")))  # type: ignore[arg-type]
+    assert shown["troubles"] == ["the bucket does not answer"]
+    assert (shown["function"], shown["log"]) == ("train", [])
+
+
+def test_a_job_without_its_connection_is_shown_in_part() -> None:
+    of = instance()
+    assert of.record is not None
+    shown = detail(of, of.record, "there is no connection 'theirs'")
+    assert (shown["status"], shown["message"]) == ("UNKNOWN", "there is no connection 'theirs'")
+    assert shown["troubles"] == ["there is no connection 'theirs'"]
+    assert (shown["namespace"], shown["log"], shown["outputs"]) == ("default", [], [])
+
+
+def test_a_silent_cluster_is_no_job_that_has_gone() -> None:
+    class Unreachable(Kept):
+        def get(self, *_: Any) -> Any:
+            raise ClusterUnreachable("no route")
+
+    of = instance()
+    assert of.record is not None
+    shown = detail(of, of.record, Unreachable(MemoryObjectStore("memory://jobs")))  # type: ignore[arg-type]
+    assert (shown["message"], shown["troubles"]) == ("no route", ["no route"])

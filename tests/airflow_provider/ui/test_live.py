@@ -1,0 +1,138 @@
+"""What clusters say: two requests however many jobs, and a sentence where nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_provider.ui.live import live_rows
+from airflow_provider.ui.places import Places, Remembered
+from airflow_provider.ui.rows import Instance
+from kinetic_core.errors import ClusterUnreachable, ConfigurationError
+from kinetic_core.settings import Settings
+from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.airflow_provider.records_of_jobs import ended, instance
+
+
+class Cluster:
+    """A backend whose namespaces are dicts; it counts who asks."""
+
+    name = "gke"
+    key = "the cluster"
+    cluster = ("p", "z", "c")
+
+    def __init__(self, namespace: str = "default") -> None:
+        self.namespace = namespace
+        self.store = MemoryObjectStore("memory://jobs")
+        self.jobs: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.trouble: Exception | None = None
+
+    def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Any]:
+        self.asked.append(namespace)
+        if self.trouble is not None:
+            raise self.trouble
+        return self.jobs
+
+
+def running(job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    pod = {
+        "metadata": {"name": job_id, "creationTimestamp": "2026-01-01T00:00:10Z"},
+        "status": {"phase": "Pending"},
+    }
+    return {"metadata": {"creationTimestamp": "2026-01-01T00:00:05Z"}, "status": {}}, [pod]
+
+
+def look(
+    cluster: Any, instances: Sequence[Instance], opened: Any = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    places = Places(lambda _: [Settings()], lambda name, _: (opened or (lambda _: cluster))(name))
+    return asyncio.run(live_rows(instances, places, Remembered(3.0)))
+
+
+def job_id(of: Instance) -> str:
+    assert of.record is not None
+    return of.record.reference.job_id
+
+
+@pytest.mark.promise("page: No request per job")
+def test_five_thousand_jobs_are_one_question() -> None:
+    cluster = Cluster()
+    instances = [instance(index) for index in range(5000)]
+    cluster.jobs = {job_id(each): running(job_id(each)) for each in instances}
+    began = time.process_time()
+    rows, troubles = look(cluster, instances)
+    assert time.process_time() - began < 5
+    assert cluster.asked == ["default"]
+    assert troubles == []
+    assert {each["status"] for each in rows} == {"PENDING"}
+    assert rows[4999]["phases"][0]["name"] == "queue"
+    assert [each["map_index"] for each in rows] == list(range(5000))
+
+
+def test_nobody_is_asked_about_what_has_ended() -> None:
+    cluster = Cluster()
+    done = [instance(0, "success", ended()), Instance("train", 1, "", "queued", 0, None)]
+    rows, troubles = look(cluster, [*done, instance(2, "failed")])
+    assert (cluster.asked, troubles) == ([], [])
+    assert [each["status"] for each in rows] == ["SUCCEEDED", "NO_JOB", "UNKNOWN"]
+
+
+@pytest.mark.parametrize("trouble", [ClusterUnreachable("no route"), OSError("no route")])
+def test_a_cluster_that_does_not_answer_is_told(trouble: Exception) -> None:
+    cluster = Cluster()
+    cluster.trouble = trouble
+    rows, troubles = look(cluster, [instance(0), instance(1, "success", ended())])
+    assert troubles == ["cannot see the jobs of namespace default of backend gke: no route"]
+    assert [(each["status"], each["message"]) for each in rows] == [
+        ("UNKNOWN", troubles[0]),
+        ("SUCCEEDED", "the outcome is committed"),
+    ]
+
+
+@pytest.mark.promise("page: Job ids from another deployment")
+def test_a_job_of_another_deployment_is_never_looked_for() -> None:
+    cluster = Cluster()
+    of_others = [
+        instance(0, store_uri="gs://theirs"),
+        instance(1, project="p", zone="z", cluster_name="other"),
+        instance(2, backend="mars"),
+    ]
+    rows, troubles = look(cluster, of_others)
+    assert cluster.asked == []
+    assert [each["status"] for each in rows] == ["UNKNOWN"] * 3
+    assert troubles == [each["message"] for each in rows]
+    assert "gs://theirs" in troubles[0]
+    assert "other" in troubles[1]
+    assert "mars" in troubles[2]
+
+
+def test_a_server_without_settings_says_what_to_set() -> None:
+    def opened(_: str) -> Any:
+        raise ConfigurationError("backend 'gke' needs a bucket: set KINETIC_BUCKET")
+
+    rows, troubles = look(None, [instance(0)], opened)
+    assert troubles == ["backend 'gke' needs a bucket: set KINETIC_BUCKET"]
+    assert rows[0]["message"] == troubles[0]
+
+
+@pytest.mark.promise("page: A bounded number of requests")
+def test_a_dag_with_a_hundred_namespaces_makes_few_questions() -> None:
+    clusters = [Cluster(f"n{index}") for index in range(100)]
+    places = Places(
+        lambda _: [Settings(namespace=each.namespace) for each in clusters],
+        lambda _, settings: clusters[int(settings.namespace[1:])],  # type: ignore[arg-type, return-value]
+    )
+    instances = [instance(index, namespace=f"n{index}") for index in range(100)]
+    rows, _ = asyncio.run(live_rows(instances, places, Remembered(3.0)))
+    assert sum(len(each.asked) for each in clusters) == 8
+    assert "its cluster was not asked" in {each["message"] for each in rows}
+
+
+def test_a_job_that_has_gone_is_told_from_one_that_is_not_known() -> None:
+    (only,), _ = look(Cluster(), [instance(0)])
+    assert only["message"] == "its Job has gone; the task has not said yet how it ended"

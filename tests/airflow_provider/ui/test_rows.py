@@ -1,0 +1,122 @@
+"""A row says what is known of a task instance's job; filters and pages choose among rows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider.records import EarlierJob
+from airflow_provider.ui.rows import Filters, Instance, Live, costed, page, row
+from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.cost import Prices
+from kinetic_core.jobs.phases import Phase
+from tests.airflow_provider.records_of_jobs import ended, instance
+
+WAITING = JobObservation(JobStatus.PENDING, "Unschedulable", "no node is free", attempt=1)
+
+
+def test_a_task_without_a_job() -> None:
+    shown = row(Instance("train", 0, "", "queued", 0, None), None)
+    assert (shown["status"], shown["task_state"], "job_id" in shown) == ("NO_JOB", "queued", False)
+
+
+@pytest.mark.promise("page: State, reason, attempts")
+def test_a_job_that_waits_says_why() -> None:
+    live = Live(WAITING, (Phase("queue", 0, 5.0, 7.04),))
+    shown = row(instance(), live)
+    assert (shown["status"], shown["reason"], shown["message"]) == (
+        "PENDING",
+        "Unschedulable",
+        "no node is free",
+    )
+    assert (shown["attempts"], shown["hosts"], shown["accelerator"]) == (2, 1, "tpu-v6e-8")
+    assert shown["phases"] == [{"name": "queue", "attempt": 0, "began": 5.0, "seconds": 7.0}]
+
+
+@pytest.mark.promise("page: Accelerator, host count")
+def test_hosts_of_a_slice_and_accelerators_of_later_versions() -> None:
+    assert row(instance(accelerator="tpu-v5e-16"), None)["hosts"] == 4
+    assert row(instance(accelerator="tpu-v99-8"), None)["hosts"] == 1
+
+
+def test_a_job_that_has_ended_needs_no_cluster() -> None:
+    done = instance(state="failed", end=ended(JobStatus.FAILED, "out of memory"))
+    assert not done.may_live
+    shown = row(done, None)
+    assert (shown["status"], shown["reason"], shown["attempts"]) == ("FAILED", "out of memory", 2)
+
+
+def test_a_job_of_which_nothing_is_known_says_so() -> None:
+    assert row(instance(), None, "the cluster does not answer")["message"] == "the cluster does not answer"
+    killed = row(instance(state="failed"), None)
+    assert (killed["status"], killed["message"]) == (
+        "UNKNOWN",
+        "the task is failed; how its job ended was not recorded",
+    )
+
+
+def test_filters_choose_rows_and_the_numbers_stay() -> None:
+    instances = [
+        instance(0, "success", ended()),
+        instance(1, "failed", ended(JobStatus.FAILED, "user error")),
+        replace(instance(2), label="<b>lr=0.1</b>"),
+    ]
+    rows = [row(each, Live(WAITING, ()) if each.may_live else None) for each in instances]
+
+    def chosen(**wanted: object) -> list[int]:
+        return [each["map_index"] for each in page(rows, Filters(**wanted), 0, 10)["jobs"]]  # type: ignore[arg-type]
+
+    assert chosen() == [0, 1, 2]
+    assert chosen(status="FAILED") == chosen(reason="user error") == chosen(text="TRAIN[1]") == [1]
+    assert chosen(text="LR=0.1") == chosen(task_id="train", map_index=2) == [2]
+    assert chosen(task_id="other") == []
+    whole = page(rows, Filters(status="FAILED"), 0, 10)
+    assert whole["statuses"] == {"SUCCEEDED": 1, "FAILED": 1, "PENDING": 1}
+    assert whole["reasons"] == {"user error": 1, "Unschedulable": 1}
+    assert whole["running"] is True
+
+
+@pytest.mark.promise("page: State, reason, attempts")
+def test_the_jobs_of_earlier_tries_are_told_and_found() -> None:
+    before = EarlierJob(1, "job-of-the-first-try", "FAILED", "user error", "no luck")
+    adopted = replace(instance(), try_number=3, job_try=2, earlier=(before,))
+    shown = row(adopted, None)
+    assert (shown["try_number"], shown["job_try"]) == (3, 2)
+    assert shown["earlier"] == [
+        {
+            "try_number": 1,
+            "job_id": "job-of-the-first-try",
+            "status": "FAILED",
+            "reason": "user error",
+            "message": "no luck",
+        }
+    ]
+    assert page([shown, row(instance(1), None)], Filters(text="of-the-first"), 0, 10)["jobs"] == [shown]
+
+
+def test_pages_of_five_thousand_jobs() -> None:
+    rows = [row(instance(index, "success", ended()), None) for index in range(5000)]
+    began = time.process_time()
+    third = page(rows, Filters(text="train"), 200, 100)
+    assert time.process_time() - began < 1.0
+    assert [each["map_index"] for each in third["jobs"]] == list(range(200, 300))
+    assert (third["total"], third["running"]) == (5000, False)
+
+
+@pytest.mark.promise("page: Cost so far")
+def test_what_a_job_has_used_and_what_that_costs() -> None:
+    live = Live(WAITING, (Phase("queue", 0, 0.0, 100.0), Phase("function", 0, 100.0, 10.0)))
+    prices = Prices("EUR", {("tpu", "v6e"): 3600.0}, {})
+    assert costed(row(instance(), live), None)["chip_seconds"] == 80.0  # eight chips; waiting holds none
+    shown = [costed(row(each, live), prices) for each in (instance(), instance(1, accelerator="tpu-v99-8"))]
+    assert [(each["chip_seconds"], each["cost"]) for each in shown] == [(80.0, 80.0), (0.0, None)]
+    told = page(shown, Filters(), 0, 10)
+    assert (told["chip_seconds"], told["cost"]) == (80.0, 80.0)
+    assert page(shown, Filters(map_index=1), 0, 10)["cost"] is None
+
+
+def test_a_task_without_a_job_has_used_nothing() -> None:
+    shown = costed(row(Instance("train", 0, "", "queued", 0, None), None), None)
+    assert (shown["chip_seconds"], shown["cost"]) == (0.0, None)

@@ -1,0 +1,103 @@
+"""A batch that shares Jobs, on a fake cluster."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kinetic_core._runner import codec, wire
+from kinetic_core._runner.indexes import parse_indexes
+from kinetic_core.backends.kubernetes.backend import GkeBackend
+from kinetic_core.backends.kubernetes.chunks import variable
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.names import HOST_INDEX, JOB_ID
+from kinetic_core.backends.kubernetes.verdict import observe
+from kinetic_core.batches.definition import Plan
+from kinetic_core.batches.indexed import submit_batch
+from kinetic_core.batches.indexed_handle import ChunkWatch
+from kinetic_core.batches.progress import Board
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.bundle import Packed, pack
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.inputs import input_reference
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
+from kinetic_core.testing.fake_cluster import FakeCluster
+from kinetic_core.testing.kubelet import Behave
+from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.conftest import wait_for
+
+PLAN = Plan("grp-a", False, "auto", 64, False, False, "a", {})
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+class Place:
+    """A cluster, a store, and a function packed for them."""
+
+    def __init__(self, folder: Path, behave: Behave, **options: Any) -> None:
+        self.fake = FakeCluster(behave)
+        self.folder = folder
+        self.backend = GkeBackend(
+            Target(str(self.fake.write_kubeconfig(folder / "kubeconfig"))), "bucket", read_settings()
+        )
+        self.store = MemoryObjectStore("gs://bucket")
+        self.backend.store = self.store  # type: ignore[assignment]  # Cloud Storage is for cluster tests
+        self.options = options
+
+    def packed(self) -> Packed:
+        asked = RunOptions.checked("cpu", container_image="python:3.11", **self.options)
+        settings = replace(
+            read_settings(), cache=self.folder / "cache", package_root=str(Path(__file__).parent)
+        )
+        return pack(square, asked, settings, backend=self.backend)
+
+    def submit(self, items: list[Any], plan: Plan = PLAN) -> tuple[JobReference, dict[int, Exception]]:
+        return submit_batch(self.packed(), items, plan)
+
+    def watched(self, size: int, whole: JobReference, plan: Plan = PLAN) -> Board:
+        board = Board(size)
+        board.fill([JobHandle.of(input_reference(whole, index)) for index in range(size)])
+        parts = self.backend.parts.parts("default", whole.job_id)
+        ChunkWatch(self.backend, whole, board).start(parts)
+        return board
+
+    def failure(self, child: str) -> wire.Failure:
+        """How Kubernetes' objects say that an input failed."""
+        found = self.backend.get("default", child)
+        assert found is not None
+        failure = observe(*found).failure
+        assert failure is not None
+        return failure
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return self.fake.objects.list("Job", "default")[1]
+
+    def close(self) -> None:
+        """Let nobody watch any more what is about to go."""
+        for part in {job["metadata"]["labels"][JOB_ID] for job in self.jobs()}:
+            self.backend.remove("default", part)
+        wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
+        self.backend.close("default")
+        self.fake.close()
+
+    def tell(self, pod: dict[str, Any], state: str = "succeeded") -> None:
+        """What a pod's runner stores, in the least form."""
+        spec = {"spec": {"template": pod}}
+        indexes = parse_indexes(variable(spec, "KINETIC_INDEXES") or "")
+        index = indexes[int(pod["metadata"]["labels"][HOST_INDEX])]
+        child = wire.input_id(variable(spec, "KINETIC_GROUP_ID") or "", index)
+        key = wire.input_key(bytes.fromhex(variable(spec, "KINETIC_OUTCOME_KEY") or ""), index)
+        key_id = variable(spec, "KINETIC_KEY_ID") or ""
+        header = {"protocol": 1, "job_id": child, "attempt": 0, "state": state, "codec": "typed"}
+        header["key_id"] = key_id
+        if state != wire.DROPPED:
+            self.store.create(wire.claim_object(child, 0), b"{}")
+        frame = wire.encode_frame(header, codec.encode(index), key)
+        self.store.create(
+            wire.result_object(child), frame, {wire.STATE: wire.sealed_state(child, state, key_id, key)}
+        )

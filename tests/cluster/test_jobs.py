@@ -1,0 +1,322 @@
+"""Jobs on a real cluster: what a user sees, whatever happens to the pod."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.errors import (
+    JobCancelled,
+    JobConflict,
+    UnverifiedResult,
+)
+from kinetic_core.jobs.listing import summaries
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.options import RunOptions
+from tests.cluster.jobs import greet, on_cpu, pods, running, sleep
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+@pytest.mark.promise("gke: `STORAGE_EMULATOR_HOST` honoured, and handed to pods")
+@pytest.mark.promise("gke: Four variables run the same script on any cluster")
+def test_a_call_returns_its_value_and_streams_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert greet("world") == "hello world"
+    assert capsys.readouterr().out.count("greeting world") == 1
+
+
+def test_what_it_raises_is_raised_here() -> None:
+    @on_cpu
+    def fail() -> None:
+        raise ZeroDivisionError("on the cluster")
+
+    with pytest.raises(ZeroDivisionError, match="on the cluster") as caught:
+        fail()
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+def trace_parent() -> str | None:
+    return os.environ.get("TRACEPARENT")
+
+
+@pytest.mark.promise("page: The trace context reaches the pod")
+def test_the_trace_of_its_submitter_reaches_the_pod() -> None:
+    trace = {"TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    prepared = prepare(Call(trace_parent), RunOptions.checked("cpu"))
+    handle = kinetic_core.JobHandle.of(submit(prepared, trace))
+    assert handle.result(stream_logs=False) == trace["TRACEPARENT"]
+
+
+@pytest.mark.promise("gke: The outcome is committed once, by the attempt that owns it")
+@pytest.mark.promise("gke: `logs()` after pod and node are gone; all hosts")
+@pytest.mark.promise("gke: Success removes pod and payload, failure keeps everything")
+def test_success_removes_the_job_and_its_payload_only(api: ClusterApi) -> None:
+    handle = greet.run_async("nobody else")
+    store = backend_of(handle).store
+    assert any(store.list(f"jobs/{handle.job_id}/payload-"))
+    assert handle.result(stream_logs=False) == "hello nobody else"
+    assert api.get("Job", handle.namespace, handle.k8s_name) is None
+    wait_for(lambda: pods(api, handle) == [])
+    assert not any(store.list(f"jobs/{handle.job_id}/payload-"))
+    again = kinetic_core.attach(handle.job_id)
+    assert again.status() is JobStatus.SUCCEEDED
+    assert again.result(stream_logs=False) == "hello nobody else"
+    assert "greeting nobody else" in again.logs()
+
+
+@pytest.mark.promise("gke: `tail`, `cancel`, `cleanup`")
+@pytest.mark.promise("gke: Success removes pod and payload, failure keeps everything")
+def test_a_failure_removes_nothing(api: ClusterApi) -> None:
+    @on_cpu
+    def fail() -> None:
+        print("about to fail")
+        raise ZeroDivisionError("on the cluster")
+
+    handle = fail.run_async()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="on the cluster"):
+            handle.result(stream_logs=False)
+    assert api.get("Job", handle.namespace, handle.k8s_name) is not None
+    assert len(pods(api, handle)) == 1
+    store = backend_of(handle).store
+    assert any(store.list(f"jobs/{handle.job_id}/payload-"))
+    assert store.find(wire.result_object(handle.job_id)) is not None
+    assert "about to fail" in kinetic_core.attach(handle.job_id).logs()
+    handle.cleanup()
+    assert api.get("Job", handle.namespace, handle.k8s_name) is None
+    assert list(store.list(f"jobs/{handle.job_id}/")) == []
+
+
+class _Burglar:
+    """Makes whoever unpickles it make a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._place),)
+
+
+@pytest.mark.promise("gke: Verification by HMAC")
+def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
+    """Whoever may write to the bucket cannot make this process unpickle what it likes."""
+    inside = tmp_path / "inside"
+    handle = kinetic_core.run(accelerator="cpu", queue="nobody")(greet.__wrapped__).run_async("queue")
+    header = {
+        "protocol": wire.PROTOCOL,
+        "job_id": handle.job_id,
+        "attempt": 0,
+        "state": "succeeded",
+        "codec": "pickle",
+    }
+    forged = wire.encode_frame(header, {"body": pickle.dumps(_Burglar(inside))}, b"0" * 32)
+    backend_of(handle).store.create(wire.result_object(handle.job_id), forged)
+    handle.cancel()
+    with pytest.raises((UnverifiedResult, JobCancelled), match=handle.job_id):  # forged, or replaced by now
+        handle.result(stream_logs=False)
+    assert not inside.exists()
+    assert handle.status() is JobStatus.FAILED
+    assert handle.observe().reason in ("Cancelled", "Failed")  # a pod may have begun by then
+    handle.cleanup()
+
+
+@pytest.mark.attack
+def test_what_is_left_of_a_job_is_verified(gke: dict[str, str]) -> None:
+    """By another process, once its Kubernetes object is gone: as signed, and as somebody has replaced it."""
+    handle = greet.run_async("later")
+    assert handle.result(stream_logs=False) == "hello later"
+    backend = backend_of(handle)
+    assert backend.get(handle.namespace, handle.job_id) is None
+    program = (
+        "import kinetic_core, sys; handle = kinetic_core.attach(sys.argv[1]); "
+        "print(handle.status().value, handle.observe().reason); print(handle.result(stream_logs=False))"
+    )
+
+    def attached() -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, handle.job_id],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout, done.stderr
+
+    assert attached()[0] == "SUCCEEDED Completed\nhello later\n"
+    listed = {job.job_id: job.status for job in summaries(backend)}
+    assert listed[handle.job_id] is JobStatus.SUCCEEDED
+    name = wire.result_object(handle.job_id)
+    header, parts = wire.decode_frame(backend.store.read(name))
+    (info,) = backend.store.list(name)
+    backend.store.delete(name)
+    planted = wire.encode_frame({**header, "state": "failed"}, parts, b"0" * 32)
+    told = info.metadata[wire.STATE].replace("succeeded", "failed")
+    backend.store.create(name, planted, {wire.STATE: told})
+    out, err = attached()
+    assert out == "NOT_FOUND Unverified\n"
+    assert "UnverifiedResult" in err
+    (left,) = [job for job in summaries(backend) if job.job_id == handle.job_id]
+    assert (left.status, left.reason) == (JobStatus.NOT_FOUND, "Unverified")
+
+
+@pytest.mark.promise("gke: `explain()`: each second, its cause, what would shorten it")
+@pytest.mark.promise("gke: `status`, `logs`, `result`, `attach`, `list_jobs` from any machine")
+def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> None:
+    handle = greet.run_async("later")
+    program = (
+        "import kinetic_core, sys; handle = kinetic_core.attach(sys.argv[1]); "
+        "print(handle.result(cleanup=False, stream_logs=False)); print(handle.logs())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, handle.job_id],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[:2] == ["hello later", "greeting later"], done.stderr
+    assert handle.job_id in [job.job_id for job in kinetic_core.list_jobs()]
+    named = {phase.name for phase in handle.explain().phases}
+    assert (
+        {"start", "function"}
+        <= named
+        <= {"queue", "scheduling", "image", "container", "start", "function", "result"}
+    )
+    handle.cleanup(k8s=True, gcs=False)
+    assert "greeting later" in handle.logs()
+    assert "your own code" in str(handle.explain())
+    assert handle.status() is JobStatus.SUCCEEDED
+
+
+@pytest.mark.promise("gke: `tail`, `cancel`, `cleanup`")
+def test_cancelling_stops_the_pod_and_says_so(api: ClusterApi) -> None:
+    handle = sleep.run_async(600)
+    running(handle)
+    handle.cancel()
+    assert all(pod["status"]["phase"] != "Running" for pod in pods(api, handle))
+    with pytest.raises(JobCancelled):
+        handle.result(stream_logs=False)
+    handle.cancel()
+
+
+@pytest.mark.promise("gke: Same digest adopts, another refuses; create is idempotent")
+def test_one_id_is_one_job_however_often_it_is_submitted(api: ClusterApi) -> None:
+    options = RunOptions.checked(accelerator="cpu")
+    prepared = [prepare(Call(str, (7,)), options, job_id="job-00000000000000aa") for _ in range(4)]
+    references: list[Any] = []
+    threads = [threading.Thread(target=lambda p=each: references.append(submit(p))) for each in prepared]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(reference.job_id, reference.spec_digest) for reference in references}) == 1
+    assert len(references) == 4
+    handle = kinetic_core.attach("job-00000000000000aa")
+    assert handle.result(stream_logs=False, cleanup=False) == "7"
+    assert len(pods(api, handle)) == 1
+    with pytest.raises(JobConflict):
+        submit(prepare(Call(str, (8,)), options, job_id="job-00000000000000aa"))
+    handle.cleanup()
+
+
+def test_data_and_volumes_are_there(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "one.txt").write_text("1")
+    data = kinetic_core.Data(str(tmp_path / "set"))
+
+    @kinetic_core.run(accelerator="cpu", volumes={"/data": data})
+    def read(path: str) -> tuple[str, str]:
+        return Path(path, "one.txt").read_text(), Path("/data/one.txt").read_text()
+
+    assert read.run_async(data).result(stream_logs=False) == ("1", "1")
+
+
+@pytest.mark.promise("gke: Account `kinetic`, else `default`, said once; secrets by reference")
+@pytest.mark.promise("gke: All options of `run`")
+@pytest.mark.promise("data: Secrets from Kubernetes, by reference")
+def test_what_is_asked_for_the_pod_reaches_it(api: ClusterApi, namespace: str) -> None:
+    import base64
+
+    value = base64.b64encode(b"sesame").decode()
+    api.create("Secret", namespace, {"metadata": {"name": "door"}, "data": {"word": value}})
+
+    @kinetic_core.run(
+        accelerator="cpu",
+        cpu=0.5,
+        disk="1Gi",
+        labels={"team": "research"},
+        node_selector={"kubernetes.io/hostname": "node-0"},
+        tolerations=[{"key": "reserved", "operator": "Exists"}],
+        secrets={"WORD": "door/word"},
+    )
+    def word() -> str:
+        import os
+
+        return os.environ["WORD"]
+
+    handle = word.run_async()
+    assert handle.result(stream_logs=False, cleanup=False) == "sesame"
+    (pod,) = pods(api, handle)
+    assert pod["metadata"]["labels"]["team"] == "research"
+    assert pod["spec"]["nodeName"] == "node-0"
+    requests = pod["spec"]["containers"][0]["resources"]["requests"]
+    assert (requests["cpu"], requests["ephemeral-storage"]) == ("500m", str(1 << 30))
+    handle.cleanup()
+
+
+def test_a_map_runs_as_one_batch() -> None:
+    batch = greet.run_async_map(["a", "b", "c"], max_concurrent=3)
+    assert batch.results() == ["hello a", "hello b", "hello c"]
+
+
+@pytest.mark.promise("gke: Node selector, tolerations, resources for CPU, GPU and TPU")
+@pytest.mark.alone
+def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
+    handle = kinetic_core.run(accelerator="tpu-v5e-4")(greet.__wrapped__).run_async("tpu")
+    assert handle.result(stream_logs=False, cleanup=False) == "hello tpu"
+    (pod,) = pods(api, handle)
+    assert pod["spec"]["nodeName"] == "node-2"
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] == "4"
+    assert json.loads(json.dumps(pod))["spec"]["securityContext"]["runAsNonRoot"] is True
+    handle.cleanup()
+    assert Path(__file__).exists()
+
+
+@pytest.mark.promise("gke: Kill -9 of the client between any two steps, then again")
+@pytest.mark.parametrize("stored", [0, 1, 2], ids=["payload", "handle", "index"])
+def test_a_submitter_killed_at_any_step_is_resumed_by_the_next(
+    api: ClusterApi, faults: Any, stored: int
+) -> None:
+    job_id = f"job-{secrets.token_hex(8)}"
+    call, options = Call(str, (7,)), RunOptions.checked(accelerator="cpu")
+    prepared = prepare(call, options, job_id=job_id)  # the project is stored now
+    program = (
+        "from kinetic_core.options import RunOptions\n"
+        "from kinetic_core.jobs.submit import Call, prepare, submit\n"
+        f"submit(prepare(Call(str, (7,)), RunOptions.checked(accelerator='cpu'), job_id={job_id!r}))\n"
+    )
+    if stored:
+        faults(match="POST .*upload", delay=0.001, times=stored)
+    faults(match="POST .*upload", delay=30)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as submitter:
+        wait_for(lambda: faults()[-1]["hits"] == 1, 20)
+        submitter.kill()
+    handle = kinetic_core.JobHandle.of(submit(prepared))
+    assert handle.result(stream_logs=False, cleanup=False) == "7"
+    assert len(pods(api, handle)) == 1
+    handle.cleanup()

@@ -1,0 +1,103 @@
+"""The user's own modules in a job: one of each class, one of each state, files where the code is."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.jobs import collect
+from tests.decorator import shapes
+from tests.decorator.shapes import Circle, NotRound
+
+WRITTEN_IN = __file__
+on_cpu = kinetic_core.run(accelerator="cpu")
+
+
+@on_cpu
+def use(circle: Circle) -> tuple[object, ...]:
+    try:
+        shapes.check(7)
+    except NotRound:
+        caught = True
+    shapes.count()
+    return (
+        shapes.area(circle),
+        shapes.area(Circle(1)),
+        caught,
+        shapes.count(),
+        shapes._count,
+        type(pickle.loads(pickle.dumps(circle))) is Circle,
+        shapes.here(),
+        Path(__file__).name,
+        Path(__file__).exists(),
+        __file__ != WRITTEN_IN,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _root(local_jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parents[2]))
+
+
+def test_classes_and_state_are_one_and_files_are_shipped() -> None:
+    first_line = '"""A module of a user\'s project: in a job, everything in it must be itself."""'
+    own = Path(__file__).name
+    assert use(Circle(2)) == (12.0, 3.0, True, 2, 2, True, first_line, own, True, True)
+
+
+def test_what_the_main_script_defines_can_be_pickled_in_the_job(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import pickle, kinetic_core\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "class Model: pass\n"
+        "def square(x): return x * x\n"
+        "@kinetic_core.run(accelerator='cpu', backend='local')\n"
+        "def job():\n"
+        "    with ProcessPoolExecutor(1) as pool:\n"
+        "        return [*pool.map(square, [1, 2])], type(pickle.loads(pickle.dumps(Model()))).__name__\n"
+        "if __name__ == '__main__':\n"
+        "    print(job())\n"
+    )
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.endswith("([1, 4], 'Model')\n"), done.stderr
+
+
+def test_a_class_of_a_dags_file_reaches_jobs_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow imports a DAG's file under a name that no other process can import."""
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(tmp_path))
+    file, name = tmp_path / "boxes.py", "unusual_prefix_0123_boxes"
+    text = "class Box:\n  def __init__(self, n): self.n = n\n  def twice(self): return double(self.n)\n"
+    file.write_text(
+        f"{text}def double(n): return 2 * n\ndef pack(): return Box(4)\ndef use(box): return box.twice()\n"
+    )
+    spec = spec_from_loader(name, SourceFileLoader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    first = on_cpu(module.pack).run_async()
+    first.result(cleanup=False)
+    reference = collect.result_reference(first, collect.collect(first, allow_pickle=False))
+    assert on_cpu(module.use)(reference) == 8

@@ -1,0 +1,231 @@
+"""`pyproject.toml`, script metadata and lock files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.errors import InvalidDependencies
+from kinetic_core.images.lock_files import environment, read_pylock, read_uv_lock
+from kinetic_core.images.pyproject import read_pyproject, read_script
+from kinetic_core.images.requirements import Dependencies, lines
+
+PYPROJECT = """\
+[project]
+name = "x"
+dependencies = [
+  "numpy>=2",
+]
+[project.optional-dependencies]
+Train = ["six"]
+local = ["y @ file:///y"]
+[dependency-groups]
+dev = ["pytest"]
+all = [{include-group = "dev"}, "attrs"]
+"""
+
+
+def pyproject(folder: Path, text: str = PYPROJECT, **asked: tuple[str, ...]) -> Dependencies:
+    (folder / "pyproject.toml").write_text(text)
+    return read_pyproject(folder / "pyproject.toml", "pyproject.toml", **asked)
+
+
+@pytest.mark.promise("data: `pyproject.toml`: dependencies, extras, groups")
+def test_dependencies_extras_and_groups(tmp_path: Path) -> None:
+    assert lines(pyproject(tmp_path).wanted) == ("numpy>=2",)
+    found = pyproject(tmp_path, extras=("train",), groups=("all",))
+    assert lines(found.wanted) == ("attrs", "numpy>=2", "pytest", "six")
+    assert found.wanted[0].where == "pyproject.toml:4"
+
+
+def test_what_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDependencies, match=r"no extra 'tpu'; it has local, train"):
+        pyproject(tmp_path, extras=("tpu",))
+    with pytest.raises(InvalidDependencies, match=r"no dependency group 'x'; it has all, dev"):
+        pyproject(tmp_path, groups=("x",))
+
+
+def test_local_packages_are_refused_with_their_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDependencies, match=r"pyproject\.toml:8: .*is a path"):
+        pyproject(tmp_path, extras=("local",))
+    text = '[project]\nname="x"\ndependencies = ["lib"]\n[tool.uv.sources]\nlib = {path = "../lib"}\n'
+    with pytest.raises(
+        InvalidDependencies, match=r"pyproject\.toml:3: 'lib' comes from \[tool\.uv\.sources\]"
+    ):
+        pyproject(tmp_path, text)
+
+
+def test_a_file_without_dependencies_says_where_they_may_be(tmp_path: Path) -> None:
+    found = pyproject(
+        tmp_path, '[project]\nname="x"\ndynamic=["dependencies"]\n[tool.poetry.dependencies]\na="1"\n'
+    )
+    assert found.wanted == ()
+    assert "[tool.poetry.dependencies], dynamic dependencies are not installed" in found.notices[0]
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDependencies, match=r"pyproject\.toml cannot be read"):
+        pyproject(tmp_path, "[project")
+    with pytest.raises(InvalidDependencies, match="is not a requirement"):
+        pyproject(tmp_path, '[project]\ndependencies = ["a b c"]\n')
+
+
+@pytest.mark.promise("data: `uv.lock`, `pylock.toml`, PEP 723")
+def test_script_metadata(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six", "attrs"]\n# ///\nx = 1\n'
+    )
+    found = read_script(script, "train.py")
+    assert found is not None
+    assert lines(found.wanted) == ("attrs", "six")
+    script.write_text("x = 1\n")
+    assert read_script(script, "train.py") is None
+    script.write_text("# /// script\n# dependencies = [\n# ///\n")
+    with pytest.raises(InvalidDependencies, match="is not TOML"):
+        read_script(script, "train.py")
+
+
+UV_LOCK = """\
+version = 1
+[[package]]
+name = "project"
+version = "0"
+source = { editable = "." }
+dependencies = [
+  { name = "a", extra = ["fast"] },
+  { name = "w", marker = "sys_platform == 'win32'" },
+  { name = "two", version = "2", marker = "python_full_version >= '3.11'" },
+]
+[package.optional-dependencies]
+tpu = [{ name = "g" }]
+[package.dev-dependencies]
+dev = [{ name = "local" }]
+[[package]]
+name = "a"
+version = "1.0"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [{ name = "b" }]
+sdist = { url = "https://x/a.tar.gz", hash = "sha256:s" }
+wheels = [{ url = "https://x/a.whl", hash = "sha256:w" }]
+[package.optional-dependencies]
+fast = [{ name = "c" }]
+[[package]]
+name = "b"
+version = "2"
+source = { registry = "https://other/simple" }
+dependencies = [{ name = "a" }]
+[[package]]
+name = "c"
+version = "3"
+source = { url = "https://x/c-3-py3-none-any.whl" }
+[[package]]
+name = "two"
+version = "1"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "two"
+version = "2"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "w"
+version = "1"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "g"
+version = "1"
+source = { git = "https://github.com/g/g?tag=v1#abc123" }
+[[package]]
+name = "local"
+version = "1"
+source = { directory = "../local" }
+"""
+
+
+def uv_lock(folder: Path, **asked: tuple[str, ...]) -> Dependencies:
+    (folder / "uv.lock").write_text(UV_LOCK)
+    return read_uv_lock(folder / "uv.lock", "uv.lock", environment(), **asked)
+
+
+def test_uv_lock_is_what_its_project_needs_on_linux(tmp_path: Path) -> None:
+    found = uv_lock(tmp_path, extras=("tpu",))
+    assert lines(found.wanted) == (
+        "a==1.0 --hash=sha256:s --hash=sha256:w",
+        "b==2",
+        "c @ https://x/c-3-py3-none-any.whl",
+        "g @ git+https://github.com/g/g@abc123",
+        "two==2",
+    )
+    assert found.options == ("--extra-index-url https://other/simple",)
+
+
+def test_uv_lock_with_extras_that_exclude_each_other(tmp_path: Path) -> None:
+    """Markers as uv 0.13 writes them: the package's name, its length before it."""
+    (tmp_path / "uv.lock").write_text(
+        'version = 1\n[[package]]\nname = "p"\nsource = { virtual = "." }\n'
+        '[package.optional-dependencies]\ncpu = [{ name = "a" }]\ngpu = [{ name = "a" }]\n'
+        '[[package]]\nname = "a"\nversion = "1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        "dependencies = [\n"
+        """  { name = "b", version = "1", marker = "extra == 'extra-1-p-cpu'" },\n"""
+        """  { name = "b", version = "2", marker = "extra == 'extra-1-p-gpu'" },\n]\n"""
+        '[[package]]\nname = "b"\nversion = "1"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "b"\nversion = "2"\nsource = { registry = "https://pypi.org/simple" }\n'
+    )
+    for extra, version in (("cpu", "1"), ("gpu", "2")):
+        found = read_uv_lock(tmp_path / "uv.lock", "uv.lock", environment(), extras=(extra,))
+        assert lines(found.wanted) == ("a==1", f"b=={version}")
+
+
+def test_uv_lock_refuses_paths_with_their_line(tmp_path: Path) -> None:
+    number = UV_LOCK.splitlines().index('name = "local"') + 1
+    with pytest.raises(InvalidDependencies, match=rf"uv\.lock:{number}: 'local' is a path"):
+        uv_lock(tmp_path, groups=("dev",))
+    with pytest.raises(InvalidDependencies, match="has no extra 'gpu'; it has tpu"):
+        uv_lock(tmp_path, extras=("gpu",))
+
+
+PYLOCK = """\
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = "six"
+version = "1.17.0"
+wheels = [{ name = "six-1.17.0-py3-none-any.whl", url = "https://x/s.whl", hashes = { sha256 = "aa" } }]
+[[packages]]
+name = "colorama"
+version = "1"
+marker = "sys_platform == 'win32'"
+sdist = { name = "colorama-1.tar.gz", url = "https://x/colorama-1.tar.gz", hashes = { sha256 = "bb" } }
+[[packages]]
+name = "g"
+vcs = { type = "git", url = "https://github.com/g/g", commit-id = "abc" }
+"""
+
+
+@pytest.mark.promise("data: `uv.lock`, `pylock.toml`, PEP 723")
+def test_pylock(tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").write_text(PYLOCK)
+    found = read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
+    assert lines(found.wanted) == ("g @ git+https://github.com/g/g@abc", "six==1.17.0 --hash=sha256:aa")
+    (tmp_path / "pylock.toml").write_text(
+        PYLOCK + '[[packages]]\nname = "l"\ndirectory = { path = "../l" }\n'
+    )
+    with pytest.raises(
+        InvalidDependencies, match=rf"pylock\.toml:{PYLOCK.count(chr(10)) + 2}: 'l' is a path"
+    ):
+        read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
+    (tmp_path / "pylock.toml").write_text('lock-version = "1.0"\n')
+    with pytest.raises(InvalidDependencies, match="created-by"):
+        read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
+
+
+@pytest.mark.promise("data: `uv.lock`, `pylock.toml`, PEP 723")
+def test_a_lock_that_uv_wrote(tmp_path: Path) -> None:
+    """Of a project without dependencies: resolving others would need an index."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname="x"\nversion="0"\nrequires-python=">=3.11"\n')
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "lock", "--offline", "--quiet"], cwd=tmp_path, check=True)
+    assert read_uv_lock(tmp_path / "uv.lock", "uv.lock", environment()).wanted == ()

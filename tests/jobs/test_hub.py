@@ -1,0 +1,154 @@
+"""One watch for everybody: each observer gets every change, and nobody's trouble is another's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.local.layout import Layout
+from kinetic_core.errors import StoreRefused
+from kinetic_core.job import JobObservation
+from kinetic_core.jobs.observe import watch
+from kinetic_core.jobs.watch import Kind, watch_for
+from kinetic_core.settings import read_settings
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+
+
+@kinetic_core.run(accelerator="cpu")
+def until_told(folder: str) -> None:
+    import time
+
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+
+
+class Observer:
+    """Remembers what it was told."""
+
+    def __init__(self, handle: kinetic_core.JobHandle) -> None:
+        self.seen: list[JobObservation] = []
+        self.subscription = watch(handle, self.seen.append)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.seen) and self.seen[-1].is_terminal
+
+    @property
+    def states(self) -> list[JobStatus]:
+        return list(dict.fromkeys(observation.status for observation in self.seen))
+
+
+def hub_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kinetic-hub")]
+
+
+@pytest.mark.promise("gke: One list+watch a kind for every observer, sync and async")
+@pytest.mark.promise("airflow: One hub per (cluster, namespace) per triggerer")
+def test_many_observers_share_one_thread_which_ends_with_them(tmp_path: Path) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    observers = [Observer(handle) for _ in range(50)]
+    wait_for(lambda: all(observer.seen for observer in observers))
+    assert hub_threads() == ["kinetic-hub-default"]
+    (tmp_path / "go").touch()
+    wait_for(lambda: all(observer.ended for observer in observers))
+    for observer in observers:
+        assert observer.states[-1] is JobStatus.SUCCEEDED
+        observer.subscription.close()
+    wait_for(lambda: not hub_threads())
+    handle.result()
+
+
+def test_an_observation_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    handle = until_told.run_async(str(tmp_path))
+    observer = Observer(handle)
+    wait_for(lambda: observer.ended)
+    assert all(first != second for first, second in zip(observer.seen, observer.seen[1:], strict=False))
+    observer.subscription.close()
+    handle.result()
+
+
+@pytest.mark.promise("gke: A failed read never fails or restarts a job")
+def test_a_job_that_cannot_be_looked_at_keeps_nobody_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "go").touch()
+    broken, fine = (until_told.run_async(str(tmp_path)) for _ in range(2))
+    broken.result(cleanup=False)
+    record = Path(Layout(str(read_settings().local_store)).record("default", broken.job_id))
+    kept = record.read_text()
+    record.write_text("{")
+    with caplog.at_level(logging.WARNING):
+        troubled, healthy = Observer(broken), Observer(fine)
+        wait_for(lambda: healthy.ended)
+    assert broken.job_id in caplog.text
+    assert not troubled.seen
+    record.write_text(kept)
+    wait_for(lambda: troubled.ended)
+    for observer in (troubled, healthy):
+        observer.subscription.close()
+    broken.cleanup()
+    fine.result()
+
+
+def test_whoever_asked_is_told_of_a_store_that_goes_on_refusing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    answers: list[Exception] = [StoreRefused("not permitted") for _ in range(2)]
+    seen: list[JobObservation | StoreRefused] = []
+
+    def refusing(*_: object) -> JobObservation:
+        if answers:
+            raise answers.pop()
+        return JobObservation(JobStatus.RUNNING)
+
+    monkeypatch.setattr("kinetic_core.jobs.watch._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kinetic_core.jobs.watch._REFUSED_SECONDS", 0.01)
+    hub = watch_for(backend_of(handle), handle.namespace)
+    subscription = hub.subscribe(handle, seen.append, Kind(refusing, refusing), refused=seen.append)
+    wait_for(lambda: len(seen) == 2)
+    subscription.close()
+    told, later = seen
+    assert isinstance(told, StoreRefused)
+    assert later == JobObservation(JobStatus.RUNNING)
+    (tmp_path / "go").touch()
+    handle.result()
+
+
+def test_an_observer_that_fails_blinds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "go").touch()
+    handle = until_told.run_async(str(tmp_path))
+
+    def fail(_: JobObservation) -> None:
+        raise ValueError("a mistake of the observer")
+
+    first = watch(handle, fail)
+    second = Observer(handle)
+    wait_for(lambda: second.ended)
+    assert "a mistake of the observer" in caplog.text
+    first.close()
+    second.subscription.close()
+    handle.result()
+
+
+def test_a_closed_subscription_hears_nothing_more(tmp_path: Path) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    closed, open_ = Observer(handle), Observer(handle)
+    wait_for(lambda: closed.seen and open_.seen)
+    closed.subscription.close()
+    heard = len(closed.seen)
+    (tmp_path / "go").touch()
+    wait_for(lambda: open_.ended)
+    assert len(closed.seen) == heard
+    open_.subscription.close()
+    assert watch_for(backend_of(handle), "default") is closed.subscription.hub
+    handle.result()

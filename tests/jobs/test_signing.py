@@ -1,0 +1,206 @@
+"""What is believed of a job whose Kubernetes object is gone: only what its namespace's secret signs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core._runner import codec, wire
+from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.errors import UnverifiedResult
+from kinetic_core.jobs.cancel import drop_payloads
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.listing import summaries
+from kinetic_core.jobs.observe import observe
+from kinetic_core.jobs.signing import Keys, key_id_of, outcome_key
+from kinetic_core.provision.namespaces import LEADER_RULES, RULES
+from kinetic_core.store.protocol import ObjectInfo
+from tests.conftest import wait_for
+
+pytestmark = [pytest.mark.attack, pytest.mark.usefixtures("local_jobs")]
+
+
+@kinetic_core.run(accelerator="cpu", backend="local")
+def double(number: int) -> int:
+    return number * 2
+
+
+@kinetic_core.run(accelerator="cpu", backend="local")
+def until_told(folder: str) -> None:
+    import time
+
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+
+
+@kinetic_core.run(accelerator="cpu", backend="local")
+def says_that_it_began(folder: str) -> str:
+    import time
+
+    Path(folder, "began").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    return "value"
+
+
+def forged(job_id: str, value: Any, **header: Any) -> bytes:
+    """What anybody can write who knows the id."""
+    told = {"protocol": wire.PROTOCOL, "job_id": job_id, "attempt": 0, "state": "succeeded", **header}
+    return wire.encode_frame({**told, "codec": "typed"}, codec.encode(value))
+
+
+def overwrite(handle: JobHandle, frame: bytes) -> None:
+    store = backend_of(handle).store
+    store.delete(wire.result_object(handle.job_id))
+    store.create(wire.result_object(handle.job_id), frame, {wire.STATE: "succeeded"})
+
+
+def is_refused(handle: JobHandle) -> None:
+    seen = observe(handle)
+    assert (seen.status, seen.reason) == (JobStatus.NOT_FOUND, "Unverified")
+    with pytest.raises(UnverifiedResult):
+        handle.result(cleanup=False)
+
+
+def test_a_signed_outcome_outlives_its_job() -> None:
+    handle = double.run_async(4)
+    assert handle.result() == 8  # which removes its Job
+    again = kinetic_core.attach(handle.job_id, backend="local")
+    assert backend_of(again).get(again.namespace, again.job_id) is None
+    assert (again.status(), again.result()) == (JobStatus.SUCCEEDED, 8)
+    listed = {job.job_id: job.status for job in summaries(backend_of(again))}
+    assert listed[again.job_id] is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+def test_a_planted_job_has_no_state_and_no_value(state: str) -> None:
+    own = double.run_async(4)
+    own.result()
+    job_id = f"job-{0xBAD:016x}"
+    theirs = JobHandle.from_dict({**own.to_dict(), "job_id": job_id, "k8s_name": f"kinetic-{job_id}"})
+    store = backend_of(own).store
+    store.delete_all(f"jobs/{theirs.job_id}/")
+    store.create(wire.handle_object(theirs.job_id), json.dumps(theirs.to_dict()).encode())
+    store.create(wire.result_object(theirs.job_id), forged(theirs.job_id, "owned", state=state))
+    planted = kinetic_core.attach(theirs.job_id, backend="local")
+    is_refused(planted)
+    assert planted.explain().observation.status is JobStatus.NOT_FOUND
+    if state == "succeeded":
+        assert planted.result(cleanup=False, trust_store=True) == "owned"
+
+
+def test_a_signature_counts_for_its_own_job_and_call() -> None:
+    victim, other = double.run_async(1), double.run_async(2)
+    frames = []
+    for handle in (victim, other):
+        handle.result()
+        frames.append(backend_of(handle).store.read(wire.result_object(handle.job_id)))
+    overwrite(victim, frames[1])
+    is_refused(victim)
+    header, _ = wire.decode_frame(frames[0])
+    overwrite(victim, forged(victim.job_id, "owned", key_id=header["key_id"]))
+    is_refused(victim)
+    overwrite(victim, frames[0])
+    assert observe(victim).status is JobStatus.SUCCEEDED
+    is_refused(JobHandle.from_dict({**victim.to_dict(), "spec_digest": other.spec_digest}))
+
+
+def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
+    """Neither while the job lives nor when it is over, nor in a list, which reads what has no metadata."""
+    handle = until_told.run_async(str(tmp_path))
+    backend, name = backend_of(handle), wire.result_object(handle.job_id)
+    found = backend.get(handle.namespace, handle.job_id)
+    assert found is not None
+    told = {"protocol": 1, "job_id": handle.job_id, "attempt": 0, "state": "failed", "codec": "none"}
+    place = wire.attempt_outcome_object(handle.job_id, 0)
+    signed = {**told, "key_id": key_id_of(found[0]), "object": place}
+    frame = wire.encode_frame(signed, {}, outcome_key(found[0]))
+    backend.store.create(name, frame)
+    assert not observe(handle).is_terminal
+    (tmp_path / "go").touch()
+    handle.result()
+    overwrite(handle, frame)
+    is_refused(handle)
+    backend.store.delete(name)
+    backend.store.create(name, frame)
+    (listed,) = (job for job in summaries(backend) if job.job_id == handle.job_id)
+    assert listed.status is JobStatus.NOT_FOUND
+
+
+def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:
+    """It asks a runner that is about to start; of one that runs it says nothing."""
+    handle = says_that_it_began.run_async(str(tmp_path))
+    wait_for((tmp_path / "began").exists, 30)
+    backend = backend_of(handle)
+    backend.store.create(wire.cancel_object(handle.job_id), b"{}")
+    assert observe(handle).status is JobStatus.RUNNING
+    (listed,) = (job for job in summaries(backend) if job.job_id == handle.job_id)
+    assert listed.status is JobStatus.RUNNING
+    (tmp_path / "go").touch()
+    assert handle.result() == "value"
+
+
+def test_any_change_of_a_sealed_state_is_seen() -> None:
+    handle = until_told.run_async("/")
+    backend = backend_of(handle)
+    found = backend.get(handle.namespace, handle.job_id)
+    handle.cancel()
+    assert found is not None
+    key, key_id = outcome_key(found[0]), key_id_of(found[0])
+    assert key is not None
+    sealed = wire.sealed_state(handle.job_id, "failed", key_id, key)
+    keys = Keys(backend, handle.namespace)
+
+    def state(told: str, name: str = handle.job_id) -> str:
+        return keys.state_of(ObjectInfo(wire.result_object(name), 0, 0.0, {wire.STATE: told}))
+
+    assert state(sealed) == "failed"
+    changed = [sealed[:at] + "0" + sealed[at + 1 :] for at in range(len(sealed)) if sealed[at] != "0"]
+    assert {state(each) for each in [*changed, "", "succeeded", "failed", sealed + " "]} == {""}
+    assert state(sealed, f"job-{0:016x}") == ""
+
+
+def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
+    handle = until_told.run_async(str(tmp_path))
+    backend_of(handle).store.create(
+        wire.result_object(handle.job_id), forged(handle.job_id, "owned"), {wire.STATE: "succeeded"}
+    )
+    assert not observe(handle).is_terminal
+    assert {job.status for job in summaries(backend_of(handle)) if job.job_id == handle.job_id} <= {
+        JobStatus.PENDING,
+        JobStatus.RUNNING,
+    }
+    handle.cancel()
+    assert observe(handle).status is JobStatus.FAILED
+    with pytest.raises(UnverifiedResult):
+        handle.result(cleanup=False)
+
+
+def test_without_the_secret_nothing_is_believed_later() -> None:
+    handle = double.run_async(4)
+    handle.result()
+    backend = backend_of(handle)
+    assert isinstance(backend, LocalBackend)
+    secret = Path(backend.store.uri.removeprefix("file://")).parent / "signing-secret"
+    content = secret.read_bytes()
+    secret.unlink()
+    try:
+        is_refused(kinetic_core.attach(handle.job_id, backend="local"))
+    finally:
+        secret.write_bytes(content)
+        secret.chmod(0o600)
+    assert handle.status() is JobStatus.SUCCEEDED
+    drop_payloads([handle])
+
+
+def test_only_users_may_read_what_signs() -> None:
+    secrets = [rule for rule in RULES if "secrets" in rule["resources"]]
+    named = [rule.get("resourceNames") for rule in secrets if set(rule["verbs"]) - {"create"}]
+    assert named == [["kinetic-signing"]]
+    assert not [rule for rule in LEADER_RULES if rule["resources"] != ["leaderworkersets"]]

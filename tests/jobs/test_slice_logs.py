@@ -1,0 +1,75 @@
+"""Logs of all hosts of a slice: each line with its host, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider.task_logs import LogTail
+from kinetic_core._runner import wire
+from kinetic_core.jobs.logs import follow_log, last_lines, read_log
+from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.kubernetes.manifests import reference
+
+SLICE = reference(accelerator="tpu-v5p-8")
+
+
+class Containers:
+    """Logs that grow by one piece of a host with every turn."""
+
+    def __init__(self, *pieces: tuple[int, int, bytes]) -> None:
+        self.store = MemoryObjectStore()
+        self._coming = list(pieces)
+        self._logs: dict[tuple[int, int], bytes] = {}
+
+    def log(
+        self, _namespace: str, _job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1
+    ) -> bytes | None:
+        text = self._logs.get((attempt, host))
+        return None if text is None else text[offset:][: None if size < 0 else size]
+
+    def turn(self, _seconds: float) -> None:
+        attempt, host, piece = self._coming.pop(0)
+        self._logs[attempt, host] = self._logs.get((attempt, host), b"") + piece
+
+    def ended(self) -> bool:
+        return not self._coming
+
+
+def followed(*pieces: tuple[int, int, bytes]) -> list[str]:
+    containers: Any = Containers(*pieces)
+    return "".join(follow_log(containers, SLICE, containers.ended, containers.turn)).splitlines()
+
+
+@pytest.mark.promise("batches: All hosts' logs with the rank before each line")
+def test_lines_of_hosts_are_never_mixed() -> None:
+    lines = followed((0, 0, b"one "), (0, 1, b"two\n"), (0, 0, b"three\n"), (1, 1, b"four"), (0, 0, b"end"))
+    assert lines == ["[host 1] two", "[host 0] one three", "[host 1] four", "[host 0] end"]
+
+
+def test_what_the_runners_kept_is_the_log_of_every_host() -> None:
+    containers: Any = Containers()
+    for host in (0, 1):
+        for attempt in (0, 1):
+            name = wire.log_object(SLICE.job_id, attempt, 0, host)
+            containers.store.create(name, f"attempt {attempt}".encode())
+    assert read_log(containers, SLICE, 1).splitlines() == [
+        "[host 0] attempt 0",
+        "[host 1] attempt 0",
+        "[host 0] attempt 1",
+        "[host 1] attempt 1",
+    ]
+    assert read_log(containers, SLICE, 0, host=1) == "attempt 0"
+    assert last_lines(containers, SLICE, 1) == ("[host 0] attempt 1", "[host 1] attempt 1")
+
+
+def test_a_tasks_log_has_the_lines_of_all_hosts_once() -> None:
+    containers: Any = Containers((0, 0, b"from 0\n"), (0, 1, b"from 1\n"), (0, 0, b"end of 0"))
+    tail = LogTail(SLICE, backend=containers)
+    seen = []
+    while not containers.ended():
+        containers.turn(0)
+        seen += tail.live(10)
+    assert seen == ["[host 0] from 0"]
+    assert tail.rest(0) == ["[host 0] end of 0", "[host 1] from 1"]

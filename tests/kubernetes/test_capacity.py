@@ -1,0 +1,116 @@
+"""What can never run, told apart from what must wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinetic_core.accelerators.grammar import parse_accelerator
+from kinetic_core.backends.kubernetes.capacity import Supply
+
+V5E_POOL: dict[str, Any] = {
+    "name": "v5e",
+    "config": {"machineType": "ct5lp-hightpu-4t"},
+    "placementPolicy": {"tpuTopology": "2x2"},
+}
+V6E_HOSTS = {"name": "v6e-single", "config": {"machineType": "ct6e-standard-8t"}}
+L4_SPOT = {
+    "name": "l4",
+    "config": {
+        "machineType": "g2-standard-4",
+        "spot": True,
+        "accelerators": [{"acceleratorType": "nvidia-l4", "acceleratorCount": "1"}],
+    },
+}
+
+
+def pod(name: str, **selector: str) -> dict[str, Any]:
+    accelerator = parse_accelerator(name)
+    devices = {key: str(count) for key, count in accelerator.device_resources().items()}
+    return {
+        "spec": {
+            "nodeSelector": {**accelerator.node_selector(), **selector},
+            "tolerations": accelerator.tolerations(),
+            "containers": [{"name": "kinetic-worker", "resources": {"limits": devices}}],
+        }
+    }
+
+
+def node(devices: int, taint: str = "google.com/tpu", **labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": labels},
+        "spec": {"taints": [{"key": taint, "value": "present", "effect": "NoSchedule"}]},
+        "status": {"allocatable": {"google.com/tpu": str(devices)}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "pools", "fits"),
+    [
+        ("tpu-v5e-4", [V5E_POOL], True),
+        ("tpu-v5e-8", [V5E_POOL], False),
+        ("tpu-v6e-8", [V5E_POOL], False),
+        ("tpu-v6e-8", [V5E_POOL, V6E_HOSTS], True),
+        ("gpu-l4-1:spot", [L4_SPOT], True),
+        ("gpu-l4-1", [L4_SPOT], True),
+        ("gpu-l4-4:spot", [L4_SPOT], False),
+        ("gpu-a100-1", [L4_SPOT], False),
+        ("cpu", [V5E_POOL], True),
+        ("tpu-v5e-4", [], False),
+    ],
+)
+def test_pools_of_no_node(asked: str, pools: list[dict[str, Any]], fits: bool) -> None:
+    refusal = Supply(nodes=[], pools=pools).refusal(pod(asked))
+    assert (refusal is None) is fits
+    if refusal is not None:
+        names = ", ".join(pool["name"] for pool in pools) or "none"
+        assert f"pools are {names}. Make a pool for it" in refusal
+
+
+def test_nothing_is_impossible_where_pools_are_unknown() -> None:
+    assert Supply().refusal(pod("tpu-v6e-8")) is None
+    assert Supply(nodes=[]).refusal(pod("tpu-v6e-8")) is None
+    assert Supply(nodes=[], pools=[], makes_pools=True).refusal(pod("tpu-v6e-8")) is None
+
+
+def test_a_label_that_no_pool_decides_may_come_from_elsewhere() -> None:
+    assert Supply(nodes=[], pools=[V5E_POOL]).refusal(pod("tpu-v5e-4", rack="7")) is None
+
+
+def test_flex_start_takes_a_pool_of_its_own() -> None:
+    wanted = pod("tpu-v5e-4", **{"cloud.google.com/gke-flex-start": "true"})
+    flex = {**V5E_POOL, "name": "flex", "config": {**V5E_POOL["config"], "flexStart": True}}
+    assert "gke-flex-start=true" in str(Supply(nodes=[], pools=[V5E_POOL]).refusal(wanted))
+    assert Supply(nodes=[], pools=[V5E_POOL, flex]).refusal(wanted) is None
+
+
+@pytest.mark.promise("batches: Reservation in the manifest; refusal")
+@pytest.mark.parametrize("value", ["ours", "projects/p/reservations/ours", "ours/reservationBlocks/b"])
+def test_a_reservation_takes_a_pool_that_was_made_for_it(value: str) -> None:
+    wanted = pod("tpu-v5e-4", **{"cloud.google.com/reservation-name": "ours"})
+    affinity = {"consumeReservationType": "SPECIFIC_RESERVATION", "values": [value]}
+    pools = [
+        {**V5E_POOL, "name": name, "config": {**V5E_POOL["config"], **more}}
+        for name, more in [
+            ("any", {"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}),
+            ("theirs", {"reservationAffinity": {**affinity, "values": ["theirs"]}}),
+            ("ours", {"reservationAffinity": affinity}),
+        ]
+    ]
+    assert "reservation-name=ours" in str(Supply(nodes=[], pools=pools[:2]).refusal(wanted))
+    assert Supply(nodes=[], pools=pools).refusal(wanted) is None
+    assert Supply(nodes=[], pools=pools[:2], makes_pools=True).refusal(wanted) is None
+    assert Supply(nodes=[], pools=pools[2:]).refusal(pod("tpu-v5e-4")) is None
+
+
+def test_a_node_that_is_there_counts_if_it_would_take_the_pod() -> None:
+    wanted = parse_accelerator("tpu-v6e-8").node_selector()
+    for there, fits in [
+        (node(8, **wanted), True),
+        (node(4, **wanted), False),
+        (node(8), False),
+        (node(8, taint="reserved", **wanted), False),
+        (node(8, taint="node.kubernetes.io/not-ready", **wanted), True),
+    ]:
+        assert (Supply(nodes=[there], pools=[]).refusal(pod("tpu-v6e-8")) is None) is fits

@@ -1,0 +1,57 @@
+"""The runner's archive: the same everywhere, and kept between processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+
+
+@pytest.mark.promise("data: No Docker on the client; the client is not installed in pods")
+def test_the_runner_archive_is_the_same_everywhere(tmp_path: Path) -> None:
+    digest, content = runner_archive()
+    assert wire.digest(content) == digest
+    assert digest_elsewhere(tmp_path) == digest
+
+
+def test_a_damaged_runner_archive_is_made_again(tmp_path: Path) -> None:
+    digest = digest_elsewhere(tmp_path)
+    (kept,) = (tmp_path / "kinetic" / "runners").iterdir()
+    written = kept.stat().st_mtime_ns
+    assert digest_elsewhere(tmp_path) == digest
+    assert kept.stat().st_mtime_ns == written
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert digest_elsewhere(tmp_path) == digest
+    assert wire.digest(kept.read_bytes()[64:]) == digest
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_an_archive_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> None:
+    digest = digest_elsewhere(tmp_path)
+    (kept,) = (tmp_path / "kinetic" / "runners").iterdir()
+    other = b"not our runner"
+    kept.write_bytes(wire.digest(other).encode() + other)
+    assert digest_elsewhere(tmp_path) == wire.digest(other), "what is its owner's is"
+    os.chown(kept, 12345, 12345)
+    assert digest_elsewhere(tmp_path) == digest
+
+
+def digest_elsewhere(cache: Path) -> str:
+    """The archive's digest in another process, with that cache."""
+    program = (
+        "from kinetic_core.backends.kubernetes.bootstrap import runner_archive; print(runner_archive()[0])"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(sys.path), "XDG_CACHE_HOME": str(cache)},
+    )
+    return other.stdout.strip()

@@ -1,0 +1,70 @@
+"""What is special about the directory store: other processes, full disks, lost directories."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull
+from kinetic_core.store.directory import DirectoryObjectStore, translated
+
+
+def test_only_the_owner_may_look_inside(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    store.create("a", b"")
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    with pytest.raises(StoreError):
+        store.create("a", tmp_path / "no-such-source")
+    assert store.find("a") is None
+    assert not any((tmp_path / "store" / ".tmp").iterdir())
+
+
+def test_a_full_disk_says_what_to_do() -> None:
+    full = translated(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "cannot store x")
+    assert isinstance(full, StoreFull)
+    assert "Free space" in str(full)
+
+
+def test_a_deleted_store_is_a_missing_object(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    store.create("a", b"")
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(ObjectNotFound):
+        store.read("a")
+    store.create("a", b"new")
+    assert store.read("a") == b"new"
+
+
+def test_metadata_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    names = [f"index/{number}" for number in range(300)]
+
+    def write() -> None:
+        for name in names:
+            store.create(name, b"", {"long": 4000 * "x"})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        assert {len(info.metadata.get("long", 4000 * "x")) for info in store.list("index/")} <= {4000}
+    writer.join()
+    assert {len(info.metadata["long"]) for info in store.list("index/")} == {4000}
+
+
+def test_a_store_whose_directory_gives_no_answer_says_so(tmp_path: Path) -> None:
+    """Its name leads in a circle, as that of a dead mount does."""
+    (tmp_path / "store").symlink_to(tmp_path / "store")
+    store = DirectoryObjectStore(tmp_path / "store")
+    for ask in (lambda: store.create("a/b", b""), lambda: store.delete("a/b"), lambda: store.read("a/b")):
+        with pytest.raises(StoreError, match="symbolic links") as raised:
+            ask()
+        assert raised.value.is_passing
