@@ -55,7 +55,7 @@ demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here
 	@exec $(AIRFLOW_VENV)/bin/python example_dags/run_demo.py
 
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
-	@$(PYTEST) -n 4
+	@$(PYTEST) -n 4 --timeout 120
 
 slow-test: $(VENV)/.ready ## what is too long for the default suite
 	@$(PYTEST) -m "slow and not cluster and not airflow and not examples" -n 2
