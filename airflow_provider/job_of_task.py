@@ -1,7 +1,11 @@
 """Job of a task instance: an earlier leg's or try's if one lives or succeeded, else a new one.
 
-Each job carries as origin the try that asked for it, so that tries find each other's jobs in the cluster,
-and a triggerer finds the jobs of tasks that are over.
+Any process computes the id of a job alike from the task instance, before anything runs. An id is no secret:
+whoever knows a DAG's names can compute it. It says which job to look for; whether the stored job is trusted
+depends on the cluster's Job, or the signature of its outcome.
+
+Each job carries as origin the try that asked for it, so that tries find each other's jobs in the cluster, and
+a triggerer finds the jobs of tasks that are over.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any, Self
 
-from airflow_provider.identity import TaskIdentity
 from kinetic_core.backends.base import Backend, backend_name, backend_of, open_backend
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -26,6 +30,117 @@ from kinetic_core.jobs.observe import find, observe
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
+
+ENDED = frozenset(("success", "failed", "skipped", "removed", "upstream_failed", "restarting"))
+"""States in which a task's worker is over because somebody, or a timeout, has ended or cleared the task. In
+any other state, unknown ones included, the task goes on: its next leg or try finds the job."""
+CLEARED = "restarting"
+"""State after somebody has cleared a task while a worker has it."""
+CLEARED_WHILE_DEFERRED = frozenset(("None", "scheduled", "queued"))
+"""States after somebody has cleared a task while a trigger has it."""
+
+
+def task_states(
+    dag_id: str, run_id: str, task_ids: list[str], map_index: int | None = None
+) -> Mapping[str, object]:
+    """Return the states of task instances of a DAG run, as Airflow names them; missing ones are left out."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=dag_id, task_ids=task_ids, run_ids=[run_id], map_index=map_index
+    )
+    found: Mapping[str, object] = states.get(run_id, {})
+    return found
+
+
+def state_of(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str:
+    """Return the state of one task instance, "removed" if it is gone. `map_index`: None or -1 if unmapped."""
+    mapped = map_index is not None and map_index >= 0
+    states = task_states(dag_id, run_id, [task_id], map_index if mapped else None)
+    key = f"{task_id}_{map_index}" if mapped else task_id
+    return str(states[key]) if key in states else "removed"
+
+
+_REMEMBERED_TRIES = 20
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """Identity of one try of one task instance.
+
+    `run_began` distinguishes a DAG run from an earlier, deleted one with the same id; Airflow sets it anew
+    when a finished run is cleared. `try_number` never repeats within a DAG run, cleared or not. `first_try`
+    is the first try since a person cleared the task, and `clear_number` how often tasks of the run were
+    cleared, this one or another. `team` is the DAG's team, where Airflow has teams.
+    """
+
+    dag_id: str
+    run_id: str
+    run_began: str
+    task_id: str
+    map_index: int
+    try_number: int
+    first_try: int = 1
+    clear_number: int = 0
+    team: str = ""
+
+    @classmethod
+    def of(cls, context: Any, run_began: str | None = None) -> Self:
+        """Make the identity from the context of a running task; a later leg passes the first's `run_began`.
+
+        Airflow's `max_tries` is the last try before the task was cleared, plus the retries since then.
+        """
+        ti, run = context["ti"], context["dag_run"]
+        began: datetime | None = getattr(run, "start_date", None)
+        if run_began is None:
+            run_began = "" if began is None else began.isoformat()
+        retries = getattr(getattr(ti, "task", None), "retries", ti.max_tries)
+        return cls(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            run_began=run_began,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            try_number=ti.try_number,
+            first_try=min(max(ti.max_tries - retries + 1, 1), ti.try_number),
+            clear_number=getattr(run, "clear_number", None) or 0,
+            team=getattr(run, "team_name", None) or "",
+        )
+
+    def job_id(self, spec_digest: str = "") -> str:
+        """Return the id of the job this try starts.
+
+        `spec_digest` gives another id for the rare try whose own id belongs to a different call, because the
+        DAG changed between two legs of the try.
+        """
+        key = [self.dag_id, self.run_id, self.run_began, self.task_id, self.map_index]
+        text = json.dumps([*key, self.try_number, spec_digest])
+        return "job-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def tries(self) -> Iterator[TaskIdentity]:
+        """Yield this try and those before it, newest first."""
+        for number in range(self.try_number, max(self.try_number - _REMEMBERED_TRIES, 0), -1):
+            yield replace(self, try_number=number)
+
+    def owns(self, job_id: str, spec_digest: str) -> bool:
+        """Return whether this try may wait for the job: its own, or one it may have adopted."""
+        number = self.starter(job_id, spec_digest)
+        return number is not None and self.may_adopt(number)
+
+    def starter(self, job_id: str, spec_digest: str) -> int | None:
+        """Return the try of this task instance that started the job, None if no try up to this one did."""
+        found = (each for each in self.tries() if job_id in (each.job_id(), each.job_id(spec_digest)))
+        return next((each.try_number for each in found), None)
+
+    def may_adopt(self, try_number: int, clear_number: int | None = None) -> bool:
+        """Return whether this try may adopt a job of that try: nobody has cleared the task in between.
+
+        That holds if the job's `clear_number`, where known, is still the run's. If another task may have been
+        cleared, only `first_try` tells. Retries that were edited without clearing move `first_try` too far:
+        then the job is not adopted, and the work begins anew.
+        """
+        return try_number >= self.first_try or clear_number == self.clear_number
+
 
 VARIABLE = "kinetic_deployment"
 """Airflow Variable whose value distinguishes the jobs of several Airflows in one namespace."""

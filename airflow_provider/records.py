@@ -1,31 +1,43 @@
-"""Record of a task instance's job: an XCom that the page, a dashboard or a person reads.
+"""Report of a task's job to Airflow: its record, metrics and spans, its failure, the events of its outlets.
 
-Whoever can write XComs can forge a record, so a reader checks that the job is the task's own: the job's id is
-a function of the task instance (see `identity`), to which another job's id cannot fit.
+The record is an XCom that the page, a dashboard or a person reads. Whoever can write XComs can forge one, so
+a reader checks that the job is the task's own: the job's id is a function of the task instance (see
+`TaskIdentity`), to which another job's id cannot fit.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from itertools import chain
+from pathlib import Path
 from typing import Any, Self
 
-from airflow_provider import metrics
-from airflow_provider.identity import TaskIdentity
-from airflow_provider.job_of_task import Origin, Started, deployment, start_or_adopt
-from airflow_provider.metrics import IN_TASKS, Stats
+from airflow_provider import telemetry
+from airflow_provider.job_of_task import Origin, Started, TaskIdentity, deployment, start_or_adopt
 from airflow_provider.task_logs import VARIABLE, RemoteLog
-from airflow_provider.tracing import span, steps, tell_phases, trace_environment
+from airflow_provider.telemetry import IN_TASKS, Stats, span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
+from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.objects import Pod
-from kinetic_core.errors import KineticError, ProtocolMismatch
+from kinetic_core.errors import (
+    JobBudgetExceeded,
+    JobCancelled,
+    JobFailed,
+    JobMisconfigured,
+    KineticError,
+    ProtocolMismatch,
+    UnserializableResult,
+)
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Progress
 from kinetic_core.jobs.collect import Outcome
+from kinetic_core.jobs.outputs import find_outputs
 from kinetic_core.jobs.phases import Phase
 from kinetic_core.jobs.submit import Call
 from kinetic_core.jobs.timeline import known_phases
@@ -238,10 +250,10 @@ def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: 
         context["ti"].xcom_push(key=EARLIER_KEY, value=earlier_to_value(jobs))
     tags, stats = _tags(identity), Stats(IN_TASKS)
     if started.adopted:
-        stats.count(metrics.ADOPTED, tags)
+        stats.count(telemetry.ADOPTED, tags)
     else:
-        stats.count(metrics.SUBMITTED, {**tags, "accelerator": reference.accelerator})
-        stats.count(metrics.SHIPPED, tags, started.shipped)
+        stats.count(telemetry.SUBMITTED, {**tags, "accelerator": reference.accelerator})
+        stats.count(telemetry.SHIPPED, tags, started.shipped)
 
 
 def tell_end(
@@ -258,11 +270,11 @@ def tell_end(
     _push(context, JobRecord.of(identity, reference, end, conn_id or ""))
     tags, stats = _tags(identity), Stats(IN_TASKS)
     state = "succeeded" if end.status is JobStatus.SUCCEEDED else "failed"
-    stats.count(metrics.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})
-    stats.count(metrics.FENCED, tags, fenced)
+    stats.count(telemetry.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})
+    stats.count(telemetry.FENCED, tags, fenced)
     tell_phases(reference.job_id, phases, getattr(context["ti"], "context_carrier", None))
     for phase in phases:
-        stats.time(metrics.PHASE, {**tags, "phase": phase.name}, phase.seconds)
+        stats.time(telemetry.PHASE, {**tags, "phase": phase.name}, phase.seconds)
 
 
 def _history(reference: JobReference, outcome: Outcome) -> tuple[tuple[Phase, ...], int]:
@@ -290,3 +302,132 @@ def _tags(identity: TaskIdentity) -> dict[str, str]:
 def _tag(text: str) -> str:
     """Turn a failure class into one word, because not every metrics backend accepts spaces."""
     return re.sub("[^a-z0-9]+", "_", text) or "none"
+
+
+_NO_RETRY = (JobMisconfigured, JobCancelled, JobBudgetExceeded, UnserializableResult)
+
+
+def raise_failure(outcome: Outcome, name: str = "") -> None:
+    """Write the evidence to the log, then raise the job's failure; both name the task instance.
+
+    Raises the user's exception if it is a built-in one, AirflowFailException if trying again cannot help,
+    AirflowException otherwise.
+    """
+    from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+    error = outcome.exception()
+    for line in evidence(outcome, name):
+        logging.getLogger(__name__).error("%s", line)
+    if isinstance(error, _NO_RETRY):
+        raise AirflowFailException(named(name, error)) from error
+    if isinstance(error, JobFailed):
+        raise AirflowException(named(name, error)) from error
+    if name:
+        error.add_note(name)
+    raise error
+
+
+def publish(reference: JobReference, digest: str, outlets: Iterable[Any], outlet_events: Any) -> None:
+    """Complete the events that Airflow makes of a task's outlets when it succeeds.
+
+    An Asset's event says which job made it and where its outputs are. An AssetAlias becomes an event of the
+    Asset whose URI is the output directory. The extra: `job`, `uri`, `files`, `bytes`, and `digest`, that
+    of the job's outcome. Raises StoreError if the outputs cannot be listed.
+    """
+    from airflow.sdk import Asset, AssetAlias
+
+    found = [each for each in outlets if isinstance(each, Asset | AssetAlias)]
+    if not found:
+        return
+    outputs = find_outputs(reference)
+    place = outputs.location
+    uri = place if "://" in place else Path(place).as_uri()
+    extra = {
+        "job": reference.job_id,
+        "uri": uri,
+        "files": len(outputs),
+        "bytes": sum(file.size for file in outputs),
+        "digest": digest,
+    }
+    for outlet in found:
+        if isinstance(outlet, AssetAlias):
+            outlet_events[outlet].add(Asset(uri), extra=extra)
+        else:
+            outlet_events[outlet].extra.update(extra)
+
+
+Redact = Callable[[str, str], Any]
+"""Airflow's `redact`: from a value and its name to the value as it may be shown."""
+_LONGEST_SHOWN = 40
+_LONGEST_ARGUMENTS = 120
+
+
+def instance_name(
+    ti: Any, function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], redact: Redact
+) -> str:
+    """Return `train[2] (rate=0.3)` for an instance of a mapped task, "" for a task that is not mapped.
+
+    The brackets contain the task's rendered `map_index_template`, or else its arguments that are numbers,
+    truth values or short texts. `redact` hides secrets by name or value.
+    """
+    if ti.map_index is None or ti.map_index < 0:
+        return ""
+    label = getattr(ti, "rendered_map_index", None) or _shortened(_shown(function, args, kwargs, redact))
+    return f"{ti.task_id}[{ti.map_index}]" + (f" ({label})" if label else "")
+
+
+def named(name: str, text: object) -> str:
+    """Prefix a text with the name of a task instance; "" adds nothing."""
+    return f"{name}: {text}" if name else str(text)
+
+
+def _shown(
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], redact: Redact
+) -> Iterator[str]:
+    given = chain(zip(inspect.signature(function).parameters, args, strict=False), kwargs.items())
+    for parameter, value in given:
+        if type(value) in (bool, int, float) or (type(value) is str and len(value) <= _LONGEST_SHOWN):
+            yield f"{parameter}={redact(repr(value), parameter)}"
+
+
+def _shortened(parts: Iterator[str]) -> str:
+    text = ", ".join(parts)
+    return text if len(text) <= _LONGEST_ARGUMENTS else f"{text[:_LONGEST_ARGUMENTS]}..."
+
+
+_REMEDIES = {
+    FailureClass.USER_ERROR: "the function itself failed: its traceback, or the end of its log, says where",
+    FailureClass.OUT_OF_MEMORY: "ask for more with memory=, or use less",
+    FailureClass.OUT_OF_DISK: "ask for more with disk=, or write large files to KINETIC_OUTPUT_DIR",
+    FailureClass.PREEMPTED: "not the function's fault: retries= starts it again, infrastructure_retries= "
+    "allows more losses within a job, and spot=False avoids preemption",
+    FailureClass.IMAGE: "look at the image's name, and at whether the cluster's nodes may pull it",
+    FailureClass.CONFIGURATION: "correct what the message names; trying again would not help",
+    FailureClass.IMPOSSIBLE_REQUEST: "ask for hardware the cluster has, or give it a node pool that has this",
+    FailureClass.QUOTA: "ask for less, for more quota, or in another zone",
+    FailureClass.DEADLINE: "raise timeout=, which counts waiting too, or do less in one job",
+    FailureClass.BUDGET: "raise budget=, if it is worth it; with checkpoints a new job goes on from here",
+    FailureClass.CANCELLED: "somebody cancelled the job, or ended or cleared its task in Airflow",
+    FailureClass.CONTROL_PLANE: "a service did not answer: retries= starts it again",
+}
+
+
+def evidence(outcome: Outcome, name: str = "") -> Iterator[str]:
+    """Yield log lines: class, message, exit code, the traceback or else the last lines, and what to do.
+
+    `name`: the name of the instance of a mapped task.
+    """
+    failure = outcome.failure or Failure(FailureClass.CONTROL_PLANE, "the job failed without a reason")
+    where = f"attempt {outcome.attempt}, phase {failure.phase}"
+    if failure.signal is not None:
+        where += f", signal {failure.signal}"
+    if failure.exit_code is not None:
+        where += f", exit code {failure.exit_code}"
+    yield named(name, f"{outcome.job_id} failed: {failure.failure_class}: {failure.message} ({where})")
+    if failure.traceback:
+        yield f"traceback in the job:\n{failure.traceback.rstrip()}"
+    elif failure.last_lines:
+        yield "the last lines of its log:\n" + "\n".join(failure.last_lines)
+    remedies = {str(each): text for each, text in _REMEDIES.items()}
+    if remedy := remedies.get(failure.failure_class):
+        yield f"what to do: {remedy}"

@@ -1,21 +1,144 @@
-"""Values between XCom and jobs: plain values as they are, all others as references.
+"""Values between Airflow and jobs: a task's arguments, and the result that becomes its XCom.
 
-Airflow's processes never unpickle anything of a job. A reference is a small signed dict in XCom; given to
-another kinetic task, at any depth of its arguments, it becomes the value itself inside that job.
+Plain values travel as they are, all others as references. Airflow's processes never unpickle anything of a
+job. A reference is a small dict in XCom; given to another kinetic task, at any depth of its arguments, it
+becomes the value itself inside that job.
+
+An XCom may contain the answer of a web server, and `dag_run.conf` what a user typed. So a dict that looks
+like a reference must be signed by a worker of this Airflow, with a secret in an Airflow Variable: workers can
+read the secret, on every version and executor; pods, buckets and readers of XComs cannot (ADR 0044).
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import inspect
+import json
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from kinetic_core.errors import InvalidRequest
+from airflow_provider.project import project_of_task
+from airflow_provider.records import named
+from kinetic_core._runner import wire
+from kinetic_core.errors import (
+    InvalidRequest,
+    UnverifiedResult,
+)
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.collect import Outcome, result_reference
 from kinetic_core.jobs.references import ResultReference, is_reference
+from kinetic_core.jobs.submit import Call
+from kinetic_core.project.callables import callable_name
+
+PLAIN_CONTEXT = (
+    "ds",
+    "ds_nodash",
+    "ts",
+    "ts_nodash",
+    "ts_nodash_with_tz",
+    "run_id",
+    "logical_date",
+    "data_interval_start",
+    "data_interval_end",
+    "params",
+)
+"""Context that a function may ask for by the name of a parameter: what makes sense away from Airflow."""
+
+
+def call_of(
+    function: Callable[..., Any],
+    op_args: Collection[Any],
+    op_kwargs: Mapping[str, Any],
+    context: Mapping[str, Any],
+    reserved: Collection[str] = (),
+    verify: Verify | None = None,
+) -> Call:
+    """Build the call of a job, with the files that ship from the task's DAG bundle.
+
+    `reserved`: all names of Airflow's context. A parameter with such a name is filled in if it is one of
+    PLAIN_CONTEXT. Raises InvalidRequest for any other without a default, because `ti` cannot leave Airflow,
+    and for a reference that `verify`, by default with this Airflow's signatures, refuses.
+    """
+    verify = verify or Signatures().verified
+    args = tuple(with_references(list(op_args), "op_args", verify))
+    kwargs = dict(with_references(dict(op_kwargs), "op_kwargs", verify))
+    parameters = inspect.signature(function).parameters
+    given = set(list(parameters)[: len(args)]) | set(kwargs)
+    for name, parameter in parameters.items():
+        if name in given or name not in reserved:
+            continue
+        if name in PLAIN_CONTEXT and name in context:
+            kwargs[name] = _plain(context[name])
+        elif parameter.default is inspect.Parameter.empty:
+            raise InvalidRequest(
+                f"the parameter {name!r} of {callable_name(function)} is Airflow's context, which "
+                f"{_why(name)}. Pass what the function needs as an argument, for instance '{{{{ run_id }}}}'"
+            )
+    return Call(function, args, kwargs, project_of_task(function, context))
+
+
+def _plain(value: Any) -> Any:
+    """Convert Airflow's own types (pendulum, ParamsDict), which the job may lack, to standard ones."""
+    if isinstance(value, datetime):
+        return datetime.fromisoformat(value.isoformat())
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _why(name: str) -> str:
+    return "this run does not have" if name in PLAIN_CONTEXT else "cannot travel into a job"
+
+
+def value_for_xcom(
+    reference: JobReference, outcome: Outcome, *, multiple_outputs: bool, mapped_over: bool, name: str = ""
+) -> Any:
+    """Return the value of a finished job's task: a plain value as it is, any other as a reference.
+
+    Nothing is unpickled. `mapped_over` says that a downstream task expands over the value: then, and with
+    `multiple_outputs`, a reference is refused with AirflowFailException. `name`: that of the instance of a
+    mapped task. The job has succeeded.
+    """
+    from airflow.providers.common.compat.sdk import AirflowFailException
+
+    found, value = _plain_value(outcome)
+    if found:
+        return value
+    kind = outcome.result_type or "value"
+    if multiple_outputs or mapped_over:
+        asks = "multiple_outputs" if multiple_outputs else "expand() over its result"
+        text = (
+            f"{reference.job_id} returned a {kind} that XCom cannot carry as it is, but {asks} needs the "
+            "values here. Return plain values (numbers, strings, lists, dicts), or pass it on as a whole"
+        )
+        raise AirflowFailException(named(name, text))
+    logging.getLogger(__name__).info("XCom cannot carry a %s: pushing a reference to it", kind)
+    try:
+        found_at = result_reference(reference, outcome)
+    except UnverifiedResult as error:
+        raise AirflowFailException(named(name, error)) from error
+    return Signatures().signed(found_at)
+
+
+def _plain_value(outcome: Outcome) -> tuple[bool, Any]:
+    if outcome.codec != "typed" or not all(
+        name == "body" or name.startswith("text-") for name in outcome.parts
+    ):
+        return False, None  # bytes or arrays: their content is not read
+    try:
+        value = outcome.value_or_raise()
+    except ImportError:  # numpy is not installed here: the value stays where it is
+        return False, None
+    return is_plain(value), value
+
 
 MAX_DEPTH = 50
 """Depth up to which containers are searched: deeper ones are never plain."""
@@ -116,3 +239,114 @@ def _with_references(value: Any, depth: int, where: str, verify: Verify) -> Any:
     if kind.__module__.startswith("airflow.") and isinstance(value, Sequence):
         return [inside(index, item) for index, item in enumerate(value)]
     return value
+
+
+SECRET = "kinetic_reference_secret"  # noqa: S105  the name of a Variable
+"""The Variable that names the secret in use; its own Variable has that name behind this one.
+
+Two workers that make the first secret at once make two, and both stay: a signature names its own. Airflow
+masks the values of Variables with such names."""
+_MEANING = "Signs references between Kinetic tasks; made by the first that needed it"
+_NAME = re.compile(r"[0-9a-f]{16}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LONGEST = 300
+_NAMED_BY, _SIGNATURE = "signed_with", "signature"
+
+
+class Variables(Protocol):
+    """Variables of Airflow, where secrets are kept."""
+
+    def get(self, name: str) -> str | None:
+        """Return the value; None if there is no such Variable."""
+
+    def set(self, name: str, value: str) -> None:
+        """Create or replace a Variable."""
+
+
+class AirflowVariables:
+    """Variables of the Airflow that runs this task."""
+
+    def get(self, name: str) -> str | None:
+        from airflow.sdk import Variable
+
+        found = Variable.get(name, default=None)
+        return None if found is None else str(found)
+
+    def set(self, name: str, value: str) -> None:
+        from airflow.sdk import Variable
+
+        Variable.set(name, value, _MEANING)
+
+
+class Signatures:
+    """Signer and verifier of references. Each secret is read once."""
+
+    def __init__(self, variables: Variables | None = None) -> None:
+        self._variables = AirflowVariables() if variables is None else variables
+        self._secrets: dict[str, str] = {}
+
+    def signed(self, reference: ResultReference) -> dict[str, Any]:
+        """Return the reference as a signed dict for XCom."""
+        name = self._name_in_use()
+        return {**reference.to_dict(), _NAMED_BY: name, _SIGNATURE: _signature(reference, self._secret(name))}
+
+    def verified(self, values: Mapping[str, Any], where: str) -> ResultReference:
+        """Return the reference in a signed dict, found at `where` in a task's arguments.
+
+        Raises InvalidRequest, naming the place, for a dict that this Airflow has not signed as it is.
+        """
+        refuse = partial(_refused, where, values.get("job_id"))
+        try:
+            reference = ResultReference.from_dict(values)
+        except TypeError:
+            raise refuse("it is not complete") from None
+        name, signature = values.get(_NAMED_BY), values.get(_SIGNATURE)
+        if not isinstance(name, str) or not isinstance(signature, str):
+            raise refuse("it has no signature")
+        secret = self._secret(name) if _NAME.fullmatch(name) else ""
+        if not secret:
+            raise refuse("it is signed with a secret that this Airflow does not have")
+        expected = _signature(reference, secret).encode()
+        if not hmac.compare_digest(expected, signature.encode("utf-8", "replace")):
+            raise refuse("its signature is not that of a task of this Airflow")
+        own = wire.result_object(reference.job_id)
+        if reference.object_name != own or not _DIGEST.fullmatch(reference.sha256):
+            raise refuse("it names no result of a job")
+        return reference
+
+    def _name_in_use(self) -> str:
+        found = self._variables.get(SECRET)
+        if found is not None and _NAME.fullmatch(found) and self._secret(found):
+            return found
+        name, secret = secrets.token_hex(8), secrets.token_hex(32)
+        self._variables.set(f"{SECRET}_{name}", secret)  # before anybody is told of it
+        self._variables.set(SECRET, name)
+        self._secrets[name] = secret
+        return name
+
+    def _secret(self, name: str) -> str:
+        """Return the secret of this name, "" if there is none."""
+        if name not in self._secrets:
+            self._secrets[name] = self._variables.get(f"{SECRET}_{name}") or ""
+        return self._secrets[name]
+
+
+def verified_reference(pushed: Mapping[str, Any]) -> ResultReference:
+    """Return the reference that a kinetic task pushed to XCom, for other tasks to `load()`.
+
+    Raises InvalidRequest for a dict that no worker of this Airflow has signed.
+    """
+    return Signatures().verified(pushed, "the value")
+
+
+def _signature(reference: ResultReference, secret: str) -> str:
+    text = json.dumps(["kinetic result reference", reference.to_dict()], sort_keys=True)
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _refused(where: str, job_id: object, why: str) -> InvalidRequest:
+    named = f" to a value of {job_id}" if isinstance(job_id, str) and len(job_id) < 100 else ""
+    return InvalidRequest(
+        f"{where[:_LONGEST]} looks like a reference{named}, and {why}: nothing is loaded by it. Pass the "
+        "output of the kinetic task itself; if that ran with an earlier version, clear it"
+    )

@@ -49,7 +49,7 @@ def reference_of(number: int) -> dict[str, str]:
 
 async def watch(number: int) -> None:
     """Our trigger."""
-    from airflow_provider.triggers.job import KineticJobTrigger
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
 
     async for _ in KineticJobTrigger(reference_of(number), [], deferred_at=time.time()).run():
         raise AssertionError("a queued job has ended")

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_provider.links import addresses
+from kinetic_core.jobs import addresses
 
 
 class WorkloadLink(BaseOperatorLink):

@@ -17,12 +17,10 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
-from airflow_provider.identity import TaskIdentity
 from airflow_provider.options import rendered_options
-from airflow_provider.task_states import CLEARED, ENDED, state_of
 
 if TYPE_CHECKING:
-    from airflow_provider.job_of_task import Origin, Started
+    from airflow_provider.job_of_task import Origin, Started, TaskIdentity
     from airflow_provider.task_logs import LogTail
     from kinetic_core.job import JobObservation, JobReference
 
@@ -121,6 +119,7 @@ class JobTask(BaseOperator):
         `run_began` is the run's start as this try first read it: Airflow may have written another since.
         `broken`: how many triggers of this try have failed before.
         """
+        from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.task_logs import Cursor, LogTail, remote_log
         from kinetic_core.job import JobReference
         from kinetic_core.jobs.observe import observe
@@ -173,6 +172,8 @@ class JobTask(BaseOperator):
         """
         if not self._is_told:
             return
+        from airflow_provider.job_of_task import CLEARED, ENDED
+
         self._is_told = False
         state = self._state(context)
         if state in ENDED:
@@ -185,6 +186,8 @@ class JobTask(BaseOperator):
 
     def _state(self, context: Any) -> str:
         """Return the task's state from Airflow; "" while Airflow does not answer."""
+        from airflow_provider.job_of_task import state_of
+
         ti = context["ti"]
         try:
             return state_of(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
@@ -217,6 +220,7 @@ class JobTask(BaseOperator):
 
     def _execute(self, context: Any, deadline: float | None, build: Mapping[str, str] | None = None) -> Any:
         """Run one leg. `deadline` is in Unix seconds, None for never. `build`: the awaited image."""
+        from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.orphans import remember
         from airflow_provider.records import tell_start
         from airflow_provider.task_logs import LogTail, describe, remote_log
@@ -250,8 +254,8 @@ class JobTask(BaseOperator):
         not answer: the job's id is that of the try, so the next start finds a job that an interrupted one has
         created.
         """
-        from airflow_provider.arguments import call_of
         from airflow_provider.records import origin_of, traced_start
+        from airflow_provider.xcom import call_of
         from kinetic_core.errors import InvalidRequest
 
         assert self._identity is not None  # noqa: S101  every leg begins with it
@@ -421,6 +425,7 @@ class JobTask(BaseOperator):
         Airflow may have written another start of the run since, and the id may be of a call that has changed.
         A record of a job that this try may not wait for is ignored; its id is then "".
         """
+        from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.records import KEY, JobRecord
 
         record = JobRecord.from_value(_pulled(context, KEY))
@@ -446,7 +451,7 @@ class JobTask(BaseOperator):
         *,
         silent: bool,
     ) -> NoReturn:
-        from airflow_provider.triggers.job import KineticJobTrigger
+        from airflow_provider.triggers.kinetic import KineticJobTrigger
 
         trigger = KineticJobTrigger(
             reference=reference.to_dict(),
@@ -459,7 +464,7 @@ class JobTask(BaseOperator):
         self._defer_to(context, trigger, "execute_complete")
 
     def _defer_for_image(self, context: Any, build: dict[str, str], deadline: float | None) -> NoReturn:
-        from airflow_provider.triggers.build import KineticBuildTrigger
+        from airflow_provider.triggers.kinetic import KineticBuildTrigger
 
         trigger = KineticBuildTrigger(
             build=build, deferred_at=time.time(), deadline=deadline, conn_id=self.conn_id
@@ -482,8 +487,7 @@ class JobTask(BaseOperator):
     ) -> Any:
         """Return the task's value, or raise its failure, from the outcome of the finished job."""
         from airflow_provider.job_of_task import mark_spent
-        from airflow_provider.records import tell_end
-        from airflow_provider.results import publish, raise_failure
+        from airflow_provider.records import publish, raise_failure, tell_end
         from airflow_provider.task_logs import describe
         from kinetic_core.jobs.cancel import drop_payloads
         from kinetic_core.jobs.collect import collect
@@ -511,7 +515,7 @@ class JobTask(BaseOperator):
 
     def _value(self, context: Any, reference: JobReference, outcome: Any) -> Any:
         """Return the task's value for a job that has succeeded."""
-        from airflow_provider.results import value_for_xcom
+        from airflow_provider.xcom import value_for_xcom
 
         mapped_over = context["ti"].map_index in (None, -1) and any(
             True for _ in self.iter_mapped_dependants()
@@ -528,12 +532,12 @@ class JobTask(BaseOperator):
         """Return the name of an instance of a mapped task; "" for other tasks."""
         from airflow.providers.common.compat.sdk import redact
 
-        from airflow_provider.failures import instance_name
+        from airflow_provider.records import instance_name
 
         return instance_name(context["ti"], self.python_callable, self.op_args, self.op_kwargs, redact)
 
     def _named(self, context: Any, text: object) -> str:
-        from airflow_provider.failures import named
+        from airflow_provider.records import named
 
         return named(self._name_of_instance(context), text)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
+from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
-
-from airflow_provider.plugins import listener
 
 PREFIX = "/kinetic"
 """Path of the application, below the API server's base URL."""
@@ -54,7 +56,38 @@ _VIEWS: list[Any] = [
 ]
 
 
-_LISTENERS: list[Any] = [listener]
+_started = threading.Event()
+
+
+class TriggererStart:
+    """Listener for the start of an Airflow component: a triggerer then also searches for orphans."""
+
+    @hookimpl
+    def on_starting(self, component: Any) -> None:  # noqa: ARG002  the name is the hook's
+        """Start the search when the command line starts a triggerer.
+
+        Airflow calls this before `component` says what it is, so the command line decides. A triggerer forks
+        the process of its triggers next. A busy thread could hold a lock at that moment, which the child
+        would inherit and never get, so the search starts after the fork.
+        """
+        if sys.argv[1:2] == ["triggerer"]:
+            os.register_at_fork(after_in_parent=_start)
+
+
+def _start() -> None:
+    if not _started.is_set():
+        _started.set()
+        threading.Thread(target=_attend, name="kinetic-forgotten-jobs", daemon=True).start()
+
+
+def _attend() -> None:
+    """Import the search at first use, because every Airflow process loads this plugin."""
+    from airflow_provider.orphans import attend
+
+    attend()
+
+
+_LISTENERS: list[Any] = [TriggererStart()]
 
 
 class KineticPlugin(AirflowPlugin):

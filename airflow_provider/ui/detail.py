@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from airflow_provider.links import addresses
 from airflow_provider.records import JobRecord
 from airflow_provider.ui.rows import Instance, Live, row
 from kinetic_core._runner import wire
@@ -17,6 +16,7 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobReference
+from kinetic_core.jobs import addresses
 from kinetic_core.jobs.logs import host_count
 from kinetic_core.jobs.timeline import known_phases
 

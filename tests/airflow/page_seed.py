@@ -17,7 +17,7 @@ from airflow.utils.session import create_session
 from page_names import SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
-from airflow_provider.identity import TaskIdentity
+from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.phases import Phase

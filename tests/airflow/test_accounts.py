@@ -225,7 +225,7 @@ def test_a_provider_that_is_not_installed_is_named(connect: Any, monkeypatch: py
 
 
 def test_a_trigger_waits_for_an_unreadable_connection(connect: Any) -> None:
-    from airflow_provider.triggers.job import KineticJobTrigger
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
     from kinetic_core.settings import read_settings
 
     class Impatient(KineticJobTrigger):

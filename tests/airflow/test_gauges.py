@@ -32,8 +32,8 @@ def until_told(folder: str) -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    from airflow_provider import metrics
-    from airflow_provider.triggers import job
+    from airflow_provider import telemetry as metrics
+    from airflow_provider.triggers import kinetic as job
 
     made = Client(metrics.IN_TRIGGERS)
     monkeypatch.setitem(sys.modules, metrics.IN_TRIGGERS, made)
@@ -58,7 +58,7 @@ def no_slot_is_free(local_jobs: Path) -> Iterator[Any]:
 @pytest.mark.promise("page: Waiting by reason, running")
 @pytest.mark.promise("page: Watch re-lists")
 def test_a_job_waits_runs_and_is_gone(client: Client, no_slot_is_free: Any, tmp_path: Path) -> None:
-    from airflow_provider.triggers.job import KineticJobTrigger
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
 
     who = replace(identity(), run_began=tmp_path.name)
     call, options = Call(until_told, (str(tmp_path),), {}), RunOptions.checked(accelerator="cpu")

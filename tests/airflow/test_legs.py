@@ -71,8 +71,7 @@ class Task:
     def __init__(self, function: Callable[..., Any] = double, *, ended: bool = True, **options: Any) -> None:
         from airflow.sdk import DAG
 
-        from airflow_provider.identity import TaskIdentity
-        from airflow_provider.job_of_task import start_or_adopt
+        from airflow_provider.job_of_task import TaskIdentity, start_or_adopt
         from airflow_provider.operators.kinetic import KineticOperator
         from kinetic_core.jobs.observe import wait
         from kinetic_core.jobs.submit import Call
@@ -123,7 +122,7 @@ def test_a_worker_that_may_not_defer_waits_for_the_store(store: Path) -> None:
 
 
 def test_a_trigger_waits_for_the_store(store: Path) -> None:
-    from airflow_provider.triggers.job import KineticJobTrigger
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
 
     task = Task()
     lose(store)
@@ -185,7 +184,7 @@ def test_a_store_that_stays_away_fails_the_try(store: Path, limit: str) -> None:
 
 def test_a_leg_after_a_broken_trigger_goes_on_with_its_job(store: Path) -> None:
     """Though Airflow has written another beginning of the run since, which is part of the id."""
-    from airflow_provider.identity import TaskIdentity
+    from airflow_provider.job_of_task import TaskIdentity
     from airflow_provider.records import KEY, JobRecord
 
     task = Task()
@@ -207,7 +206,7 @@ def count_slowly(number: int) -> None:
 def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
     """Airflow puts a line nowhere that it gets after the event. The last leg shows what was not shown."""
     from airflow_provider.task_logs import Cursor, LogTail
-    from airflow_provider.triggers.job import KineticJobTrigger
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
 
     class Trigger(KineticJobTrigger):
         log = logging.Logger("of a trigger")  # noqa: LOG001  as nobody else has it
@@ -241,7 +240,7 @@ def test_a_store_that_refuses_fails_the_leg(store: Path) -> None:
 @pytest.mark.parametrize("state", ["running", "deferred", "up_for_retry", "awaiting_input", "", "queued"])
 def test_only_what_a_person_does_ends_a_job(state: str) -> None:
     """For a worker, "" is that Airflow does not say, and "queued" a newer try, which adopts the job."""
-    from airflow_provider.task_states import ENDED
+    from airflow_provider.job_of_task import ENDED
 
     assert state not in ENDED
 

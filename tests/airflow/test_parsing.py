@@ -65,7 +65,7 @@ def test_parsing_imports_no_cloud_and_touches_nothing(tmp_path: Path) -> None:
     modules = json.loads(everything.stdout.splitlines()[-1])["modules"]
     tops = {module.partition(".")[0] for module in modules}
     assert not tops & {"google", "kubernetes", "kubernetes_asyncio", "cloudpickle", "pathspec", "numpy"}
-    assert "airflow_provider.triggers.job" not in modules
+    assert "airflow_provider.triggers.kinetic" not in modules
     assert "kinetic_core.project.snapshot" not in modules
 
 

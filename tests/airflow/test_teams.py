@@ -53,7 +53,7 @@ def test_the_team_is_in_the_context_of_a_task() -> None:
 
     from airflow.sdk.api.datamodels._generated import DagRun
 
-    from airflow_provider.identity import TaskIdentity
+    from airflow_provider.job_of_task import TaskIdentity
 
     if "team_name" not in DagRun.model_fields:
         pytest.skip("this Airflow has no teams")

@@ -28,7 +28,7 @@ def trace_parent():
     return os.environ.get("TRACEPARENT")
 
 if __name__ == "__main__":
-    from airflow_provider.identity import TaskIdentity
+    from airflow_provider.job_of_task import TaskIdentity
     from airflow_provider.records import traced_start
     from kinetic_core.jobs.collect import collect
     from kinetic_core.jobs.observe import wait
@@ -67,7 +67,7 @@ def collector() -> tuple[Any, Any]:
 
 @pytest.mark.promise("page: Spans pack, upload, build, submit, wait, run")
 def test_the_steps_of_preparing_follow_each_other() -> None:
-    from airflow_provider.tracing import Steps
+    from airflow_provider.telemetry import Steps
 
     exporter, tracer = collector()
     said: list[str] = []
@@ -92,7 +92,7 @@ def test_the_steps_of_preparing_follow_each_other() -> None:
 
 @pytest.mark.promise("page: Spans pack, upload, build, submit, wait, run")
 def test_each_attempt_waits_and_runs_and_its_phases_are_inside() -> None:
-    from airflow_provider.tracing import tell_phases
+    from airflow_provider.telemetry import tell_phases
 
     exporter, tracer = collector()
     phases = [
@@ -160,7 +160,7 @@ def test_a_job_gets_its_trace_only_where_one_is_recorded() -> None:
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 
-    from airflow_provider.tracing import trace_environment
+    from airflow_provider.telemetry import trace_environment
 
     assert trace_environment() == {}
     with trace.use_span(TracerProvider().get_tracer("tests").start_span("task"), end_on_exit=True) as span:
@@ -171,7 +171,7 @@ def test_a_job_gets_its_trace_only_where_one_is_recorded() -> None:
 
 @pytest.mark.promise("page: Without tracing nothing is added")
 def test_without_tracing_steps_cost_nothing_and_pass_on() -> None:
-    from airflow_provider.tracing import span, steps
+    from airflow_provider.telemetry import span, steps
 
     said: list[str] = []
     with span("submit"), steps(said.append) as progress:

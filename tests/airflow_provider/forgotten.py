@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_provider.identity import TaskIdentity
-from airflow_provider.job_of_task import Origin, start_or_adopt
+from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.submit import Call

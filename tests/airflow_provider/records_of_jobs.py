@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider.identity import TaskIdentity
+from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import JobEnd, JobRecord
 from airflow_provider.ui.rows import Instance
 from kinetic_core.job import JobReference, JobStatus

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.identity import TaskIdentity
-from airflow_provider.job_of_task import Origin, Started, SupersededTry, latest, mark_spent, start_or_adopt
+from airflow_provider.job_of_task import (
+    Origin,
+    Started,
+    SupersededTry,
+    TaskIdentity,
+    latest,
+    mark_spent,
+    start_or_adopt,
+)
 from kinetic_core import JobStatus
 from kinetic_core._runner import codec, wire
 from kinetic_core.backends.base import open_backend

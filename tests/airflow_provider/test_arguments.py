@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.arguments import PLAIN_CONTEXT, call_of
-from airflow_provider.signatures import Signatures
+from airflow_provider.xcom import PLAIN_CONTEXT, Signatures, call_of
 from kinetic_core import ResultReference
 from kinetic_core.errors import InvalidRequest
 

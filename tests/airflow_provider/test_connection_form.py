@@ -6,8 +6,14 @@ from dataclasses import fields
 
 import pytest
 
-from airflow_provider.get_provider_info import get_provider_info
-from airflow_provider.hooks.connection_form import FIELDS, GOOGLE, KUBERNETES, SETTINGS, connection_type
+from airflow_provider.get_provider_info import (
+    FIELDS,
+    GOOGLE,
+    KUBERNETES,
+    SETTINGS,
+    connection_type,
+    get_provider_info,
+)
 from kinetic_core.settings import Settings
 
 

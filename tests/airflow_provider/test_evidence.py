@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.failures import evidence
+from airflow_provider.records import evidence
 from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.jobs.collect import Outcome
 

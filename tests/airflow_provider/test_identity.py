@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.identity import TaskIdentity
+from airflow_provider.job_of_task import TaskIdentity
 
 ONE = TaskIdentity("dag", "run", "2026-01-01T00:00:00+00:00", "task", -1, 1)
 PARTS_OF_THE_ID = ("dag_id", "run_id", "run_began", "task_id", "map_index", "try_number")

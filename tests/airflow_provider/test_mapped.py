@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.failures import instance_name, named
+from airflow_provider.records import instance_name, named
 
 
 def train(rate: float, layers: Any = None, api_key: str = "") -> None: ...

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider import metrics
-from airflow_provider.metrics import METRICS, StateBoard, Stats
+from airflow_provider import telemetry as metrics
+from airflow_provider.telemetry import METRICS, StateBoard, Stats
 from kinetic_core.counters import count, listen
 from kinetic_core.job import JobObservation, JobStatus
 from tests.airflow_provider.stats_client import Client

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.signatures import SECRET, Signatures
-from airflow_provider.xcom import with_references
+from airflow_provider.xcom import SECRET, Signatures, with_references
 from kinetic_core import ResultReference
 from kinetic_core.errors import InvalidRequest
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.identity import TaskIdentity
-from airflow_provider.job_of_task import Started, start_or_adopt
-from airflow_provider.metrics import IN_TASKS
+from airflow_provider.job_of_task import Started, TaskIdentity, start_or_adopt
 from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, tell_end, tell_start
+from airflow_provider.telemetry import IN_TASKS
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
 from kinetic_core.job import JobStatus

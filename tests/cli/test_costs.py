@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
-from airflow_provider.identity import TaskIdentity
-from airflow_provider.job_of_task import Origin, start_or_adopt
+from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
 from kinetic_core.cli.schemas import SCHEMAS
 from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions

@@ -7,8 +7,7 @@ import json
 import pytest
 
 import kinetic_core
-from airflow_provider.identity import TaskIdentity
-from airflow_provider.job_of_task import Origin, start_or_adopt
+from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
 from kinetic_core.jobs.submit import Call

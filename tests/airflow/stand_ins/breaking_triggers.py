@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.triggers.job import KineticJobTrigger
+from airflow_provider.triggers.kinetic import KineticJobTrigger
 
 
 class BreaksAtOnce(KineticJobTrigger):

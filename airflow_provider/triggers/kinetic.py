@@ -1,10 +1,11 @@
-"""`KineticJobTrigger`: watches one job for a deferred task, through the process's shared watch."""
+"""Triggers: of a job, through the process's shared watch, and of the build of an image."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -12,22 +13,87 @@ from weakref import WeakSet
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.net import get_hostname
 
-from airflow_provider import metrics
-from airflow_provider.job_of_task import deployment, mark_spent
-from airflow_provider.metrics import StateBoard
+from airflow_provider import telemetry
+from airflow_provider.job_of_task import (
+    CLEARED_WHILE_DEFERRED,
+    ENDED,
+    deployment,
+    mark_spent,
+    state_of,
+    task_states,
+)
 from airflow_provider.orphans import reconciled
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
-from airflow_provider.task_states import CLEARED_WHILE_DEFERRED, ENDED, state_of, task_states
-from airflow_provider.triggers.base import ConnectedTrigger
+from airflow_provider.telemetry import StateBoard
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.counters import listen
-from kinetic_core.errors import CloudError, ClusterError, KineticError, StoreError
+from kinetic_core.errors import (
+    CloudError,
+    ClusterError,
+    ConfigurationError,
+    ImageError,
+    KineticError,
+    StoreError,
+)
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
+from kinetic_core.settings import using
 from kinetic_core.store.protocol import ObjectStore
+
+HOLD_SECONDS = 10.0
+"""Seconds after the deferral before which an event makes the scheduler fail the task (airflow#71580)."""
+
+
+class ConnectedTrigger(BaseTrigger):
+    """Trigger for a task with `conn_id`, which is read again here, because a trigger's row holds no secret.
+
+    `deferred_at` and `deadline`, None for never, are Unix seconds.
+    """
+
+    reconnect_seconds = 30.0
+    """Seconds between readings of a connection that cannot be read."""
+
+    def __init__(self, deferred_at: float, deadline: float | None, conn_id: str | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
+        self.deferred_at = deferred_at
+        self.deadline = deadline
+        self.conn_id = conn_id
+
+    @property
+    def remaining(self) -> float:
+        """Return the seconds until the deadline."""
+        return float("inf") if self.deadline is None else self.deadline - time.time()
+
+    def _named(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        """Serialize this trigger for Airflow, with the arguments of its subclass."""
+        own = {"deferred_at": self.deferred_at, "deadline": self.deadline, "conn_id": self.conn_id}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, **own}
+
+    async def _hold(self) -> None:
+        """Wait until an event can be sent safely, `HOLD_SECONDS` after the deferral."""
+        await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
+
+    async def _connected(self) -> AbstractContextManager[None]:
+        """Use the settings of the task's connection.
+
+        A connection that cannot be read now is read again later, so that no job is lost.
+        """
+        if not self.conn_id:
+            return nullcontext()
+        from asgiref.sync import sync_to_async
+
+        from airflow_provider.hooks.kinetic import recent_settings
+
+        while True:
+            try:
+                return using(await sync_to_async(recent_settings)(self.conn_id))
+            except KineticError as error:
+                self.log.warning("%s; trying again", error)
+            await asyncio.sleep(self.reconnect_seconds)
+
 
 _LOOKUPS, _LOOKUP_PAUSE_SECONDS = 40, 5.0
 """Requests for a task's state by a killed trigger while Airflow does not answer, and the pause in seconds."""
@@ -42,7 +108,7 @@ _FOLLOWED = 100
 _UNFOLLOWED_SECONDS = 60.0
 
 _budget = LineBudget(LINES_PER_SECOND)
-_stats = metrics.Stats(metrics.IN_TRIGGERS)
+_stats = telemetry.Stats(telemetry.IN_TRIGGERS)
 _board = StateBoard(_stats, cache(get_hostname))
 _followed: WeakSet[KineticJobTrigger] = WeakSet()
 _last_acts: set[asyncio.Future[None]] = set()
@@ -268,4 +334,57 @@ async def _deployment() -> str:
 def _count(event: str, kinds: Mapping[str, str]) -> None:
     """Count an event of the core as a metric."""
     if event == "watch.relists":
-        _stats.count(metrics.RELISTS, kinds)
+        _stats.count(telemetry.RELISTS, kinds)
+
+
+_BUILD_SECONDS = 5.0
+
+
+class KineticBuildTrigger(ConnectedTrigger):
+    """Trigger that fires once, when the image is built, cannot be built, or at the deadline.
+
+    `build` is that of an `ImageBuilding`. The build belongs to no task: it goes on when the task is killed,
+    and others may wait for it too.
+    """
+
+    def __init__(
+        self,
+        build: dict[str, str],
+        deferred_at: float,
+        deadline: float | None = None,
+        conn_id: str | None = None,
+    ) -> None:
+        super().__init__(deferred_at, deadline, conn_id)
+        self.build = build
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and arguments with which another triggerer continues."""
+        return self._named(build=self.build)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Show the build's log until it ends, then yield one event."""
+        with await self._connected():
+            status, message = await self._follow()
+        await self._hold()
+        yield TriggerEvent(  # type: ignore[no-untyped-call]
+            {"status": status, "message": message, "deadline": self.deadline, "build": self.build}
+        )
+
+    async def _follow(self) -> tuple[str, str]:
+        """Return `built`, `failed` with the reason, or `timeout`; requests without an answer are repeated."""
+        from kinetic_core.images.cloud_build import Following
+
+        following = await asyncio.to_thread(Following.of, self.build)
+        while self.remaining > 0:
+            lines: list[str] = []
+            try:
+                digest = await asyncio.to_thread(following.look, lines.append)
+            except (ImageError, ConfigurationError) as error:
+                return "failed", str(error)
+            finally:
+                for line in lines:
+                    self.log.info("%s", line)
+            if digest is not None:
+                return "built", ""
+            await asyncio.sleep(min(_BUILD_SECONDS, max(0.0, self.remaining)))
+        return "timeout", "the image is still being built"

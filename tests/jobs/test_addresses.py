@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from airflow_provider.links import addresses
 from kinetic_core.job import JobReference
+from kinetic_core.jobs import addresses
 
 FIELDS = dict.fromkeys((field.name for field in fields(JobReference) if field.default is MISSING), "")
 JOB = {**FIELDS, "job_id": "job-0123456789abcdef", "k8s_name": "kinetic-job-0123456789abcdef"}
