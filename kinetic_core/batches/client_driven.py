@@ -32,7 +32,7 @@ from kinetic_core.batches.handle import finish
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.queue import Line, Rules, line_frame, packed_line, read_line
 from kinetic_core.batches.rerun import run_again
-from kinetic_core.batches.single import DetachedBatchHandle, read_board
+from kinetic_core.batches.single import DetachedBatchHandle, is_created, read_board
 from kinetic_core.errors import JobConflict, KineticError, ObjectExists, ObjectNotFound
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.handle import JobHandle
@@ -232,9 +232,11 @@ def _fill(board: Board, backend: Backend, namespace: str, group_id: str, line: L
     started = _started(backend, group_id)
     last = max(started, default=-1)
     is_rerun = any(True for _ in store.list(resumptions(group_id)))
+    # A client stores the handle before the Job: another one, or its death, may have left it in between.
+    started = [i for i in started if not (is_rerun or i == last) or _is_created(backend, group_id, i)]
     rest = [i for i in range(len(line)) if i not in started and i not in board.submission_failures]
     # They start in order. What is missing before the last has been removed by hand, and does not run again.
-    todo = [index for index in rest if is_rerun or index > last]
+    todo = [index for index in rest if is_rerun or index >= last]
     board.lose({index: input_id(group_id, index) for index in set(rest) - set(todo)})
     for index in started:
         reference = find(backend, input_id(group_id, index))
@@ -243,6 +245,12 @@ def _fill(board: Board, backend: Backend, namespace: str, group_id: str, line: L
         else:
             board.add(index, JobHandle.of(reference))
     return todo
+
+
+def _is_created(backend: Backend, group_id: str, index: int) -> bool:
+    """Return whether the job of a stored handle exists, or has ended."""
+    reference = find(backend, input_id(group_id, index))
+    return reference is None or is_created(backend, reference)
 
 
 def _started(backend: Backend, group_id: str) -> list[int]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kinetic_core._runner import wire
@@ -24,10 +25,13 @@ from kinetic_core.batches.definition import (
 from kinetic_core.batches.handle import BatchHandle, in_parallel
 from kinetic_core.batches.progress import Board
 from kinetic_core.errors import ObjectExists
+from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
+from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Group, address
+from kinetic_core.jobs.signing import UNVERIFIED
 from kinetic_core.jobs.submit import submit
 
 
@@ -66,6 +70,18 @@ def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle
         return exc
 
 
+def is_created(backend: Backend, reference: JobReference) -> bool:
+    """Return whether the job of a stored reference exists or has ended; its submitter stores the reference
+    before it creates the Job.
+    """
+    seen = observed(backend, reference)
+    return seen.status is not JobStatus.NOT_FOUND or seen.reason == UNVERIFIED
+
+
+_CREATION_SECONDS = 120.0
+"""Age at which a stored reference without a job is no longer taken for one that is just being created."""
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Reader that fills a board from the store while another process submits."""
@@ -82,7 +98,7 @@ class _Reader:
         finished = self.backend.store.find(finished_object(self.group_id)) is not None
         for index in range(self.board.size):
             if self.board.jobs[index] is None and index not in self.board.submission_failures:
-                self._read(index)
+                self._read(index, finished)
         with self.board.changed:
             known = sum(job is not None for job in self.board.jobs) + len(self.board.submission_failures)
         if finished or known == self.board.size:
@@ -103,10 +119,12 @@ class _Reader:
                 self.board.finish()
                 return
 
-    def _read(self, index: int) -> None:
+    def _read(self, index: int, finished: bool) -> None:
         reference = find(self.backend, input_id(self.group_id, index))
         if reference is not None:
-            self.board.add(index, JobHandle.of(reference))
+            age = time.time() - datetime.fromisoformat(reference.created_at).timestamp()
+            if finished or age > _CREATION_SECONDS or is_created(self.backend, reference):
+                self.board.add(index, JobHandle.of(reference))
             return
         if (error := noted_failure(self.backend, self.namespace, self.group_id, index)) is not None:
             self.board.refuse(index, error)

@@ -18,6 +18,7 @@ from kinetic_core.batches.handle import BatchError
 from kinetic_core.batches.queue import read_line
 from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, StoreError
 from kinetic_core.jobs.bundle import pack
+from kinetic_core.jobs.prepare import timestamp
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
 from tests.conftest import wait_for
@@ -141,6 +142,33 @@ def test_several_who_go_on_keep_the_limit(place: Place) -> None:
         place.let_go(f"go-{last - 1}")
     place.let_go()
     assert {tuple(batch.results(cleanup=False)) for batch in batches} == {(0, 1, 2, 3)}
+
+
+def died_before_its_job(place: Place, index: int) -> None:
+    """A client has stored the handle of an input, and has not created its Job."""
+    found = read_line(
+        place.cluster,
+        "default",
+        place.group_id,
+        place.cluster.lines.find("default", place.group_id),
+    )
+    assert found is not None
+    waiting = found[0][index]
+    assert waiting is not None
+    reference = replace(waiting.reference, created_at=timestamp())
+    handle = json.dumps(reference.to_dict()).encode()
+    place.cluster.store.create(wire.handle_object(reference.job_id), handle)
+
+
+@pytest.mark.promise("batches: Batches of slices: queued by the client, resumed by `attach_batch`")
+def test_an_input_with_a_handle_and_no_job_is_started(place: Place) -> None:
+    place.one_that_died([0, 1, 2, 3])
+    died_before_its_job(place, 2)
+    looking = place.attach(goes_on=False)
+    place.let_go()
+    assert place.attach().results(cleanup=False) == [0, 1, 2, 3]
+    assert looking.results(timeout=60) == [0, 1, 2, 3]
+    assert sorted(place.began()) == [0, 1, 2, 3]
 
 
 def test_the_same_call_is_the_same_batch(place: Place) -> None:
