@@ -83,13 +83,44 @@ def _one_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def local_jobs(_own_settings: None, _one_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Real jobs on the local backend, in one store for the session; their project is this directory."""
+def local_jobs(_own_settings: None, _one_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Real jobs on the local backend, in one store for the session; their project is this directory.
+
+    What a test leaves alive is ended: a job that waits for a file of a test that has failed would hold its
+    CPU slot for ever, and two of them every slot of a small machine, for which all later jobs would wait.
+    """
     monkeypatch.setenv("KINETIC_LOCAL_STORE", str(_one_store / "local"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(_one_store / "cache"))
     monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parent))
     monkeypatch.setenv("KINETIC_BACKEND", "local")
-    return _one_store
+    yield _one_store
+    for store in {_one_store / "local", Path(os.environ["KINETIC_LOCAL_STORE"])}:
+        end_local_jobs(store)
+
+
+def end_local_jobs(store: Path) -> None:
+    """End every job of a local store that lives: those that wait first, then those that have begun."""
+    from kinetic_core.backends.local.backend import LocalBackend
+
+    backend = LocalBackend(store)
+    while live := _live_jobs(store):
+        for _, namespace, job_id in sorted(live):
+            backend.delete(namespace, job_id)
+
+
+def _live_jobs(store: Path) -> list[tuple[bool, str, str]]:
+    """Whether it has begun, namespace and id of each job that has not ended; none whose record is damaged."""
+    from kinetic_core.backends.local.record import is_over
+
+    live = []
+    for path in store.glob("cluster/*/*.json"):
+        try:
+            record = json.loads(path.read_bytes())
+            if not is_over(record):
+                live.append(("waits" not in record, path.parent.name, path.stem))
+        except (OSError, ValueError, TypeError, LookupError):  # removed just now, or damaged by a test
+            continue
+    return live
 
 
 @dataclass(frozen=True)
