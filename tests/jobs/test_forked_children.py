@@ -5,7 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import secrets
 import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -21,6 +25,7 @@ pytestmark = pytest.mark.attack
 
 FORK = multiprocessing.get_context("fork")
 CHILDREN = 8
+T = TypeVar("T")
 
 
 @kinetic_core.run(accelerator="cpu")
@@ -32,20 +37,49 @@ def numbered(number: int, folder: str) -> int:
     return number
 
 
+def in_forks(function: Callable[..., T], calls: Sequence[tuple[object, ...]], seconds: float = 60) -> list[T]:
+    """What a function returns in a forked child for each call; children that hang are killed in the end.
+
+    No pool: its threads fork as well, and it waits for children that hang.
+    """
+    children = []
+    try:
+        for arguments in calls:
+            receiving, sending = FORK.Pipe(duplex=False)
+            child = FORK.Process(target=send_result, args=(sending, function, arguments))
+            child.start()
+            sending.close()
+            children.append((child, receiving))
+        deadline = time.monotonic() + seconds
+        found = []
+        for _, receiving in children:
+            assert receiving.poll(max(0.0, deadline - time.monotonic())), "a forked child hangs"
+            found.append(receiving.recv())
+        return found
+    finally:
+        for child, receiving in children:
+            child.kill()
+            child.join(10)
+            receiving.close()
+
+
+def send_result(sending: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    with sending:
+        sending.send(function(*arguments))
+
+
 def result_of(handle: JobHandle) -> int:
     value: int = handle.result(timeout=60, cleanup=False)
     return value
 
 
 def test_results_in_children_of_a_process_that_watches(local_jobs: object, tmp_path: Path) -> None:
-    """The parent's hub has a thread, which is not in the children: they timed out."""
+    """The thread of the parent's watch is not in the children."""
     handles = [numbered.run_async(number, str(tmp_path)) for number in range(CHILDREN)]
     subscription = watch(handles[0], lambda _observation: None)
     try:
-        with FORK.Pool(CHILDREN) as pool:
-            waiting = pool.map_async(result_of, handles)
-            (tmp_path / "go").touch()
-            assert waiting.get(90) == list(range(CHILDREN))
+        (tmp_path / "go").touch()
+        assert in_forks(result_of, [(handle,) for handle in handles], 90) == list(range(CHILDREN))
         assert [result_of(handle) for handle in handles] == list(range(CHILDREN))
     finally:
         subscription.close()
@@ -63,8 +97,7 @@ made = process_state.PerProcess(Kept)
 def test_what_is_kept_is_made_anew_in_a_child() -> None:
     before = made()
     assert made() is before
-    with FORK.Pool(1) as pool:
-        assert pool.apply(is_mine, (id(before),)) is False
+    assert in_forks(is_mine, [(id(before),)]) == [False]
     assert made() is before
 
 
@@ -72,17 +105,36 @@ def is_mine(identity: int) -> bool:
     return id(made()) == identity
 
 
+class Backend:
+    key = "none"
+
+
+class SlowBackend:
+    """A backend whose key takes long: whoever asks for its watch holds the lock of all watches meanwhile."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+
+    @property
+    def key(self) -> str:
+        self.asked.set()
+        assert self.may_answer.wait(60)
+        return "slow"
+
+
 def test_a_lock_that_is_held_while_forking_stops_no_child(local_jobs: object) -> None:
-    from kinetic_core.jobs import watch
+    slow = SlowBackend()
+    holder = threading.Thread(target=watch_for, args=(slow, "n"))
+    holder.start()
+    try:
+        assert slow.asked.wait(30)
+        assert in_forks(has_watch, [()], 20) == [True]
+    finally:
+        slow.may_answer.set()
+        holder.join(60)
 
-    with watch._hubs_lock, FORK.Pool(1) as pool:
-        assert pool.apply_async(has_hub).get(20)
 
-
-def has_hub() -> bool:
-    class Backend:
-        key = "none"
-
+def has_watch() -> bool:
     return watch_for(Backend(), "n") is not None  # type: ignore[arg-type]
 
 
@@ -109,8 +161,7 @@ def test_children_read_their_own_objects(emulator: str) -> None:
         thread.start()
     try:
         wait_for(lambda: store.read("object-0"))
-        with FORK.Pool(CHILDREN) as pool:
-            found = pool.starmap_async(read_many, [(location, number) for number in range(CHILDREN)]).get(120)
+        found = in_forks(read_many, [(location, number) for number in range(CHILDREN)], 120)
     finally:
         over.set()
         for thread in threads:
