@@ -57,6 +57,23 @@ def sleep(seconds: float) -> str:
     return os.environ["KINETIC_IGNORED_COUNT"]
 
 
+@on_slice
+def sleep_once() -> str:
+    """The first generation goes on until it is told to leave, however long that takes."""
+    import os
+    import time
+    from pathlib import Path
+
+    generation = os.environ["KINETIC_IGNORED_COUNT"]
+    try:
+        print(f"generation {generation}", flush=True)
+        time.sleep(600 if generation == "0" else 0)
+    finally:
+        if Path(os.environ["KINETIC_PREEMPTED"]).exists():
+            print("told to leave", flush=True)
+    return generation
+
+
 @pytest.mark.promise("gke: `logs()` after pod and node are gone; all hosts")
 @pytest.mark.promise("gke: `tail`, `cancel`, `cleanup`")
 @pytest.mark.promise("batches: All hosts' logs with the rank before each line")
@@ -159,8 +176,9 @@ def test_a_slice_that_hangs_ends_with_the_stacks_of_all_hosts(backend: str) -> N
 @pytest.mark.promise("batches: No CRD: Indexed Job and headless Service, same promise")
 @pytest.mark.promise("batches: … in the middle")
 def test_an_evicted_host_makes_all_start_anew(api: ClusterApi) -> None:
-    handle = sleep.run_async(15)
-    wait_for(lambda: "generation 0" in (handle.logs(host=1) or ""), 60)
+    handle = sleep_once.run_async()
+    for host in (0, 1):  # a host that has not begun would not hear of it
+        wait_for(lambda host=host: "generation 0" in (handle.logs(host=host) or ""), 60)  # type: ignore[misc]
     evicted = next(pod for pod in pods(api, handle) if pod["metadata"]["annotations"][HOST_INDEX] == "1")
     evict(api, evicted)
     assert handle.result(stream_logs=False, cleanup=False) == "1"
