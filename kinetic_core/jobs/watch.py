@@ -146,19 +146,20 @@ class JobWatch:
 
     backend: Backend
     namespace: str
+    clock: Callable[[], float] = time.monotonic
     _subscriptions: dict[str, list[Subscription]] = field(default_factory=dict)
     _held: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _wake: threading.Event = field(default_factory=threading.Event)
     _look_at: dict[str, float] = field(default_factory=dict)
-    """Time (monotonic) at which a job must be observed even without a change."""
+    """Time of the clock at which a job must be observed even without a change."""
     _refused: dict[str, float] = field(default_factory=dict)
-    """Time (monotonic) since which the store has refused requests about a job."""
+    """Time of the clock since which the store has refused requests about a job."""
     _thread: threading.Thread | None = None
     _leases: LeaseWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._leases = LeaseWatch(self.backend)
+        self._leases = LeaseWatch(self.backend, self.clock)
 
     def subscribe(
         self,
@@ -246,7 +247,7 @@ class JobWatch:
             return True
 
     def _serve(self, changed: set[str] | None) -> None:
-        now = time.monotonic()
+        now = self.clock()
         with self._lock:
             asked = {job_id for job_id, when in self._look_at.items() if when <= now}
             wanted = set(self._subscriptions) if changed is None else self._with_inputs(changed) | asked
@@ -299,7 +300,7 @@ class JobWatch:
 
     def _goes_on_refusing(self, job_id: str) -> bool:
         """Return whether the store has refused for so long that subscribers must be told."""
-        now = time.monotonic()
+        now = self.clock()
         return now - self._refused.setdefault(job_id, now) >= _REFUSED_SECONDS
 
     def _reconcile_lease(self, reference: JobReference, attempt: int) -> None:
@@ -311,7 +312,7 @@ class JobWatch:
     def _look_again(self, job_id: str, seconds: float) -> None:
         with self._lock:
             if job_id in self._subscriptions:
-                self._look_at[job_id] = time.monotonic() + seconds
+                self._look_at[job_id] = self.clock() + seconds
 
 
 _hubs: dict[tuple[str, str], JobWatch] = {}
