@@ -12,14 +12,13 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_provider.config import config
 from airflow_provider.get_provider_info import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
 from kinetic_core.backends.base import backend_name, open_backend
 from kinetic_core.backends.kubernetes.connection import blank_configuration, load_this_pods
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.settings import Account, Settings, read_settings
 
-_FRESH_SECONDS = 60.0
-_TEST_SECONDS = 10.0
 _recent: dict[str, tuple[float, Settings]] = {}
 """Time (monotonic) of the last reading of a connection, and its settings: a triggerer needs them often."""
 
@@ -78,7 +77,7 @@ class KineticHook(BaseHook):
             checks = list(local_checks(settings, backend))
         else:
             checks = list(cluster_checks(settings, backend, None))
-        found = [(each.name, each.finding) for each in perform(checks, _TEST_SECONDS)]
+        found = [(each.name, each.finding) for each in perform(checks, config().connection_test_timeout)]
         bad = [f"{name}: {each.found}. {each.fix}" for name, each in found if each.outcome == "fail"]
         good = [f"{name}: {each.found}" for name, each in found if each.outcome in ("ok", "warn")]
         return not bad, "; ".join(bad or good)
@@ -101,9 +100,9 @@ class KineticHook(BaseHook):
 
 
 def recent_settings(conn_id: str) -> Settings:
-    """Return a connection's settings, read at most once a minute in one process."""
+    """Return a connection's settings, which this process reads again after `connection_ttl` seconds."""
     known = _recent.get(conn_id)
-    if known is None or time.monotonic() - known[0] > _FRESH_SECONDS:
+    if known is None or time.monotonic() - known[0] > config().connection_ttl:
         known = _recent[conn_id] = time.monotonic(), KineticHook(conn_id).get_conn()
     return known[1]
 

@@ -229,7 +229,7 @@ def test_a_trigger_waits_for_an_unreadable_connection(connect: Any) -> None:
     from kinetic_core.settings import read_settings
 
     class Impatient(KineticJobTrigger):
-        reconnect_seconds = 0.05
+        outage_interval = 0.05
 
     async def namespace() -> str:
         with await Impatient({}, [], 0.0, conn_id="late")._connected():
