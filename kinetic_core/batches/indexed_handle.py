@@ -1,4 +1,4 @@
-"""`BatchHandle` of inputs that share Jobs: the number of its requests does not grow with the inputs."""
+"""Scheduler of inputs that share Jobs: the number of its requests does not grow with the inputs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from kinetic_core.batches.definition import (
     manifest_object,
     noted_failures,
 )
-from kinetic_core.batches.handle import BatchHandle, finish, in_parallel
+from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.indexed import chunk_reference, submit_batch
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import stored_states
+from kinetic_core.batches.scheduler import finish, in_parallel
 from kinetic_core.errors import JobNotFound, KineticError, ObjectExists, StoreError
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
@@ -46,71 +47,65 @@ from kinetic_core.store.documents import malformed
 _LOG = logging.getLogger(__name__)
 
 
-class IndexedBatchHandle(BatchHandle):
-    """Handle of a batch that the cluster runs without a client."""
+class IndexedScheduler:
+    """Scheduler of a batch that the cluster runs without a client, as a few Indexed Jobs."""
 
-    def __init__(
-        self, whole: JobReference, name: str | None, tags: Mapping[str, str], board: Board, backend: Backend
-    ) -> None:
-        super().__init__(whole.job_id, name, tags, board, backend)
+    def __init__(self, backend: Backend, whole: JobReference) -> None:
         assert backend.parts is not None  # noqa: S101  only there inputs share Jobs
-        self._namespace, self._parts = whole.namespace, backend.parts
+        self.backend, self._parts = backend, backend.parts
+        self._namespace, self._group_id = whole.namespace, whole.job_id
         self._keys = _Keys(backend.parts, whole)
 
-    def statuses(self) -> list[tuple[int, JobStatus]]:
+    def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
         """Return index and status of every submitted job, with two requests while some have not ended."""
-        with self._board.changed:
-            known = {index: seen.status for index, seen in self._board.ended.items()}
-            jobs = [index for index, job in enumerate(self._board.jobs) if job is not None]
-        running = self._parts.running(self._namespace, self.group_id) if len(known) < len(jobs) else set()
+        with board.changed:
+            known = {index: seen.status for index, seen in board.ended.items()}
+            jobs = [index for index, job in enumerate(board.jobs) if job is not None]
+        running = self._parts.running(self._namespace, self._group_id) if len(known) < len(jobs) else set()
         alive = {True: JobStatus.RUNNING, False: JobStatus.PENDING}
         return [(index, known.get(index) or alive[index in running]) for index in jobs]
 
-    def cancel(self) -> None:
+    def cancel(self, board: Board) -> None:
         """Start no further input and stop every living job; return when none of their pods runs."""
-        self._board.stop(cancel=True)
-        finish(self._backend, self.group_id, self._board)
-        errors = in_parallel(lambda part: self._backend.delete(self._namespace, part), self._part_ids())
+        finish(self.backend, self._group_id, board)
+        errors = in_parallel(lambda part: self.backend.delete(self._namespace, part), self._part_ids())
         for _, error in errors:
             if error is not None:
                 raise error
 
-    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """Remove the batch's Kubernetes objects, and with `gcs` all its stored objects but outputs.
+    def value(self, job: JobHandle) -> Any:
+        """Return the value of a job that has ended, or raise its exception."""
+        try:
+            return job.collect(key=self._keys.of)
+        except JobNotFound:  # its runner was killed with its container: what is known of that is written now
+            reconcile(self.backend, job)
+            return job.collect(key=self._keys.of)
 
-        Raises InvalidRequest while an input of the batch runs: cancel first.
-        """
-        self._must_be_over()
+    def discard(self, jobs: Sequence[JobHandle]) -> None:  # noqa: ARG002  the Jobs are not those of single inputs
+        """Remove each Job and the inputs' payloads; until all values are collected, their keys are needed."""
+        try:
+            self.backend.remove(self._namespace, *self._part_ids())
+            store = self.backend.store
+            for stored in (inputs_object, wire.batch_payload_object):
+                pattern = stored(self._group_id, "*")
+                store.delete_many([info.name for info in store.list(pattern.rstrip("*"), pattern)])
+        except (KineticError, OSError) as exc:
+            _LOG.warning("cleaning up after %s: %s", self._group_id, exc)
+
+    def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:  # noqa: ARG002
+        """Remove the batch's Kubernetes objects, and with `gcs` all its stored objects but outputs."""
         if k8s:
-            self._backend.remove(self._namespace, *self._part_ids())
+            self.backend.remove(self._namespace, *self._part_ids())
         if gcs:
-            forget(self._backend.store, self.group_id)
+            forget(self.backend.store, self._group_id)
 
-    def _when_left(self, living: int) -> str:
+    def when_left(self, living: int) -> str:
+        """Say that the batch needs no client."""
         return f"goes on in the cluster, {living} of its jobs have not ended"
 
     def _part_ids(self) -> list[str]:
-        jobs = self._parts.parts(self._namespace, self.group_id)
+        jobs = self._parts.parts(self._namespace, self._group_id)
         return [str(job["metadata"]["labels"][JOB_ID]) for job in jobs]
-
-    def _value(self, handle: JobHandle) -> Any:
-        try:
-            return handle.collect(key=self._keys.of)
-        except JobNotFound:  # its runner was killed with its container: what is known of that is written now
-            reconcile(self._backend, handle)
-            return handle.collect(key=self._keys.of)
-
-    def _drop(self, succeeded: list[JobHandle]) -> None:
-        """Remove each Job once all its inputs have succeeded and are collected: the others need its key."""
-        if not self._all_collected(succeeded):
-            return
-        try:
-            self._backend.remove(self._namespace, *self._part_ids())
-            store = self._backend.store
-            for pattern in (inputs_object(self.group_id, "*"), wire.batch_payload_object(self.group_id, "*")):
-                store.delete_many([info.name for info in store.list(pattern.rstrip("*"), pattern)])
-        except (KineticError, OSError) as exc:
-            _LOG.warning("cleaning up after %s: %s", self.group_id, exc)
 
 
 class _Keys:
@@ -246,18 +241,18 @@ class ChunkWatch:
         return {index for index, _ in stored_of(self._backend.store, group_id, claims)}
 
 
-def start_indexed(packed: Packed, items: Sequence[Any], plan: Plan) -> IndexedBatchHandle:
+def start_indexed(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchHandle:
     """Submit everything and watch it; the client is not needed from here on."""
     whole, failures = submit_batch(packed, items, plan)
     found = _Stored(packed.backend, whole, len(items))
     board = found.board(failures, follows=True)
     found.watch(board)
-    return IndexedBatchHandle(whole, plan.name, plan.tags, board, packed.backend)
+    return BatchHandle(whole.job_id, plan.name, plan.tags, board, IndexedScheduler(packed.backend, whole))
 
 
 def attach_indexed(
     backend: Backend, group_id: str, manifest: Mapping[str, Any], interval: float, timeout: float | None
-) -> IndexedBatchHandle:
+) -> BatchHandle:
     """Attach to a stored batch. Until all inputs have a Job, a thread looks every `interval` seconds."""
     whole = checked_reference(manifest["reference"], group_id, backend)
     found = _Stored(backend, whole, int(manifest["total_expected"]))
@@ -268,7 +263,9 @@ def attach_indexed(
     else:
         name = f"kinetic-{whole.job_id}"
         threading.Thread(target=found.wait, args=(board, interval, timeout), name=name, daemon=True).start()
-    return IndexedBatchHandle(whole, manifest["group_name"], manifest["tags"], board, backend)
+    return BatchHandle(
+        group_id, manifest["group_name"], manifest["tags"], board, IndexedScheduler(backend, whole)
+    )
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
-from kinetic_core.batches.client_driven import QueuedBatchHandle, attach_client_driven, start_client_driven
+from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
 from kinetic_core.batches.definition import Plan, finished_object, line_object, manifest_object
-from kinetic_core.batches.handle import BatchError
+from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, StoreError
 from kinetic_core.jobs.bundle import pack
@@ -78,12 +78,12 @@ class Place:
     group_id: str
     cluster: Any = field(default_factory=Cluster)
 
-    def start(self, numbers: list[Any], **plan: Any) -> QueuedBatchHandle:
+    def start(self, numbers: list[Any], **plan: Any) -> BatchHandle:
         packed = pack(work, RunOptions.checked("cpu"), backend=self.cluster)
         asked = replace(NEW, group_id=self.group_id, **plan)
         return start_client_driven(packed, [(number, str(self.folder)) for number in numbers], asked)
 
-    def attach(self, *, goes_on: bool = True, timeout: float | None = None) -> QueuedBatchHandle:
+    def attach(self, *, goes_on: bool = True, timeout: float | None = None) -> BatchHandle:
         manifest = json.loads(self.cluster.store.read(manifest_object(self.group_id)))
         return attach_client_driven(self.cluster, manifest, 0.02, timeout, goes_on=goes_on)
 
