@@ -13,8 +13,7 @@ from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
 from kinetic_core.batches.definition import Plan, finished_object, manifest_object
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.indexed import NeedsOwnJobs, can_share
-from kinetic_core.batches.indexed_handle import attach_indexed, start_indexed
+from kinetic_core.batches.indexed import NeedsOwnJobs, attach_indexed, can_share, start_indexed
 from kinetic_core.batches.supervised import attach_supervised, start_supervised
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.jobs.bundle import pack

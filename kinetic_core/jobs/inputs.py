@@ -11,8 +11,8 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.base import Backend, Found, Parts
-from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of
-from kinetic_core.backends.kubernetes.names import GIVEN_UP, JOB_ID, UNSCHEDULABLE
+from kinetic_core.backends.kubernetes.chunks import chunk_id, indexes_of, input_of
+from kinetic_core.backends.kubernetes.names import GIVEN_UP, JOB_ID, JOB_NAME, UNSCHEDULABLE
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.pods import cannot_start, why_waiting
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -61,6 +61,12 @@ def input_reference(whole: JobReference, index: int) -> JobReference:
         display_name=f"kinetic-{whole.func_name}-{job_id}",
         output_dir=f"{whole.output_dir}{index}",
     )
+
+
+def chunk_reference(whole: JobReference, number: int) -> JobReference:
+    """Build the reference that names a chunk wherever a job's reference is expected."""
+    own = chunk_id(whole.job_id, number)
+    return replace(whole, job_id=own, k8s_name=JOB_NAME.format(own))
 
 
 def stored_whole(backend: Backend, group_id: str) -> tuple[JobReference, int] | None:
