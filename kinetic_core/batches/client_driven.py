@@ -6,7 +6,6 @@ batch continues it.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,9 @@ from kinetic_core.batches.definition import (
     finished_object,
     input_id,
     line_object,
-    manifest_object,
     note_failure,
     noted_failures,
+    other_batch,
     resumptions,
 )
 from kinetic_core.batches.handle import BatchHandle
@@ -33,12 +32,12 @@ from kinetic_core.batches.progress import Board
 from kinetic_core.batches.queue import Line, Rules, line_frame, packed_line, read_line
 from kinetic_core.batches.rerun import run_again
 from kinetic_core.batches.scheduler import finish
-from kinetic_core.batches.single import JobPerInput, is_created, read_board
-from kinetic_core.errors import JobConflict, KineticError, ObjectExists, ObjectNotFound
+from kinetic_core.batches.single import JobPerInput, is_created, read_board, store_manifest
+from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.jobs.inputs import read_manifest, stored_of
+from kinetic_core.jobs.inputs import CLIENT_DRIVEN, read_manifest, stored_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.references import check_namespace
 from kinetic_core.jobs.watch import watch_for
@@ -151,7 +150,7 @@ class ClientDrivenScheduler(JobPerInput):
     """Scheduler of a batch whose Jobs the attached clients create."""
 
     def __init__(self, backend: Backend, manifest: Mapping[str, Any]) -> None:
-        super().__init__(backend, manifest["line"]["namespace"], manifest["group_id"])
+        super().__init__(backend, manifest["namespace"], manifest["group_id"])
 
     def cancel(self, board: Board) -> None:
         """Start no further job and stop every job that has not ended; return when none of their pods runs."""
@@ -194,7 +193,7 @@ def start_client_driven(packed: Packed, items: Sequence[Any], plan: Plan) -> Bat
         run_again(backend, found[0], plan.group_id)
     if handle := _gone_on_with(backend, manifest, daemon=False):
         return handle
-    namespace = manifest["line"]["namespace"]
+    namespace = manifest["namespace"]
     board = read_board(backend, namespace, manifest, _INTERVAL, None, follows=True)
     return _handle(backend, manifest, board)
 
@@ -203,7 +202,7 @@ def attach_client_driven(
     backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None, *, goes_on: bool
 ) -> BatchHandle:
     """Attach to a stored batch; unless it `goes_on`, another client must start the inputs without a job."""
-    namespace = manifest["line"]["namespace"]
+    namespace = manifest["namespace"]
     check_namespace(namespace, manifest["group_id"], backend)
     if goes_on and (handle := _gone_on_with(backend, manifest, daemon=True)):
         return handle
@@ -213,7 +212,7 @@ def attach_client_driven(
 
 def _gone_on_with(backend: Backend, manifest: Mapping[str, Any], *, daemon: bool) -> BatchHandle | None:
     """Continue a stored batch: return its handle, and start the rest in a thread; None if it cannot go on."""
-    group_id, namespace = str(manifest["group_id"]), str(manifest["line"]["namespace"])
+    group_id, namespace = str(manifest["group_id"]), str(manifest["namespace"])
     if backend.store.find(finished_object(group_id)) is not None:
         return None
     found = _line_of(backend, manifest)
@@ -275,11 +274,8 @@ def _stored(packed: Packed, items: Sequence[Any], plan: Plan) -> Mapping[str, An
                 with suppress(KineticError):  # what it met first is what is told
                     _lines(backend).remove(packed.spec.namespace, plan.group_id)
             raise
-    if known["line"]["spec_digest"] != digest:
-        raise JobConflict(
-            f"{plan.group_id} exists already and is another batch (other function, inputs, files or "
-            "options); use another group_id"
-        )
+    if known.get("spec_digest") != digest:
+        raise other_batch(plan.group_id)
     return known
 
 
@@ -294,13 +290,10 @@ def _made(packed: Packed, items: Sequence[Any], plan: Plan, digest: str) -> Mapp
     _lines(packed.backend).keep(namespace, group_id, wire.digest(frame), digest)
     for index, error in failures.items():
         note_failure(packed.backend, namespace, group_id, index, error)
-    line = {"namespace": namespace, "spec_digest": digest}
-    manifest = plan.manifest(len(items), packed.function_name, line=line)
     try:
-        store.create(manifest_object(group_id), json.dumps(manifest, sort_keys=True).encode())
+        return store_manifest(packed, plan, len(items), CLIENT_DRIVEN, spec_digest=digest)
     except ObjectExists:  # an equal submission was quicker
-        return _manifest(packed.backend, group_id) or manifest
-    return manifest
+        return read_manifest(store, group_id)
 
 
 def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:
@@ -308,14 +301,14 @@ def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:
         found = read_manifest(backend.store, group_id)
     except ObjectNotFound:
         return None
-    if "line" not in found:
-        raise JobConflict(f"{group_id} exists already and is another batch; use another group_id")
+    if found["scheduler"] != CLIENT_DRIVEN:
+        raise other_batch(group_id)
     return found
 
 
 def _line_of(backend: Backend, manifest: Mapping[str, Any]) -> tuple[Line, Rules] | None:
     """Return the queue whose digest the cluster has, with its rules; None if the cluster has no digest."""
-    group_id, namespace = str(manifest["group_id"]), str(manifest["line"]["namespace"])
+    group_id, namespace = str(manifest["group_id"]), str(manifest["namespace"])
     sha256 = _lines(backend).find(namespace, group_id)
     return None if sha256 is None else read_line(backend, namespace, group_id, sha256)
 

@@ -30,17 +30,19 @@ from kinetic_core.batches.definition import (
     manifest_object,
     note_failure,
     noted_failures,
+    other_batch,
 )
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
 from kinetic_core.batches.scheduler import finish, in_parallel
-from kinetic_core.errors import InvalidRequest, JobConflict, JobNotFound, KineticError, ObjectExists
+from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError, ObjectExists
 from kinetic_core.job import BucketMount, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed, asked_output_dir, output_dir
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import (
+    INDEXED,
     INPUTS,
     chunk_reference,
     forget,
@@ -173,15 +175,12 @@ def _payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: _In
 
 def _store_manifest(packed: Packed, plan: Plan, reference: JobReference, size: int) -> None:
     store = packed.backend.store
-    told = plan.manifest(size, packed.function_name, reference=reference.to_dict())
+    told = plan.manifest(size, packed.function_name, INDEXED, reference=reference.to_dict())
     name, content = manifest_object(plan.group_id), told
     if not _keep(store, name, json.dumps(content, sort_keys=True).encode()):
         known = stored_whole(packed.backend, plan.group_id)
-        if known is None:
-            raise JobConflict(
-                f"{plan.group_id} exists already, with Jobs of its inputs' own; use another group_id"
-            )
-        _same(known[0].spec_digest, reference)
+        if known is None or known[0].spec_digest != reference.spec_digest:
+            raise other_batch(plan.group_id)
         reference = replace(reference, created_at=known[0].created_at)  # one entry, of the time the batch has
     facts = {**index_metadata(reference), INPUTS: str(size)}
     _keep(store, index_object(reference), b"", facts)
@@ -239,14 +238,6 @@ def _undo(packed: Packed, reference: JobReference) -> None:
     if is_absent(packed.backend, chunk_reference(reference, 0)):
         packed.backend.store.delete_all(wire.batch_object(reference.job_id, ""))
         packed.backend.store.delete(index_object(reference))
-
-
-def _same(digest: object, reference: JobReference) -> None:
-    if digest != reference.spec_digest:
-        raise JobConflict(
-            f"{reference.job_id} exists already and is another batch (other function, inputs, files or "
-            "options); use another group_id"
-        )
 
 
 class IndexedScheduler:

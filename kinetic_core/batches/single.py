@@ -56,9 +56,9 @@ def read_board(
     return board
 
 
-def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
-    """Store and return the manifest of a batch whose inputs have a Job each."""
-    content = plan.manifest(size, packed.function_name, **more)
+def store_manifest(packed: Packed, plan: Plan, size: int, scheduler: str, **more: str) -> dict[str, Any]:
+    """Store and return the manifest of a batch whose inputs have a Job each. Raises ObjectExists."""
+    content = plan.manifest(size, packed.function_name, scheduler, namespace=packed.spec.namespace, **more)
     packed.backend.store.create(manifest_object(plan.group_id), json.dumps(content, sort_keys=True).encode())
     return content
 

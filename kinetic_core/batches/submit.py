@@ -17,7 +17,7 @@ from kinetic_core.batches.indexed import NeedsOwnJobs, attach_indexed, can_share
 from kinetic_core.batches.supervised import attach_supervised, start_supervised
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.jobs.bundle import pack
-from kinetic_core.jobs.inputs import read_manifest
+from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
 from kinetic_core.settings import read_settings
 
@@ -108,9 +108,9 @@ def attach_batch(
         manifest = read_manifest(opened.store, group_id)
     except ObjectNotFound:
         raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
-    if "reference" in manifest:
+    if manifest["scheduler"] == INDEXED:
         return attach_indexed(opened, group_id, manifest, poll_interval, poll_timeout)
-    if "line" in manifest:
+    if manifest["scheduler"] == CLIENT_DRIVEN:
         return attach_client_driven(opened, manifest, poll_interval, poll_timeout, goes_on=goes_on)
     return attach_supervised(opened, manifest, poll_interval, poll_timeout)
 

@@ -11,17 +11,24 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, SupervisedQueue
-from kinetic_core.batches.definition import Plan, batch_digest, failure_object, finished_object, input_id
+from kinetic_core.batches.definition import (
+    Plan,
+    batch_digest,
+    failure_object,
+    finished_object,
+    input_id,
+    other_batch,
+)
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import finish
 from kinetic_core.batches.single import JobPerInput, read_board, store_manifest, submit_input
-from kinetic_core.errors import JobConflict, ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.errors import ObjectExists, ObjectNotFound, StoreError
 from kinetic_core.job import JobStatus, Line
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.cancel import delete_payloads, drop_payloads, index_object
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.jobs.inputs import read_manifest
+from kinetic_core.jobs.inputs import SUPERVISED, read_manifest
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.store.documents import read_document
@@ -119,12 +126,9 @@ def _manifest(packed: Packed, plan: Plan, size: int, digest: str) -> Mapping[str
         manifest = read_manifest(store, plan.group_id)
     except ObjectNotFound:
         store.delete_all(wire.batch_object(plan.group_id, ""))  # what a clean-up that was killed has left
-        return store_manifest(packed, plan, size, namespace=packed.spec.namespace, **{DIGEST: digest})
-    if manifest.get(DIGEST) != digest:
-        raise JobConflict(
-            f"{plan.group_id} exists already and is another batch (other function, inputs, files or "
-            "options); use another group_id"
-        )
+        return store_manifest(packed, plan, size, SUPERVISED, **{DIGEST: digest})
+    if manifest["scheduler"] != SUPERVISED or manifest.get(DIGEST) != digest:
+        raise other_batch(plan.group_id)
     return manifest
 
 
@@ -188,7 +192,7 @@ def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchH
 def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> BatchHandle:
     backend, namespace = packed.backend, packed.spec.namespace
     assert backend.turns is not None  # noqa: S101  else there is another way
-    manifest = store_manifest(packed, plan, len(items), namespace=namespace)
+    manifest = store_manifest(packed, plan, len(items), SUPERVISED)
     board = Board(len(items))
     try:
         with backend.turns.gather(namespace, line) as waiting:

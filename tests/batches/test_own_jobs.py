@@ -210,7 +210,7 @@ def test_a_line_of_one_namespace_makes_nothing_in_another(place: Place) -> None:
     manifest = json.loads(place.cluster.store.read(name))
     place.cluster.lines.digests[f"theirs/{place.group_id}"] = next(iter(place.cluster.lines.digests.values()))
     place.cluster.store.delete(name)
-    manifest["line"]["namespace"] = "theirs"
+    manifest["namespace"] = "theirs"
     place.cluster.store.create(name, json.dumps(manifest).encode())
     with pytest.raises(StoreError, match="another namespace"):
         place.attach()
@@ -223,7 +223,7 @@ def test_a_manifest_says_nothing_of_when_inputs_start(place: Place) -> None:
     place.one_that_died([0, 1, 2, 3], max_concurrent=2)
     name = manifest_object(place.group_id)
     manifest = json.loads(place.cluster.store.read(name))
-    manifest["line"] |= {"max_concurrent": 4, "fail_fast": True, "cancel_running": True}
+    manifest |= {"max_concurrent": 4, "fail_fast": True, "cancel_running": True}
     place.cluster.store.delete(name)
     place.cluster.store.create(name, json.dumps(manifest).encode())
     (place.folder / "fail-0").touch()
