@@ -1,4 +1,4 @@
-"""The last legs of tasks whose jobs have succeeded, while the store gives no answer: no server is needed."""
+"""The last legs of tasks whose jobs have succeeded, while the store gives no answer. No Airflow starts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from kinetic_core._runner import wire
+from tests.jobs.recorded import ID, Recorded
 
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
 
@@ -136,6 +139,43 @@ def test_a_trigger_waits_for_the_store(store: Path) -> None:
     with given_back_later(store, 2.0):
         assert asyncio.run(fired()).payload["status"] == "ended"
     assert time.monotonic() - began > 2.0
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Recorded]]:
+    made: list[Recorded] = []
+
+    def record(state: str, fault: Callable[[str, str], None]) -> Recorded:
+        made.append(Recorded(tmp_path, monkeypatch, state, fault))
+        return made[0]
+
+    yield record
+    for each in made:
+        each.close()
+
+
+def test_a_trigger_of_pods_waits_for_the_store(recorded: Callable[..., Recorded]) -> None:
+    """Kubernetes says that the job has succeeded: a worker that collects its value needs the store, too."""
+    from airflow_provider.triggers.job import KineticJobTrigger
+
+    from kinetic_core.errors import StoreError
+
+    outages: list[str] = []
+
+    def fault(operation: str, name: str) -> None:
+        if outages and (operation, name) == ("find", wire.result_object(ID)):
+            raise StoreError(outages.pop())
+
+    reference = recorded("finished", fault).job()
+    outages += ["no answer"] * 3
+    trigger = KineticJobTrigger(reference.to_dict(), [0, 0, 0], time.time() - 60)
+    trigger.reconnect_seconds = 0.01
+
+    async def fired() -> Any:
+        return await anext(trigger.run())
+
+    assert asyncio.run(fired()).payload["status"] == "ended"
+    assert outages == []
 
 
 def jobs_in(store: Path) -> list[str]:

@@ -45,12 +45,21 @@ def condition(kind: str, status: str = "True", **more: str) -> Object:
 
 
 class Recorded:
-    """A cluster with one job or batch in a certain state, found by settings, as any process would."""
+    """A cluster with one job or batch in a certain state, found by settings, as any process would.
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    `fault` is that of a `MemoryObjectStore`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        state: str,
+        fault: Callable[[str, str], None] | None = None,
+    ) -> None:
         self.state, self.folder = state, folder
         self.fake = FakeCluster(self._behave)
-        self.store = MemoryObjectStore("gs://bucket")
+        self.store = MemoryObjectStore("gs://bucket", fault)
         monkeypatch.setattr(GcsObjectStore, "at", lambda *_args, **_options: self.store)
         monkeypatch.setenv("KINETIC_KUBECONFIG", str(self.fake.write_kubeconfig(folder / "kubeconfig")))
         monkeypatch.setenv("KINETIC_BUCKET", "bucket")
