@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
-from kinetic_core.backends.base import Backend, backend_name, backend_of, open_backend
+from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.connections import Connections
 from kinetic_core.errors import JobConflict, KineticError, ObjectExists, UnverifiedResult
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Progress
@@ -29,7 +30,6 @@ from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import find, observe
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
-from kinetic_core.settings import read_settings
 
 ENDED = frozenset(("success", "failed", "skipped", "removed", "upstream_failed", "restarting"))
 """States in which a task's worker is over because somebody, or a timeout, has ended or cleared the task. In
@@ -272,6 +272,7 @@ class SupersededTry(KineticError):
 def start_or_adopt(
     call: Call,
     options: RunOptions,
+    connections: Connections,
     identity: TaskIdentity,
     progress: Progress = _LOG.info,
     environment: Mapping[str, str] | None = None,
@@ -289,12 +290,11 @@ def start_or_adopt(
     ImageBuilding if the image takes longer than `build_patience` seconds, before any job is looked for or
     created.
     """
-    settings = read_settings()
     prepared = prepare(
         call,
         options,
+        connections,
         job_id=identity.job_id(),
-        settings=settings,
         progress=progress,
         build_patience=build_patience,
     )
@@ -312,26 +312,32 @@ def start_or_adopt(
     try:
         reference = submit(prepared, environment, told)
     except (JobConflict, UnverifiedResult):  # its id is taken: by another call, or by who can write there
-        other = prepare(call, options, job_id=identity.job_id(digest), settings=settings)
+        other = prepare(call, options, connections, job_id=identity.job_id(digest))
         reference = submit(other, environment, told)
     others.end_superseded(identity, reference)
     shipped = prepared.spec.shipped
     earlier = tuple(each for each in earlier if each.reference.job_id != reference.job_id)
-    return Started(reference, observe(reference), adopted=False, shipped=shipped, earlier=earlier)
+    return Started(reference, observe(backend, reference), adopted=False, shipped=shipped, earlier=earlier)
 
 
 def latest(
-    options: RunOptions, identity: TaskIdentity, origin: Origin | None = None, recorded: str = ""
+    options: RunOptions,
+    connections: Connections,
+    identity: TaskIdentity,
+    origin: Origin | None = None,
+    recorded: str = "",
 ) -> JobReference | None:
     """Return the newest job that the task instance has started since somebody cleared it.
 
     `recorded` is the id of the job in the task's record, "" for none. `origin` finds a job whose call was not
     the first of its try, and whose id therefore depends on a call that only its submitter knew.
     """
-    settings = options.settings(read_settings())
-    backend = open_backend(backend_name(options.backend, 1, settings), settings)  # where jobs are stored
+    connections = connections.with_settings(options.settings(connections.settings))
+    backend = open_backend(backend_name(options.backend, 1, connections), connections)  # for its store
     living = (
-        _Others(backend, settings.namespace, origin).living_by_try(identity) if origin is not None else {}
+        _Others(backend, connections.settings.namespace, origin).living_by_try(identity)
+        if origin is not None
+        else {}
     )
     ids = [recorded] if recorded else []
     for each in identity.tries():
@@ -341,10 +347,10 @@ def latest(
     return next((reference for reference in found if reference is not None), None)
 
 
-def mark_spent(reference: JobReference) -> None:
+def mark_spent(backend: Backend, reference: JobReference) -> None:
     """Mark a job's result as spent: it was delivered, or its task was cleared."""
     try:
-        backend_of(reference).store.create(_spent_object(reference.job_id), b"")
+        backend.store.create(_spent_object(reference.job_id), b"")
     except ObjectExists:
         pass
 
@@ -406,7 +412,7 @@ class _Others:
             return None
         if self.backend.store.find(_spent_object(job_id)) is not None:
             return None
-        observation = observe(reference)
+        observation = observe(self.backend, reference)
         if observation.status is not JobStatus.SUCCEEDED:
             return None
         _LOG.info("only collecting the result of %s, which its task never got", job_id)
@@ -437,7 +443,7 @@ class _Others:
         reference = find(self.backend, job_id)
         _LOG.warning("cancelling %s: %s", job_id, why)
         if reference is not None:
-            cancel(reference)
+            cancel(self.backend, reference)
         else:  # the store has forgotten it, or somebody has removed its handle
             self.backend.delete(self.namespace, job_id)
 
@@ -457,11 +463,11 @@ def _look_at_tries(
         if reference is None:
             continue
         if not identity.may_adopt(number, clear_numbers.get(job_id)):
-            observation = _cancelled_if_active(reference, "it belongs to a run that was cleared")
+            observation = _cancelled_if_active(backend, reference, "it belongs to a run that was cleared")
         elif reference.spec_digest != spec_digest:
-            observation = _cancelled_if_active(reference, "the call it was started for has changed")
+            observation = _cancelled_if_active(backend, reference, "the call it was started for has changed")
         else:
-            observation = observe(reference)
+            observation = observe(backend, reference)
             if not observation.is_terminal or observation.status is JobStatus.SUCCEEDED:
                 state = observation.status.value
                 _LOG.info("adopting %s, which an earlier worker started (%s)", job_id, state)
@@ -478,16 +484,16 @@ def _older(backend: Backend, ids: Iterable[tuple[int, str]]) -> list[Earlier]:
         for number, job_id in ids:
             reference = find(backend, job_id)
             if reference is not None:
-                found.append(Earlier(number, reference, observe(reference)))
+                found.append(Earlier(number, reference, observe(backend, reference)))
     except KineticError as error:
         _LOG.info("not all jobs of earlier tries are known: %s", error)
     return found
 
 
-def _cancelled_if_active(reference: JobReference, why: str) -> JobObservation:
-    observation = observe(reference)
+def _cancelled_if_active(backend: Backend, reference: JobReference, why: str) -> JobObservation:
+    observation = observe(backend, reference)
     if observation.is_terminal:
         return observation
     _LOG.warning("cancelling %s: %s", reference.job_id, why)
-    cancel(reference)
-    return observe(reference)
+    cancel(backend, reference)
+    return observe(backend, reference)

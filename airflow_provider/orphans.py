@@ -16,27 +16,26 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from airflow_provider import job_of_task
-from airflow_provider.config import config
 from airflow_provider.job_of_task import Origin, of_team, with_address
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.backends.kubernetes.names import ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError, ProtocolMismatch
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.watch import watch_for
-from kinetic_core.settings import read_settings, using
 
-_MARGIN_SECONDS = 15.0
-"""Seconds for which a mark counts after the next search should have renewed it."""
+FRESH_SECONDS = 40.0
+"""Seconds for which a mark counts."""
 _OLD_SECONDS = 86_400.0
 
 
@@ -46,16 +45,14 @@ class Presence:
     Where the cache cannot be written, nothing is marked, and a place is looked after twice.
     """
 
-    def __init__(self, triggerer: int, interval: float, folder: Path | None = None) -> None:
-        """Mark nothing yet. `interval`: the seconds between two searches, each of which marks its places."""
+    def __init__(self, triggerer: int, folder: Path | None = None) -> None:
         self._triggerer = triggerer
-        self._fresh_seconds = interval + _MARGIN_SECONDS
         self._given = folder
 
     @cached_property
     def _folder(self) -> Path:
         """Return the directory of the marks. Raises ConfigurationError if the settings cannot be read now."""
-        return self._given or read_settings().cache / "attendance"
+        return self._given or default_connections().settings.cache / "attendance"
 
     def mark(self, key: str) -> None:
         """Mark the place as looked after now."""
@@ -66,7 +63,7 @@ class Presence:
     def is_marked(self, key: str) -> bool:
         """Return whether the place was marked just now."""
         try:
-            return time.time() - self._file(key).stat().st_mtime < self._fresh_seconds
+            return time.time() - self._file(key).stat().st_mtime < FRESH_SECONDS
         except OSError:
             return False
 
@@ -85,8 +82,8 @@ class Presence:
         return self._folder / f"{self._triggerer}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
-FIRST_SECONDS, DOUBT_SECONDS = 5.0, 10.0
-"""Seconds before the first search, and after one that saw a live job whose task was over."""
+FIRST_SECONDS, PAUSE_SECONDS, DOUBT_SECONDS = 5.0, 25.0, 10.0
+"""Seconds before the first search, between two, and after one that saw a live job whose task was over."""
 _OVER = frozenset(("success", "failed", "skipped", "upstream_failed", "removed"))
 """States in which a task is over. In any other state, those of later Airflows included, its job lives; the
 job of a task instance that is gone does not."""
@@ -155,7 +152,7 @@ class Reconciler:
     def _cancel(self, job_id: str) -> None:
         reference = find(self.backend, job_id)
         if reference is not None:
-            cancel(reference)
+            cancel(self.backend, reference)
 
 
 def _is_over(states: Mapping[str, object], key: str) -> bool:
@@ -201,8 +198,7 @@ async def reconciled(
 async def _reconcile(
     backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
 ) -> None:
-    interval = config().orphan_interval
-    attendance, key = Presence(os.getppid(), interval), place_key(backend, namespace)
+    attendance, key = Presence(os.getppid()), place_key(backend, namespace)
     await asyncio.sleep(FIRST_SECONDS)
     reconciler: Reconciler | None = None
     while True:
@@ -215,12 +211,14 @@ async def _reconcile(
         except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
             _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
         doubts = reconciler is not None and reconciler.in_doubt
-        await asyncio.sleep(min(interval, DOUBT_SECONDS) if doubts else interval)
+        await asyncio.sleep(DOUBT_SECONDS if doubts else PAUSE_SECONDS)
 
 
 VARIABLE = "kinetic_places"
 """The Airflow Variable in which tasks note where their jobs run."""
 _MEANING = "Where Kinetic jobs of this Airflow have run: triggerers look there for those whose task is over"
+MOST = 50
+"""Places that are kept in the Variable."""
 
 
 @dataclass(frozen=True)
@@ -237,13 +235,11 @@ class UsedPlace:
         cluster = "/".join((job.project, job.zone, job.cluster_name, job.namespace))
         return " ".join((job.backend, job.store_uri, cluster, self.conn_id or "-", f"v{job.protocol}"))
 
-    def connected(self) -> AbstractContextManager[None]:
-        """Use the settings of the connection. Raises ConfigurationError if it cannot be read."""
-        if not self.conn_id:
-            return nullcontext()
-        from airflow_provider.hooks.kinetic import recent_settings
+    def client(self) -> Connections:
+        """Return the client of the connection. Raises ConfigurationError if it cannot be read."""
+        from airflow_provider.hooks.kinetic import clients
 
-        return using(recent_settings(self.conn_id))
+        return clients.get(self.conn_id)
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Self:
@@ -261,8 +257,7 @@ def remember(reference: JobReference, conn_id: str | None, team: str = "") -> No
 
     name = of_team(VARIABLE, team)
     try:
-        known = Variable.get(name, default=None) or ""
-        text = with_place(known, UsedPlace(reference, conn_id), config().orphan_places)
+        text = with_place(Variable.get(name, default=None) or "", UsedPlace(reference, conn_id))
         if text is not None:
             Variable.set(name, text, _MEANING)
     except Exception as error:  # noqa: BLE001  whatever Airflow answers
@@ -280,12 +275,12 @@ def read_places(text: str) -> list[UsedPlace]:
     return found
 
 
-def with_place(text: str, place: UsedPlace, limit: int) -> str | None:
-    """Return the Variable with the place and the newest others, `limit` in all; None if it has the place."""
+def with_place(text: str, place: UsedPlace) -> str | None:
+    """Return the Variable with the place and the newest of the others; None if the place is in it already."""
     known = _entries(text)
     if place.key in known:
         return None
-    kept = list(known.items())[max(0, len(known) + 1 - limit) :]
+    kept = list(known.items())[1 - MOST :]
     entry = {"reference": place.reference.to_dict(), "conn_id": place.conn_id}
     return json.dumps({**dict(kept), place.key: entry})
 
@@ -304,7 +299,7 @@ class Place(Protocol):
     @property
     def reference(self) -> JobReference: ...
 
-    def connected(self) -> AbstractContextManager[None]: ...
+    def client(self) -> Connections: ...
 
 
 class Attendant:
@@ -330,15 +325,14 @@ class Attendant:
         for place in self._places() if deployment_name else ():
             where = f"{place.reference.namespace} ({place.reference.store_uri})"
             try:
-                with place.connected():
-                    in_doubt |= self._reconcile_at(place.reference, deployment_name, seen)
+                backend = backend_of(place.reference, place.client())
+                in_doubt |= self._reconcile_at(backend, place.reference.namespace, deployment_name, seen)
                 self._told.pop(where, None)
             except Exception as error:  # noqa: BLE001  tried again; other places do not depend on it
                 self._tell_once(where, repr(error))
         return in_doubt
 
-    def _reconcile_at(self, reference: JobReference, deployment_name: str, seen: set[str]) -> bool:
-        backend, namespace = backend_of(reference), reference.namespace
+    def _reconcile_at(self, backend: Backend, namespace: str, deployment_name: str, seen: set[str]) -> bool:
         key = place_key(backend, namespace)
         if key in seen or self._attendance.is_marked(key):
             return False
@@ -413,8 +407,7 @@ def _variable(name: str, team: str) -> str | None:
 
 def attend(pause: Callable[[float], object] = time.sleep) -> None:
     """Search for as long as this process lives: in a thread of a triggerer's main process."""
-    interval = config().orphan_interval
-    attendance = Presence(os.getpid(), interval)
+    attendance = Presence(os.getpid())
     attendance.forget()
     attendants: dict[str, Attendant] = {}
     pause(FIRST_SECONDS)
@@ -428,4 +421,4 @@ def attend(pause: Callable[[float], object] = time.sleep) -> None:
                 in_doubt |= attendants[team].reconcile()
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever Airflow answers
             _LOG.warning("cannot look for forgotten jobs, trying again: %r", error)
-        pause(min(interval, DOUBT_SECONDS) if in_doubt else interval)
+        pause(DOUBT_SECONDS if in_doubt else PAUSE_SECONDS)

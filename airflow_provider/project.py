@@ -26,7 +26,6 @@ from kinetic_core.project.root import (
     locate_project,
     relative_path,
 )
-from kinetic_core.settings import read_settings
 
 _INCLUDE = "include"
 """Astronomer's directory of shared code and queries, beside the DAGs folder."""
@@ -67,15 +66,15 @@ def project_of_task(
 ) -> Project | None:
     """Return the project that ships with a task; None outside a DAG bundle, where the file decides.
 
-    `package_root`: the setting; by default this process's. Raises InvalidProject if the project would contain
-    Airflow's own directory.
+    `package_root`: the setting. Raises InvalidProject if the project would contain Airflow's own directory.
     """
     around = Surroundings.of(context)
     if around is None:
         return None
     source = source_file(function)
-    asked = package_root or read_settings().package_root
-    return bundle_project(source, around) if asked is None else asked_project(asked, source, around)
+    if package_root is None:
+        return bundle_project(source, around)
+    return asked_project(package_root, source, around)
 
 
 def asked_project(asked: str, source: Path | None, around: Surroundings) -> Project:

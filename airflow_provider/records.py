@@ -23,8 +23,9 @@ from airflow_provider.task_logs import VARIABLE, RemoteLog
 from airflow_provider.telemetry import IN_TASKS, Stats, span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.connections import Connections
 from kinetic_core.errors import (
     JobBudgetExceeded,
     JobCancelled,
@@ -222,6 +223,7 @@ def origin_of(identity: TaskIdentity) -> Origin | None:
 def traced_start(
     call: Call,
     options: RunOptions,
+    connections: Connections,
     identity: TaskIdentity,
     say: Progress,
     build_patience: float | None,
@@ -235,7 +237,9 @@ def traced_start(
     log = {VARIABLE: remote.uri} if remote is not None else {}
     with span("submit"), steps(say) as progress:
         environment = {**trace_environment(), **log}
-        return start_or_adopt(call, options, identity, progress, environment, build_patience, origin)
+        return start_or_adopt(
+            call, options, connections, identity, progress, environment, build_patience, origin
+        )
 
 
 def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: str | None) -> None:
@@ -259,13 +263,14 @@ def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: 
 def tell_end(
     context: Any,
     identity: TaskIdentity,
+    backend: Backend,
     reference: JobReference,
     observation: JobObservation,
     outcome: Outcome,
     conn_id: str | None,
 ) -> None:
     """Report a job's end to Airflow. `identity` is that of the try that started the job."""
-    phases, fenced = _history(reference, outcome)
+    phases, fenced = _history(backend, reference, outcome)
     end = JobEnd.of(observation, phases)
     _push(context, JobRecord.of(identity, reference, end, conn_id or ""))
     tags, stats = _tags(identity), Stats(IN_TASKS)
@@ -277,10 +282,9 @@ def tell_end(
         stats.time(telemetry.PHASE, {**tags, "phase": phase.name}, phase.seconds)
 
 
-def _history(reference: JobReference, outcome: Outcome) -> tuple[tuple[Phase, ...], int]:
+def _history(backend: Backend, reference: JobReference, outcome: Outcome) -> tuple[tuple[Phase, ...], int]:
     """Return the phases of a finished job and the number of refused pods; empty if they cannot be read."""
     try:
-        backend = backend_of(reference)
         header = {"times": outcome.times, "attempt": outcome.attempt}
         found = backend.get(reference.namespace, reference.job_id)
         phases = known_phases(backend, reference, found, header)
@@ -327,7 +331,9 @@ def raise_failure(outcome: Outcome, name: str = "") -> None:
     raise error
 
 
-def publish(reference: JobReference, digest: str, outlets: Iterable[Any], outlet_events: Any) -> None:
+def publish(
+    connections: Connections, reference: JobReference, digest: str, outlets: Iterable[Any], outlet_events: Any
+) -> None:
     """Complete the events that Airflow makes of a task's outlets when it succeeds.
 
     An Asset's event says which job made it and where its outputs are. An AssetAlias becomes an event of the
@@ -339,7 +345,7 @@ def publish(reference: JobReference, digest: str, outlets: Iterable[Any], outlet
     found = [each for each in outlets if isinstance(each, Asset | AssetAlias)]
     if not found:
         return
-    outputs = find_outputs(reference)
+    outputs = find_outputs(connections, reference)
     place = outputs.location
     uri = place if "://" in place else Path(place).as_uri()
     extra = {

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kinetic_core._runner.lines import Line, LineBuffer
-from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.backends.base import Backend
+from kinetic_core.connections import Connections
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.logs import host_count, read_pieces
 from kinetic_core.jobs.observe import watch
-from kinetic_core.settings import read_settings
 from kinetic_core.store.gcs import GcsObjectStore
 
 VARIABLE = "KINETIC_TASK_LOG"
@@ -35,13 +35,13 @@ class RemoteLog:
 
     uri: str
 
-    def shown(self, reference: JobReference) -> Shown:
+    def shown(self, reference: JobReference, connections: Connections) -> Shown:
         """Return what the job's pods have written there, without gaps; nothing without the right to read."""
         folder, _, name = self.uri.removeprefix(_SCHEME).rpartition("/")
         prefix = f"{name}.{reference.job_id}."
         found: Shown = {}
         try:
-            store = GcsObjectStore.at(folder, read_settings())
+            store = GcsObjectStore.at(folder, connections)
             for info in sorted(store.list(prefix), key=lambda each: each.name):
                 attempt, host, start, end = _span(info.name.removeprefix(prefix))
                 if found.get((attempt, host), 0) == start:
@@ -77,6 +77,8 @@ def _span(name: str) -> tuple[int, int, int, int]:
     return attempt, host, start, end
 
 
+FINAL_LINES = 5000
+"""Lines shown at most, the last ones, when a job has ended and nobody has followed its log."""
 _AHEAD = 256 << 10
 """Bytes of a log that are read before they are shown; a longer line is shown cut."""
 
@@ -132,20 +134,20 @@ class LogTail:
 
     def __init__(
         self,
+        backend: Backend,
         reference: JobReference,
         cursor: Cursor | None = None,
-        backend: Backend | None = None,
         remote: RemoteLog | None = None,
         *,
         silent: bool = False,
     ) -> None:
-        """Prepare to read. `backend`: in place of the reference's. `remote`: where the job's pods may write.
+        """Prepare to read. `remote`: where the job's pods may write.
 
         `silent`: the pods write to the task's log, so nothing is shown here before the end.
         """
         self._remote, self._silent = remote, silent
         self._reference = reference
-        self._backend: Backend = backend or backend_of(reference)
+        self.backend = backend
         self._hosts = host_count(reference)
         self.cursor = cursor or Cursor()
         self._ahead = bytearray()
@@ -163,12 +165,14 @@ class LogTail:
                 shown.append(line)
         return shown
 
-    def rest(self, last_attempt: int, limit: int | None = None) -> list[str]:
-        """Return the rest once the job has ended, unfinished lines too: the last `limit` lines, or all."""
+    def rest(self, last_attempt: int, limit: int = FINAL_LINES) -> list[str]:
+        """Return the rest once the job has ended, unfinished lines too; at most the last `limit` lines."""
         self._ahead.clear()
         last: deque[str] = deque(maxlen=limit)
         count = 0
-        shown = self._remote.shown(self._reference) if self._remote is not None else {}
+        shown = {}
+        if self._remote is not None:
+            shown = self._remote.shown(self._reference, self.backend.connections)
         for attempt in range(self.cursor.attempt, last_attempt + 1):
             cursor = self.cursor if attempt == self.cursor.attempt else Cursor(attempt)
             start = max(cursor.offset, shown.get((attempt, 0), 0))
@@ -186,7 +190,7 @@ class LogTail:
                 for line in self._lines_from(attempt, host, shown.get((attempt, host), 0)):
                     last.append(self._shown(line, host))
                     count += 1
-        if limit is None or count <= limit:
+        if count <= limit:
             return list(last)
         left_out = f"... {count - limit} lines left out here; all of them are in the job's own log ..."
         return [left_out, *last]
@@ -215,7 +219,7 @@ class LogTail:
 
     def _lines_from(self, attempt: int, host: int, offset: int) -> Iterator[Line]:
         lines = LineBuffer()
-        for piece in read_pieces(self._backend, self._reference, attempt, host, offset):
+        for piece in read_pieces(self.backend, self._reference, attempt, host, offset):
             yield from lines.add(piece)
         if lines.size:
             yield lines.end()
@@ -225,7 +229,7 @@ class LogTail:
 
     def _container_log(self, attempt: int, offset: int, size: int) -> bytes:
         where = self._reference.namespace, self._reference.job_id, attempt, offset
-        return self._backend.log(*where, 0, size) or b""
+        return self.backend.log(*where, 0, size) or b""
 
 
 _LOOK_SECONDS = 0.5
@@ -303,7 +307,7 @@ def wait_with_log(
             ended.set()
 
     states = StateLines(reference, known, clock)
-    subscription = watch(reference, notice)
+    subscription = watch(tail.backend, reference, notice)
     try:
         while True:
             pause = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - clock())
@@ -324,14 +328,14 @@ def wait_with_log(
         subscription.close()
 
 
-def show_build_again(build: Mapping[str, str], say: Callable[[str], None]) -> None:
+def show_build_again(build: Mapping[str, str], connections: Connections, say: Callable[[str], None]) -> None:
     """Show the log of an image's build again, where the next trigger's log replaces it."""
     from airflow.providers.common.compat.sdk import conf
 
     from kinetic_core.images.cloud_build import Following
 
     if not conf.getboolean("logging", "remote_logging", fallback=False):
-        Following.of(build).tell(say)
+        Following.of(build, connections).tell(say)
 
 
 def describe(reference: JobReference, observation: JobObservation) -> str:

@@ -62,12 +62,14 @@ def call_of(
     context: Mapping[str, Any],
     reserved: Collection[str] = (),
     verify: Verify | None = None,
+    package_root: str | None = None,
 ) -> Call:
     """Build the call of a job, with the files that ship from the task's DAG bundle.
 
     `reserved`: all names of Airflow's context. A parameter with such a name is filled in if it is one of
     PLAIN_CONTEXT. Raises InvalidRequest for any other without a default, because `ti` cannot leave Airflow,
-    and for a reference that `verify`, by default with this Airflow's signatures, refuses.
+    and for a reference that `verify`, by default with this Airflow's signatures, refuses. `package_root`: the
+    client's setting.
     """
     verify = verify or Signatures().verified
     args = tuple(with_references(list(op_args), "op_args", verify))
@@ -84,7 +86,7 @@ def call_of(
                 f"the parameter {name!r} of {callable_name(function)} is Airflow's context, which "
                 f"{_why(name)}. Pass what the function needs as an argument, for instance '{{{{ run_id }}}}'"
             )
-    return Call(function, args, kwargs, project_of_task(function, context))
+    return Call(function, args, kwargs, project_of_task(function, context, package_root))
 
 
 def _plain(value: Any) -> Any:

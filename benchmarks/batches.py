@@ -27,8 +27,8 @@ from kinetic_core._runner import codec, wire
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.reconcile import outcome_key
-from kinetic_core.settings import read_settings
 from kinetic_core.testing import make_queue
 
 _SMALL, _LARGE, _HUGE, _RUNS = 20, 500, 10_000, 3
@@ -106,7 +106,7 @@ def project() -> Iterator[kinetic_core.RemoteCallable[..., Any]]:
 
 def submitting(namespace: str) -> list[Verdict]:
     """Five hundred inputs, then of the unchanged project: submitted, observed for a minute, collected."""
-    backend = open_backend("gke", read_settings())
+    backend = open_backend("gke", default_connections())
     with project() as work:
         before = held(backend)
         first = seconds(lambda: work.run_async_map(range(_LARGE)))

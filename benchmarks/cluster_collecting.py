@@ -23,8 +23,8 @@ from kinetic_core._runner import codec, wire
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.reconcile import outcome_key
-from kinetic_core.settings import read_settings
 
 _JOBS = 500
 _RUNS = 5
@@ -88,7 +88,7 @@ def _collected(options: dict[str, Any]) -> float:
     def increment(n: int) -> int:
         return n + 1
 
-    backend = open_backend("gke", read_settings())
+    backend = open_backend("gke", default_connections())
     batch = increment.run_async_map(range(_JOBS), max_concurrent=None)
     told: set[str] = set()
     while len(told) < _JOBS:

@@ -23,8 +23,10 @@ from measuring import Verdict, report, seconds
 from projects import make_project
 
 import kinetic_core
+from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.dry_run import dry_run
 from kinetic_core.jobs.observe import watch
@@ -102,12 +104,12 @@ def submitting() -> list[Verdict]:
         exec(compile(_FUNCTION, f"{folder}/work.py", "exec"), namespace)
         os.environ["KINETIC_PACKAGE_ROOT"] = folder
         options = RunOptions.checked("cpu", node_selector=_NOWHERE)
-        submit(prepare(Call(namespace["work"], (1,)), options))
-        warm = _taken(lambda: submit(prepare(Call(namespace["work"], (2,)), options)))
+        submit(prepare(Call(namespace["work"], (1,)), options, default_connections()))
+        warm = _taken(lambda: submit(prepare(Call(namespace["work"], (2,)), options, default_connections())))
         program = f"import sys; sys.path.insert(0, {folder!r}); import work, kinetic_core; "
         program += f"kinetic_core.run(accelerator='cpu', node_selector={_NOWHERE})(work.work).run_async(3)"
         fresh = _taken(lambda: subprocess.run([sys.executable, "-c", program], check=True))
-        manifest = len(json.dumps(dry_run(Call(namespace["work"], (2,)), options)))
+        manifest = len(json.dumps(dry_run(Call(namespace["work"], (2,)), options, default_connections())))
         del os.environ["KINETIC_PACKAGE_ROOT"]
     return [
         Verdict("unchanged project: store requests of a submit", warm[0], 4, ""),
@@ -189,14 +191,21 @@ def observing(api: ClusterApi, namespace: str) -> list[Verdict]:
     seen: dict[str, JobStatus] = {}
     with fake_node(api) as options:
         suspended = RunOptions.checked("cpu", queue="nobody", **options)
-        references = [submit(prepare(Call(trivial.__wrapped__, (n,)), suspended)) for n in range(_OBSERVED)]
+        references = [
+            submit(prepare(Call(trivial.__wrapped__, (n,)), suspended, default_connections()))
+            for n in range(_OBSERVED)
+        ]
         endless = {"metadata": {"annotations": {"kinetic.test/outcome": "run"}}}
         for reference in references:  # the queue admits them, to run on
             admitted = {"suspend": False, "template": endless}
             api.patch("Job", namespace, reference.k8s_name, {"spec": admitted})
         place = AUDIT.stat().st_size
         subscriptions = [
-            watch(each, lambda now, job_id=each.job_id: seen.update({job_id: now.status}))
+            watch(
+                backend_of(each, default_connections()),
+                each,
+                lambda now, job_id=each.job_id: seen.update({job_id: now.status}),
+            )
             for each in references
         ]
         time.sleep(60)

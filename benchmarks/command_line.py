@@ -19,9 +19,9 @@ from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.listing import index_metadata
-from kinetic_core.settings import read_settings
 from kinetic_core.testing import make_queue
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -64,7 +64,7 @@ def on_cluster() -> list[Verdict]:
         "KINETIC_CONTAINER_IMAGE": os.environ["KINETIC_TEST_IMAGE"],
     })  # fmt: skip
     os.environ.pop("GOOGLE_CLOUD_PROJECT", None)
-    backend = open_backend("gke", read_settings())
+    backend = open_backend("gke", default_connections())
     make_queue(ClusterApi(Target(os.environ["KUBECONFIG"])), "default", "nobody")
     handle = never.run_async()
     try:

@@ -29,12 +29,13 @@ from kinetic_core.images.frameworks import choose
 
 cluster, zone, requirement, threads = sys.argv[1:]
 recipe = Recipe("cpu", choose(parse_requirements([requirement], "requirements", Path()), "cpu"))
-workshop = Workshop.of_cluster("test-project", zone, cluster)
+connections = default_connections().with_arguments(project="test-project", zone=zone, cluster=cluster)
+workshop = Workshop.of_cluster(connections)
 print("ready", flush=True)
 sys.stdin.readline()
 found = []
 clients = [
-    threading.Thread(target=lambda: found.append(bundled_image(recipe, workshop, lambda line: None)))
+    threading.Thread(target=lambda: found.append(bundled_image(recipe, workshop, print, connections)))
     for _ in range(int(threads))
 ]
 for client in clients:

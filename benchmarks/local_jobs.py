@@ -48,7 +48,7 @@ def collection_delay() -> float:
     handle = clock.run_async()
     handle.result(cleanup=False)
     returned = time.time()
-    header = collect.collect(handle)
+    header = collect.collect(handle.place, handle)
     finished = header.times.get("finished")
     assert finished is not None
     return returned - finished

@@ -21,6 +21,7 @@ from pathlib import Path
 from measuring import Verdict, report, seconds
 
 import kinetic_core
+from kinetic_core.connections import Connections
 from kinetic_core.jobs.prepare import pack
 from kinetic_core.options import RunOptions
 from kinetic_core.project.tree import store_data
@@ -98,7 +99,7 @@ def ship(project: Path, home: Path) -> None:
     namespace: dict[str, object] = {"__name__": "work", "__file__": str(project / "work.py")}
     exec(compile(_FUNCTION, str(project / "work.py"), "exec"), namespace)
     settings = Settings(local_store=home / "local", cache=home / "cache", package_root=str(project))
-    pack(namespace["work"], RunOptions.checked("cpu", backend="local"), settings)  # type: ignore[arg-type]
+    pack(namespace["work"], RunOptions.checked("cpu", backend="local"), Connections(settings))  # type: ignore[arg-type]
 
 
 def tar_seconds(project: Path, target: Path) -> float:

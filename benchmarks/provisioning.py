@@ -13,13 +13,13 @@ from typing import Any
 
 from measuring import Verdict, report, seconds
 
+from kinetic_core.connections import default_connections
 from kinetic_core.google_cloud import ask_google
 from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import Prepared, open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.resources import Request
 from kinetic_core.provision.specification import Wanted, WantedNamespace, wanted_pool
-from kinetic_core.settings import read_settings
 
 _READS = re.compile(r"^GET |:getIamPolicy|:testIamPermissions")
 _POLLS = re.compile(r"/operations/")
@@ -33,7 +33,7 @@ class Counted:
 
     def ask(self, method: str, url: str, body: Any = None) -> tuple[int, Any]:
         self.lines.append(f"{method} {url}")
-        return ask_google(method, url, body)
+        return ask_google(default_connections(), method, url, body)
 
     @property
     def polls(self) -> int:
@@ -66,8 +66,8 @@ class CountingCloud(Cloud):
 
 def carry_out(prepare: Callable[[Cloud, Wanted], Prepared], wanted: Wanted) -> tuple[Counted, Prepared]:
     """A verb from the start, as a process of its own would."""
-    opened, counted = open_cloud(read_settings()), Counted()
-    cloud = CountingCloud(opened.location, opened.kubernetes, opened.empty, counted.ask)
+    opened, counted = open_cloud(default_connections()), Counted()
+    cloud = CountingCloud(opened.location, opened.kubernetes, opened.empty, opened.connections, counted.ask)
     cloud.counted = counted
     prepared = prepare(cloud, wanted)
     apply(cloud, prepared, lambda _line: None)

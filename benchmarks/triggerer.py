@@ -66,9 +66,11 @@ class Search:
     async def beside(self) -> AsyncIterator[None]:
         from airflow_provider.orphans import reconciled
         from kinetic_core.backends.base import backend_of
+        from kinetic_core.connections import default_connections
         from kinetic_core.job import JobReference
 
-        backend = await asyncio.to_thread(backend_of, JobReference.from_dict(reference_of(0)))
+        reference = JobReference.from_dict(reference_of(0))
+        backend = await asyncio.to_thread(backend_of, reference, default_connections())
         async with reconciled(backend, "default", self._states, self._name):
             yield
 

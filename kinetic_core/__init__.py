@@ -20,49 +20,58 @@ if TYPE_CHECKING:
 
     from kinetic_core.batches.handle import BatchError as BatchError
     from kinetic_core.batches.handle import BatchHandle as BatchHandle
-    from kinetic_core.batches.submit import attach_batch as attach_batch
+    from kinetic_core.client import Client as Client
+    from kinetic_core.client import attach as attach
+    from kinetic_core.client import attach_batch as attach_batch
+    from kinetic_core.client import build_image as build_image
+    from kinetic_core.client import default_client as default_client
+    from kinetic_core.client import list_jobs as list_jobs
     from kinetic_core.data.data import Data as Data
     from kinetic_core.decorator import RemoteCallable as RemoteCallable
     from kinetic_core.decorator import run as run
     from kinetic_core.errors import KineticError as KineticError
-    from kinetic_core.images.base_images import build_image as build_image
     from kinetic_core.job import JobStatus as JobStatus
     from kinetic_core.jobs.handle import JobHandle as JobHandle
-    from kinetic_core.jobs.listing import attach as attach
-    from kinetic_core.jobs.listing import list_jobs as list_jobs
     from kinetic_core.jobs.references import ResultReference as ResultReference
+    from kinetic_core.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BatchError": "kinetic_core.batches.handle",
     "BatchHandle": "kinetic_core.batches.handle",
+    "Client": "kinetic_core.client",
     "Data": "kinetic_core.data.data",
     "JobHandle": "kinetic_core.jobs.handle",
     "JobStatus": "kinetic_core.job",
     "KineticError": "kinetic_core.errors",
     "RemoteCallable": "kinetic_core.decorator",
     "ResultReference": "kinetic_core.jobs.references",
-    "attach": "kinetic_core.jobs.listing",
-    "attach_batch": "kinetic_core.batches.submit",
-    "build_image": "kinetic_core.images.base_images",
-    "list_jobs": "kinetic_core.jobs.listing",
+    "Settings": "kinetic_core.settings",
+    "attach": "kinetic_core.client",
+    "attach_batch": "kinetic_core.client",
+    "build_image": "kinetic_core.client",
+    "default_client": "kinetic_core.client",
+    "list_jobs": "kinetic_core.client",
     "run": "kinetic_core.decorator",
 }
 
 __all__ = [
     "BatchError",
     "BatchHandle",
+    "Client",
     "Data",
     "JobHandle",
     "JobStatus",
     "KineticError",
     "RemoteCallable",
     "ResultReference",
+    "Settings",
     "__version__",
     "attach",
     "attach_batch",
     "build_image",
+    "default_client",
     "list_jobs",
     "run",
 ]

@@ -14,6 +14,7 @@ from kinetic_core.options import MAP_OPTIONS, NOT_GIVEN, OPTIONS, MapKeywords, R
 
 if TYPE_CHECKING:
     from kinetic_core.batches.handle import BatchHandle
+    from kinetic_core.connections import Connections
     from kinetic_core.jobs.handle import JobHandle
     from kinetic_core.terminal import Progress
 
@@ -32,9 +33,13 @@ class RemoteCallable(Generic[P, R]):
 
     __wrapped__: Callable[P, R]
 
-    def __init__(self, function: Callable[P, R], options: RunOptions) -> None:
+    def __init__(
+        self, function: Callable[P, R], options: RunOptions, connections: Connections | None = None
+    ) -> None:
+        """Bind the function to a client; without `connections`, each call uses the default client."""
         self._function = function
         self._options = options
+        self._connections = connections
         functools.update_wrapper(self, function)
 
     @property
@@ -49,7 +54,17 @@ class RemoteCallable(Generic[P, R]):
 
     def with_options(self, options: RunOptions) -> RemoteCallable[P, R]:
         """The same function, run in another way."""
-        return RemoteCallable(self._function, options)
+        return RemoteCallable(self._function, options, self._connections)
+
+    def with_connections(self, connections: Connections) -> RemoteCallable[P, R]:
+        """The same function, run by the client that has these connections."""
+        return RemoteCallable(self._function, self._options, connections)
+
+    @property
+    def _client(self) -> Connections:
+        from kinetic_core.connections import default_connections
+
+        return self._connections or default_connections()
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it as a job, print what it prints, return its value or raise what it raised.
@@ -62,7 +77,7 @@ class RemoteCallable(Generic[P, R]):
 
         with (
             Progress() as progress,
-            debug_door(self._function, self._options, progress.status) as door,
+            debug_door(self._function, self._options, self._client, progress.status) as door,
         ):
             handle = self._submit(args, kwargs, progress)
             try:
@@ -91,22 +106,22 @@ class RemoteCallable(Generic[P, R]):
         """
         from kinetic_core.batches.submit import run_map
 
-        return run_map(self._function, self._options, inputs, **options)
+        return run_map(self._function, self._options, self._client, inputs, **options)
 
     def dry_run(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The Kubernetes Job this call would create, as plain data. Nothing is uploaded or created."""
         from kinetic_core.jobs.dry_run import dry_run
         from kinetic_core.jobs.submit import Call
 
-        return dry_run(Call(self._function, args, kwargs), self._options)
+        return dry_run(Call(self._function, args, kwargs), self._options, self._client)
 
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
         from kinetic_core.jobs.handle import JobHandle
         from kinetic_core.jobs.submit import Call, prepare, submit
 
         call = Call(self._function, args, kwargs)
-        prepared = prepare(call, self._options, progress=progress.say)
-        handle = JobHandle.of(submit(prepared))
+        prepared = prepare(call, self._options, self._client, progress=progress.say)
+        handle = JobHandle.of(submit(prepared), prepared.backend.connections)
         progress.say(f"submitted {handle.job_id}")
         return handle
 
@@ -121,7 +136,7 @@ class RemoteCallable(Generic[P, R]):
         above = isinstance(self._function, staticmethod | classmethod)
         if not above and (instance is None or not hasattr(self._function, "__get__")):
             return self
-        return RemoteCallable(self._function.__get__(instance, owner), self._options)
+        return RemoteCallable(self._function.__get__(instance, owner), self._options, self._connections)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # itemgetter(0)((f,)) is f: a reduction the standard library alone can undo.
@@ -158,14 +173,20 @@ def run(
         raise InvalidFunction(
             'run needs its options: write @run(accelerator="tpu-v5e-1") (or any other), not a bare @run'
         )
-    checked = RunOptions.checked(accelerator, *others, **options)
-    if checked.debug and checked.accelerator.spot:
-        warnings.warn("debug=True with spot=True: the pod may be taken away in mid-debugging", stacklevel=2)
+    return decorator_for(RunOptions.checked(accelerator, *others, **options), None)
+
+
+def decorator_for(options: RunOptions, connections: Connections | None, stacklevel: int = 3) -> Decorator:
+    """Return the decorator for options that were checked; `connections` are those of its client."""
+    if options.debug and options.accelerator.spot:
+        warnings.warn(
+            "debug=True with spot=True: the pod may be taken away in mid-debugging", stacklevel=stacklevel
+        )
 
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
         from kinetic_core.project.callables import check_callable
 
         check_callable(function)
-        return RemoteCallable(function, checked)
+        return RemoteCallable(function, options, connections)
 
     return decorate

@@ -1,4 +1,4 @@
-"""Google's credentials of this process, and what is asked of Google's APIs with them.
+"""Google's credentials of a client, and what is asked of Google's APIs with them.
 
 Where a cluster is reached by a kubeconfig, and its store is an emulator, none are needed.
 """
@@ -13,20 +13,22 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from kinetic_core.connections import Connections
 from kinetic_core.errors import CloudError, CloudUnreachable, ConfigurationError
-from kinetic_core.process_state import PerProcess
-from kinetic_core.settings import Account, Settings, read_settings
+from kinetic_core.settings import Account, Settings
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECONDS = 20.0
 
 
-def ask_google(method: str, url: str, body: Any = None, account: Account | None = None) -> tuple[int, Any]:
-    """Status and JSON of a Google API's answer, asked as `account` or as this process.
+def ask_google(
+    connections: Connections, method: str, url: str, body: Any = None, account: Account | None = None
+) -> tuple[int, Any]:
+    """Return status and JSON of a Google API's answer, asked as `account` or as this process.
 
     Raises ConfigurationError for credentials that are missing or refused, OSError where there is no answer.
     """
-    answer = credentials(account).send(method, url, body)
+    answer = credentials(connections, account).send(method, url, body)
     try:
         return answer.status_code, answer.json()
     except ValueError:
@@ -101,10 +103,9 @@ def _default() -> Any:
         ) from exc
 
 
-@PerProcess
-def credentials(account: Account | None) -> Credentials:
-    """An account's, or this process's."""
-    return Credentials(account)
+def credentials(connections: Connections, account: Account | None) -> Credentials:
+    """Return the credentials of an account, or of this process."""
+    return connections.get((Credentials, account), lambda: Credentials(account))
 
 
 PATIENCE = 60.0
@@ -124,13 +125,14 @@ class GoogleService:
     def __init__(
         self,
         service: str,
+        connections: Connections,
         ask: Ask | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        settings = read_settings()
+        settings = connections.settings
         self._base = _base(service, settings)
-        self._ask = ask or functools.partial(ask_google, account=settings.google_account)
+        self._ask = ask or functools.partial(ask_google, connections, account=settings.google_account)
         self._service, self.sleep, self.clock = service, sleep, clock
 
     def send(self, method: str, path: str, body: Json | None = None) -> Json:

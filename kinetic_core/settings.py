@@ -1,4 +1,4 @@
-"""The settings of this process, read from environment and profile once per call, here and nowhere else.
+"""Settings, read from environment and profile when a client is made, here and nowhere else.
 
 Precedence of every value: argument of the call, then a connection the call names, then environment variable,
 then profile, then default.
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -147,18 +145,9 @@ _VARIABLES = {
 }
 
 
+STATED = frozenset({"profile", *_VARIABLES})
+"""Names of what a connection or a client may state in place of the environment."""
 _CLUSTER = ("project", "zone", "cluster", "kubeconfig", "kube_context")
-_ambient: ContextVar[Settings | None] = ContextVar("kinetic_settings", default=None)
-
-
-@contextmanager
-def using(settings: Settings) -> Iterator[None]:
-    """Make settings those of this thread or asyncio task: inside, `read_settings()` gives them."""
-    token = _ambient.set(settings)
-    try:
-        yield
-    finally:
-        _ambient.reset(token)
 
 
 def read_settings(
@@ -169,9 +158,6 @@ def read_settings(
     `stated`, settings and a `profile` by their names, comes before the environment; `by` says who states it.
     Raises ConfigurationError, naming the variable, or the file and field, for a value that cannot be used.
     """
-    ambient = _ambient.get()
-    if ambient is not None and environ is None and stated is None:
-        return ambient
     env, stated = os.environ if environ is None else environ, stated or {}
     if profile := stated.get("profile"):
         env = {**env, "KINETIC_PROFILE": profile}
@@ -254,7 +240,9 @@ def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str], by: st
     """What names a GKE cluster outranks the kubeconfig of what comes after it."""
     named = {origins.get("project"), origins.get("cluster")}
     outranked = origins.get("kubeconfig", "").startswith("profile ")
-    if (outranked and named & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}) or (by and by in named):
+    if (outranked and named & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}) or (
+        by and by in named and origins.get("kubeconfig") != by
+    ):
         for setting in ("kubeconfig", "kube_context"):
             found.pop(setting, None)
             origins.pop(setting, None)

@@ -15,8 +15,9 @@ from google.auth.credentials import Credentials
 from kinetic_core.backends.base import cluster_target, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, blank_configuration, gke_cluster
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
-from kinetic_core.settings import Account, Settings, read_settings, using
+from kinetic_core.settings import Account, Settings, read_settings
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing import FakeCluster
 from tests.serving import Answering, serving
@@ -71,7 +72,10 @@ def test_accounts_are_the_same_by_name_and_version(account: Account) -> None:
 def test_google_is_asked_with_the_accounts_token(account: Account, google: Any) -> None:
     url, seen = google
     with pytest.raises(ConfigurationError, match="does not give"):
-        gke_cluster(Target(project="p", zone="z", cluster="c", gke_api=url, account=account))
+        gke_cluster(
+            Target(project="p", zone="z", cluster="c", gke_api=url, account=account),
+            Connections(Settings()),
+        )
     assert seen == [f"Bearer {CANARY}"]
 
 
@@ -82,7 +86,7 @@ def test_a_bucket_is_asked_with_the_accounts_token(
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     monkeypatch.setenv("API_ENDPOINT_OVERRIDE", url)
     other = replace(account, version=url)  # clients are kept, and this one must be made here
-    assert GcsObjectStore.at("bucket", Settings(google_account=other)).find("name") is None
+    assert GcsObjectStore.at("bucket", Connections(Settings(google_account=other))).find("name") is None
     assert seen == [f"Bearer {CANARY}"]
 
 
@@ -93,17 +97,6 @@ def test_a_cluster_is_connected_to_as_its_account_says() -> None:
         api = ClusterApi(Target(account=Account("connection kube", cluster.url, held)), patience=0.0)
         assert api.list("Job", "default")["items"] == []
         assert api.server == cluster.url
-
-
-def test_settings_that_are_used_are_everybodys_inside() -> None:
-    outer, inner = Settings(namespace="outer"), Settings(namespace="inner")
-    before = read_settings().namespace
-    with using(outer):
-        with using(inner):
-            assert read_settings().namespace == "inner"
-        assert read_settings().namespace == "outer"
-        assert read_settings({}).namespace == "default"  # who names an environment means it
-    assert read_settings().namespace == before
 
 
 @pytest.mark.promise("airflow: Everything overridable per task, by templates too")
@@ -151,7 +144,7 @@ def test_a_kubernetes_account_is_the_cluster_by_default(account: Account) -> Non
 def test_jobs_of_two_accounts_are_not_watched_together(account: Account) -> None:
     settings = Settings(bucket="b", kubernetes_account=account)
     keys = {
-        open_backend("gke", each).key
+        open_backend("gke", Connections(each)).key
         for each in (
             settings,
             replace(settings, kubernetes_account=replace(account, version="2")),
@@ -160,4 +153,4 @@ def test_jobs_of_two_accounts_are_not_watched_together(account: Account) -> None
         )
     }
     assert len(keys) == 4
-    assert open_backend("gke", replace(settings)).key in keys
+    assert open_backend("gke", Connections(replace(settings))).key in keys

@@ -13,6 +13,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core.backends.base import backend_of, open_backend
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError, OtherCluster
 from kinetic_core.jobs.observe import find
 from kinetic_core.profiles import editing, read_profiles
@@ -180,19 +181,19 @@ def reference(**changed: str) -> kinetic_core.JobHandle:
 
 def test_a_handle_is_looked_for_on_its_own_cluster() -> None:
     settings = Settings(project="mine", cluster="mine", kubeconfig="/k", bucket="b")
-    assert backend_of(reference(), settings).cluster == ("p", "z", "c")
-    assert backend_of(reference(zone="", cluster_name=""), settings).cluster is None
+    assert backend_of(reference(), Connections(settings)).cluster == ("p", "z", "c")
+    assert backend_of(reference(zone="", cluster_name=""), Connections(settings)).cluster is None
 
 
 @pytest.mark.attack
 def test_a_stored_handle_cannot_choose_the_cluster() -> None:
-    gke = open_backend("gke", Settings(project="p", zone="z", cluster="c", bucket="b"))
+    gke = open_backend("gke", Connections(Settings(project="p", zone="z", cluster="c", bucket="b")))
     kept = MemoryObjectStore("gs://b")
     gke.store = kept  # type: ignore[misc]
     kept.create("jobs/x/handle.json", json.dumps(reference(cluster_name="theirs").to_dict()).encode())
     with pytest.raises(OtherCluster, match="cluster theirs"):
         find(gke, "x")
-    by_kubeconfig = open_backend("gke", Settings(kubeconfig="/k", bucket="b"))
+    by_kubeconfig = open_backend("gke", Connections(Settings(kubeconfig="/k", bucket="b")))
     by_kubeconfig.store = kept  # type: ignore[misc]
     found = find(by_kubeconfig, "x")
     assert found is not None

@@ -9,8 +9,9 @@ import sys
 import kinetic_core
 
 PUBLIC = {
-    "BatchError", "BatchHandle", "Data", "JobHandle", "JobStatus", "KineticError", "RemoteCallable",
-    "ResultReference", "__version__", "attach", "attach_batch", "build_image", "list_jobs", "run",
+    "BatchError", "BatchHandle", "Client", "Data", "JobHandle", "JobStatus", "KineticError", "RemoteCallable",
+    "ResultReference", "Settings", "__version__", "attach", "attach_batch", "build_image", "default_client",
+    "list_jobs", "run",
 }  # fmt: skip
 
 PROBE = """

@@ -6,21 +6,21 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
-from airflow_provider.config import config
 from airflow_provider.get_provider_info import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
 from kinetic_core.backends.base import backend_name, open_backend
 from kinetic_core.backends.kubernetes.connection import blank_configuration, load_this_pods
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.settings import Account, Settings, read_settings
 
-_recent: dict[str, tuple[float, Settings]] = {}
-"""Time (monotonic) of the last reading of a connection, and its settings: a triggerer needs them often."""
+_FRESH_SECONDS = 60.0
+_TEST_SECONDS = 10.0
 
 
 class KineticHook(BaseHook):
@@ -70,14 +70,15 @@ class KineticHook(BaseHook):
 
         try:
             settings = self.get_conn()
-            backend = open_backend(backend_name(None, 1, settings), settings)
+            connections = Connections(settings)
+            backend = open_backend(backend_name(None, 1, connections), connections)
         except KineticError as error:
             return False, str(error)
         if backend.name == "local":
             checks = list(local_checks(settings, backend))
         else:
-            checks = list(cluster_checks(settings, backend, None))
-        found = [(each.name, each.finding) for each in perform(checks, config().connection_test_timeout)]
+            checks = list(cluster_checks(backend, None))
+        found = [(each.name, each.finding) for each in perform(checks, _TEST_SECONDS)]
         bad = [f"{name}: {each.found}. {each.fix}" for name, each in found if each.outcome == "fail"]
         good = [f"{name}: {each.found}" for name, each in found if each.outcome in ("ok", "warn")]
         return not bad, "; ".join(bad or good)
@@ -99,12 +100,34 @@ class KineticHook(BaseHook):
         return {"hidden_fields": list(HIDDEN), "relabeling": {}}
 
 
-def recent_settings(conn_id: str) -> Settings:
-    """Return a connection's settings, which this process reads again after `connection_ttl` seconds."""
-    known = _recent.get(conn_id)
-    if known is None or time.monotonic() - known[0] > config().connection_ttl:
-        known = _recent[conn_id] = time.monotonic(), KineticHook(conn_id).get_conn()
-    return known[1]
+class Clients:
+    """Clients of one process by the ids of their connections: triggers of one connection share one.
+
+    A connection is read at most once a minute. Its client keeps what it holds open for as long as the
+    credentials are the same.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[float, Connections]] = {}
+
+    def get(self, conn_id: str | None) -> Connections:
+        """Return the client of a connection; without one, that of the environment.
+
+        Raises ConfigurationError, naming the connection.
+        """
+        if not conn_id:
+            return default_connections()
+        at, client = self._known.get(conn_id, (float("-inf"), None))
+        if client is None or self._clock() - at > _FRESH_SECONDS:
+            settings = KineticHook(conn_id).get_conn()
+            client = Connections(settings) if client is None else client.with_settings(settings)
+            self._known[conn_id] = self._clock(), client
+        return client
+
+
+clients = Clients()
+"""The clients of this process, of which Airflow lets triggers share nothing but modules."""
 
 
 _KEY = secrets.token_bytes(16)

@@ -10,24 +10,25 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
-from airflow_provider.config import config
 from airflow_provider.options import rendered_options
 
 if TYPE_CHECKING:
     from airflow_provider.job_of_task import Origin, Started, TaskIdentity
     from airflow_provider.task_logs import LogTail
+    from kinetic_core.backends.base import Backend
+    from kinetic_core.connections import Connections
     from kinetic_core.job import JobObservation, JobReference
 
 Answer = TypeVar("Answer")
 
+PATIENCE = 2.0
+"""Seconds a worker waits for a new job, or an image, before it defers: a shorter wait needs no second leg."""
 DEFERRAL_KEY = "kinetic_deferral"
 """XCom with the data for a leg after a failed trigger, from which Airflow takes all other data."""
 _BROKEN = "__fail__"
@@ -52,6 +53,12 @@ class JobTask(BaseOperator):
     op_kwargs: Mapping[str, Any]
     conn_id: str | None
     deferrable: bool
+    answer_seconds = 30.0
+    """Seconds between requests to a cluster or a store that does not answer."""
+    start_seconds = 1800.0
+    """Seconds for which starting a job is retried while a cluster or a store does not answer."""
+    most_broken = 3
+    """Triggers of one try that may fail and be replaced; after them the worker waits itself."""
 
     _identity: TaskIdentity | None = None
     _starter: TaskIdentity | None = None
@@ -61,22 +68,7 @@ class JobTask(BaseOperator):
     _is_told: bool = False
     _is_leaving: bool = False
     _broken: int = 0
-    _settings: Any = None
-
-    @cached_property
-    def outage_interval(self) -> float:
-        """Return the seconds between requests to a cluster or a store that does not answer."""
-        return config().outage_interval
-
-    @cached_property
-    def submit_patience(self) -> float:
-        """Return the seconds for which a submission is repeated while cluster or store do not answer."""
-        return config().submit_patience
-
-    @cached_property
-    def trigger_retries(self) -> int:
-        """Return the number of triggers of one try that may fail and be replaced."""
-        return config().trigger_retries
+    _connections: Any = None
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
@@ -91,8 +83,7 @@ class JobTask(BaseOperator):
         """Start the job, or adopt that of an earlier leg or try; wait for it or defer."""
         limit = self.execution_timeout
         deadline = None if limit is None else time.time() + limit.total_seconds()
-        with self._connected():
-            return self._execute(context, deadline)
+        return self._execute(context, deadline)
 
     def execute_after_build(
         self,
@@ -143,8 +134,11 @@ class JobTask(BaseOperator):
         self._reference = reference
         self._broken = broken
         deadline, silent = event["deadline"], event.get("silent", False)
-        tail = LogTail(reference, Cursor.from_list(event["cursor"]), remote=remote_log(context))
-        observation = self._answered(lambda: observe(reference), context, tail, deadline, silent=silent)
+        backend = self._backend()
+        tail = LogTail(backend, reference, Cursor.from_list(event["cursor"]), remote_log(context))
+        observation = self._answered(
+            lambda: observe(backend, reference), context, tail, deadline, silent=silent
+        )
         if not observation.is_terminal and event["status"] == "timeout":
             self._time_out(context, tail, observation.attempt)
         if not observation.is_terminal and self._may_defer:
@@ -153,10 +147,9 @@ class JobTask(BaseOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         """Enter every leg but the first, as Airflow asks; a failed trigger is no reason to end a job."""
-        with self._connected():
-            if next_method == _BROKEN:
-                return self._after_broken_trigger(context, next_kwargs or {})
-            return super().resume_execution(next_method, next_kwargs, context)
+        if next_method == _BROKEN:
+            return self._after_broken_trigger(context, next_kwargs or {})
+        return super().resume_execution(next_method, next_kwargs, context)
 
     def on_kill(self) -> None:
         """Stop the task: its `execution_timeout` is over, or the worker is told to stop; in the main thread.
@@ -167,8 +160,7 @@ class JobTask(BaseOperator):
         five seconds: a job created later would belong to nobody.
         """
         if isinstance(sys.exc_info()[1], AirflowTaskTimeout):
-            with self._connected():
-                self._cancel()
+            self._cancel()
             return
         self._is_told = True
         if self._is_starting:
@@ -215,9 +207,10 @@ class JobTask(BaseOperator):
         reference = self._job()
         if reference is not None:
             self.log.info("cancelling %s", reference.job_id)
-            cancel(reference)
+            backend = self._backend()
+            cancel(backend, reference)
             if was_cleared:
-                mark_spent(reference)
+                mark_spent(backend, reference)
 
     def _begin_anew(self, context: Any) -> Any:
         self.log.info("what this leg was told is not of this try: beginning anew")
@@ -225,7 +218,7 @@ class JobTask(BaseOperator):
 
     @property
     def _may_defer(self) -> bool:
-        return self.deferrable and self._broken <= self.trigger_retries
+        return self.deferrable and self._broken <= self.most_broken
 
     def _execute(self, context: Any, deadline: float | None, build: Mapping[str, str] | None = None) -> Any:
         """Run one leg. `deadline` is in Unix seconds, None for never. `build`: the awaited image."""
@@ -238,8 +231,7 @@ class JobTask(BaseOperator):
         self._identity = TaskIdentity.of(context)
         remote = remote_log(context)
         try:
-            patience = config().defer_after if self._may_defer else None
-            started = self._start(context, patience, remote, deadline)
+            started = self._start(context, PATIENCE if self._may_defer else None, remote, deadline)
         except ImageBuilding as building:
             self.log.info("%s", building)
             self._defer_for_image(context, building.build, deadline)
@@ -251,7 +243,7 @@ class JobTask(BaseOperator):
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
         silent = remote is not None and reference.backend != "local" and not started.adopted
-        tail = LogTail(reference, remote=remote, silent=silent)
+        tail = LogTail(self._backend(), reference, remote=remote, silent=silent)
         ended = self._wait(context, tail, observation, deadline, silent=silent, build=build)
         return self._finish(context, tail, ended, deadline)
 
@@ -260,7 +252,7 @@ class JobTask(BaseOperator):
     ) -> Started:
         """Start or adopt the job of this leg, and return it with its observation.
 
-        Repeated if the worker was told to stop meanwhile, and for `submit_patience` while cluster or store do
+        Repeated if the worker was told to stop meanwhile, and for `start_seconds` while cluster or store do
         not answer: the job's id is that of the try, so the next start finds a job that an interrupted one has
         created.
         """
@@ -273,14 +265,15 @@ class JobTask(BaseOperator):
             options = rendered_options(self._options())
             call = call_of(self.python_callable, self.op_args, self.op_kwargs, context, KNOWN_CONTEXT_KEYS)
             self._origin = origin_of(self._identity)
-            asked = call, options, self._identity, self.log.info, build_patience, remote, self._origin
+            client = self._client()
+            asked = call, options, client, self._identity, self.log.info, build_patience, remote, self._origin
             left = float("inf") if deadline is None else deadline - time.time()
             return self._answered(
                 lambda: self._started(context, lambda: traced_start(*asked)),
                 context,
                 None,
                 deadline,
-                patience=min(self.submit_patience, left),
+                patience=min(self.start_seconds, left),
             )
         except InvalidRequest as error:
             raise AirflowFailException(self._named(context, error)) from error
@@ -318,7 +311,7 @@ class JobTask(BaseOperator):
             if not self._may_defer:
                 self._leave_to_next_try(context)
             left = None if deadline is None else max(0.0, deadline - time.time())
-            patience = config().defer_after if self._may_defer else left
+            patience = PATIENCE if self._may_defer else left
             ended = wait_with_log(
                 self._reference,
                 tail,
@@ -332,7 +325,7 @@ class JobTask(BaseOperator):
             self._obey(context)
             if self._may_defer:
                 if build is not None:
-                    show_build_again(build, self.log.info)
+                    show_build_again(build, self._client(), self.log.info)
                 self._defer(context, self._reference, tail.cursor.to_list(), deadline, silent=silent)
             if deadline is not None and time.time() >= deadline:
                 self._time_out(context, tail, observation.attempt)
@@ -379,23 +372,27 @@ class JobTask(BaseOperator):
                 if tail is not None and self._may_defer:
                     self.log.warning("%s: deferred until there is an answer", error)
                     self._defer(context, self._reference, tail.cursor.to_list(), deadline, silent=silent)
-                self.log.warning("%s: asking again in %g seconds", error, self.outage_interval)
-            again = min(time.monotonic() + self.outage_interval, give_up)
+                self.log.warning("%s: asking again in %g seconds", error, self.answer_seconds)
+            again = min(time.monotonic() + self.answer_seconds, give_up)
             while time.monotonic() < again:
                 self._obey(context)
                 self._leave_to_next_try(context)
-                time.sleep(min(0.5, self.outage_interval))
+                time.sleep(min(0.5, self.answer_seconds))
 
-    def _connected(self) -> AbstractContextManager[None]:
-        """Use the settings of the task's connection, which is read once so that no kill waits for it."""
-        if not self.conn_id:
-            return nullcontext()
-        from airflow_provider.hooks.kinetic import KineticHook
-        from kinetic_core.settings import using
+    def _client(self) -> Connections:
+        """Return the client of the task's connection, which is read once so that no kill waits for it."""
+        if self._connections is None:
+            from airflow_provider.hooks.kinetic import clients
 
-        if self._settings is None:
-            self._settings = KineticHook(self.conn_id).get_conn()
-        return using(self._settings)
+            self._connections = clients.get(self.conn_id)
+        found: Connections = self._connections
+        return found
+
+    def _backend(self) -> Backend:
+        """Return the backend of the task's job."""
+        from kinetic_core.backends.base import backend_of
+
+        return backend_of(self._reference, self._client())
 
     def _job(self, recorded: str = "") -> Any:
         """Return the reference of the job, also when it was created but not yet reported to this process."""
@@ -403,7 +400,7 @@ class JobTask(BaseOperator):
 
         if self._reference is None and self._identity is not None:
             options = rendered_options(self._options())
-            self._reference = latest(options, self._identity, self._origin, recorded)
+            self._reference = latest(options, self._client(), self._identity, self._origin, recorded)
         return self._reference
 
     def _after_broken_trigger(self, context: Any, told: Mapping[str, Any]) -> Any:
@@ -425,8 +422,9 @@ class JobTask(BaseOperator):
         reference = self._answered(lambda: self._job(recorded), context, None, deadline)
         if reference is None:
             return self._execute(context, deadline)
-        tail = LogTail(reference, remote=remote_log(context))
-        observation = self._answered(lambda: observe(reference), context, tail, deadline)
+        backend = self._backend()
+        tail = LogTail(backend, reference, remote=remote_log(context))
+        observation = self._answered(lambda: observe(backend, reference), context, tail, deadline)
         return self._finish(context, tail, self._wait(context, tail, observation, deadline), deadline)
 
     def _recorded(self, context: Any) -> tuple[TaskIdentity, str]:
@@ -502,25 +500,26 @@ class JobTask(BaseOperator):
         from kinetic_core.jobs.cancel import drop_payloads
         from kinetic_core.jobs.collect import collect
 
-        reference = self._reference
+        reference, backend = self._reference, self._backend()
 
         def answered(ask: Callable[[], Answer]) -> Answer:
             return self._answered(ask, context, tail, deadline)
 
         answered(lambda: self._show_rest(tail, observation.attempt))
         self.log.info("%s", describe(reference, observation))
-        outcome = answered(lambda: collect(reference, allow_pickle=False))
+        outcome = answered(lambda: collect(backend, reference, allow_pickle=False))
         self._obey(context)
         starter = self._starter or self._identity
         assert starter is not None  # noqa: S101  every leg begins with it
-        tell_end(context, starter, reference, observation, outcome, self.conn_id)
+        tell_end(context, starter, backend, reference, observation, outcome, self.conn_id)
         if not outcome.succeeded:
             raise_failure(outcome, self._name_of_instance(context))
         value = answered(lambda: self._value(context, reference, outcome))
         if self.outlets:
-            answered(lambda: publish(reference, outcome.digest, self.outlets, context["outlet_events"]))
-        answered(lambda: mark_spent(reference))
-        drop_payloads([reference])
+            events = context["outlet_events"]
+            answered(lambda: publish(backend.connections, reference, outcome.digest, self.outlets, events))
+        answered(lambda: mark_spent(backend, reference))
+        drop_payloads(backend.connections, [reference])
         return value
 
     def _value(self, context: Any, reference: JobReference, outcome: Any) -> Any:
@@ -553,7 +552,7 @@ class JobTask(BaseOperator):
 
     def _show_rest(self, tail: Any, attempt: int) -> None:
         """Show the rest of the log, so that the evidence comes before the verdict."""
-        for line in tail.rest(attempt, config().final_log_lines):
+        for line in tail.rest(attempt):
             self.log.info("%s", line)
 
 

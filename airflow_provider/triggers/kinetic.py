@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -14,7 +13,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.net import get_hostname
 
 from airflow_provider import telemetry
-from airflow_provider.config import config
 from airflow_provider.job_of_task import (
     CLEARED_WHILE_DEFERRED,
     ENDED,
@@ -28,6 +26,7 @@ from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
 from airflow_provider.telemetry import StateBoard
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.counters import listen
 from kinetic_core.errors import (
     CloudError,
@@ -41,8 +40,10 @@ from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
-from kinetic_core.settings import using
 from kinetic_core.store.protocol import ObjectStore
+
+HOLD_SECONDS = 10.0
+"""Seconds after the deferral before which an event makes the scheduler fail the task (airflow#71580)."""
 
 
 class ConnectedTrigger(BaseTrigger):
@@ -51,16 +52,14 @@ class ConnectedTrigger(BaseTrigger):
     `deferred_at` and `deadline`, None for never, are Unix seconds.
     """
 
+    reconnect_seconds = 30.0
+    """Seconds between readings of a connection that cannot be read."""
+
     def __init__(self, deferred_at: float, deadline: float | None, conn_id: str | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
         self.deferred_at = deferred_at
         self.deadline = deadline
         self.conn_id = conn_id
-
-    @cached_property
-    def outage_interval(self) -> float:
-        """Return the seconds between requests to what does not answer."""
-        return config().outage_interval
 
     @property
     def remaining(self) -> float:
@@ -73,37 +72,41 @@ class ConnectedTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, **own}
 
     async def _hold(self) -> None:
-        """Wait until an event can be sent: one that comes too soon makes the scheduler fail the task."""
-        await asyncio.sleep(max(0.0, self.deferred_at + config().event_delay - time.time()))
+        """Wait until an event can be sent safely, `HOLD_SECONDS` after the deferral."""
+        await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
 
-    async def _connected(self) -> AbstractContextManager[None]:
-        """Use the settings of the task's connection.
+    async def _client(self) -> Connections:
+        """Return the client of the task's connection, which triggers of this process share.
 
         A connection that cannot be read now is read again later, so that no job is lost.
         """
         if not self.conn_id:
-            return nullcontext()
+            return await asyncio.to_thread(default_connections)
         from asgiref.sync import sync_to_async
 
-        from airflow_provider.hooks.kinetic import recent_settings
+        from airflow_provider.hooks.kinetic import clients
 
         while True:
             try:
-                return using(await sync_to_async(recent_settings)(self.conn_id))
+                return await sync_to_async(clients.get)(self.conn_id)
             except KineticError as error:
                 self.log.warning("%s; trying again", error)
-            await asyncio.sleep(self.outage_interval)
+            await asyncio.sleep(self.reconnect_seconds)
 
 
-_LOOKUP_SECONDS = 5.0
-"""Seconds between requests for a task's state by a killed trigger while Airflow does not answer."""
+_LOOKUPS, _LOOKUP_PAUSE_SECONDS = 40, 5.0
+"""Requests for a task's state by a killed trigger while Airflow does not answer, and the pause in seconds."""
+LINES_PER_SECOND = 200.0
+"""Lines a second of all triggers of a triggerer: every line costs its event loop half a millisecond."""
 _LINES_A_LOOK = 50
 _SETTLED_SECONDS = 2.0
 """Seconds between a trigger's last line and its event: Airflow drops a line that arrives after the event."""
-_LOOK_SECONDS = 1.0
-"""Seconds between two looks at the log of a job that prints."""
+_LOOK_SECONDS = (1.0, 10.0)
+_FOLLOWED = 100
+"""Running jobs whose lines a triggerer shows: each takes a thread and a connection to the job's node."""
 _UNFOLLOWED_SECONDS = 60.0
 
+_budget = LineBudget(LINES_PER_SECOND)
 _stats = telemetry.Stats(telemetry.IN_TRIGGERS)
 _board = StateBoard(_stats, cache(get_hostname))
 _followed: WeakSet[KineticJobTrigger] = WeakSet()
@@ -174,25 +177,23 @@ class KineticJobTrigger(ConnectedTrigger):
     async def _cancel_if_ended(self) -> None:
         if self._fired:
             return
-        give_up = time.monotonic() + config().kill_patience
-        while not (state := await self._state()) and time.monotonic() < give_up:
-            await asyncio.sleep(_LOOKUP_SECONDS)
+        for _ in range(_LOOKUPS):
+            state = await self._state()
+            if state:
+                break
+            await asyncio.sleep(_LOOKUP_PAUSE_SECONDS)
         was_cleared = state in CLEARED_WHILE_DEFERRED
         if not was_cleared and state not in ENDED:
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
-        with await self._connected():
-            await asyncio.to_thread(cancel, reference)
-            if was_cleared:  # the function runs again, also if the job has ended
-                await asyncio.to_thread(mark_spent, reference)
+        backend = await asyncio.to_thread(backend_of, reference, await self._client())
+        await asyncio.to_thread(cancel, backend, reference)
+        if was_cleared:  # the function runs again, also if the job has ended
+            await asyncio.to_thread(mark_spent, backend, reference)
 
     async def _watch(self) -> str:
         """Show the job's lines until it has "ended" or its time is up: "timeout"."""
-        with await self._connected():
-            return await self._watch_connected()
-
-    async def _watch_connected(self) -> str:
         reference = JobReference.from_dict(self.reference)
         news: asyncio.Queue[JobObservation] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -208,7 +209,7 @@ class KineticJobTrigger(ConnectedTrigger):
         try:
             async with reconciled(backend, reference.namespace, _states, _deployment):
                 ended = await self._show_until_over(
-                    news, StateLines(reference), LogTail(reference, Cursor.from_list(self.cursor))
+                    news, StateLines(reference), LogTail(backend, reference, Cursor.from_list(self.cursor))
                 )
                 if ended:
                     await self._until_store_answers(backend.store, reference)
@@ -224,21 +225,22 @@ class KineticJobTrigger(ConnectedTrigger):
         self, reference: JobReference, notice: Callable[[JobObservation], None]
     ) -> tuple[Backend, Subscription]:
         """Return the job's backend and a subscription; an outage is retried and breaks no trigger."""
+        connections = await self._client()
         while True:
             try:
-                backend = await asyncio.to_thread(backend_of, reference)
-                return backend, await asyncio.to_thread(watch, reference, notice)
+                backend = await asyncio.to_thread(backend_of, reference, connections)
+                return backend, await asyncio.to_thread(watch, backend, reference, notice)
             except (ClusterError, StoreError, CloudError) as error:
                 if not error.is_passing:
                     raise
                 self.log.warning("cannot watch %s, trying again: %s", reference.job_id, error)
-            await asyncio.sleep(self.outage_interval)
+            await asyncio.sleep(self.reconnect_seconds)
 
     async def _show_until_over(
         self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
     ) -> bool:
         """Show why the job waits and what it prints; return True at the job's end, False at the deadline."""
-        shortest, longest = _LOOK_SECONDS, config().log_poll_interval
+        shortest, longest = _LOOK_SECONDS
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
         while True:
             remaining = self.remaining
@@ -271,22 +273,22 @@ class KineticJobTrigger(ConnectedTrigger):
                 self.log.warning("%s has ended; waiting for its store: %s", reference.job_id, error)
             else:
                 return
-            await asyncio.sleep(min(self.outage_interval, max(0.0, self.remaining)))
+            await asyncio.sleep(min(self.reconnect_seconds, max(0.0, self.remaining)))
 
     async def _show_lines(self, tail: LogTail) -> bool:
         """Show the lines that the job has printed meanwhile. A log that cannot be read now is shown later."""
         if self.silent:
             return False
-        if len(_followed) < config().followed_jobs:
+        if len(_followed) < _FOLLOWED:
             _followed.add(self)
         if self not in _followed:
             return False
         try:
-            lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget().left()))
+            lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget.left()))
         except (KineticError, OSError) as error:
             self.log.debug("cannot read the log now: %s", error)
             return False
-        _budget().spend(len(lines))
+        _budget.spend(len(lines))
         for line in lines:
             self.log.info("%s", line)
             self._shown_at = time.monotonic()
@@ -313,12 +315,6 @@ class KineticJobTrigger(ConnectedTrigger):
             return ""
 
 
-@cache
-def _budget() -> LineBudget:
-    """Return the budget of lines that all triggers of this process share."""
-    return LineBudget(config().trigger_lines_per_second)
-
-
 async def _states(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
     from asgiref.sync import sync_to_async
 
@@ -335,6 +331,9 @@ def _count(event: str, kinds: Mapping[str, str]) -> None:
     """Count an event of the core as a metric."""
     if event == "watch.relists":
         _stats.count(telemetry.RELISTS, kinds)
+
+
+_BUILD_SECONDS = 5.0
 
 
 class KineticBuildTrigger(ConnectedTrigger):
@@ -360,18 +359,17 @@ class KineticBuildTrigger(ConnectedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Show the build's log until it ends, then yield one event."""
-        with await self._connected():
-            status, message = await self._follow()
+        status, message = await self._follow(await self._client())
         await self._hold()
         yield TriggerEvent(  # type: ignore[no-untyped-call]
             {"status": status, "message": message, "deadline": self.deadline, "build": self.build}
         )
 
-    async def _follow(self) -> tuple[str, str]:
+    async def _follow(self, connections: Connections) -> tuple[str, str]:
         """Return `built`, `failed` with the reason, or `timeout`; requests without an answer are repeated."""
         from kinetic_core.images.cloud_build import Following
 
-        following = await asyncio.to_thread(Following.of, self.build)
+        following = await asyncio.to_thread(Following.of, self.build, connections)
         while self.remaining > 0:
             lines: list[str] = []
             try:
@@ -383,5 +381,5 @@ class KineticBuildTrigger(ConnectedTrigger):
                     self.log.info("%s", line)
             if digest is not None:
                 return "built", ""
-            await asyncio.sleep(min(config().build_poll_interval, max(0.0, self.remaining)))
+            await asyncio.sleep(min(_BUILD_SECONDS, max(0.0, self.remaining)))
         return "timeout", "the image is still being built"

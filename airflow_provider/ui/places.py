@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider.records import JobRecord
 from kinetic_core.backends.base import Backend, open_backend
+from kinetic_core.connections import Connections, Held
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.settings import BACKENDS, Settings, read_settings, settings_of_profiles
@@ -95,11 +96,14 @@ class Places:
     def __init__(
         self,
         read: Callable[[str], Sequence[Settings]] = settings_of,
-        opened: Callable[[str, Settings], Backend] = open_backend,
+        opened: Callable[[str, Settings], Backend] | None = None,
     ) -> None:
         """Open nothing yet. `read` gives a connection's settings, `opened` a backend by name."""
         self._read = read
-        self._open = lru_cache(_MOST_BACKENDS)(opened)
+        held = Held()
+        self._open = lru_cache(_MOST_BACKENDS)(
+            opened or (lambda name, settings: open_backend(name, Connections(settings, held)))
+        )
         self._settings: Remembered[Sequence[Settings]] = Remembered(_CONNECTION_SECONDS)
 
     async def settings(self, conn_id: str) -> Sequence[Settings]:

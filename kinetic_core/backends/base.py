@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetic_core._runner.wire import Failure, handle_object
 from kinetic_core.backends.kubernetes.manifest import Surroundings
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.job import ClusterName, JobReference, JobSpec, Line
-from kinetic_core.settings import BACKENDS, Settings, read_settings
+from kinetic_core.settings import BACKENDS, Settings
 from kinetic_core.store.protocol import ObjectStore
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class Backend(Protocol):
     """A place where jobs run: it keeps Job and Pod objects and starts what they describe."""
 
     name: str
+
+    @property
+    def connections(self) -> Connections:
+        """The client's settings and open connections that it uses."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -196,18 +201,19 @@ class Backend(Protocol):
         """
 
 
-def open_backend(name: str, settings: Settings) -> Backend:
-    """The backend of that name, as the settings describe it. Starts nothing, connects to nothing."""
+def open_backend(name: str, connections: Connections) -> Backend:
+    """The backend of that name, as the client's settings describe it. Starts nothing, connects to nothing."""
     if name == "local":
         from kinetic_core.backends.local.backend import LocalBackend
 
-        return LocalBackend(settings.local_store)
-    return _gke(name, settings.bucket, settings)
+        return LocalBackend(connections.settings.local_store, connections)
+    return _gke(name, connections.settings.bucket, connections)
 
 
-def _gke(name: str, location: str, settings: Settings) -> Backend:
+def _gke(name: str, location: str, connections: Connections) -> Backend:
     from kinetic_core.backends.kubernetes.backend import GkeBackend
 
+    settings = connections.settings
     if not location and not settings.project:
         raise ConfigurationError(
             f"backend {name!r} needs a bucket: set KINETIC_BUCKET to 'bucket' or 'bucket/prefix', or "
@@ -215,7 +221,7 @@ def _gke(name: str, location: str, settings: Settings) -> Backend:
             "needs neither"
         )
     location = location or f"{settings.project}-kn-{settings.cluster}-jobs/{settings.namespace}"
-    return GkeBackend(cluster_target(settings), location, settings, named_cluster(settings), name)
+    return GkeBackend(cluster_target(settings), location, connections, named_cluster(settings), name)
 
 
 def cluster_target(settings: Settings) -> Target:
@@ -246,37 +252,41 @@ def named_cluster(settings: Settings) -> Target:
     return target
 
 
-def backend_name(asked: str | None, hosts: int, settings: Settings) -> str:
+def backend_name(asked: str | None, hosts: int, connections: Connections) -> str:
     """Which backend a call uses: asked for, else `KINETIC_BACKEND`, else the cluster.
 
     A slice of several hosts for which nobody asked for `gke` itself is run by a LeaderWorkerSet where the
     cluster has them and this account may create one. Asks the cluster once. Raises ClusterError.
     """
+    settings = connections.settings
     name = asked or settings.backend or "gke"
     if name == "gke" and not asked and hosts > 1:
         from kinetic_core.backends.kubernetes.leader_worker_sets import may_use_sets
 
-        return "pathways" if may_use_sets(cluster_target(settings), settings.namespace) else "gke"
+        return (
+            "pathways" if may_use_sets(cluster_target(settings), connections, settings.namespace) else "gke"
+        )
     return name
 
 
-def known_backend(asked: str | None, settings: Settings, job_id: str = "") -> Backend:
+def known_backend(asked: str | None, connections: Connections, job_id: str = "") -> Backend:
     """Where to look for jobs of other processes: as asked, as set, or where the job is, or this machine.
 
     Without a choice, a job that was run on this machine is found here, and so is everything where no
     cluster is set.
     """
+    settings = connections.settings
     name = asked or settings.backend
     if name is None:
-        here = open_backend("local", settings)
+        here = open_backend("local", connections)
         if not (settings.bucket or settings.project):
             return here
         if job_id and here.store.find(handle_object(job_id)) is not None:
             return here
-    return open_backend(name or "gke", settings)
+    return open_backend(name or "gke", connections)
 
 
-def backend_of(reference: JobReference, settings: Settings | None = None) -> Backend:
+def backend_of(reference: JobReference, connections: Connections) -> Backend:
     """The backend a job lives on. Raises ConfigurationError if the settings point somewhere else."""
     if reference.backend == "local":
         from pathlib import Path
@@ -287,11 +297,11 @@ def backend_of(reference: JobReference, settings: Settings | None = None) -> Bac
         parsed = urlparse(reference.store_uri)
         if parsed.scheme != "file" or parsed.netloc:
             raise ConfigurationError(f"job {reference.job_id}: {reference.store_uri!r} is not a local store")
-        return LocalBackend.of_store(Path(unquote(parsed.path)))
+        return LocalBackend.of_store(Path(unquote(parsed.path)), connections)
     if reference.backend in BACKENDS:
-        settings = (settings or read_settings()).with_arguments(namespace=reference.namespace)
+        place = connections.with_arguments(namespace=reference.namespace)
         if reference.cluster is not None:
             project, zone, cluster = reference.cluster
-            settings = settings.with_arguments(project=project, zone=zone, cluster=cluster)
-        return _gke(reference.backend, reference.store_uri, settings)
+            place = place.with_arguments(project=project, zone=zone, cluster=cluster)
+        return _gke(reference.backend, reference.store_uri, place)
     raise ConfigurationError(f"job {reference.job_id}: this version knows no backend {reference.backend!r}")

@@ -49,7 +49,7 @@ class Board:
             self.jobs[index] = handle
             self.changed.notify_all()
         subscription = watch(
-            handle, lambda observation: self._observed(index, observation), follows=self.follows
+            handle.place, handle, lambda observation: self._observed(index, observation), follows=self.follows
         )
         with self.changed:
             self._subscriptions[index] = subscription

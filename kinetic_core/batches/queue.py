@@ -69,7 +69,7 @@ def packed_line(
 ) -> tuple[dict[int, Waiting], dict[int, Exception]]:
     """Build the job of each input, and the errors of inputs without a job. Stores the data in the inputs."""
     around = packed.backend.surroundings(packed.spec.namespace)
-    runner = stored_runner(packed.backend.store)
+    runner = stored_runner(packed.backend)
     waiting: dict[int, Waiting] = {}
     failures: dict[int, Exception] = {}
     for index, item in enumerate(items):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.batches.definition import (
     Plan,
     arguments_of,
@@ -24,8 +22,8 @@ from kinetic_core.batches.definition import (
     note_failure,
     noted_failure,
 )
+from kinetic_core.batches.handle import BatchHandle, in_parallel
 from kinetic_core.batches.progress import Board
-from kinetic_core.batches.scheduler import in_parallel
 from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
@@ -35,8 +33,6 @@ from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Group, address
 from kinetic_core.jobs.signing import UNVERIFIED
 from kinetic_core.jobs.submit import submit
-
-_LOG = logging.getLogger(__name__)
 
 
 def read_board(
@@ -56,9 +52,9 @@ def read_board(
     return board
 
 
-def store_manifest(packed: Packed, plan: Plan, size: int, scheduler: str, **more: str) -> dict[str, Any]:
-    """Store and return the manifest of a batch whose inputs have a Job each. Raises ObjectExists."""
-    content = plan.manifest(size, packed.function_name, scheduler, namespace=packed.spec.namespace, **more)
+def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
+    """Store and return the manifest of a batch whose inputs have a Job each."""
+    content = plan.manifest(size, packed.function_name, **more)
     packed.backend.store.create(manifest_object(plan.group_id), json.dumps(content, sort_keys=True).encode())
     return content
 
@@ -68,7 +64,9 @@ def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle
     try:
         args, kwargs = arguments_of(item, plan.input_mode)
         job_id, group = input_id(plan.group_id, index), Group(plan.group_id, "map", index)
-        return JobHandle.of(submit(address(packed, args, kwargs, job_id=job_id, group=group)))
+        return JobHandle.of(
+            submit(address(packed, args, kwargs, job_id=job_id, group=group)), packed.backend.connections
+        )
     except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
         note_failure(packed.backend, packed.spec.namespace, plan.group_id, index, exc)
         return exc
@@ -128,48 +126,31 @@ class _Reader:
         if reference is not None:
             age = time.time() - datetime.fromisoformat(reference.created_at).timestamp()
             if finished or age > _CREATION_SECONDS or is_created(self.backend, reference):
-                self.board.add(index, JobHandle.of(reference))
+                self.board.add(index, JobHandle.of(reference, self.backend.connections))
             return
         if (error := noted_failure(self.backend, self.namespace, self.group_id, index)) is not None:
             self.board.refuse(index, error)
 
 
-class JobPerInput:
-    """Base of schedulers whose inputs have a Job each, which other clients may start and cancel, too."""
+class DetachedBatchHandle(BatchHandle):
+    """Handle of a batch whose inputs other clients may start, observe and cancel at the same time."""
 
-    def __init__(self, backend: Backend, namespace: str, group_id: str) -> None:
-        self.backend = backend
-        self.namespace = namespace
-        self.group_id = group_id
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too.
 
-    def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
-        """Return index and status of every submitted job that was not dropped."""
-        with board.changed:
-            known = dict(board.ended)
-            jobs = [(index, job) for index, job in enumerate(board.jobs) if job is not None]
-        seen = [(index, known.get(index) or job.observe()) for index, job in jobs]
-        return [(index, each.status) for index, each in seen if each.reason != DROPPED]
+        Raises InvalidRequest while a job of the batch runs: cancel first.
+        """
+        self._must_be_over()
+        super().cleanup(k8s=k8s, gcs=gcs)
 
-    def value(self, job: JobHandle) -> Any:
-        """Return the value of a job that has ended, or raise its exception."""
-        return job.collect()
-
-    def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:
-        """Remove the objects of each job; a job that cannot be cleaned up is named in a warning."""
-        for job, error in in_parallel(lambda job: job.cleanup(k8s=k8s, gcs=gcs), jobs):
-            if error is not None:
-                _LOG.warning("cleaning up %s failed: %s", job.job_id, error)
-        if gcs:
-            self.backend.store.delete_all(wire.batch_object(self.group_id, ""))
-
-    def stop_starting(self) -> None:
+    def _stop_starting(self) -> None:
         """Keep every client, here or elsewhere, from starting another input."""
+        self._board.stop(cancel=True)
         with suppress(ObjectExists):
-            self.backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+            self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
 
-    @staticmethod
-    def cancel_all(jobs: Sequence[JobHandle]) -> None:
+    def _cancel_all(self, jobs: Sequence[JobHandle]) -> None:
         """Cancel all jobs; then raise the first error that a cancellation met."""
-        for _, error in in_parallel(JobHandle.cancel, jobs):
+        for _, error in in_parallel(JobHandle.cancel, list(jobs)):
             if error is not None:
                 raise error

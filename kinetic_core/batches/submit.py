@@ -13,13 +13,14 @@ from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
 from kinetic_core.batches.definition import Plan, finished_object, manifest_object
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.indexed import NeedsOwnJobs, attach_indexed, can_share, start_indexed
+from kinetic_core.batches.indexed import NeedsOwnJobs, can_share
+from kinetic_core.batches.indexed_handle import attach_indexed, start_indexed
 from kinetic_core.batches.supervised import attach_supervised, start_supervised
+from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.jobs.bundle import pack
-from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
+from kinetic_core.jobs.inputs import read_manifest
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
-from kinetic_core.settings import read_settings
 
 _LOG = logging.getLogger(__name__)
 _UNLIMITED_WARNING = 100
@@ -29,6 +30,7 @@ _UNLIMITED_WARNING = 100
 def run_map(
     function: Callable[..., Any],
     options: RunOptions,
+    connections: Connections,
     inputs: Iterable[Any],
     **asked: Unpack[MapKeywords],
 ) -> BatchHandle:
@@ -62,7 +64,7 @@ def run_map(
         project=values.get("project", options.project),
         cluster=values.get("cluster", options.cluster),
     )
-    packed = pack(function, options, calls=[((item,), {}) for item in items], tolerant=True)
+    packed = pack(function, options, connections, calls=[((item,), {}) for item in items], tolerant=True)
     plan = Plan(
         group_id=values.get("group_id") or f"grp-{secrets.token_hex(8)}",
         is_new="group_id" not in values,
@@ -83,6 +85,7 @@ def run_map(
 
 
 def attach_batch(
+    connections: Connections,
     group_id: str,
     project: str | None = None,
     cluster: str | None = None,
@@ -102,15 +105,15 @@ def attach_batch(
     Raises BatchNotFound (a FileNotFoundError) if no such batch is stored, OtherCluster or OtherNamespace if
     the batch belongs to another cluster or namespace than arguments or settings name.
     """
-    settings = read_settings().with_arguments(project=project, cluster=cluster, namespace=namespace)
-    opened = known_backend(backend, settings)
+    place = connections.with_arguments(project=project, cluster=cluster, namespace=namespace)
+    opened = known_backend(backend, place)
     try:
         manifest = read_manifest(opened.store, group_id)
     except ObjectNotFound:
         raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
-    if manifest["scheduler"] == INDEXED:
+    if "reference" in manifest:
         return attach_indexed(opened, group_id, manifest, poll_interval, poll_timeout)
-    if manifest["scheduler"] == CLIENT_DRIVEN:
+    if "line" in manifest:
         return attach_client_driven(opened, manifest, poll_interval, poll_timeout, goes_on=goes_on)
     return attach_supervised(opened, manifest, poll_interval, poll_timeout)
 

@@ -46,7 +46,7 @@ def accelerators(
         for row in known_accelerators()
         if kind in (None, row.accelerator.kind) and word.lower() in row.accelerator.name
     ]
-    cluster = _cluster() if live else None
+    cluster = _cluster(session) if live else None
     pools = {
         row.accelerator.name: None if cluster is None else pools_with(cluster, row.accelerator)
         for row in found
@@ -74,17 +74,15 @@ def accelerators(
     session.output.table(columns, rows, ("TOPOLOGY", "HOSTS", "CHIPS", "MACHINE"))
 
 
-def _cluster() -> Mapping[str, Any] | None:
+def _cluster(session: Session) -> Mapping[str, Any] | None:
     """The cluster as the GKE API describes it; None, said on stderr, where that cannot be known."""
     from kinetic_core.backends.base import named_cluster
     from kinetic_core.backends.kubernetes.connection import gke_cluster
-    from kinetic_core.settings import read_settings
 
     try:
-        settings = read_settings()
-        if not settings.project:
+        if not session.settings.project:
             raise ConfigurationError("--live needs a GKE cluster: set KINETIC_PROJECT or --project")
-        return gke_cluster(named_cluster(settings))
+        return gke_cluster(named_cluster(session.settings), session.connections)
     except (KineticError, OSError) as exc:
         complain(exc)
         return None

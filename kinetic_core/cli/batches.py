@@ -24,9 +24,8 @@ def list_batches(session: Session) -> None:
     """List the batches that are stored, newest first."""
     from kinetic_core.backends.base import known_backend
     from kinetic_core.batches.submit import batches
-    from kinetic_core.settings import read_settings
 
-    found = batches(known_backend(session.backend, read_settings()))
+    found = batches(known_backend(session.backend, session.connections))
     if session.output.as_json:
         session.output.json("batch.list", {"batches": found})
         return
@@ -115,4 +114,4 @@ def cancel(session: Session, group_id: GroupId) -> None:
 def _attached(session: Session, group_id: str, *, goes_on: bool = False) -> BatchHandle:
     from kinetic_core.batches.submit import attach_batch
 
-    return attach_batch(group_id, backend=session.backend, goes_on=goes_on)
+    return attach_batch(session.connections, group_id, backend=session.backend, goes_on=goes_on)

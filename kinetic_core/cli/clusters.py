@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from kinetic_core.cli.plans import answer, carry_out, named_project
 from kinetic_core.cli.root import app
 from kinetic_core.cli.verb import Session, verb
+from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.jobs.cost import known_prices
 from kinetic_core.profiles import Profile, editing, profiles_file, read_profiles
@@ -25,13 +25,13 @@ from kinetic_core.provision.vendored import KUEUE, LWS, AddOn, add_on
 from kinetic_core.settings import Settings
 
 
-def keep_profile(settings: Settings, name: str) -> str:
+def keep_profile(session: Session, settings: Settings, name: str) -> str:
     """Keep a profile of the settings' cluster as the current one; its name.
 
     What such a profile says of other things, as another address of a service, stays.
     """
     place = {"project": settings.project, "zone": settings.zone, "cluster": settings.cluster}
-    with editing(profiles_file(os.environ)) as box:
+    with editing(profiles_file(session.environ)) as box:
         old = {**box[0].profiles.get(name, {})}
         kept = {
             key: value for key, value in old.items() if key not in ("kubeconfig", "kube_context", "bucket")
@@ -43,7 +43,7 @@ def keep_profile(settings: Settings, name: str) -> str:
 
 def forget_profiles(session: Session, settings: Settings, *, remove: bool) -> list[str]:
     """Remove the profiles of a cluster that has gone, if asked to or agreed to; their names."""
-    file = profiles_file(os.environ)
+    file = profiles_file(session.environ)
     names = [name for name, profile in read_profiles(file).profiles.items() if _names(profile, settings)]
     if not names:
         return []
@@ -114,7 +114,8 @@ def up(
     yes: Yes = False,
 ) -> None:
     """Make a cluster with all it needs, or what is missing of one. What is as it should be is kept."""
-    settings = named_project()
+    connections = named_project(session)
+    settings = connections.settings
     pools = tuple(wanted_pool(each, spot=spot) for each in accelerator or ())
     wanted = Wanted(
         settings.project,
@@ -134,12 +135,12 @@ def up(
     if export is not None:
         _export(session, wanted, *export)
         return
-    _up(session, settings, wanted, profile_name, plan=plan, yes=yes)
+    _up(session, connections, wanted, profile_name, plan=plan, yes=yes)
 
 
 def _up(
     session: Session,
-    settings: Settings,
+    connections: Connections,
     wanted: Wanted,
     profile_name: str | None,
     *,
@@ -147,10 +148,10 @@ def _up(
     yes: bool,
     schema: str = "up",
 ) -> None:
-    cloud = open_cloud(settings)
+    cloud = open_cloud(connections)
     prepared = prepare_up(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
-    profile = keep_profile(settings, profile_name or wanted.cluster) if done else None
+    profile = keep_profile(session, connections.settings, profile_name or wanted.cluster) if done else None
     if session.output.as_json:
         session.output.json(schema, {**answer(prepared, done=done), "profile": profile})
     elif profile is not None:
@@ -188,8 +189,9 @@ def down(
     yes: Yes = False,
 ) -> None:
     """Remove a cluster and all that was made for it, with its jobs and what they stored."""
-    settings = named_project()
-    cloud = open_cloud(settings)
+    connections = named_project(session)
+    settings = connections.settings
+    cloud = open_cloud(connections)
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=())
     prepared = prepare_down(cloud, wanted)
     state = look(cloud, prepared.wanted)
@@ -219,9 +221,10 @@ def _ask_for_the_name(session: Session, cluster: str) -> None:
 @verb(app, "status", examples=["kinetic status", "kinetic status --json"])
 def status(session: Session) -> None:
     """Show a cluster, its pools and its namespaces, as the cloud has them."""
-    settings = named_project()
+    connections = named_project(session)
+    settings = connections.settings
     wanted = Wanted(settings.project, settings.zone, settings.cluster)
-    state = look(open_cloud(settings), wanted)
+    state = look(open_cloud(connections), wanted)
     if session.output.as_json:
         session.output.json("status", state.fields())
         return
@@ -250,8 +253,9 @@ def init(
     yes: Yes = False,
 ) -> None:
     """Set this machine up: keep a profile of the project's cluster if it has one, else make one."""
-    settings = named_project()
-    if joined := _to_join(settings):
+    connections = named_project(session)
+    settings = connections.settings
+    if joined := _to_join(connections):
         settings = settings.with_arguments(zone=joined["location"], cluster=joined["name"])
         _join(session, settings, profile_name)
         return
@@ -266,15 +270,16 @@ def init(
         add_ons=_add_ons(lws=True, kueue=False),
         prices=known_prices(settings),
     )
-    _up(session, settings, wanted, profile_name, plan=False, yes=yes, schema="init")
+    _up(session, connections, wanted, profile_name, plan=False, yes=yes, schema="init")
 
 
-def _to_join(settings: Settings) -> Json | None:
+def _to_join(connections: Connections) -> Json | None:
     """The one cluster that was made here, or that is named. Raises InvalidRequest if there are several."""
+    settings = connections.settings
     named = {key for key in ("zone", "cluster") if settings.origin(key) != "default"}
     found = [
         each
-        for each in clusters(open_cloud(settings), settings.project)
+        for each in clusters(open_cloud(connections), settings.project)
         if ("cluster" in named or (each.get("resourceLabels") or {}).get("kinetic"))
         and ("cluster" not in named or each["name"] == settings.cluster)
         and ("zone" not in named or each.get("location") == settings.zone)
@@ -288,7 +293,7 @@ def _to_join(settings: Settings) -> Json | None:
 
 
 def _join(session: Session, settings: Settings, profile_name: str | None) -> None:
-    profile = keep_profile(settings, profile_name or settings.cluster)
+    profile = keep_profile(session, settings, profile_name or settings.cluster)
     if session.output.as_json:
         place = {"project": settings.project, "zone": settings.zone, "cluster": settings.cluster}
         session.output.json("init", {**place, "done": True, "steps": [], "profile": profile})

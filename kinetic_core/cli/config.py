@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from typing import Annotated
 
@@ -28,9 +27,9 @@ def config(
             "a variable sets one"
         )
     from kinetic_core.profiles import profiles_file
-    from kinetic_core.settings import Settings, read_settings
+    from kinetic_core.settings import Settings
 
-    settings = read_settings()
+    settings = session.settings
     names = [each.name for each in fields(Settings) if each.name not in _NOT_SETTINGS]
     told = [
         {
@@ -40,7 +39,7 @@ def config(
         }
         for name in names
     ]
-    file = str(profiles_file(os.environ))
+    file = str(profiles_file(session.environ))
     if session.output.as_json:
         session.output.json("config", {"profile": settings.profile, "file": file, "settings": told})
         return

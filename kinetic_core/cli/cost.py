@@ -58,9 +58,8 @@ def cost(
     WAITING holds no hardware. From PULLING on it does.
     """
     from kinetic_core.jobs.cost import known_prices, read_prices
-    from kinetic_core.settings import read_settings
 
-    table = read_prices(prices) if prices is not None else known_prices(read_settings())
+    table = read_prices(prices) if prices is not None else known_prices(session.settings)
     handles, unknown = _handles(session, job_ids or [], batch, origin or [])
     raise_if_all(unknown, len(unknown) + len(handles))
     entries = side_by_side(lambda handle: _look(handle, table), handles, _AT_ONCE)
@@ -97,7 +96,7 @@ def _jobs_of(session: Session, group_id: str) -> list[JobHandle]:
     """Those of a batch."""
     from kinetic_core.batches.submit import attach_batch
 
-    batch = attach_batch(group_id, backend=session.backend, goes_on=False)
+    batch = attach_batch(session.connections, group_id, backend=session.backend, goes_on=False)
     return [job for job in batch.jobs if job]
 
 
@@ -105,7 +104,7 @@ def _look(handle: JobHandle, prices: Prices | None) -> _Entry:
     from kinetic_core.jobs.cost import usage_of
 
     try:
-        usage = usage_of(handle)
+        usage = usage_of(handle.place, handle)
     except KineticError as exc:
         return _Entry(handle.job_id, handle.accelerator, problem=str(exc))
     return _Entry(handle.job_id, str(usage.accelerator), usage, prices.cost(usage) if prices else None)

@@ -67,16 +67,15 @@ def _checks(session: Session, accelerator: str | None) -> list[Check]:
     from kinetic_core.accelerators.grammar import parse_accelerator
     from kinetic_core.backends.base import known_backend
     from kinetic_core.diagnostics.machine_checks import local_checks, machine_checks
-    from kinetic_core.settings import read_settings
 
     parsed = parse_accelerator(accelerator) if accelerator else None
-    settings = read_settings()
-    backend = known_backend(session.backend, settings)
+    settings = session.settings
+    backend = known_backend(session.backend, session.connections)
     if backend.name == "local":
         return [*machine_checks(settings), *local_checks(settings, backend)]
     from kinetic_core.diagnostics.cluster_checks import cluster_checks
 
-    return [*machine_checks(settings), *cluster_checks(settings, backend, parsed)]
+    return [*machine_checks(settings), *cluster_checks(backend, parsed)]
 
 
 def _job(session: Session, accelerator: str, before: list[Report]) -> Report:
@@ -85,7 +84,7 @@ def _job(session: Session, accelerator: str, before: list[Report]) -> Report:
     if any(report.finding.outcome == "fail" for report in before):
         return Report("job", Finding("skip", "needs all of the above"), 0.0)
     try:
-        value = _run_probe(session.backend, accelerator)
+        value = _run_probe(session, accelerator)
     except KineticError as exc:
         return Report("job", Finding("fail", str(exc), remedy(exc)), time.monotonic() - started)
     seconds = time.monotonic() - started
@@ -94,24 +93,25 @@ def _job(session: Session, accelerator: str, before: list[Report]) -> Report:
     )
 
 
-def _run_probe(backend: str | None, accelerator: str) -> str:
+def _run_probe(session: Session, accelerator: str) -> str:
     from kinetic_core.backends.base import known_backend
     from kinetic_core.cli.functions import import_file
     from kinetic_core.jobs.handle import JobHandle
     from kinetic_core.jobs.submit import Call, prepare, submit
     from kinetic_core.options import RunOptions
-    from kinetic_core.settings import read_settings
 
-    settings = read_settings()
-    options = RunOptions.checked(
-        accelerator, backend=known_backend(backend, settings).name, timeout=_JOB_SECONDS
-    )
+    name = known_backend(session.backend, session.connections).name
+    options = RunOptions.checked(accelerator, backend=name, timeout=_JOB_SECONDS)
     with tempfile.TemporaryDirectory(prefix="kinetic-doctor-") as folder:
         file = Path(folder, "kinetic_probe.py")
         file.write_text(_PROBE)
         call = Call(import_file(file).one_second)
-        prepared = prepare(call, options, settings=replace(settings, package_root=folder))
-    return str(JobHandle.of(submit(prepared)).result())
+        prepared = prepare(
+            call,
+            options,
+            session.connections.with_settings(replace(session.settings, package_root=folder)),
+        )
+    return str(JobHandle.of(submit(prepared), session.connections).result())
 
 
 _PROBE = """\

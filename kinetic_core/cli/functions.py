@@ -43,7 +43,7 @@ def load(target: str, session: Session, accelerator: str | None) -> RemoteCallab
     if accelerator is not None:
         options = replace(options, accelerator=RunOptions.checked(accelerator).accelerator, fallbacks=())
     places: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "profile"}
-    return found.with_options(replace(options, **places))
+    return found.with_options(replace(options, **places)).with_connections(session.connections)
 
 
 def arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:

@@ -33,7 +33,9 @@ def build_image(
     def show(line: str) -> None:
         typer.echo(printable(line), err=True)
 
-    images = build(repo, category or KINDS, tag=tag, dockerfile=dockerfile, progress=show)
+    images = build(
+        session.connections, repo, category or KINDS, tag=tag, dockerfile=dockerfile, progress=show
+    )
     if session.output.as_json:
         session.output.json("build-image", {"images": images})
     else:

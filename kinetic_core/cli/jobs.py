@@ -47,7 +47,7 @@ def attached(session: Session, job_id: str) -> JobHandle:
     """The job of that id, where settings and flags say."""
     from kinetic_core.jobs.listing import attach
 
-    return attach(job_id, backend=session.backend)
+    return attach(session.connections, job_id, backend=session.backend)
 
 
 def of_origin(jobs: Iterable[JobSummary], origins: Sequence[str]) -> list[JobSummary]:
@@ -61,12 +61,12 @@ def of_origin(jobs: Iterable[JobSummary], origins: Sequence[str]) -> list[JobSum
 def summaries_of(session: Session | None, limit: int | None = None) -> list[JobSummary]:
     """The newest jobs of the namespace."""
     from kinetic_core.backends.base import known_backend
+    from kinetic_core.connections import default_connections
     from kinetic_core.jobs.listing import summaries
-    from kinetic_core.settings import read_settings
 
-    settings = read_settings()
-    backend = known_backend(session.backend if session else None, settings)
-    return summaries(backend, settings.namespace, limit)
+    connections = session.connections if session else default_connections()
+    backend = known_backend(session.backend if session else None, connections)
+    return summaries(backend, connections.settings.namespace, limit)
 
 
 def summary_fields(job: JobSummary) -> dict[str, Any]:

@@ -23,10 +23,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the namespace
 )
 def add(session: Session, name: Name, member: Members = None, plan: Plan = False, yes: Yes = False) -> None:
     """Make a namespace ready for jobs: an account, a role, a prefix of the bucket for pods and members."""
-    settings = named_project()
+    connections = named_project(session)
+    settings = connections.settings
     spaces = (WantedNamespace(name, tuple(member or ())),)
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=spaces)
-    cloud = open_cloud(settings)
+    cloud = open_cloud(connections)
     prepared = prepare_namespaces(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
     if session.output.as_json:
@@ -38,9 +39,10 @@ def add(session: Session, name: Name, member: Members = None, plan: Plan = False
 @verb(namespace_app, "remove", examples=["kinetic namespace remove ml --plan", "kinetic namespace remove ml"])
 def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -> None:
     """Remove what was made of a namespace, with the jobs in it. What they stored stays until it is old."""
-    settings = named_project()
+    connections = named_project(session)
+    settings = connections.settings
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=(WantedNamespace(name),))
-    cloud = open_cloud(settings)
+    cloud = open_cloud(connections)
     prepared = prepare_namespace_removal(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
     if session.output.as_json:

@@ -38,11 +38,10 @@ def package(
 ) -> None:
     """Store the project of a function, so that its jobs start sooner; with --dry-run only say what ships."""
     from kinetic_core.jobs.dry_run import project_contents
-    from kinetic_core.settings import read_settings
 
     function = load(target, session, accelerator)
     args, kwargs = arguments(values or [])
-    settings = function.options.settings(read_settings())
+    settings = function.options.settings(session.settings)
     contents = project_contents(function.function, settings)
     manifest: dict[str, Any] | None = None
     stored, notices = 0, list(contents.notices)
@@ -52,7 +51,7 @@ def package(
         except TypeError as exc:  # the arguments do not fit
             raise InvalidRequest(f"{target}: {exc}") from exc
     else:
-        tree = contents.store(function.options, settings)
+        tree = contents.store(function.options, session.connections.with_settings(settings))
         stored, notices = tree.stored, list(tree.notices)
     if session.output.as_json:
         session.output.json(

@@ -10,6 +10,7 @@ import typer
 
 from kinetic_core.cli.output import printable
 from kinetic_core.cli.verb import Session
+from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.provision.add_ons import add_on_of
 from kinetic_core.provision.apply import apply
@@ -17,15 +18,13 @@ from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.vendored import AddOn
-from kinetic_core.settings import Settings, read_settings
 
 
-def named_project() -> Settings:
-    """The settings, which must name a project. Raises InvalidRequest."""
-    settings = read_settings()
-    if not settings.project:
+def named_project(session: Session) -> Connections:
+    """The connections of this call, whose settings must name a project. Raises InvalidRequest."""
+    if not session.settings.project:
         raise InvalidRequest("which project? --project, KINETIC_PROJECT or a profile says it")
-    return settings
+    return session.connections
 
 
 def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: bool, yes: bool) -> bool:

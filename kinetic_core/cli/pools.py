@@ -13,6 +13,7 @@ from kinetic_core.cli.root import pool_app
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.jobs.cost import known_prices
+from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import (
     Prepared,
     open_cloud,
@@ -69,9 +70,10 @@ def add(
         max_run_hours=max_run_hours,
         zones=tuple(node_zone or ()),
     )
-    settings = named_project()
-    wanted = _with_pools(settings, *_slices(pool, slices))
-    _finish(session, "pool.add", settings, prepare_pools(open_cloud(settings), wanted), plan=plan, yes=yes)
+    connections = named_project(session)
+    wanted = _with_pools(connections.settings, *_slices(pool, slices))
+    cloud = open_cloud(connections)
+    _finish(session, "pool.add", cloud, prepare_pools(cloud, wanted), plan=plan, yes=yes)
 
 
 @verb(pool_app, "update", examples=["kinetic pool update tpu-v5e-4-spot --max-nodes 20"])
@@ -86,26 +88,29 @@ def update(
     """Change how far a pool grows and shrinks."""
     if min_nodes is None and max_nodes is None:
         raise InvalidRequest("what is to change? --min-nodes, --max-nodes")
-    settings = named_project()
-    cloud = open_cloud(settings)
+    connections = named_project(session)
+    settings = connections.settings
+    cloud = open_cloud(connections)
     prepared = prepare_pool_sizes(cloud, _with_pools(settings), name, min_nodes, max_nodes)
-    _finish(session, "pool.update", settings, prepared, plan=plan, yes=yes)
+    _finish(session, "pool.update", cloud, prepared, plan=plan, yes=yes)
 
 
 @verb(pool_app, "remove", examples=["kinetic pool remove tpu-v5e-4-spot"])
 def remove(session: Session, name: Name, plan: Plan = False, yes: Yes = False) -> None:
     """Remove a pool; jobs that run on it are interrupted."""
-    settings = named_project()
-    cloud = open_cloud(settings)
+    connections = named_project(session)
+    settings = connections.settings
+    cloud = open_cloud(connections)
     prepared = prepare_pool_removal(cloud, _with_pools(settings), name)
-    _finish(session, "pool.remove", settings, prepared, plan=plan, yes=yes)
+    _finish(session, "pool.remove", cloud, prepared, plan=plan, yes=yes)
 
 
 @verb(pool_app, "list", examples=["kinetic pool list", "kinetic pool list --json"])
 def list_pools(session: Session) -> None:
     """List the cluster's pools, whoever made them."""
-    settings = named_project()
-    pools = look_at_pools(open_cloud(settings), _with_pools(settings))
+    connections = named_project(session)
+    settings = connections.settings
+    pools = look_at_pools(open_cloud(connections), _with_pools(settings))
     if session.output.as_json:
         session.output.json("pool.list", {"pools": [asdict(pool) for pool in pools]})
         return
@@ -134,8 +139,8 @@ def _slices(pool: WantedPool, count: int) -> list[WantedPool]:
 
 
 def _finish(
-    session: Session, schema: str, settings: Settings, prepared: Prepared, *, plan: bool, yes: bool
+    session: Session, schema: str, cloud: Cloud, prepared: Prepared, *, plan: bool, yes: bool
 ) -> None:
-    done = carry_out(session, open_cloud(settings), prepared, only_plan=plan, yes=yes)
+    done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
     if session.output.as_json:
         session.output.json(schema, answer(prepared, done=done))

@@ -46,13 +46,11 @@ def reap(
     """
     from kinetic_core.backends.base import known_backend
     from kinetic_core.jobs import garbage_collection
-    from kinetic_core.settings import read_settings
 
     if origin:
         return _cancel_those_of(session, origin, apply)
-    settings = read_settings()
-    backend = known_backend(session.backend, settings)
-    found = garbage_collection.orphans(backend, settings.namespace, older_than * 3600, keep_days * 86400)
+    backend, namespace = known_backend(session.backend, session.connections), session.settings.namespace
+    found = garbage_collection.orphans(backend, namespace, older_than * 3600, keep_days * 86400)
     problems: dict[str, KineticError] = {}
     for orphan in found if apply else ():
         try:
@@ -82,7 +80,7 @@ def _cancel(session: Session, job: JobSummary) -> None:
     from kinetic_core.batches.submit import attach_batch
 
     if job.inputs:
-        attach_batch(job.job_id, backend=session.backend, goes_on=False).cancel()
+        attach_batch(session.connections, job.job_id, backend=session.backend, goes_on=False).cancel()
     else:
         attached(session, job.job_id).cancel()
 

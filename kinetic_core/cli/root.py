@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 import kinetic_core
-from kinetic_core.cli.verb import set_flags
 
 
 def _group(help_text: str) -> typer.Typer:
@@ -37,6 +36,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     profile: Annotated[
         str | None, typer.Option("--profile", help="a profile instead of the current one")
     ] = None,
@@ -47,4 +47,4 @@ def root(
     """Run Python functions on cloud TPUs and GPUs, and look after the jobs."""
     del version  # its callback has done everything
     if profile is not None:
-        set_flags({"profile": profile})
+        context.obj = {"profile": profile}  # for the verb that follows, see `verb`

@@ -51,7 +51,7 @@ def run(
             session.output.json("run", {"job_id": handle.job_id, "result": None})
         session.output.line(handle.job_id)
         return None
-    with debug_door(function.function, function.options, lambda _status: None) as door:
+    with debug_door(function.function, function.options, session.connections, lambda _status: None) as door:
         handle = _submitted(function, target, values or [])
         try:
             with door(handle):

@@ -17,7 +17,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +26,10 @@ from kinetic_core.cli.exit_codes import Exit, exit_code
 from kinetic_core.cli.output import Output, printable
 from kinetic_core.errors import KineticError
 from kinetic_core.options import OPTIONS
-from kinetic_core.settings import log_level
+from kinetic_core.settings import Settings, log_level, read_settings
+
+if TYPE_CHECKING:
+    from kinetic_core.connections import Connections
 
 Verb = Callable[..., "int | None"]
 
@@ -36,6 +40,27 @@ class Session:
 
     output: Output
     flags: dict[str, str]
+
+    @cached_property
+    def environ(self) -> dict[str, str]:
+        """The environment with flags as variables; a cluster they name is not overruled by a kubeconfig."""
+        environ = {**os.environ, **{_FLAGS[name][1]: value for name, value in self.flags.items()}}
+        if self.flags.keys() & set(_CLUSTER_FLAGS):
+            for variable in _KUBECONFIG:
+                environ.pop(variable, None)
+        return environ
+
+    @cached_property
+    def connections(self) -> Connections:
+        """Those of the one client of this call, with the settings that flags, environment and profile say."""
+        from kinetic_core.connections import Connections
+
+        return Connections(read_settings(self.environ))
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that flags, environment and profile say."""
+        return self.connections.settings
 
     @property
     def backend(self) -> str | None:
@@ -82,18 +107,6 @@ def verb(
     return register
 
 
-def set_flags(flags: dict[str, str]) -> None:
-    """Let the rooms below read what was asked for here: flags become variables of this process.
-
-    A cluster that a flag names is not overruled by a kubeconfig.
-    """
-    for name, value in flags.items():
-        os.environ[_FLAGS[name][1]] = value
-    if flags.keys() & set(_CLUSTER_FLAGS):
-        for variable in _KUBECONFIG:
-            os.environ.pop(variable, None)
-
-
 def _set_up_logging() -> None:
     """What the library logs goes to stderr; importing it sets nothing up."""
     logger = logging.getLogger("kinetic_core")
@@ -116,14 +129,15 @@ def _common_parameters() -> list[inspect.Parameter]:
         for name, (flag, variable, text) in _FLAGS.items()
     ]
     as_json = Annotated[bool, typer.Option("--json", help="one JSON object, docs/reference/cli-json.md")]
-    return [*parameters, inspect.Parameter("as_json", keyword, default=False, annotation=as_json)]
+    context = inspect.Parameter("context", keyword, annotation=typer.Context)
+    return [context, *parameters, inspect.Parameter("as_json", keyword, default=False, annotation=as_json)]
 
 
 def _perform(function: Verb, values: dict[str, Any]) -> int:
     """Call a verb; its exit code, whatever happens in it."""
     output = Output(values.pop("as_json"))
-    flags = {name: value for name in _FLAGS if (value := values.pop(name)) is not None}
-    set_flags(flags)
+    before: dict[str, str] = values.pop("context").find_root().obj or {}
+    flags = before | {name: value for name in _FLAGS if (value := values.pop(name)) is not None}
     try:
         _set_up_logging()
         code = _answer(function, Session(output, flags), values)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from kinetic_core.backends.base import backend_of
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.jobs import attached, job_ids, summaries_of
 from kinetic_core.cli.output import printable
@@ -119,7 +118,7 @@ class Watched:
 
     def __enter__(self) -> Self:
         for handle in self.handles:
-            self._subscriptions.append(observe.watch(handle, self._callback(handle)))
+            self._subscriptions.append(observe.watch(handle.place, handle, self._callback(handle)))
         return self
 
     def __exit__(
@@ -179,9 +178,11 @@ class LogTail:
 
     def _run(self) -> None:
         try:
-            backend = backend_of(self.handle)
+            backend = self.handle.place
             ended = threading.Event()
-            subscription = observe.watch(self.handle, lambda seen: ended.set() if seen.is_terminal else None)
+            subscription = observe.watch(
+                backend, self.handle, lambda seen: ended.set() if seen.is_terminal else None
+            )
             try:
                 over = lambda: ended.is_set() or self._stopped.is_set()  # noqa: E731
                 for text in logs.follow_log(backend, self.handle, over):

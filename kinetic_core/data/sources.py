@@ -13,6 +13,7 @@ from typing import Any
 
 from kinetic_core._runner.trees import PIECE
 from kinetic_core._runner.wire import data_prefix, digest
+from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.locations import gcs_location
 from kinetic_core.errors import InvalidProject, InvalidRequest, ObjectExists
@@ -22,7 +23,6 @@ from kinetic_core.project.packs import PACK, ContentChanged
 from kinetic_core.project.snapshot import Snapshot, take_snapshot
 from kinetic_core.project.stat_index import StatIndex, index_path, read_index, recorded, write_index
 from kinetic_core.project.tree import StoredTree, shortened, store_data
-from kinetic_core.settings import read_settings
 from kinetic_core.store.protocol import ObjectStore
 
 _THREADS = 16
@@ -146,7 +146,7 @@ class StoredData:
     size: int = 0
 
 
-def check_data(data: Data, project: str) -> None:
+def check_data(data: Data, connections: Connections) -> None:
     """Refuse `gs://` data that is not there. Raises InvalidRequest, StoreError; asks the bucket once.
 
     What this account may not see is left to the job, whose account may.
@@ -156,7 +156,7 @@ def check_data(data: Data, project: str) -> None:
     from kinetic_core.store.gcs import Sight, look
 
     bucket, name = gcs_location(data.path)
-    sight = look(bucket, name, replace(read_settings(), project=project))
+    sight = look(bucket, name, connections)
     if sight is Sight.NO_BUCKET:
         raise InvalidRequest(f"{data!r}: there is no bucket {bucket!r}, or this account may not see it")
     if sight is Sight.DIRECTORY:

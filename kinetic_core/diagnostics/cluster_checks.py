@@ -17,7 +17,6 @@ from kinetic_core.diagnostics.google_checks import google_checks
 from kinetic_core.diagnostics.image_checks import image_check
 from kinetic_core.diagnostics.machine_checks import store_check
 from kinetic_core.errors import ClusterError
-from kinetic_core.settings import Settings
 
 _OLDEST = (1, 33)
 _NEWER = 3
@@ -43,12 +42,14 @@ cannot be stopped alone, clean-up takes more requests.
 _SERVER = "API server"
 
 
-def cluster_checks(settings: Settings, backend: Backend, accelerator: Accelerator | None) -> Iterator[Check]:
+def cluster_checks(backend: Backend, accelerator: Accelerator | None) -> Iterator[Check]:
     """Of the GKE backend, on GKE or with a kubeconfig. `accelerator` is one to look for a node for."""
+    connections = backend.connections
+    settings = connections.settings
     target = cluster_target(settings)
-    api = ClusterApi(target, patience=0.0)
+    api = ClusterApi(target, connections, patience=0.0)
     namespace = settings.namespace
-    yield from google_checks(settings, target, accelerator)
+    yield from google_checks(connections, target, accelerator)
     yield Check(_SERVER, lambda: _server(api, target))
     yield Check("version skew", lambda: skew_finding(api.version(), version("kubernetes")), needs=_SERVER)
     yield Check("namespace", lambda: _namespace(api, namespace), needs=_SERVER)
@@ -57,7 +58,7 @@ def cluster_checks(settings: Settings, backend: Backend, accelerator: Accelerato
     yield Check("quota", lambda: _quota(api, namespace), needs="namespace")
     yield Check("nodes", lambda: _nodes(api, accelerator), needs=_SERVER)
     yield Check("bucket", lambda: store_check(backend))
-    yield image_check(settings, accelerator.kind if accelerator else "cpu")
+    yield image_check(connections, accelerator.kind if accelerator else "cpu")
 
 
 def _server(api: ClusterApi, target: Target) -> Finding:

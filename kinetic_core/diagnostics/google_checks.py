@@ -9,13 +9,13 @@ from typing import Any
 from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.backends.kubernetes.capacity import makes_pools, pool_has
 from kinetic_core.backends.kubernetes.connection import Target, gke_cluster
+from kinetic_core.connections import Connections
 from kinetic_core.diagnostics.checks import Check, Finding
 from kinetic_core.errors import CloudError, CloudUnreachable
 from kinetic_core.google_cloud import GoogleService, ask_google, message_of
 from kinetic_core.images.registry import region_of
 from kinetic_core.provision.inventory import quota_metric, region_quotas
 from kinetic_core.provision.state import PoolState, pool_of
-from kinetic_core.settings import Settings
 
 GOOGLE_APIS = "Google APIs"
 _ALWAYS = ("container.googleapis.com", "storage.googleapis.com")
@@ -25,17 +25,22 @@ _BROKEN = ("ERROR", "RUNNING_WITH_ERROR")
 """Statuses of pools that get no node, or not all of them: container/v1 NodePool.Status."""
 
 
-def google_checks(settings: Settings, target: Target, accelerator: Accelerator | None) -> Iterator[Check]:
+def google_checks(
+    connections: Connections, target: Target, accelerator: Accelerator | None
+) -> Iterator[Check]:
     """Of a cluster of the GKE API; of another one they say why nothing is asked."""
     if not target.project:
         for name in ("node pools", "regional quota"):
             yield Check(name, partial(_not_asked, target))
         return
-    yield Check(GOOGLE_APIS, lambda: _google_apis(settings))
-    yield Check("node pools", lambda: pools_finding(gke_cluster(target), accelerator), needs=GOOGLE_APIS)
+    place = connections.settings
+    yield Check(GOOGLE_APIS, lambda: _google_apis(connections))
+    yield Check(
+        "node pools", lambda: pools_finding(gke_cluster(target, connections), accelerator), needs=GOOGLE_APIS
+    )
     yield Check(
         "regional quota",
-        lambda: quota_finding(GoogleService("compute"), settings.project, settings.zone, accelerator),
+        lambda: quota_finding(GoogleService("compute", connections), place.project, place.zone, accelerator),
         needs=GOOGLE_APIS,
     )
 
@@ -44,10 +49,11 @@ def _not_asked(target: Target) -> Finding:
     return Finding("skip", f"known for clusters of the GKE API only, and this is {target}")
 
 
-def _google_apis(settings: Settings) -> Finding:
+def _google_apis(connections: Connections) -> Finding:
+    settings = connections.settings
     base = settings.api_endpoint_overrides.get("serviceusage", _USAGE).rstrip("/")
     url = f"{base}/v1/projects/{settings.project}/services?filter=state:ENABLED&pageSize=200"
-    status, answer = ask_google("GET", url, account=settings.google_account)
+    status, answer = ask_google(connections, "GET", url, account=settings.google_account)
     if status != 200:
         return Finding(
             "fail",

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 from urllib.parse import quote
 
+from kinetic_core.connections import Connections
 from kinetic_core.diagnostics.checks import Check, Finding
 from kinetic_core.diagnostics.google_checks import GOOGLE_APIS
 from kinetic_core.errors import ConfigurationError
-from kinetic_core.images.base_images import Labels, base_image, told_labels
+from kinetic_core.images.base_images import Labels, base_image
 from kinetic_core.images.bundled import Workshop
 from kinetic_core.images.registry import GoogleApi, PublicRegistry, Repository
-from kinetic_core.settings import Settings
 
 _NAME = "image"
 _IMAGE = re.compile(r"(?P<image>[^@]+?)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?")
@@ -22,17 +22,18 @@ _VERSION = "PYTHON_VERSION"
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
-def image_check(settings: Settings, kind: str) -> Check:
+def image_check(connections: Connections, kind: str) -> Check:
     """Of `KINETIC_CONTAINER_IMAGE`, or without it of bundled images, for hardware of a kind."""
 
     def workshop() -> Workshop:
-        return Workshop.of_cluster(settings.project, settings.zone, settings.cluster)
+        return Workshop.of_cluster(connections)
 
+    settings = connections.settings
     named = settings.container_image or "bundled"
     if named == "bundled":
-        return Check(_NAME, lambda: bundled_finding(settings, workshop), GOOGLE_APIS)
+        return Check(_NAME, lambda: bundled_finding(connections, workshop), GOOGLE_APIS)
     if named == "prebuilt":
-        return Check(_NAME, lambda: prebuilt_finding(settings, kind, workshop), GOOGLE_APIS)
+        return Check(_NAME, lambda: prebuilt_finding(connections, kind, workshop), GOOGLE_APIS)
     parts = _IMAGE.fullmatch(named)
     if parts is None:
         refused = Finding(
@@ -41,14 +42,15 @@ def image_check(settings: Settings, kind: str) -> Check:
         return Check(_NAME, lambda: refused)
     image, reference = parts["image"], parts["digest"] or parts["tag"] or "latest"
     place, package = _split(image)
+    google = GoogleApi("artifactregistry", connections)
     if place is not None:
-        return Check(_NAME, lambda: private_finding(named, place, package, reference), GOOGLE_APIS)
+        return Check(_NAME, lambda: private_finding(named, place, package, reference, google), GOOGLE_APIS)
     return Check(_NAME, lambda: public_finding(named, image, reference), silence=_unknown(named, "no answer"))
 
 
-def bundled_finding(settings: Settings, workshop: Callable[[], Workshop]) -> Finding:
+def bundled_finding(connections: Connections, workshop: Callable[[], Workshop]) -> Finding:
     """Of images that are built: where, and whether that is there."""
-    if not settings.project:
+    if not connections.settings.project:
         return Finding(
             "warn",
             "none is set, and without KINETIC_PROJECT none is built: every call must say container_image=",
@@ -68,9 +70,10 @@ def bundled_finding(settings: Settings, workshop: Callable[[], Workshop]) -> Fin
 
 
 def prebuilt_finding(
-    settings: Settings, kind: str, workshop: Callable[[], Workshop], labels: Labels = told_labels
+    connections: Connections, kind: str, workshop: Callable[[], Workshop], labels: Labels | None = None
 ) -> Finding:
     """Of base images: whether there is one for this Python and this client."""
+    settings = connections.settings
     place = workshop() if settings.project else None
     if not (repository := settings.base_image_repo or (place.repository.address if place else "")):
         return Finding(
@@ -79,7 +82,7 @@ def prebuilt_finding(
             "set KINETIC_BASE_IMAGE_REPO to what build_image was told, or KINETIC_PROJECT",
         )
     try:
-        uri, notices = base_image(repository, kind, place.registry if place else None, labels)
+        uri, notices = base_image(repository, kind, connections, place.registry if place else None, labels)
     except ConfigurationError as exc:
         fix = (
             f"kinetic build-image --category {kind} with Python {_PYTHON}, or KINETIC_CONTAINER_IMAGE=bundled"
@@ -88,11 +91,8 @@ def prebuilt_finding(
     return Finding("ok", f"prebuilt: {'; '.join(notices) or uri}")
 
 
-def private_finding(
-    named: str, place: Repository, package: str, reference: str, api: GoogleApi | None = None
-) -> Finding:
+def private_finding(named: str, place: Repository, package: str, reference: str, api: GoogleApi) -> Finding:
     """Of an image of Artifact Registry."""
-    api = api or GoogleApi("artifactregistry")
     part = "versions" if reference.startswith("sha256:") else "tags"
     path = f"{place.path}/packages/{quote(package, safe='')}/{part}/{reference}"
     return _there(named, api.get(path) is not None)

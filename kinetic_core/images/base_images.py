@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import kinetic_core
 from kinetic_core._runner.wire import PROTOCOL
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError, ImageError, InvalidRequest, KineticError
 from kinetic_core.google_cloud import credentials
 from kinetic_core.images.build_lock import Order, build_once, source_object
@@ -21,7 +21,6 @@ from kinetic_core.images.dockerfile import PROTOCOL_LABEL, PYTHON_LABEL, Recipe,
 from kinetic_core.images.frameworks import choose
 from kinetic_core.images.registry import GoogleApi, Json, PublicRegistry, Repository
 from kinetic_core.images.requirements import Dependencies
-from kinetic_core.settings import read_settings
 
 Labels = Callable[[str, str], Mapping[str, str]]
 """Those of an image, by its name and digest."""
@@ -33,21 +32,29 @@ def base_tag(tag: str | None = None) -> str:
     return f"{tag or kinetic_core.__version__}-py{_PYTHON}"
 
 
-@functools.cache
-def told_labels(name: str, digest: str) -> Mapping[str, str]:
-    """The labels of an image, none if its registry does not tell them here. Asked once in a process: what a
-    digest names never changes.
+def told_labels(connections: Connections) -> Labels:
+    """Return a function that asks for the labels of an image, none if its registry does not tell them here.
+
+    A client asks once, because what a digest names never changes.
     """
-    try:
-        google = name.partition("/")[0].endswith("-docker.pkg.dev")
-        token = credentials(read_settings().google_account).token() if google else ""
-        return PublicRegistry(name, token).labels(digest)
-    except (OSError, ValueError, ConfigurationError):
-        return {}
+
+    def asked(name: str, digest: str) -> Mapping[str, str]:
+        try:
+            google = name.partition("/")[0].endswith("-docker.pkg.dev")
+            token = credentials(connections, connections.settings.google_account).token() if google else ""
+            return PublicRegistry(name, token).labels(digest)
+        except (OSError, ValueError, ConfigurationError):
+            return {}
+
+    return lambda name, digest: connections.get((told_labels, name, digest), lambda: asked(name, digest))
 
 
 def base_image(
-    repository: str, kind: str, api: GoogleApi | None = None, labels: Labels = told_labels
+    repository: str,
+    kind: str,
+    connections: Connections,
+    api: GoogleApi | None = None,
+    labels: Labels | None = None,
 ) -> tuple[str, tuple[str, ...]]:
     """The base image of a kind in a repository, pinned by its digest, and notices about it.
 
@@ -58,7 +65,7 @@ def base_image(
     place, package, tag = Repository.parse(repository), f"base-{kind}", base_tag()
     name = f"{repository.rstrip('/')}/{package}"
     if place is not None:
-        api = api or GoogleApi("artifactregistry")
+        api = api or GoogleApi("artifactregistry", connections)
         digest = place.digest(api, package, tag)
         others = place.tags(api, package) if digest is None else []
     else:
@@ -70,7 +77,7 @@ def base_image(
             return f"{name}:{tag}", (f"whether {name}:{tag} exists is not known here: {exc}",)
     if digest is None:
         raise _absent(repository, kind, f"{name}:{tag}", others)
-    if refusal := _refusal(labels(name, digest)):
+    if refusal := _refusal((labels or told_labels(connections))(name, digest)):
         raise ConfigurationError(f"the base image {name}:{tag} {refusal}. {_remedy(repository, kind)}")
     return f"{name}@{digest}", ()
 
@@ -155,14 +162,12 @@ class _Publication:
 
 
 def build_image(
+    connections: Connections,
     repo: str | None = None,
     categories: Sequence[str] = KINDS,
     *,
     tag: str | None = None,
     dockerfile: str | Path | None = None,
-    project: str | None = None,
-    zone: str | None = None,
-    cluster: str | None = None,
     progress: Callable[[str], None] = print,
 ) -> dict[str, str]:
     """Build and publish base images for `container_image="prebuilt"`; category to `address@sha256:…`.
@@ -178,10 +183,7 @@ def build_image(
 
     Raises InvalidRequest, ConfigurationError, or ImageError naming every category that failed.
     """
-    settings = read_settings()
-    workshop = Workshop.of_cluster(
-        project or settings.project, zone or settings.zone, cluster or settings.cluster
-    )
+    workshop = Workshop.of_cluster(connections)
     repository = workshop.repository if repo is None else Repository.parse(repo)
     if repository is None and not _HUB.fullmatch(repo or ""):
         raise InvalidRequest(

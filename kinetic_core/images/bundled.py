@@ -6,33 +6,27 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError, ImageError
 from kinetic_core.images.build_lock import Order, build_once, source_object
 from kinetic_core.images.cloud_build import TIMEOUT, CloudBuild, place_of
 from kinetic_core.images.dockerfile import PACKAGE, Recipe
 from kinetic_core.images.registry import GoogleApi, Json, Repository, region_of
-from kinetic_core.process_state import in_forked_children
-from kinetic_core.settings import read_settings
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.store.protocol import ObjectStore
 
 _REMEMBERED_SECONDS = 600.0
-"""How long a process believes that an image it has seen is still there."""
-_flights: dict[tuple[str, str], tuple[float, Future[str]]] = {}
-_lock = threading.Lock()
+"""How long a client believes that an image it has seen is still there."""
 
 
-def _begin_anew() -> object:
-    """The threads that look for images stay behind in the process that was forked."""
-    global _flights, _lock
-    parents = _flights, _lock
-    _flights, _lock = {}, threading.Lock()
-    return parents
+class _Flights:
+    """Look-ups and builds of one client's images that are under way or were lately done."""
 
-
-in_forked_children(_begin_anew)
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_image: dict[tuple[str, str], tuple[float, Future[str]]] = {}
 
 
 @dataclass(frozen=True)
@@ -46,23 +40,24 @@ class Workshop:
     account: str
 
     @classmethod
-    def of_cluster(cls, project: str, zone: str, cluster: str, patience: float | None = None) -> Workshop:
-        """The one that belongs to a GKE cluster: repository `kn-{cluster}`, bucket and account for builds.
+    def of_cluster(cls, connections: Connections, patience: float | None = None) -> Workshop:
+        """Return that of the GKE cluster in the settings: `kn-{cluster}`, its bucket and account for builds.
 
         `patience` is that of its `CloudBuild`. Raises ConfigurationError without a project.
         """
+        settings = connections.settings
+        project, zone, cluster = settings.project, settings.zone, settings.cluster
         if not project:
             raise ConfigurationError(
                 "no container image: set KINETIC_PROJECT to the project that builds and keeps images, or "
                 "pass container_image= (or KINETIC_CONTAINER_IMAGE) with what your function imports"
             )
-        settings = replace(read_settings(), project=project)
-        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", settings)
+        store = GcsObjectStore.at(f"{project}-kn-{cluster}-builds", connections)
         account = f"kn-{cluster}-builds@{project}.iam.gserviceaccount.com"
         return cls(
             Repository.of_cluster(project, zone, cluster),
-            CloudBuild(GoogleApi("cloudbuild"), project, region_of(zone), store, patience),
-            GoogleApi("artifactregistry"),
+            CloudBuild(GoogleApi("cloudbuild", connections), project, region_of(zone), store, patience),
+            GoogleApi("artifactregistry", connections),
             store,
             f"projects/{project}/serviceAccounts/{account}",
         )
@@ -81,23 +76,26 @@ class Workshop:
         return f"{self.repository.address}/{PACKAGE}:{tag}"
 
 
-def bundled_image(recipe: Recipe, workshop: Workshop, say: Callable[[str], None]) -> str:
+def bundled_image(
+    recipe: Recipe, workshop: Workshop, say: Callable[[str], None], connections: Connections
+) -> str:
     """The recipe's image, `address@sha256:…`; built if the repository does not have it.
 
-    All threads of this process share one look-up and one build, and its failure. Raises ImageError or
+    All threads of a client share one look-up and one build, and its failure. Raises ImageError or
     ConfigurationError.
     """
     tag = recipe.tag
     key = workshop.repository.address, tag
-    with _lock:
-        began, flight = _flights.get(key, (0.0, None))
+    flights = connections.get((_Flights,), _Flights)
+    with flights.lock:
+        began, flight = flights.by_image.get(key, (0.0, None))
         fresh = flight is None or (
             flight.done()
             and (flight.exception() is not None or time.monotonic() - began > _REMEMBERED_SECONDS)
         )
         if fresh:
             flight = Future()
-            _flights[key] = time.monotonic(), flight
+            flights.by_image[key] = time.monotonic(), flight
     assert flight is not None  # noqa: S101  made above if it was not there
     if fresh:
         try:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ImageBuilding, ImageError, KineticError
 from kinetic_core.images.registry import GoogleApi, Json, Unanswered
-from kinetic_core.settings import read_settings
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.store.protocol import ObjectStore
 
@@ -114,10 +114,11 @@ class Following:
         self._log = _Log(builds.store, f"log-{build_id}.txt")
 
     @classmethod
-    def of(cls, build: Mapping[str, str]) -> Self:
+    def of(cls, build: Mapping[str, str], connections: Connections) -> Self:
         """The build that an ImageBuilding names."""
-        store = GcsObjectStore.at(build["store_uri"], replace(read_settings(), project=build["project"]))
-        builds = CloudBuild(GoogleApi("cloudbuild"), build["project"], build["region"], store)
+        place = connections.with_settings(replace(connections.settings, project=build["project"]))
+        store = GcsObjectStore.at(build["store_uri"], place)
+        builds = CloudBuild(GoogleApi("cloudbuild", place), build["project"], build["region"], store)
         return cls(builds, build["build_id"], int(build.get("told", 0)))
 
     def tell(self, say: Callable[[str], None]) -> None:

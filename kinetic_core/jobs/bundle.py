@@ -18,6 +18,7 @@ from kinetic_core._runner import wire
 from kinetic_core._runner.wire import outputs_prefix
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.sources import Shop, StoredData, check_data, store
 from kinetic_core.errors import InvalidRequest, UnpicklableArgument
@@ -33,7 +34,7 @@ from kinetic_core.project.payload import PackedFunction, pack_arguments, pack_fu
 from kinetic_core.project.root import Project, locate_project
 from kinetic_core.project.serialization import ProjectModules
 from kinetic_core.project.tree import StoredTree, store_project
-from kinetic_core.settings import Settings, read_settings
+from kinetic_core.settings import Settings
 
 
 class Recorder:
@@ -91,10 +92,10 @@ class Substitutes:
         """Return the paths of local data, which the project's tree leaves out."""
         return [Path(data.path) for data in self.found if data.is_local]
 
-    def check(self, project: str) -> None:
+    def check(self, connections: Connections) -> None:
         """Raise InvalidRequest or StoreError for data that does not exist, before anything is stored."""
         for data in self.found.keys() - self._stored.keys():
-            check_data(data, project)
+            check_data(data, connections)
 
     @property
     def size(self) -> int:
@@ -181,7 +182,7 @@ class Packed:
 def pack(
     function: Callable[..., Any],
     options: RunOptions,
-    settings: Settings | None = None,
+    connections: Connections,
     *,
     backend: Backend | None = None,
     calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
@@ -202,9 +203,10 @@ def pack(
     stored if the call is at fault. Raises ImageBuilding if the build takes longer than `build_patience`
     seconds.
     """
-    settings = options.settings(settings or read_settings())
-    name = backend_name(options.backend, options.accelerator.hosts, settings)
-    backend = backend or open_backend(name, settings)
+    connections = connections.with_settings(options.settings(connections.settings))
+    settings = connections.settings
+    name = backend_name(options.backend, options.accelerator.hosts, connections)
+    backend = backend or open_backend(name, connections)
     if backend.name == "local":
         options = replace(options, fallbacks=())  # this machine has capacity for the first
     progress(StepBegun(Step.PACK, "packing"))
@@ -221,15 +223,20 @@ def pack(
     for args, kwargs in calls:
         _note_data(args, kwargs, modules, substitutes, tolerant)
     substitutes.note(options.volumes.values())
-    substitutes.check(settings.project)
+    substitutes.check(connections)
     find = partial(
-        find_image, settings=settings, backend=backend, project=project, script=source, progress=progress
+        find_image,
+        connections=connections,
+        backend=backend,
+        project=project,
+        script=source,
+        progress=progress,
     )
     image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
     progress(StepBegun(Step.UPLOAD, "uploading"))
-    runner = wire.runner_object(runner_archive()[0])
+    runner = wire.runner_object(runner_archive(settings.cache)[0])
     tree = _stored_project(project, substitutes.paths(), backend, settings, progress, runner)
-    note_runner(backend.store, is_there=runner in tree.beside)
+    note_runner(backend, is_there=runner in tree.beside)
     shop = _shop(backend, settings, progress)
     about_data: tuple[str, ...] = ()
     if substitutes.found:

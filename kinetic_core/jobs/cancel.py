@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest, KineticError, ObjectExists
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.facts import is_over
@@ -19,12 +20,11 @@ from kinetic_core.store.protocol import ObjectStore
 _LOG = logging.getLogger(__name__)
 
 
-def cancel(reference: JobReference) -> None:
+def cancel(backend: Backend, reference: JobReference) -> None:
     """Stop the job and return when none of its pods runs. Idempotent; a finished job keeps its outcome.
 
     The marker is written first, so that an attempt that is just starting reads the marker before user code.
     """
-    backend = backend_of(reference)
     if reconcile(backend, reference).is_terminal:
         return
     try:
@@ -40,12 +40,11 @@ def cancel(reference: JobReference) -> None:
         record_failure(backend, reference, found, seen, failure)
 
 
-def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> None:
+def cleanup(backend: Backend, reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> None:
     """Remove the job's Kubernetes object and pods (`k8s`) and its objects in the store (`gcs`).
 
     Outputs, project files and data stay. Raises InvalidRequest for a job that still runs: cancel first.
     """
-    backend = backend_of(reference)
     found = backend.get(reference.namespace, reference.job_id)
     over = found is None or reconcile(backend, reference).is_terminal or is_over(backend, reference, found)
     if not over:
@@ -57,7 +56,7 @@ def cleanup(reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> N
         backend.store.delete(index_object(reference))
 
 
-def drop_payloads(references: Iterable[JobReference]) -> None:
+def drop_payloads(connections: Connections, references: Iterable[JobReference]) -> None:
     """Remove the Kubernetes objects and payloads of successful jobs; handles, outcomes and logs stay.
 
     Logs a warning for an object that cannot be removed now, so that the collected values are not lost.
@@ -66,7 +65,7 @@ def drop_payloads(references: Iterable[JobReference]) -> None:
     for reference in references:
         places.setdefault((reference.store_uri, reference.namespace), []).append(reference)
     for (_, namespace), jobs in places.items():
-        backend = backend_of(jobs[0])
+        backend = backend_of(jobs[0], connections)
         try:
             backend.remove(namespace, *(job.job_id for job in jobs))
             delete_payloads(backend.store, jobs)

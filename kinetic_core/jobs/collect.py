@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic_core._runner import codec, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend
 from kinetic_core.errors import (
     JobBudgetExceeded,
     JobCancelled,
@@ -264,27 +264,28 @@ def load_reference(reference: ResultReference, trust_store: bool) -> Any:
     return outcome.value_or_raise()
 
 
-KeyOf = Callable[[JobReference], bytes | None]
+KeyOf = Callable[[Backend, JobReference], bytes | None]
 """Function that returns the key that signs a job's outcome; None if the key is gone."""
 
 
-def key_of(reference: JobReference) -> bytes | None:
+def key_of(backend: Backend, reference: JobReference) -> bytes | None:
     """Return the key of a job's outcome from the job's Kubernetes Job, None if the Job is gone."""
-    found = backend_of(reference).get(reference.namespace, reference.job_id)
+    found = backend.get(reference.namespace, reference.job_id)
     return outcome_key(found[0] if found else None)
 
 
-def _key(reference: JobReference, start: bytes, of: KeyOf) -> bytes | None:
+def _key(backend: Backend, reference: JobReference, start: bytes, of: KeyOf) -> bytes | None:
     """Return the Job's key; if the Job is gone, the key that the frame names."""
-    if (key := of(reference)) is not None:
+    if (key := of(backend, reference)) is not None:
         return key
     try:
-        return Keys(backend_of(reference), reference.namespace).of_frame(start, reference)
+        return Keys(backend, reference.namespace).of_frame(start, reference)
     except wire.FrameError:
         return None  # reading it will say why
 
 
 def collect(
+    backend: Backend,
     reference: JobReference,
     *,
     allow_pickle: bool | None = None,
@@ -297,11 +298,11 @@ def collect(
     `known_digest` is the digest of an outcome that was verified before.
     Raises JobNotFound if no outcome is stored, UnverifiedResult if the outcome is not the job's own.
     """
-    start = _start(reference)
-    store, name = backend_of(reference).store, wire.result_object(reference.job_id)
+    start = _start(backend, reference)
+    store, name = backend.store, wire.result_object(reference.job_id)
     return read_outcome(
         start,
-        _key(reference, start, key),
+        _key(backend, reference, start, key),
         job_id=reference.job_id,
         allow_pickle=allow_pickle,
         known=known_digest is not None and known_digest == wire.head_digest(start),
@@ -328,9 +329,9 @@ def result_reference(reference: JobReference, outcome: Outcome) -> ResultReferen
     )
 
 
-def _start(reference: JobReference) -> bytes:
+def _start(backend: Backend, reference: JobReference) -> bytes:
     """Read the head of the outcome, and some of the bytes that follow."""
-    backend, name = backend_of(reference), wire.result_object(reference.job_id)
+    name = wire.result_object(reference.job_id)
     try:
         try:
             return read_start(backend.store, name)

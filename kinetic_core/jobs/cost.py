@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core.accelerators.grammar import Accelerator, parse_accelerator
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend
 from kinetic_core.errors import ConfigurationError, InvalidAccelerator, InvalidRequest
 from kinetic_core.job import Budget, JobReference
 from kinetic_core.jobs.fallback import accelerator_now
@@ -58,10 +58,10 @@ class Prices:
         return (self.spot if one.spot else self.on_demand).get((one.kind, one.family))
 
 
-def usage_of(reference: JobReference) -> Usage:
+def usage_of(backend: Backend, reference: JobReference) -> Usage:
     """Compute a job's usage from its Kubernetes objects and from what its runner recorded."""
-    told = ((phase.name, phase.seconds) for phase in explain(reference).phases)
-    accelerator = accelerator_now(backend_of(reference), reference)
+    told = ((phase.name, phase.seconds) for phase in explain(backend, reference).phases)
+    accelerator = accelerator_now(backend, reference)
     return usage_in(reference.job_id, accelerator, told)
 
 

@@ -15,13 +15,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest, ObjectNotFound, WaitTimeout
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.forward import Forward
 from kinetic_core.jobs.observe import watch
-from kinetic_core.settings import read_settings
 from kinetic_core.store.documents import read_document
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class DebugSession:
     debugger has two seconds to receive the end. Also a context manager.
     """
 
-    def __init__(self, reference: JobReference, forward: Forward) -> None:
+    def __init__(self, backend: Backend, reference: JobReference, forward: Forward) -> None:
         self._reference, self._forward = reference, forward
         self._attempt: int | None = None
         self._why: str | None = None
         self._over = threading.Event()
-        self._subscription: Subscription = watch(reference, self._look)
+        self._subscription: Subscription = watch(backend, reference, self._look)
 
     @property
     def port(self) -> int:
@@ -106,6 +106,7 @@ class DebugSession:
 
 
 def attach(
+    backend: Backend,
     reference: JobReference,
     listener: socket.socket,
     working_dir: str | None,
@@ -120,13 +121,12 @@ def attach(
     short, ConfigurationError where ports may not be forwarded, ClusterError. Every error closes the listener.
     """
     try:
-        backend = backend_of(reference)
         debugger = _awaited(backend, reference, scheduling_timeout, listening_timeout, on_status)
     except BaseException:
         listener.close()
         raise
     dial = partial(backend.ports.dial, reference.namespace, debugger.pod, debugger.port)
-    session = DebugSession(reference, Forward(listener, dial))
+    session = DebugSession(backend, reference, Forward(listener, dial))
     sys.stderr.write(instructions(reference.job_id, session.port, debugger.workspace, working_dir))
     sys.stderr.flush()
     return session
@@ -159,7 +159,7 @@ def _awaited(
         raise InvalidRequest(f"{reference.job_id} was not started with debug=True: it has no debugger")
     backend.ports.check(reference.namespace)
     news: SimpleQueue[JobObservation] = SimpleQueue()
-    with closing(watch(reference, news.put)):
+    with closing(watch(backend, reference, news.put)):
         _await_start(reference, news, scheduling, on_status)
         deadline = time.monotonic() + listening
         while (debugger := _found(backend, reference)) is None:
@@ -235,7 +235,10 @@ Door = Callable[["JobHandle"], AbstractContextManager[object]]
 
 @contextmanager
 def debug_door(
-    function: Callable[..., Any], options: RunOptions, on_status: Callable[[JobStatus], None]
+    function: Callable[..., Any],
+    options: RunOptions,
+    connections: Connections,
+    on_status: Callable[[JobStatus], None],
 ) -> Iterator[Door]:
     """Open a call's job to a debugger; without `debug=True` the door does nothing.
 
@@ -251,7 +254,8 @@ def debug_door(
     from kinetic_core.project.callables import source_file
     from kinetic_core.project.root import locate_project
 
-    settings = options.settings(read_settings())
+    connections = connections.with_settings(options.settings(connections.settings))
+    settings = connections.settings
     if not (settings.debug_without_tty or (sys.stdin is not None and sys.stdin.isatty())):
         raise InvalidRequest(
             "debug=True: the call waits for a person with a debugger, and stdin is no terminal. Start it "
@@ -260,12 +264,20 @@ def debug_door(
         )
     root = locate_project(source_file(function), package_root=settings.package_root).root
     with listening(settings.debug_port) as listener:
-        name = backend_name(options.backend, options.accelerator.hosts, settings)
-        open_backend(name, settings).ports.check(settings.namespace)
+        name = backend_name(options.backend, options.accelerator.hosts, connections)
+        open_backend(name, connections).ports.check(settings.namespace)
 
         def door(handle: JobHandle) -> AbstractContextManager[object]:
             try:
-                return attach(handle, listener, str(root), SCHEDULING_SECONDS, LISTENING_SECONDS, on_status)
+                return attach(
+                    handle.place,
+                    handle,
+                    listener,
+                    str(root),
+                    SCHEDULING_SECONDS,
+                    LISTENING_SECONDS,
+                    on_status,
+                )
             except HasEnded:
                 return nullcontext()  # its result says how
 

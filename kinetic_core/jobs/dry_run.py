@@ -14,13 +14,14 @@ from kinetic_core.backends.kubernetes.bootstrap import runner_archive
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
 from kinetic_core.backends.kubernetes.set_objects import leader_worker_set, runs_in_set
+from kinetic_core.connections import Connections
 from kinetic_core.jobs.prepare import Call, prepare
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import source_file
 from kinetic_core.project.files import FileFacts
 from kinetic_core.project.root import Project, locate_project
 from kinetic_core.project.tree import StoredTree, project_listing, store_project
-from kinetic_core.settings import Settings, read_settings
+from kinetic_core.settings import Settings
 from kinetic_core.store.directory import DirectoryObjectStore
 
 
@@ -47,19 +48,22 @@ class _Elsewhere:
         return getattr(self._backend, name)
 
 
-def dry_run(call: Call, options: RunOptions, settings: Settings | None = None) -> dict[str, Any]:
+def dry_run(call: Call, options: RunOptions, connections: Connections) -> dict[str, Any]:
     """Return the manifest of a call's Job or LeaderWorkerSet as plain data, without the key of its outcome.
 
     Checks the call as submission does, and raises as `prepare` does.
     """
-    settings = options.settings(settings or read_settings())
-    backend = open_backend(backend_name(options.backend, options.accelerator.hosts, settings), settings)
+    connections = connections.with_settings(options.settings(connections.settings))
+    name = backend_name(options.backend, options.accelerator.hosts, connections)
+    backend = open_backend(name, connections)
     with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
         elsewhere: Any = _Elsewhere(backend, _UnreadStore(Path(folder, "store"), backend.store.uri))
-        own = replace(settings, cache=Path(folder, "cache"))
-        prepared = prepare(call, options, settings=own, backend=elsewhere, dry=True)
+        own = connections.with_settings(replace(connections.settings, cache=Path(folder, "cache")))
+        prepared = prepare(call, options, own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
-    delivery = Delivery(runner_archive()[0], digest(prepared.payload), "", surroundings)
+    delivery = Delivery(
+        runner_archive(connections.settings.cache)[0], digest(prepared.payload), "", surroundings
+    )
     job = first_of(every_manifest(prepared.spec, prepared.reference, delivery))
     return leader_worker_set(job) if runs_in_set(job) else job
 
@@ -80,9 +84,10 @@ class Contents:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def store(self, options: RunOptions, settings: Settings) -> StoredTree:
+    def store(self, options: RunOptions, connections: Connections) -> StoredTree:
         """Store the files where a job with these options would look. Raises as `pack` does."""
-        backend = open_backend(backend_name(options.backend, 1, settings), settings)  # for its store
+        settings = connections.settings
+        backend = open_backend(backend_name(options.backend, 1, connections), connections)  # for its store
         return store_project(
             self.project,
             backend.store,

@@ -86,7 +86,7 @@ def reap(backend: Backend, orphan: Orphan) -> None:
     if reference is None:
         return
     if orphan.kept or reconcile(backend, reference).status is JobStatus.NOT_FOUND:
-        cancel.cleanup(reference)
+        cancel.cleanup(backend, reference)
     else:
         backend.delete(reference.namespace, reference.job_id)
         reconcile(backend, reference)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs import cancel as ending
@@ -58,16 +59,32 @@ class JobHandle(JobReference):
         )
 
     @classmethod
-    def of(cls, reference: JobReference) -> Self:
-        """Make the handle of a reference."""
-        return cls.from_dict(reference.to_dict())
+    def of(cls, reference: JobReference, connections: Connections | None = None) -> Self:
+        """Make the handle of a reference, for a client's use; without one, for the default client's."""
+        handle = cls.from_dict(reference.to_dict())
+        if connections is not None:
+            object.__setattr__(handle, "_connections", connections)  # not a field: it stays in this process
+        return handle
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_connections"}
+
+    @property
+    def place(self) -> Backend:
+        """The backend where the job is, as the handle's client reaches it."""
+        return backend_of(self, self._client)
+
+    @property
+    def _client(self) -> Connections:
+        found: Connections | None = self.__dict__.get("_connections")
+        return found or default_connections()
 
     def __repr__(self) -> str:
         return f"<{self.job_id}: {self.func_name} on {self.hardware}, backend {self.backend!r}>"
 
     def observe(self) -> JobObservation:
         """Observe the job now: status, reason, attempt, times, failure."""
-        return observing.observe(self)
+        return observing.observe(self.place, self)
 
     def status(self) -> JobStatus:
         """Return the job's status now."""
@@ -77,7 +94,7 @@ class JobHandle(JobReference):
         """Return where the job's time went, phase by phase, and what would shorten each phase. `print` it."""
         from kinetic_core.jobs.timeline import explain
 
-        return explain(self)
+        return explain(self.place, self)
 
     def logs(self, follow: bool = False, host: int | None = None) -> str | None:
         """Return what the job printed; with `follow`, print the log to stdout until the job ends.
@@ -90,11 +107,13 @@ class JobHandle(JobReference):
                 "one alone is not followed"
             )
         if not follow:
-            return logs.read_log(backend_of(self), self, self.observe().attempt, host)
+            return logs.read_log(self.place, self, self.observe().attempt, host)
         ended = threading.Event()
-        subscription = observing.watch(self, lambda seen: ended.set() if seen.is_terminal else None)
+        subscription = observing.watch(
+            self.place, self, lambda seen: ended.set() if seen.is_terminal else None
+        )
         try:
-            for text in logs.follow_log(backend_of(self), self, ended.is_set):
+            for text in logs.follow_log(self.place, self, ended.is_set):
                 print(text, end="", flush=True)
         finally:
             subscription.close()
@@ -103,7 +122,7 @@ class JobHandle(JobReference):
     def tail(self, n: int = 100) -> str:
         """Return the last `n` lines the job printed."""
         attempt = self.observe().attempt
-        text = logs.read_log(backend_of(self), self, attempt, first=attempt)
+        text = logs.read_log(self.place, self, attempt, first=attempt)
         return "\n".join(text.splitlines()[-n:]) if n > 0 else ""
 
     def result(
@@ -131,13 +150,13 @@ class JobHandle(JobReference):
             raise TypeError(f"timeout={timeout!r} must be a number of seconds")
         follower = _Follower(self) if stream_logs else None
         try:
-            observing.wait(self, timeout, _announcer(on_status_change, follower))
+            observing.wait(self.place, self, timeout, _announcer(on_status_change, follower))
         finally:
             if follower is not None:
                 follower.set()
         value = self.collect(trust_store=trust_store)
         if cleanup or (cleanup is None and not self.debug):
-            ending.drop_payloads([self])
+            ending.drop_payloads(self._client, [self])
         return value
 
     def collect(self, *, trust_store: bool = False, key: collecting.KeyOf = collecting.key_of) -> Any:
@@ -146,7 +165,11 @@ class JobHandle(JobReference):
         Removes nothing. `key` returns the key that signs the job's outcome.
         """
         outcome = collecting.collect(
-            self, allow_pickle=trust_store or None, known_digest=self.__dict__.get("_verified"), key=key
+            self.place,
+            self,
+            allow_pickle=trust_store or None,
+            known_digest=self.__dict__.get("_verified"),
+            key=key,
         )
         if outcome.verified:
             # Not a field: cleaning up removes the key, and the value may be asked for again.
@@ -160,12 +183,12 @@ class JobHandle(JobReference):
         """
         from kinetic_core.jobs.outputs import find_outputs
 
-        return find_outputs(self)
+        return find_outputs(self._client, self)
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:
         """Stop the job; return when none of its pods runs. Stored objects are kept."""
         del cleanup_timeout, cleanup_poll_interval
-        ending.cancel(self)
+        ending.cancel(self.place, self)
 
     def cleanup(
         self,
@@ -176,7 +199,7 @@ class JobHandle(JobReference):
     ) -> None:
         """Remove the finished job's Kubernetes object (`k8s`) and stored objects (`gcs`). Outputs stay."""
         del cleanup_timeout, cleanup_poll_interval
-        ending.cleanup(self, k8s=k8s, gcs=gcs)
+        ending.cleanup(self.place, self, k8s=k8s, gcs=gcs)
 
     def debug_attach(
         self,
@@ -200,7 +223,8 @@ class JobHandle(JobReference):
         from kinetic_core.jobs.debug import attach
         from kinetic_core.jobs.forward import listening
 
-        return attach(self, listening(local_port), working_dir, scheduling_timeout, listening_timeout)
+        listener = listening(local_port)
+        return attach(self.place, self, listener, working_dir, scheduling_timeout, listening_timeout)
 
 
 class _Follower:
@@ -219,7 +243,7 @@ class _Follower:
 
     def _run(self) -> None:
         try:
-            for text in logs.follow_log(backend_of(self._handle), self._handle, self._ended.is_set):
+            for text in logs.follow_log(self._handle.place, self._handle, self._ended.is_set):
                 sys.stdout.write(text)
                 sys.stdout.flush()
         except BrokenPipeError:

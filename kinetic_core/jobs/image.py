@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic_core._runner.wire import digest
 from kinetic_core.backends.base import Backend
+from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.jobs.phases import Step, StepBegun
 from kinetic_core.options import RunOptions
 from kinetic_core.project.root import Project
-from kinetic_core.settings import Settings
 
 if TYPE_CHECKING:
     from kinetic_core.images.bundled import Workshop
@@ -57,7 +57,7 @@ class Image:
 
 def find_image(
     options: RunOptions,
-    settings: Settings,
+    connections: Connections,
     backend: Backend,
     project: Project,
     script: Path | None,
@@ -75,7 +75,7 @@ def find_image(
         unused = "requirements= is not installed by backend 'local': jobs have what this interpreter has"
         give(project.root, () if options.requirements is None else (unused,))
         return Image(sys.executable, "")
-    asked = options.container_image or settings.container_image or BUNDLED
+    asked = options.container_image or connections.settings.container_image or BUNDLED
     if asked not in (BUNDLED, PREBUILT):
         if not _REFERENCE.fullmatch(asked):
             raise InvalidRequest(
@@ -91,8 +91,8 @@ def find_image(
     installation = _installation(options, project, script, progress, has_framework=asked == PREBUILT)
     give(project.root, installation.notices)  # not after minutes of building
     if asked == PREBUILT:
-        return _prebuilt(options, settings, installation, project)
-    return _bundled(options, settings, installation, progress, dry=dry, patience=patience)
+        return _prebuilt(options, connections, installation, project)
+    return _bundled(options, connections, installation, progress, dry=dry, patience=patience)
 
 
 def _installation(
@@ -118,7 +118,7 @@ def _installation(
 
 def _bundled(
     options: RunOptions,
-    settings: Settings,
+    connections: Connections,
     installation: Installation,
     progress: Callable[[str], None],
     *,
@@ -134,24 +134,28 @@ def _bundled(
             f"accelerator={str(accelerator)!r} needs an image for {accelerator.architecture}, and Cloud "
             "Build makes them for amd64: pass container_image= with one of your own"
         )
-    recipe, workshop = Recipe(accelerator.kind, installation), _workshop(options, settings, patience)
+    recipe, workshop = Recipe(accelerator.kind, installation), _workshop(options, connections, patience)
     name = workshop.address(recipe.tag)
-    uri = name if dry else bundled_image(recipe, workshop, progress)
+    uri = name if dry else bundled_image(recipe, workshop, progress, connections)
     return Image(uri, name)
 
 
-def _prebuilt(options: RunOptions, settings: Settings, installation: Installation, project: Project) -> Image:
+def _prebuilt(
+    options: RunOptions, connections: Connections, installation: Installation, project: Project
+) -> Image:
     from kinetic_core.images.base_images import base_image
 
     repository = (
-        options.base_image_repo or settings.base_image_repo or _workshop(options, settings).repository.address
+        options.base_image_repo
+        or connections.settings.base_image_repo
+        or _workshop(options, connections).repository.address
     )
     dependencies = {
         "lines": list(installation.lines),
         "constraints": list(installation.constraints),
         "options": list(installation.uv_options),
     }
-    uri, notices = base_image(repository, options.accelerator.kind)
+    uri, notices = base_image(repository, options.accelerator.kind, connections)
     give(project.root, notices)
     if not installation.lines:
         return Image(uri, uri.partition("@")[0])
@@ -159,12 +163,8 @@ def _prebuilt(options: RunOptions, settings: Settings, installation: Installatio
     return Image(uri, name, dependencies)
 
 
-def _workshop(options: RunOptions, settings: Settings, patience: float | None = None) -> Workshop:
+def _workshop(options: RunOptions, connections: Connections, patience: float | None = None) -> Workshop:
     from kinetic_core.images.bundled import Workshop
 
-    return Workshop.of_cluster(
-        options.project or settings.project,
-        options.zone or settings.zone,
-        options.cluster or settings.cluster,
-        patience,
-    )
+    place = connections.with_settings(options.settings(connections.settings))
+    return Workshop.of_cluster(place, patience)

@@ -15,13 +15,13 @@ from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.backends.kubernetes.chunks import input_of
 from kinetic_core.backends.kubernetes.set_objects import runs_in_set
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest, KineticError, OtherCluster
 from kinetic_core.job import JobObservation, JobReference, JobStatus, is_timestamp
 from kinetic_core.jobs import observe
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import INPUTS, MOST_INPUTS, children, ended_of, indexed_id, progress
 from kinetic_core.jobs.signing import UNVERIFIED, Keys
-from kinetic_core.settings import read_settings
 from kinetic_core.store.documents import malformed
 from kinetic_core.store.protocol import ObjectInfo
 
@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def attach(
+    connections: Connections,
     job_id: str,
     project: str | None = None,
     cluster: str | None = None,
@@ -46,11 +47,13 @@ def attach(
         raise TypeError(f"job_id={job_id!r} must be a string such as 'job-0123456789abcdef'")
     if not job_id or "/" in job_id:
         raise InvalidRequest(f"job_id={job_id!r} is not a job id such as 'job-0123456789abcdef'")
-    settings = read_settings().with_arguments(project=project, cluster=cluster, namespace=namespace)
-    return JobHandle.of(observe.found(known_backend(backend, settings, job_id), job_id))
+    place = connections.with_arguments(project=project, cluster=cluster, namespace=namespace)
+    opened = known_backend(backend, place, job_id)
+    return JobHandle.of(observe.found(opened, job_id), opened.connections)
 
 
 def list_jobs(
+    connections: Connections,
     project: str | None = None,
     zone: str | None = None,
     cluster: str | None = None,
@@ -63,10 +66,8 @@ def list_jobs(
     All arguments default to the settings; with `backend="local"` and no namespace, all namespaces are listed.
     A job whose handle cannot be read is left out with a warning.
     """
-    settings = read_settings().with_arguments(
-        project=project, zone=zone, cluster=cluster, namespace=namespace
-    )
-    opened = known_backend(backend, settings)
+    place = connections.with_arguments(project=project, zone=zone, cluster=cluster, namespace=namespace)
+    opened = known_backend(backend, place)
     return [handle for handle in _newest_first(opened) if namespace in (None, handle.namespace)]
 
 
@@ -74,7 +75,8 @@ def _newest_first(backend: Backend) -> Iterator[JobHandle]:
     for info in backend.store.list("index/"):
         job_id = indexed_id(info.name)
         if INPUTS in info.metadata:
-            yield from map(JobHandle.of, children(backend, job_id))
+            for child in children(backend, job_id):
+                yield JobHandle.of(child, backend.connections)
         elif (handle := _readable(backend, job_id)) is not None:
             yield handle
 
@@ -87,7 +89,7 @@ def _readable(backend: Backend, job_id: str) -> JobHandle | None:
     except KineticError as exc:
         _LOG.warning("leaving %s out of the list: %s", job_id, exc)
         return None
-    return JobHandle.of(reference) if reference else None
+    return JobHandle.of(reference, backend.connections) if reference else None
 
 
 _CLUSTER = "cluster"

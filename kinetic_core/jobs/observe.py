@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.backends.base import Backend
 from kinetic_core.errors import (
     JobNotFound,
+    KineticError,
     MalformedObject,
     ObjectNotFound,
-    StoreRefused,
     WaitTimeout,
 )
 from kinetic_core.job import JobObservation, JobReference
@@ -23,25 +23,28 @@ from kinetic_core.jobs.watch import Subscription, watch_for
 from kinetic_core.store.documents import read_document
 
 
-def observe(reference: JobReference) -> JobObservation:
+def observe(backend: Backend, reference: JobReference) -> JobObservation:
     """Return the job's state now. Changes nothing, even if the job needs an action."""
-    return observed(backend_of(reference), reference)
+    return observed(backend, reference)
 
 
 def watch(
-    reference: JobReference, callback: Callable[[JobObservation], None], *, follows: bool = True
+    backend: Backend,
+    reference: JobReference,
+    callback: Callable[[JobObservation], None],
+    *,
+    follows: bool = True,
 ) -> Subscription:
     """Call `callback` with the job's state now and after every change, from the watch's thread.
 
     The job is reconciled (see `jobs.reconcile`) while this or another observer `follows` it. All observers of
-    a namespace in this process share one watch. `Subscription.close()` ends the subscription.
+    a client in a namespace share one watch. `Subscription.close()` ends the subscription.
     """
-    return watch_for(backend_of(reference), reference.namespace).subscribe(
-        reference, callback, follows=follows
-    )
+    return watch_for(backend, reference.namespace).subscribe(reference, callback, follows=follows)
 
 
 def wait(
+    backend: Backend,
     reference: JobReference,
     timeout: float | None = None,
     on_change: Callable[[JobObservation], None] | None = None,
@@ -51,18 +54,19 @@ def wait(
 
     `on_change` is called in this thread, with every observation. Raises WaitTimeout after `timeout`
     seconds, while the job goes on, and when the job's own timeout is over and its end cannot be observed.
-    Raises StoreRefused if the store keeps refusing to read the outcome.
+    Raises StoreRefused if the store keeps refusing to read the outcome, InvalidRequest if the client was
+    closed.
     """
     deadline = None if timeout is None else clock() + timeout
-    pending: list[JobObservation | StoreRefused] = []
+    pending: list[JobObservation | KineticError] = []
     arrived = threading.Condition()
 
-    def notice(news: JobObservation | StoreRefused) -> None:
+    def notice(news: JobObservation | KineticError) -> None:
         with arrived:
             pending.append(news)
             arrived.notify()
 
-    hub = watch_for(backend_of(reference), reference.namespace)
+    hub = watch_for(backend, reference.namespace)
     subscription = hub.subscribe(reference, notice, refused=notice)
     try:
         while True:
@@ -72,7 +76,7 @@ def wait(
                     arrived.wait(remaining)
                 news, pending[:] = list(pending), []
             for observation in news:
-                if isinstance(observation, StoreRefused):
+                if isinstance(observation, KineticError):
                     raise observation
                 if on_change is not None:
                     on_change(observation)

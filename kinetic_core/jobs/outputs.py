@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kinetic_core._runner.trees import is_plain
 from kinetic_core._runner.wire import outputs_prefix
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull
 from kinetic_core.job import JobReference
-from kinetic_core.settings import read_settings
 from kinetic_core.store.directory import DirectoryObjectStore, translated
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.store.protocol import ObjectStore
@@ -100,9 +100,9 @@ class Outputs:
         return path
 
 
-def find_outputs(reference: JobReference) -> Outputs:
+def find_outputs(connections: Connections, reference: JobReference) -> Outputs:
     """List the outputs of a job now. Raises StoreError."""
     location = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
     if location.startswith("gs://"):
-        return Outputs(location, GcsObjectStore.at(location, read_settings()))
+        return Outputs(location, GcsObjectStore.at(location, connections))
     return Outputs(location, DirectoryObjectStore(Path(location)))

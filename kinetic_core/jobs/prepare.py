@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import JOB_NAME
+from kinetic_core.connections import Connections
 from kinetic_core.job import BucketMount, JobReference, JobSpec
 from kinetic_core.jobs.bundle import Packed, Progress, Recorder, asked_output_dir, output_dir, pack
 from kinetic_core.options import RunOptions
@@ -21,7 +22,6 @@ from kinetic_core.project.callables import check_arguments
 from kinetic_core.project.payload import pack_arguments, payload_frame
 from kinetic_core.project.root import Project
 from kinetic_core.project.serialization import Pickled, ProjectModules, ProjectPickler, Substitute
-from kinetic_core.settings import Settings
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.bundle import Packed
@@ -175,9 +175,9 @@ def address(
 def prepare(
     call: Call,
     options: RunOptions,
+    connections: Connections,
     *,
     job_id: str | None = None,
-    settings: Settings | None = None,
     backend: Backend | None = None,
     progress: Progress = lambda _phase: None,
     dry: bool = False,
@@ -189,7 +189,7 @@ def prepare(
     packed = pack(
         call.function,
         options,
-        settings,
+        connections,
         backend=backend,
         calls=[(call.args, arguments)],
         progress=progress,
@@ -212,7 +212,7 @@ def pickle_arguments(
     recorder = Recorder(substitutes)
     pickled = pack_arguments(args, arguments, modules, recorder)
     if not substitutes.is_complete:
-        substitutes.check(packed.settings.project)
+        substitutes.check(packed.backend.connections)
         substitutes.store(packed.shop)
         pickled = pack_arguments(args, arguments, modules, substitutes)
     if len(pickled.body) > packed.settings.payload_warn_bytes > 0:

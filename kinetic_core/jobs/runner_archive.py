@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
 from kinetic_core.errors import ObjectExists
-from kinetic_core.store.protocol import ObjectStore
 
 _SEEN_SECONDS = 600.0
-_seen: dict[tuple[str, str], float] = {}
-"""Time (monotonic) at which this process last found the runner in a remote store; saves a request."""
+"""Seconds for which a client does not look again for a runner that it found in a remote store."""
 
 
-def note_runner(store: ObjectStore, *, is_there: bool) -> None:
+def note_runner(backend: Backend, *, is_there: bool) -> None:
     """Note whether a request that packing makes anyway found the runner's archive."""
-    sha256, _ = runner_archive()
-    if is_there and not store.uri.startswith("file:"):
-        _seen[store.uri, sha256] = time.monotonic()
-    else:
-        _seen.pop((store.uri, sha256), None)
+    uri = backend.store.uri
+    _seen(backend, uri).at = time.monotonic() if is_there and not uri.startswith("file:") else None
 
 
-def stored_runner(store: ObjectStore) -> str:
+def stored_runner(backend: Backend) -> str:
     """Store the runner's archive unless the store has it; return its digest."""
-    sha256, archive = runner_archive()
+    store, (sha256, archive) = backend.store, runner_archive(backend.connections.settings.cache)
     name = wire.runner_object(sha256)
-    seen = _seen.get((store.uri, sha256))
+    seen = _seen(backend, store.uri).at
     if seen is not None and time.monotonic() - seen < _SEEN_SECONDS:
         return sha256
     if store.find(name) is None:
@@ -35,5 +32,16 @@ def stored_runner(store: ObjectStore) -> str:
             store.create(name, archive)
         except ObjectExists:
             return sha256  # another submitter was quicker with the same bytes
-    note_runner(store, is_there=True)
+    note_runner(backend, is_there=True)
     return sha256
+
+
+@dataclass
+class _LastFound:
+    """When (monotonic) the runner was last found in a store; None if it was not."""
+
+    at: float | None = None
+
+
+def _seen(backend: Backend, uri: str) -> _LastFound:
+    return backend.connections.get((_LastFound, uri), _LastFound)

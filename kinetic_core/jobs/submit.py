@@ -58,7 +58,7 @@ def submit(
     def manifests(reference: JobReference) -> Sequence[dict[str, Any]]:
         around = prepared.backend.surroundings(reference.namespace)
         around = replace(around, environment={**(environment or {}), **around.environment})
-        runner = stored_runner(prepared.backend.store)
+        runner = stored_runner(prepared.backend)
         key_id, key = new_key(prepared.backend, reference.namespace, reference.job_id, reference.spec_digest)
         payload = wire.digest(prepared.payload)
         delivery = Delivery(runner, payload, key, around, origin, key_id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.outcome import Header
-from kinetic_core.backends.base import Backend, Found, backend_of
+from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import CONTAINER
 from kinetic_core.backends.kubernetes.objects import Pod, seconds
 from kinetic_core.errors import ObjectNotFound
@@ -59,10 +59,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(reference: JobReference) -> Explanation:
+def explain(backend: Backend, reference: JobReference) -> Explanation:
     """Explain a job by its objects and its last outcome; of a slice, by host 0 or the failed host."""
-    backend = backend_of(reference)
-    observation = observe(reference)
+    observation = observe(backend, reference)
     found = backend.get(reference.namespace, reference.job_id)
     try:
         start = read_start(backend.store, wire.result_object(reference.job_id))

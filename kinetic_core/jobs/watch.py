@@ -1,4 +1,4 @@
-"""Watch of jobs: one per backend and namespace for every observer in this process.
+"""Watch of jobs: one per backend and namespace for every observer of one client.
 
 A JobWatch has a daemon thread that lives while somebody is subscribed. It asks the backend what changed,
 observes those jobs, or reconciles them if a subscriber follows them, and calls their subscribers. Events are
@@ -21,12 +21,11 @@ from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.chunks import chunk_of
 from kinetic_core.backends.kubernetes.names import LEASE_SECONDS, NODE_SILENT
 from kinetic_core.backends.kubernetes.objects import Pod
-from kinetic_core.errors import ClusterError, ObjectNotFound, StoreRefused
+from kinetic_core.errors import ClusterError, InvalidRequest, KineticError, ObjectNotFound, StoreRefused
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import outcome_key, variable
-from kinetic_core.process_state import in_forked_children
 
 _MARGIN = 1.1
 _MARGIN_SECONDS = 5.0
@@ -125,7 +124,7 @@ class Subscription:
     hub: JobWatch
     kind: Kind
     follows: bool
-    refused: Callable[[StoreRefused], None] | None = None
+    refused: Callable[[KineticError], None] | None = None
     last: JobObservation | None = None
     closed: bool = False
 
@@ -166,14 +165,14 @@ class JobWatch:
         reference: JobReference,
         callback: Callback,
         kind: Kind = JOB,
-        refused: Callable[[StoreRefused], None] | None = None,
+        refused: Callable[[KineticError], None] | None = None,
         *,
         follows: bool = True,
     ) -> Subscription:
         """Call `callback` with an observation of the reference's job now and after every change.
 
         All subscribers of a reference name the same `kind`; the job is reconciled if one of them `follows`
-        it. `refused` is called when the store keeps refusing to read the outcome.
+        it. `refused` is called when the store keeps refusing to read the outcome, or the client is closed.
         """
         subscription = Subscription(reference, callback, self, kind, follows, refused)
         with self._lock:
@@ -222,6 +221,18 @@ class JobWatch:
                 self._look_at.pop(subscription.reference.job_id, None)
                 self._refused.pop(subscription.reference.job_id, None)
         self._wake.set()
+
+    def close(self) -> None:
+        """End every subscription, and tell the subscribers that asked for it."""
+        with self._lock:
+            ended = [each for some in self._subscriptions.values() for each in some]
+            self._subscriptions.clear()
+        self._wake.set()
+        for subscription in ended:
+            subscription.closed = True
+            if subscription.refused is not None:
+                job_id = subscription.reference.job_id
+                subscription.refused(InvalidRequest(f"the client that waits for {job_id} was closed"))
 
     def _run(self) -> None:
         token: object | None = None
@@ -315,22 +326,7 @@ class JobWatch:
                 self._look_at[job_id] = self.clock() + seconds
 
 
-_hubs: dict[tuple[str, str], JobWatch] = {}
-_hubs_lock = threading.Lock()
-
-
-def _begin_anew() -> object:
-    """Replace the watches after a fork, because their threads stay in the parent process."""
-    global _hubs, _hubs_lock
-    parents = _hubs, _hubs_lock
-    _hubs, _hubs_lock = {}, threading.Lock()
-    return parents
-
-
-in_forked_children(_begin_anew)
-
-
 def watch_for(backend: Backend, namespace: str) -> JobWatch:
-    """Return this process's watch of a backend and namespace, which all observers share."""
-    with _hubs_lock:
-        return _hubs.setdefault((backend.key, namespace), JobWatch(backend, namespace))
+    """Return the client's watch of a backend and namespace, which all its observers share."""
+    key = (JobWatch, backend.key, namespace)
+    return backend.connections.get(key, lambda: JobWatch(backend, namespace))

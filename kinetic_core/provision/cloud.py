@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.connections import Connections
 from kinetic_core.errors import (
     CloudError,
     CloudUnreachable,
@@ -20,7 +21,7 @@ from kinetic_core.errors import (
     StoreError,
     StoreRefused,
 )
-from kinetic_core.google_cloud import Ask, GoogleService, ask_google
+from kinetic_core.google_cloud import Ask, GoogleService
 from kinetic_core.provision.resources import Json, Request
 
 _LONGEST_OPERATION = 3600.0
@@ -38,7 +39,8 @@ class Cloud:
     """`projects/P/locations/L` of the cluster, where its operations are."""
     kubernetes: Callable[[], ClusterApi]
     empty: Callable[[str], object]
-    ask: Ask = ask_google
+    connections: Connections
+    ask: Ask | None = None
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     _services: dict[str, GoogleService] = field(default_factory=dict)
@@ -83,7 +85,9 @@ class Cloud:
 
     def service(self, name: str) -> GoogleService:
         """Google's service of that name."""
-        return self._services.setdefault(name, GoogleService(name, self.ask, self.sleep, self.clock))
+        return self._services.setdefault(
+            name, GoogleService(name, self.connections, self.ask, self.sleep, self.clock)
+        )
 
     @cached_property
     def cluster(self) -> ClusterApi:

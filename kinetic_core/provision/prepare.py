@@ -8,6 +8,7 @@ from itertools import islice
 
 from kinetic_core.backends.base import named_cluster
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.connections import Connections
 from kinetic_core.errors import CloudError, ConfigurationError, InvalidRequest, StoreRefused
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.inventory import project_number, read
@@ -29,7 +30,6 @@ from kinetic_core.provision.pools import Pool
 from kinetic_core.provision.resources import Resource
 from kinetic_core.provision.specification import Wanted, WantedNamespace, check
 from kinetic_core.provision.state import look_at_pools, made_namespaces
-from kinetic_core.settings import Settings
 from kinetic_core.store.gcs import GcsObjectStore
 
 _A_PAGE = 1000
@@ -59,12 +59,15 @@ class Prepared:
         return [*left, f"the APIs enabled in {self.wanted.project}"]
 
 
-def open_cloud(settings: Settings) -> Cloud:
+def open_cloud(connections: Connections) -> Cloud:
     """The way to the cluster that the settings name. Connects to nothing."""
+    settings = connections.settings
     target = named_cluster(settings)
 
     def empty(bucket: str) -> None:
-        store = GcsObjectStore(bucket, project=settings.project, emulator=settings.storage_emulator_host)
+        store = GcsObjectStore(
+            bucket, project=settings.project, emulator=settings.storage_emulator_host, connections=connections
+        )
         before: list[str] = []
         while names := [info.name for info in islice(store.list(""), _A_PAGE)]:
             if names == before:
@@ -73,7 +76,7 @@ def open_cloud(settings: Settings) -> Cloud:
             before = names
 
     parent = f"projects/{settings.project}/locations/{settings.zone}"
-    return Cloud(parent, lambda: ClusterApi(target, patience=0.0), empty)
+    return Cloud(parent, lambda: ClusterApi(target, connections, patience=0.0), empty, connections)
 
 
 def prepare_up(cloud: Cloud, wanted: Wanted) -> Prepared:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from kinetic_core._runner.wire import WRITE_MARK
+from kinetic_core.connections import Connections
 from kinetic_core.errors import (
     ConfigurationError,
     InvalidRequest,
@@ -24,7 +25,6 @@ from kinetic_core.errors import (
     StoreError,
     StoreRefused,
 )
-from kinetic_core.process_state import PerProcess
 from kinetic_core.settings import Account, Settings
 from kinetic_core.store.protocol import ObjectInfo, SinkType
 
@@ -96,7 +96,9 @@ class GcsObjectStore:
         *,
         patience: float = PATIENCE,
         silence: float = SILENCE,
+        connections: Connections | None = None,
     ) -> None:
+        self._connections = connections or Connections(Settings())
         self._bucket_name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._project = project
@@ -111,14 +113,14 @@ class GcsObjectStore:
         return {**self._times, "retry": _retry(self._patience)}
 
     @classmethod
-    def at(cls, location: str, settings: Settings | None = None) -> GcsObjectStore:
-        """The store at `bucket`, `bucket/prefix`, or one of these behind `gs://`, used as settings say."""
-        settings = settings or Settings()
+    def at(cls, location: str, connections: Connections | None = None) -> GcsObjectStore:
+        """Return the store at `bucket`, `bucket/prefix`, or one of these behind `gs://`, as settings say."""
+        settings = connections.settings if connections else Settings()
         bucket, _, prefix = location.removeprefix("gs://").strip("/").partition("/")
         if not bucket:
             raise ConfigurationError(f"{location!r} names no bucket; write 'bucket' or 'bucket/prefix'")
         host, account = settings.storage_emulator_host, settings.google_account
-        return cls(bucket, prefix, settings.project, host, account)
+        return cls(bucket, prefix, settings.project, host, account, connections=connections)
 
     @property
     def uri(self) -> str:
@@ -307,7 +309,10 @@ class GcsObjectStore:
     def _client(self) -> Client:
         # Google's client reads the variable too, but only when it is made.
         emulator = self._emulator or os.environ.get("STORAGE_EMULATOR_HOST", "")
-        return _client(self._project, emulator, self._account)
+        project, account = self._project, self._account
+        return self._connections.get(
+            (_client, project, emulator, account), lambda: _client(project, emulator, account)
+        )
 
     @staticmethod
     def _errors() -> Any:
@@ -350,9 +355,8 @@ class GcsObjectStore:
             raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
 
 
-@PerProcess
 def _client(project: str, emulator: str, account: Account | None) -> Client:
-    """One client for a project, an account and a process; its connections are kept, and shared by threads."""
+    """Make the client for a project and an account, whose connections threads share."""
     from google.cloud import storage
     from requests.adapters import HTTPAdapter
 
@@ -385,7 +389,7 @@ class Sight(Enum):
     NOT_SEEN = "not seen"
 
 
-def look(bucket: str, name: str, settings: Settings) -> Sight:
+def look(bucket: str, name: str, connections: Connections) -> Sight:
     """Look at an object, or at a prefix that ends with a slash or is empty. DIRECTORY: there is no such
     object, but there are some below it.
 
@@ -393,7 +397,7 @@ def look(bucket: str, name: str, settings: Settings) -> Sight:
     """
     from google.api_core import exceptions
 
-    store = GcsObjectStore.at(bucket, settings)
+    store = GcsObjectStore.at(bucket, connections)
     try:
         if name and not name.endswith("/"):
             if store.find(name) is not None:

@@ -17,6 +17,8 @@ from typing import Self, cast
 from urllib.parse import urlsplit
 
 from kinetic_core.backends.kubernetes.connection import Target, connection
+from kinetic_core.connections import Connections
+from kinetic_core.settings import Settings
 from kinetic_core.testing.faulty_server import ConnectionDropped, FaultyHandler, FaultyServer
 
 
@@ -102,7 +104,7 @@ class FaultProxy(FaultyServer):
 
         Whoever reaches the proxy has these credentials: keep `host` to this machine.
         """
-        client = connection(target)
+        client = connection(target, Connections(Settings()))
         settings = client.configuration
         authority = getattr(settings, "ca_cert_data", None)  # which older clients lack
         context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=authority)

@@ -130,7 +130,7 @@ class Cases:
         references = [
             find(backend, job_id) for job_id in dict.fromkeys(re.findall(r"job-[0-9a-f]{16}", text))
         ]
-        return [observe(reference).status.value for reference in references if reference]
+        return [observe(backend, reference).status.value for reference in references if reference]
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from sqlalchemy import bindparam, select
 
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.phases import Phase
 from kinetic_core.jobs.submit import Call, prepare, submit
@@ -45,7 +46,7 @@ def work(text: str) -> None:
 
 def started(identity: TaskIdentity) -> JobReference:
     options = RunOptions.checked(accelerator="tpu-v6e-8", backend="local")
-    return submit(prepare(Call(work, (HTML,), {}), options, job_id=identity.job_id()))
+    return submit(prepare(Call(work, (HTML,), {}), options, default_connections(), job_id=identity.job_id()))
 
 
 def end_of(index: int, chance: random.Random) -> JobEnd:

@@ -226,14 +226,13 @@ def test_a_provider_that_is_not_installed_is_named(connect: Any, monkeypatch: py
 
 def test_a_trigger_waits_for_an_unreadable_connection(connect: Any) -> None:
     from airflow_provider.triggers.kinetic import KineticJobTrigger
-    from kinetic_core.settings import read_settings
 
     class Impatient(KineticJobTrigger):
-        outage_interval = 0.05
+        reconnect_seconds = 0.05
 
     async def namespace() -> str:
-        with await Impatient({}, [], 0.0, conn_id="late")._connected():
-            return read_settings().namespace
+        client = await Impatient({}, [], 0.0, conn_id="late")._client()
+        return client.settings.namespace
 
     timer = threading.Timer(0.3, lambda: connect("late", "kinetic", namespace="there"))
     timer.start()

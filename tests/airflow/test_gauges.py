@@ -15,6 +15,7 @@ import pytest
 
 from kinetic_core.backends.local import slots
 from kinetic_core.backends.local.layout import Layout
+from kinetic_core.connections import default_connections
 from kinetic_core.counters import count
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
@@ -62,7 +63,7 @@ def test_a_job_waits_runs_and_is_gone(client: Client, no_slot_is_free: Any, tmp_
 
     who = replace(identity(), run_began=tmp_path.name)
     call, options = Call(until_told, (str(tmp_path),), {}), RunOptions.checked(accelerator="cpu")
-    reference = submit(prepare(call, options, job_id=who.job_id()))
+    reference = submit(prepare(call, options, default_connections(), job_id=who.job_id()))
     trigger = KineticJobTrigger(reference.to_dict(), [], deferred_at=time.time() - 60)
 
     def told(name: str) -> list[tuple[Any, str | None]]:

@@ -12,8 +12,10 @@ import pytest
 
 from airflow_provider.job_of_task import Origin
 from kinetic_core import JobStatus
+from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.names import ORIGIN
 from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.observe import find, observe
 
 pytestmark = pytest.mark.airflow
@@ -148,11 +150,15 @@ def test_the_job_of_a_run_deleted_unseen_is_cancelled(
     backend = LocalBackend(cases.airflow.home / "kinetic")
     reference = find(backend, job_id)
     assert reference is not None
-    assert observe(reference).status is JobStatus.RUNNING
+    assert observe(backend_of(reference, default_connections()), reference).status is JobStatus.RUNNING
     found = backend.get(reference.namespace, job_id)
     assert found is not None
     origin = Origin.from_text(found[0]["metadata"]["annotations"][ORIGIN])
     assert origin is not None
     assert origin.deployment.endswith(cases.airflow.environment["AIRFLOW__API__BASE_URL"])
     cases.airflow.start_component("triggerer")
-    cases.airflow.until(lambda: observe(reference).is_terminal, 60, f"{job_id} to be cancelled")
+    cases.airflow.until(
+        lambda: observe(backend_of(reference, default_connections()), reference).is_terminal,
+        60,
+        f"{job_id} to be cancelled",
+    )

@@ -65,7 +65,7 @@ def given_back_when_asked_again(task: Task, store: Path) -> None:
         return 0.1
 
     kind = type(task.operator)
-    task.operator.__class__ = type(kind.__name__, (kind,), {"outage_interval": property(seconds)})
+    task.operator.__class__ = type(kind.__name__, (kind,), {"answer_seconds": property(seconds)})
 
 
 class Task:
@@ -76,6 +76,8 @@ class Task:
 
         from airflow_provider.job_of_task import TaskIdentity, start_or_adopt
         from airflow_provider.operators.kinetic import KineticOperator
+        from kinetic_core.backends.base import backend_of
+        from kinetic_core.connections import default_connections
         from kinetic_core.jobs.observe import wait
         from kinetic_core.jobs.submit import Call
         from kinetic_core.options import RunOptions
@@ -89,9 +91,11 @@ class Task:
         with DAG("dag", schedule=None):
             self.operator = KineticOperator(task_id="task", python_callable=function, op_args=[21], **options)
         checked = RunOptions.checked(accelerator="cpu", backend="local")
-        started = start_or_adopt(Call(function, (21,), {}), checked, TaskIdentity.of(self.context))
+        started = start_or_adopt(
+            Call(function, (21,), {}), checked, default_connections(), TaskIdentity.of(self.context)
+        )
         if ended:
-            wait(started.reference)
+            wait(backend_of(started.reference, default_connections()), started.reference)
         self.reference = started.reference
         self.event = {
             "status": "ended",
@@ -118,7 +122,7 @@ def test_a_last_leg_without_a_store_is_deferred_again(store: Path) -> None:
 
 def test_a_worker_that_may_not_defer_waits_for_the_store(store: Path) -> None:
     task = Task(deferrable=False)
-    task.operator.outage_interval = 0.1
+    task.operator.answer_seconds = 0.1
     lose(store)
     with given_back_later(store, 1.0):
         assert task.last_leg() == 42
@@ -130,7 +134,7 @@ def test_a_trigger_waits_for_the_store(store: Path) -> None:
     task = Task()
     lose(store)
     trigger = KineticJobTrigger(task.event["reference"], task.event["cursor"], time.time() - 60)
-    trigger.outage_interval = 0.1
+    trigger.reconnect_seconds = 0.1
     began = time.monotonic()
 
     async def fired() -> Any:
@@ -207,13 +211,13 @@ def test_the_first_start_waits_for_the_store_too(store: Path) -> None:
     assert len(jobs_in(store)) == 2
 
 
-@pytest.mark.parametrize("limit", ["submit_patience", "execution_timeout"])
+@pytest.mark.parametrize("limit", ["start_seconds", "execution_timeout"])
 def test_a_store_that_stays_away_fails_the_try(store: Path, limit: str) -> None:
     from kinetic_core.errors import StoreError
 
     task = Task()
-    task.operator.outage_interval = 0.1
-    setattr(task.operator, limit, 0.5 if limit == "submit_patience" else timedelta(seconds=0.5))
+    task.operator.answer_seconds = 0.1
+    setattr(task.operator, limit, 0.5 if limit == "start_seconds" else timedelta(seconds=0.5))
     lose(store)
     began = time.monotonic()
     with pytest.raises(StoreError):
@@ -247,6 +251,8 @@ def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
     """Airflow puts a line nowhere that it gets after the event. The last leg shows what was not shown."""
     from airflow_provider.task_logs import Cursor, LogTail
     from airflow_provider.triggers.kinetic import KineticJobTrigger
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
 
     class Trigger(KineticJobTrigger):
         log = logging.Logger("of a trigger")  # noqa: LOG001  as nobody else has it
@@ -266,7 +272,9 @@ def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
     shown = [record for record in kept if record.getMessage().startswith("line ")]
     assert shown
     assert at - shown[-1].created >= 2.0
-    rest = LogTail(task.reference, Cursor.from_list(event["cursor"])).rest(0)
+
+    backend = backend_of(task.reference, default_connections())
+    rest = LogTail(backend, task.reference, Cursor.from_list(event["cursor"])).rest(0)
     assert [*(record.getMessage() for record in shown), *rest] == [f"line {each}" for each in range(21)]
 
 
@@ -291,6 +299,8 @@ def test_a_timeout_ends_the_job(store: Path) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
     from kinetic_core import JobStatus
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
     from kinetic_core.jobs.observe import observe
 
     task = Task(wait_long, ended=False)
@@ -300,13 +310,17 @@ def test_a_timeout_ends_the_job(store: Path) -> None:
         raise AirflowTaskTimeout("its time is up")
     except AirflowTaskTimeout:
         task.operator.on_kill()
-    assert observe(task.reference).status is JobStatus.FAILED
+    assert (
+        observe(backend_of(task.reference, default_connections()), task.reference).status is JobStatus.FAILED
+    )
 
 
 def test_a_signal_alone_ends_nothing(store: Path) -> None:
     """In the handler nothing is asked and nothing is cancelled: it may stand in the middle of anything."""
     from airflow.sdk.exceptions import TaskDeferred
 
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
     from kinetic_core.jobs.cancel import cancel
     from kinetic_core.jobs.observe import observe
 
@@ -314,5 +328,5 @@ def test_a_signal_alone_ends_nothing(store: Path) -> None:
     with pytest.raises(TaskDeferred):
         task.last_leg()
     task.operator.on_kill()
-    assert not observe(task.reference).is_terminal
-    cancel(task.reference)
+    assert not observe(backend_of(task.reference, default_connections()), task.reference).is_terminal
+    cancel(backend_of(task.reference, default_connections()), task.reference)

@@ -42,14 +42,15 @@ if __name__ == "__main__":
     with trace.get_tracer("tests").start_as_current_span("kinetic.task") as task:
         options = RunOptions.checked(accelerator="cpu")
         started = traced_start(Call(trace_parent, (), {}), options, identity, print, None, None, None)
-    wait(started.reference)
+    backend = backend_of(started.reference, default_connections())
+    wait(backend, started.reference)
     spans = exporter.get_finished_spans()
     names = {each.context.span_id: each.name.removeprefix("kinetic.") for each in spans}
     print(json.dumps({
         "spans": [(names[each.context.span_id], names[each.parent.span_id]) for each in spans if each.parent],
         "trace": f"{task.get_span_context().trace_id:032x}",
         "submit": next(f"{number:016x}" for number, name in names.items() if name == "submit"),
-        "parent": collect(started.reference).value_or_raise(),
+        "parent": collect(backend, started.reference).value_or_raise(),
     }))
 """
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
+from kinetic_core.backends.base import backend_of
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.submit import Call
@@ -34,12 +36,12 @@ def job(
     identity = TaskIdentity("d", run_id, "", task_id, map_index, 1)
     origin = Origin.of(identity, deployment)
     reference = start_or_adopt(
-        Call(until_told, (str(folder),), {}), OPTIONS, identity, origin=origin
+        Call(until_told, (str(folder),), {}), OPTIONS, default_connections(), identity, origin=origin
     ).reference
     try:
         yield reference
     finally:
-        cancel(reference)
+        cancel(backend_of(reference, default_connections()), reference)
 
 
 class Told:

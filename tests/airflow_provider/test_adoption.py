@@ -21,14 +21,14 @@ from airflow_provider.job_of_task import (
 )
 from kinetic_core import JobStatus
 from kinetic_core._runner import codec, wire
-from kinetic_core.backends.base import open_backend
+from kinetic_core.backends.base import backend_of, open_backend
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel, cleanup, drop_payloads
 from kinetic_core.jobs.collect import collect
 from kinetic_core.jobs.observe import find, observe, wait
 from kinetic_core.jobs.submit import Call, prepare
 from kinetic_core.options import RunOptions
-from kinetic_core.settings import read_settings
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -57,51 +57,58 @@ def call_until_told(tmp_path: Path) -> Call:
 
 
 def status(reference: Any) -> JobStatus:
-    return observe(reference).status
+    return observe(backend_of(reference, default_connections()), reference).status
 
 
 def test_a_second_leg_gets_the_job_of_the_first(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
-    first = start_or_adopt(call, OPTIONS, identity)
-    second = start_or_adopt(call, OPTIONS, identity)
+    first = start_or_adopt(call, OPTIONS, default_connections(), identity)
+    second = start_or_adopt(call, OPTIONS, default_connections(), identity)
     assert (first.adopted, second.adopted) == (False, True)
-    assert second.reference == first.reference == latest(OPTIONS, identity)
+    assert second.reference == first.reference == latest(OPTIONS, default_connections(), identity)
     (tmp_path / "go").touch()
-    assert wait(first.reference).status is JobStatus.SUCCEEDED
+    assert (
+        wait(backend_of(first.reference, default_connections()), first.reference).status
+        is JobStatus.SUCCEEDED
+    )
 
 
 @pytest.mark.promise("airflow: Key, generation and adoption as the design says")
 @pytest.mark.promise("airflow: No lost result")
 def test_the_next_try_gets_it_too_even_when_it_has_succeeded(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
-    first = start_or_adopt(call, OPTIONS, identity)
-    running = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
+    first = start_or_adopt(call, OPTIONS, default_connections(), identity)
+    running = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=2))
     (tmp_path / "go").touch()
-    wait(first.reference)
-    ended = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
+    wait(backend_of(first.reference, default_connections()), first.reference)
+    ended = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=3))
     assert running.reference == ended.reference == first.reference
     assert ended.observation.status is JobStatus.SUCCEEDED
 
 
 def test_a_job_that_failed_is_not_adopted(identity: TaskIdentity) -> None:
     call = Call(fail, (), {})
-    first = start_or_adopt(call, OPTIONS, identity)
-    assert wait(first.reference).status is JobStatus.FAILED
-    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
+    first = start_or_adopt(call, OPTIONS, default_connections(), identity)
+    assert (
+        wait(backend_of(first.reference, default_connections()), first.reference).status is JobStatus.FAILED
+    )
+    second = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=2))
     assert not second.adopted
     assert second.reference.job_id != first.reference.job_id
-    wait(second.reference)
+    wait(backend_of(second.reference, default_connections()), second.reference)
 
 
 def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: TaskIdentity) -> None:
-    first = start_or_adopt(Call(fail, (), {}), OPTIONS, identity)
-    wait(first.reference)
+    first = start_or_adopt(Call(fail, (), {}), OPTIONS, default_connections(), identity)
+    wait(backend_of(first.reference, default_connections()), first.reference)
     call = call_until_told(tmp_path)
-    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
-    third = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
-    cleared = start_or_adopt(call, OPTIONS, replace(identity, try_number=4, first_try=4))
+    second = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=2))
+    third = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=3))
+    cleared = start_or_adopt(
+        call, OPTIONS, default_connections(), replace(identity, try_number=4, first_try=4)
+    )
     (tmp_path / "go").touch()
-    wait(cleared.reference)
+    wait(backend_of(cleared.reference, default_connections()), cleared.reference)
 
     def told(started: Started) -> list[tuple[int, str, JobStatus]]:
         return [(each.try_number, each.reference.job_id, each.observation.status) for each in started.earlier]
@@ -116,27 +123,27 @@ def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: Task
 
 def test_an_unreadable_older_job_stops_no_adoption(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
-    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2))
-    store = open_backend("local", read_settings()).store
+    second = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=2))
+    store = open_backend("local", default_connections()).store
     store.create(wire.handle_object(identity.job_id()), b"what a later version writes")
-    third = start_or_adopt(call, OPTIONS, replace(identity, try_number=3))
+    third = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=3))
     assert (third.reference, third.earlier) == (second.reference, ())
     (tmp_path / "go").touch()
-    wait(second.reference)
+    wait(backend_of(second.reference, default_connections()), second.reference)
 
 
 @pytest.mark.promise("airflow: Airflow's retries start only after the previous attempt is known dead")
 def test_a_changed_call_of_a_try_waits_for_the_first_job(tmp_path: Path, identity: TaskIdentity) -> None:
-    first = start_or_adopt(call_until_told(tmp_path), OPTIONS, identity)
+    first = start_or_adopt(call_until_told(tmp_path), OPTIONS, default_connections(), identity)
     wait_for(lambda: status(first.reference) is JobStatus.RUNNING)
     changed = Call(until_told, (str(tmp_path / "other"),), {})
-    second = start_or_adopt(changed, OPTIONS, identity)
+    second = start_or_adopt(changed, OPTIONS, default_connections(), identity)
     assert status(first.reference) is JobStatus.FAILED
     assert not second.adopted
-    third = start_or_adopt(changed, OPTIONS, identity)
+    third = start_or_adopt(changed, OPTIONS, default_connections(), identity)
     assert third.adopted
     assert third.reference == second.reference
-    cancel(second.reference)
+    cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
 @pytest.mark.parametrize("known", ["origin", "record"])
@@ -151,8 +158,8 @@ def test_the_latest_job_is_that_of_the_changed_call(
         "origin": {"origin": Origin.of(identity, "ours")},
         "record": {"recorded": second.reference.job_id},
     }[known]
-    assert latest(OPTIONS, identity, **told) == second.reference  # type: ignore[arg-type]
-    cancel(second.reference)
+    assert latest(OPTIONS, default_connections(), identity, **told) == second.reference  # type: ignore[arg-type]
+    cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
 def test_the_latest_job_is_not_one_of_an_earlier_run_of_that_id(
@@ -160,19 +167,24 @@ def test_the_latest_job_is_not_one_of_an_earlier_run_of_that_id(
 ) -> None:
     before = start(call_until_told(tmp_path), replace(identity, run_began="2026-01-01T00:00:00+00:00"))
     now = replace(identity, run_began="2026-01-02T00:00:00+00:00")
-    assert latest(OPTIONS, now, Origin.of(now, "ours")) is None
-    cancel(before.reference)
+    assert latest(OPTIONS, default_connections(), now, Origin.of(now, "ours")) is None
+    cancel(backend_of(before.reference, default_connections()), before.reference)
 
 
 @pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
 def test_clearing_cancels_the_job_of_the_earlier_generation(tmp_path: Path, identity: TaskIdentity) -> None:
     call = call_until_told(tmp_path)
-    first = start_or_adopt(call, OPTIONS, identity)
-    second = start_or_adopt(call, OPTIONS, replace(identity, try_number=2, first_try=2))
+    first = start_or_adopt(call, OPTIONS, default_connections(), identity)
+    second = start_or_adopt(
+        call, OPTIONS, default_connections(), replace(identity, try_number=2, first_try=2)
+    )
     assert not second.adopted
     assert status(first.reference) is JobStatus.FAILED
     (tmp_path / "go").touch()
-    assert wait(second.reference).status is JobStatus.SUCCEEDED
+    assert (
+        wait(backend_of(second.reference, default_connections()), second.reference).status
+        is JobStatus.SUCCEEDED
+    )
 
 
 class Meanwhile(Mapping[str, str]):
@@ -194,11 +206,13 @@ class Meanwhile(Mapping[str, str]):
 
 def start(call: Call, identity: TaskIdentity, environment: Mapping[str, str] | None = None) -> Started:
     origin = Origin.of(identity, "ours")
-    return start_or_adopt(call, OPTIONS, identity, environment=environment, origin=origin)
+    return start_or_adopt(
+        call, OPTIONS, default_connections(), identity, environment=environment, origin=origin
+    )
 
 
 def stored(identity: TaskIdentity) -> JobReference | None:
-    return find(open_backend("local", read_settings()), identity.job_id())
+    return find(open_backend("local", default_connections()), identity.job_id())
 
 
 @pytest.mark.attack
@@ -210,7 +224,7 @@ def test_clearing_a_finished_run_ends_the_job_left_of_it(tmp_path: Path, identit
     second = start(call, replace(began, try_number=2, first_try=2, clear_number=1))
     assert not second.adopted
     assert status(first.reference) is JobStatus.FAILED
-    cancel(second.reference)
+    cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
 @pytest.mark.attack
@@ -221,7 +235,7 @@ def test_edited_retries_leave_no_job_of_a_cleared_task(tmp_path: Path, identity:
     assert status(first.reference) is JobStatus.FAILED
     third = start(call, replace(identity, try_number=3, first_try=1, clear_number=1))
     assert (third.adopted, third.reference) == (True, second.reference)
-    cancel(second.reference)
+    cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
 @pytest.mark.attack
@@ -230,7 +244,7 @@ def test_retries_edited_on_the_way_adopt_a_living_job(tmp_path: Path, identity: 
     first = start(call, identity)
     second = start(call, replace(identity, try_number=2, first_try=2))
     assert (second.adopted, second.reference) == (True, first.reference)
-    cancel(first.reference)
+    cancel(backend_of(first.reference, default_connections()), first.reference)
 
 
 @pytest.mark.attack
@@ -240,8 +254,8 @@ def test_a_try_that_was_frozen_starts_nothing(tmp_path: Path, identity: TaskIden
     with pytest.raises(SupersededTry, match="try 2 of task task has job"):
         start(call, identity)
     assert stored(identity) is None
-    assert not observe(second.reference).is_terminal
-    cancel(second.reference)
+    assert not observe(backend_of(second.reference, default_connections()), second.reference).is_terminal
+    cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
 @pytest.mark.attack
@@ -252,8 +266,10 @@ def test_a_try_frozen_while_it_submits_gives_way(tmp_path: Path, identity: TaskI
     with pytest.raises(SupersededTry):
         start(call, identity, meanwhile)
     assert status(stored(identity)) is JobStatus.FAILED
-    assert not observe(successors[0].reference).is_terminal
-    cancel(successors[0].reference)
+    assert not observe(
+        backend_of(successors[0].reference, default_connections()), successors[0].reference
+    ).is_terminal
+    cancel(backend_of(successors[0].reference, default_connections()), successors[0].reference)
 
 
 @pytest.mark.attack
@@ -262,8 +278,8 @@ def test_a_try_ends_one_that_thawed_while_it_submitted(tmp_path: Path, identity:
     meanwhile = Meanwhile(lambda: thawed.append(start(call, identity)))
     second = start(call, replace(identity, try_number=2, first_try=2), meanwhile)
     assert status(thawed[0].reference) is JobStatus.FAILED
-    assert not observe(second.reference).is_terminal
-    cancel(second.reference)
+    assert not observe(backend_of(second.reference, default_connections()), second.reference).is_terminal
+    cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
 def cleared(identity: TaskIdentity) -> TaskIdentity:
@@ -278,7 +294,7 @@ def test_clear_only_collects_what_nobody_has_collected(tmp_path: Path, identity:
     """The task failed although its job has succeeded: ten hours are not run again."""
     (tmp_path / "go").touch()
     first = start(call_until_told(tmp_path), identity)
-    wait(first.reference)
+    wait(backend_of(first.reference, default_connections()), first.reference)
     second = start(call_until_told(tmp_path), cleared(identity))
     assert (second.adopted, second.reference, second.earlier) == (True, first.reference, ())
     assert second.starter is not None
@@ -293,19 +309,19 @@ def test_clear_runs_again_what_was_collected(tmp_path: Path, identity: TaskIdent
     (tmp_path / "go").touch()
     call, after = call_until_told(tmp_path), cleared(identity)
     first = start(call, identity)
-    wait(first.reference)
+    wait(backend_of(first.reference, default_connections()), first.reference)
     if ending == "it is spent":
-        mark_spent(first.reference)
-        mark_spent(first.reference)
+        mark_spent(backend_of(first.reference, default_connections()), first.reference)
+        mark_spent(backend_of(first.reference, default_connections()), first.reference)
     elif ending == "its Job is gone":
-        cleanup(first.reference, gcs=False)
+        cleanup(backend_of(first.reference, default_connections()), first.reference, gcs=False)
     elif ending == "another call":
         call = Call(fail, (), {})
     else:
         after = replace(identity, run_began="later")
     second = start(call, after)
     assert not second.adopted
-    wait(second.reference)
+    wait(backend_of(second.reference, default_connections()), second.reference)
 
 
 @pytest.mark.attack
@@ -313,22 +329,22 @@ def test_clear_after_a_failed_rerun_returns_no_old_result(tmp_path: Path, identi
     (tmp_path / "go").touch()
     call = call_until_told(tmp_path)
     first = start(call, identity)
-    wait(first.reference)
-    mark_spent(first.reference)
+    wait(backend_of(first.reference, default_connections()), first.reference)
+    mark_spent(backend_of(first.reference, default_connections()), first.reference)
     (tmp_path / "go").unlink()
     second = start(call, cleared(identity))
-    cancel(second.reference)
+    cancel(backend_of(second.reference, default_connections()), second.reference)
     (tmp_path / "go").touch()
     third = start(call, cleared(cleared(identity)))
     assert not third.adopted
-    wait(third.reference)
+    wait(backend_of(third.reference, default_connections()), third.reference)
 
 
 @pytest.mark.attack
 def test_a_planted_success_is_not_adopted(tmp_path: Path, identity: TaskIdentity) -> None:
     """By somebody who knows the task's names, and the digest of its call."""
-    call, backend = call_until_told(tmp_path), open_backend("local", read_settings())
-    planned = prepare(call, OPTIONS, job_id=identity.job_id(), settings=read_settings()).reference
+    call, backend = call_until_told(tmp_path), open_backend("local", default_connections())
+    planned = prepare(call, OPTIONS, default_connections(), job_id=identity.job_id()).reference
     header = {"protocol": wire.PROTOCOL, "job_id": planned.job_id, "state": "succeeded", "codec": "typed"}
     backend.store.create(wire.handle_object(planned.job_id), json.dumps(planned.to_dict()).encode())
     backend.store.create(wire.result_object(planned.job_id), wire.encode_frame(header, codec.encode("owned")))
@@ -337,8 +353,11 @@ def test_a_planted_success_is_not_adopted(tmp_path: Path, identity: TaskIdentity
     second_leg = start(call, identity)
     assert (second_leg.adopted, second_leg.reference) == (True, started.reference)
     (tmp_path / "go").touch()
-    wait(started.reference)
-    assert collect(started.reference).value_or_raise() == "done"
+    wait(backend_of(started.reference, default_connections()), started.reference)
+    assert (
+        collect(backend_of(started.reference, default_connections()), started.reference).value_or_raise()
+        == "done"
+    )
 
 
 @pytest.mark.attack
@@ -346,23 +365,25 @@ def test_a_success_is_adopted_after_its_job_is_removed(tmp_path: Path, identity:
     (tmp_path / "go").touch()
     call = call_until_told(tmp_path)
     first = start(call, identity)
-    wait(first.reference)
-    drop_payloads([first.reference])
+    wait(backend_of(first.reference, default_connections()), first.reference)
+    drop_payloads(default_connections(), [first.reference])
     retried = start(call, replace(identity, try_number=2))
     assert (retried.adopted, retried.reference) == (True, first.reference)
-    outcome = collect(retried.reference, allow_pickle=False)
+    outcome = collect(
+        backend_of(retried.reference, default_connections()), retried.reference, allow_pickle=False
+    )
     assert (outcome.verified, outcome.value_or_raise()) == (True, "done")
 
 
 def test_a_job_somebody_removed_is_no_job(tmp_path: Path, identity: TaskIdentity) -> None:
     (tmp_path / "go").touch()
-    first = start_or_adopt(call_until_told(tmp_path), OPTIONS, identity)
-    wait(first.reference)
-    cleanup(first.reference)
-    assert latest(OPTIONS, identity) is None
-    again = start_or_adopt(call_until_told(tmp_path), OPTIONS, identity)
+    first = start_or_adopt(call_until_told(tmp_path), OPTIONS, default_connections(), identity)
+    wait(backend_of(first.reference, default_connections()), first.reference)
+    cleanup(backend_of(first.reference, default_connections()), first.reference)
+    assert latest(OPTIONS, default_connections(), identity) is None
+    again = start_or_adopt(call_until_told(tmp_path), OPTIONS, default_connections(), identity)
     assert not again.adopted
-    wait(again.reference)
+    wait(backend_of(again.reference, default_connections()), again.reference)
 
 
 def trace_parent() -> str | None:
@@ -376,8 +397,15 @@ def test_a_trace_reaches_the_job_and_is_no_part_of_its_call(
     identity: TaskIdentity,
 ) -> None:
     call = Call(trace_parent, (), {})
-    first = start_or_adopt(call, OPTIONS, identity, environment={"TRACEPARENT": "00-abc-def-01"})
-    wait(first.reference)
-    assert collect(first.reference).value_or_raise() == "00-abc-def-01"
-    second = start_or_adopt(call, OPTIONS, identity, environment={"TRACEPARENT": "00-xyz-def-01"})
+    first = start_or_adopt(
+        call, OPTIONS, default_connections(), identity, environment={"TRACEPARENT": "00-abc-def-01"}
+    )
+    wait(backend_of(first.reference, default_connections()), first.reference)
+    assert (
+        collect(backend_of(first.reference, default_connections()), first.reference).value_or_raise()
+        == "00-abc-def-01"
+    )
+    second = start_or_adopt(
+        call, OPTIONS, default_connections(), identity, environment={"TRACEPARENT": "00-xyz-def-01"}
+    )
     assert (second.adopted, second.reference) == (True, first.reference)

@@ -57,11 +57,11 @@ def test_of_a_long_line_the_beginning_and_the_length_are_shown() -> None:
 def test_a_progress_bar_is_shown_once() -> None:
     """It was shown again at each look: the offset counted no piece that ended in a carriage return."""
     container: Any = Container(b"start\n")
-    tail, seen = LogTail(JOB, backend=container), []
+    tail, seen = LogTail(container, JOB), []
     for percent in range(100):
         container.text += b"%d%%\r" % percent
         seen += tail.live(50)
-        tail = LogTail(JOB, Cursor.from_list(tail.cursor.to_list()), backend=container)
+        tail = LogTail(container, JOB, Cursor.from_list(tail.cursor.to_list()))
     container.text += b"\ndone\n"
     seen += tail.live(50)
     assert seen == ["start", "99%", "done"]
@@ -70,11 +70,11 @@ def test_a_progress_bar_is_shown_once() -> None:
 
 def test_of_a_line_without_end_the_beginning_is_shown_once() -> None:
     container: Any = Container(b"first\n")
-    tail, seen = LogTail(JOB, backend=container), []
+    tail, seen = LogTail(container, JOB), []
     for _ in range(40):
         container.text += b"x" * 100_000
         seen += tail.live(50)
-        tail = LogTail(JOB, Cursor.from_list(tail.cursor.to_list()), backend=container)
+        tail = LogTail(container, JOB, Cursor.from_list(tail.cursor.to_list()))
     assert [line[:6] for line in seen] == ["first", "xxxxxx"]
     container.text += b"\nlast\n"
     assert [*tail.live(50), *tail.rest(0)] == ["last"]
@@ -82,22 +82,22 @@ def test_of_a_line_without_end_the_beginning_is_shown_once() -> None:
 
 def test_the_rest_of_a_line_of_which_the_beginning_was_shown() -> None:
     container: Any = Container(b"x" * 1_000_000)
-    tail = LogTail(JOB, backend=container)
+    tail = LogTail(container, JOB)
     assert len(tail.live(50)) == 1
     container.text += b"\nlast"
-    assert LogTail(JOB, Cursor.from_list(tail.cursor.to_list()), backend=container).rest(0) == ["last"]
+    assert LogTail(container, JOB, Cursor.from_list(tail.cursor.to_list())).rest(0) == ["last"]
 
 
 def test_a_progress_bar_without_end_shows_where_it_is() -> None:
     container: Any = Container(b"".join(b"%07d%%\r" % number for number in range(100_000)))
-    seen = LogTail(JOB, backend=container).live(50)
+    seen = LogTail(container, JOB).live(50)
     assert len(seen) == 3
     assert seen == sorted(seen)
 
 
 def test_a_log_is_read_once_however_few_lines_are_shown() -> None:
     container: Any = Container(b"a line of thirty characters ..\n" * 50_000)
-    tail, seen = LogTail(JOB, backend=container), 0
+    tail, seen = LogTail(container, JOB), 0
     while lines := tail.live(50):
         seen += len(lines)
     assert seen == 50_000
@@ -126,7 +126,7 @@ class Container:
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.process_time()
 last_lines(Container(), reference(accelerator="cpu"), 0)
-shown = LogTail(reference(accelerator="cpu"), backend=Container()).rest(0, 5000)
+shown = LogTail(Container(), reference(accelerator="cpu")).rest(0)
 print(len(shown), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)
 """
 

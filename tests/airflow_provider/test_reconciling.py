@@ -12,6 +12,7 @@ from airflow_provider.job_of_task import Origin
 from airflow_provider.orphans import Reconciler
 from kinetic_core import JobStatus
 from kinetic_core.backends.base import backend_of
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.observe import observe, watch
 from tests.airflow_provider.forgotten import Told, job
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("local_jobs")
 
 def looks(reference: JobReference, told: Told, times: int = 2) -> list[list[str]]:
     """What each of several looks cancels."""
-    reconciler = Reconciler(backend_of(reference), reference.namespace, "ours", told)
+    reconciler = Reconciler(backend_of(reference, default_connections()), reference.namespace, "ours", told)
 
     async def look() -> list[list[str]]:
         return [await reconciler.reconcile() for _ in range(times)]
@@ -33,7 +34,7 @@ def looks(reference: JobReference, told: Told, times: int = 2) -> list[list[str]
 def test_the_job_of_an_ended_task_is_cancelled_in_time(tmp_path: Path, state: str) -> None:
     with job(tmp_path) as reference:
         assert looks(reference, Told({"r": {"train": state}})) == [[], [reference.job_id]]
-        assert observe(reference).status is JobStatus.FAILED
+        assert observe(backend_of(reference, default_connections()), reference).status is JobStatus.FAILED
 
 
 @pytest.mark.promise("command: … and of dead DAG runs", "by itself in the triggerer")
@@ -58,26 +59,28 @@ def test_a_task_a_0_is_not_instance_0_of_a(tmp_path: Path) -> None:
         return {key: state for task_id in task_ids for key, state in states[task_id].items()}
 
     with job(tmp_path, map_index=0, task_id="a") as over, job(tmp_path, task_id="a_0") as lives:
-        reconciler = Reconciler(backend_of(over), over.namespace, "ours", ask)
+        reconciler = Reconciler(backend_of(over, default_connections()), over.namespace, "ours", ask)
 
         async def look() -> list[list[str]]:
             return [await reconciler.reconcile(), await reconciler.reconcile()]
 
         assert asyncio.run(look()) == [[], [over.job_id]]
-        assert not observe(lives).is_terminal
+        assert not observe(backend_of(lives, default_connections()), lives).is_terminal
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "up_for_retry"])
 def test_a_task_that_goes_on_keeps_its_job(tmp_path: Path, state: str | None) -> None:
     with job(tmp_path) as reference:
         assert looks(reference, Told({"r": {"train": state}})) == [[], []]
-        assert not observe(reference).is_terminal
+        assert not observe(backend_of(reference, default_connections()), reference).is_terminal
 
 
 def test_a_task_that_is_over_for_one_look_only_keeps_its_job(tmp_path: Path) -> None:
     with job(tmp_path) as reference:
         told = Told({})
-        reconciler = Reconciler(backend_of(reference), reference.namespace, "ours", told)
+        reconciler = Reconciler(
+            backend_of(reference, default_connections()), reference.namespace, "ours", told
+        )
         assert asyncio.run(reconciler.reconcile()) == []
         told.states = {"r": {"train": "running"}}
         assert asyncio.run(reconciler.reconcile()) == []
@@ -87,7 +90,7 @@ def test_a_task_that_is_over_for_one_look_only_keeps_its_job(tmp_path: Path) -> 
 
 def test_watched_jobs_and_other_airflows_jobs_are_let_be(tmp_path: Path) -> None:
     with job(tmp_path, deployment="theirs") as theirs, job(tmp_path, run_id="watched") as watched:
-        subscription = watch(watched, lambda _: None)
+        subscription = watch(backend_of(watched, default_connections()), watched, lambda _: None)
         told = Told({})
         assert looks(theirs, told) == [[], []]
         assert told.asked == []

@@ -34,15 +34,15 @@ def talk(folder: str, lines: int, fail_first: bool = False) -> None:
 def test_live_lines_are_whole_and_the_rest_follows_at_the_end(tmp_path: Path) -> None:
     handle = talk.run_async(str(tmp_path), 5)
     wait_for((tmp_path / "said").exists)
-    tail = LogTail(handle)
+    tail = LogTail(handle.place, handle)
     seen: list[str] = []
     wait_for(lambda: seen.extend(tail.live(3)) or seen)
-    later = LogTail(handle, Cursor.from_list(tail.cursor.to_list()))
+    later = LogTail(handle.place, handle, Cursor.from_list(tail.cursor.to_list()))
     wait_for(lambda: seen.extend(later.live(3)) or any(line.startswith("xxx") for line in seen))
     assert seen[-6:-1] == [f"line {number}" for number in range(5)]
     assert seen[-1] == "x" * LONGEST + "... (5000 bytes)"
     (tmp_path / "go").touch()
-    wait(handle)
+    wait(handle.place, handle)
     assert later.rest(0) == ["unfinished"]
     assert later.rest(0) == []
     handle.result()
@@ -51,8 +51,8 @@ def test_live_lines_are_whole_and_the_rest_follows_at_the_end(tmp_path: Path) ->
 def test_of_a_long_rest_the_last_lines_are_shown(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     handle = talk.run_async(str(tmp_path), 50)
-    wait(handle)
-    shown = LogTail(handle).rest(0, limit=3)
+    wait(handle.place, handle)
+    shown = LogTail(handle.place, handle).rest(0, limit=3)
     assert "49 lines left out" in shown[0]
     assert shown[-1] == "unfinished"
     assert len(shown) == 4
@@ -64,8 +64,8 @@ def test_every_attempt_is_shown(tmp_path: Path) -> None:
     handle = kinetic_core.run(accelerator="cpu", retries=1)(talk.__wrapped__).run_async(
         str(tmp_path), 1, True
     )
-    wait(handle)
-    lines = LogTail(handle).rest(observe(handle).attempt)
+    wait(handle.place, handle)
+    lines = LogTail(handle.place, handle).rest(observe(handle.place, handle).attempt)
     assert lines.count("line 0") == 2
     handle.result()
 
@@ -75,11 +75,11 @@ def test_waiting_shows_lines_and_gives_up_when_patience_ends(tmp_path: Path) -> 
     handle = talk.run_async(str(tmp_path), 2)
     wait_for((tmp_path / "said").exists)
     said: list[str] = []
-    tail = LogTail(handle)
-    assert wait_with_log(handle, tail, said.append, observe(handle), timeout=0.1) is None
+    tail = LogTail(handle.place, handle)
+    assert wait_with_log(handle, tail, said.append, observe(handle.place, handle), timeout=0.1) is None
     assert "line 1" in said
     (tmp_path / "go").touch()
-    ended = wait_with_log(handle, tail, said.append, observe(handle))
+    ended = wait_with_log(handle, tail, said.append, observe(handle.place, handle))
     assert ended is not None
     assert ended.is_terminal
     assert said.count("line 1") == 1
@@ -105,7 +105,7 @@ class Written:
     def __init__(self, shown: dict[tuple[int, int], int]) -> None:
         self._shown = shown
 
-    def shown(self, _reference: object) -> dict[tuple[int, int], int]:
+    def shown(self, _reference: object, _client: object) -> dict[tuple[int, int], int]:
         return self._shown
 
 
@@ -114,9 +114,9 @@ def test_lines_the_pod_wrote_to_the_tasks_log_come_once(tmp_path: Path) -> None:
     handle = talk.run_async(str(tmp_path), 3)
     wait_for((tmp_path / "said").exists)
     written = Written({(0, 0): len("line 0\nline 1\n")})
-    tail = LogTail(handle, remote=written, silent=True)  # type: ignore[arg-type]
+    tail = LogTail(handle.place, handle, remote=written, silent=True)  # type: ignore[arg-type]
     assert tail.live(100) == []
     (tmp_path / "go").touch()
-    wait(handle)
+    wait(handle.place, handle)
     assert [line[:6] for line in tail.rest(0)] == ["line 2", "xxxxxx", "unfini"]
     handle.result()

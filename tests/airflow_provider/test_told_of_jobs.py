@@ -14,13 +14,13 @@ from airflow_provider.job_of_task import Started, TaskIdentity, start_or_adopt
 from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, tell_end, tell_start
 from airflow_provider.telemetry import IN_TASKS
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import open_backend
+from kinetic_core.backends.base import backend_of, open_backend
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.collect import collect
 from kinetic_core.jobs.observe import wait
 from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
-from kinetic_core.settings import read_settings
 from tests.airflow_provider.stats_client import Client
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -57,14 +57,16 @@ class Task:
         self.pushed[key] = value
 
     def starts(self, call: Call) -> Started:
-        started = start_or_adopt(call, OPTIONS, self.identity)
+        started = start_or_adopt(call, OPTIONS, default_connections(), self.identity)
         tell_start(self.context, self.identity, started, "theirs")
         return started
 
     def ends(self, started: Started) -> None:
-        seen = wait(started.reference)
-        outcome = collect(started.reference, allow_pickle=False)
-        tell_end(self.context, TaskIdentity.of(self.context), started.reference, seen, outcome, "theirs")
+        reference, backend = started.reference, backend_of(started.reference, default_connections())
+        seen = wait(backend, reference)
+        outcome = collect(backend, reference, allow_pickle=False)
+        identity = TaskIdentity.of(self.context)
+        tell_end(self.context, identity, backend, reference, seen, outcome, "theirs")
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_a_job_that_is_adopted_ships_nothing(client: Client, run_id: str) -> Non
 @pytest.mark.promise("page: Fenced")
 def test_a_pod_that_was_turned_away_is_counted(client: Client, run_id: str) -> None:
     task = Task(run_id)
-    store = open_backend("local", read_settings()).store
+    store = open_backend("local", default_connections()).store
     store.create(wire.claim_object(task.identity.job_id(), 0), b'{"pod_uid": "another", "at": 0}')
     task.ends(task.starts(Call(double, (21,), {})))
     assert client.of("kinetic.job.fenced") == [(1, TASK)]

@@ -14,10 +14,11 @@ from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import HOST_INDEX, JOB_ID
 from kinetic_core.backends.kubernetes.verdict import observe
-from kinetic_core.batches.chunk_watch import ChunkWatch
 from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.indexed import submit_batch
+from kinetic_core.batches.indexed_handle import ChunkWatch
 from kinetic_core.batches.progress import Board
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.handle import JobHandle
@@ -43,7 +44,7 @@ class Place:
         self.fake = FakeCluster(behave)
         self.folder = folder
         self.backend = GkeBackend(
-            Target(str(self.fake.write_kubeconfig(folder / "kubeconfig"))), "bucket", read_settings()
+            Target(str(self.fake.write_kubeconfig(folder / "kubeconfig"))), "bucket", default_connections()
         )
         self.store = MemoryObjectStore("gs://bucket")
         self.backend.store = self.store  # type: ignore[assignment]  # Cloud Storage is for cluster tests
@@ -54,7 +55,7 @@ class Place:
         settings = replace(
             read_settings(), cache=self.folder / "cache", package_root=str(Path(__file__).parent)
         )
-        return pack(square, asked, settings, backend=self.backend)
+        return pack(square, asked, Connections(settings), backend=self.backend)
 
     def submit(self, items: list[Any], plan: Plan = PLAN) -> tuple[JobReference, dict[int, Exception]]:
         return submit_batch(self.packed(), items, plan)

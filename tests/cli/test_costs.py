@@ -10,6 +10,7 @@ import pytest
 import kinetic_core
 from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
 from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
@@ -97,7 +98,7 @@ def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
         identity = TaskIdentity("train", run_id, "", "fit", -1, 1)
         origin = Origin.of(identity, "ours")
         call, options = Call(work.__wrapped__, (0.0,), {}), RunOptions.checked(accelerator="cpu")
-        return start_or_adopt(call, options, identity, origin=origin).reference.job_id
+        return start_or_adopt(call, options, default_connections(), identity, origin=origin).reference.job_id
 
     mine, _ = started("mine"), started("other")
     origin = ("--origin", "dag_id=train", "--origin", "run_id=mine")

@@ -11,6 +11,7 @@ import pytest
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.cli.accelerators import pools_with
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.diagnostics.checks import Check, Finding, perform
 from kinetic_core.diagnostics.cluster_checks import skew_finding
 from kinetic_core.diagnostics.google_checks import google_checks, pools_finding, quota_finding
@@ -97,7 +98,7 @@ def test_pools_that_have_an_accelerator() -> None:
 
 
 def quota(asked: str | None, project: FakeProject) -> Finding:
-    compute = GoogleService("compute", project.ask)
+    compute = GoogleService("compute", default_connections(), project.ask)
     return quota_finding(compute, project.name, "us-central1-a", parse_accelerator(asked) if asked else None)
 
 
@@ -145,7 +146,9 @@ def test_unreadable_quotas_say_nothing_a_silent_service_does() -> None:
 
 
 def test_nothing_of_google_is_asked_for_a_kubeconfig() -> None:
-    checks = list(google_checks(SETTINGS, Target("kubeconfig", "kind"), parse_accelerator("gpu-l4")))
+    checks = list(
+        google_checks(Connections(SETTINGS), Target("kubeconfig", "kind"), parse_accelerator("gpu-l4"))
+    )
     reports = perform(checks, 10)
     assert [(each.name, each.finding.outcome) for each in reports] == [
         ("node pools", "skip"),
@@ -170,8 +173,10 @@ def workshop(registry: Callable[..., tuple[int, Any]], bucket: bool = True) -> W
             raise ConfigurationError("there is no such bucket")
 
     store = MemoryObjectStore("gs://my-project-kn-training-builds", absent)
-    builds = CloudBuild(GoogleApi("cloudbuild"), "my-project", "us-central1", store)
-    return Workshop(REPOSITORY, builds, GoogleApi("artifactregistry", registry), store, "a")
+    builds = CloudBuild(GoogleApi("cloudbuild", default_connections()), "my-project", "us-central1", store)
+    return Workshop(
+        REPOSITORY, builds, GoogleApi("artifactregistry", default_connections(), registry), store, "a"
+    )
 
 
 @pytest.fixture
@@ -184,32 +189,32 @@ def project() -> FakeProject:
 
 
 def test_where_images_are_built(project: FakeProject) -> None:
-    found = bundled_finding(SETTINGS, lambda: workshop(project.ask))
+    found = bundled_finding(Connections(SETTINGS), lambda: workshop(project.ask))
     assert (found.outcome, REPOSITORY.address in found.found) == ("ok", True)
-    found = bundled_finding(SETTINGS, lambda: workshop(project.ask, bucket=False))
+    found = bundled_finding(Connections(SETTINGS), lambda: workshop(project.ask, bucket=False))
     assert (found.outcome, "my-project-kn-training-builds" in found.found) == ("fail", True)
     assert "`kinetic up` makes" in found.fix
     project.resources.clear()
-    found = bundled_finding(SETTINGS, lambda: workshop(project.ask))
+    found = bundled_finding(Connections(SETTINGS), lambda: workshop(project.ask))
     assert (found.outcome, f"there is no repository {REPOSITORY.address}" in found.found) == ("fail", True)
     assert "`kinetic up` makes" in found.fix
-    found = bundled_finding(Settings(), lambda: workshop(project.ask))
+    found = bundled_finding(Connections(Settings()), lambda: workshop(project.ask))
     assert (found.outcome, "KINETIC_CONTAINER_IMAGE" in found.fix) == ("warn", True)
 
 
 def test_base_images_of_another_python() -> None:
     google = FakeGoogle()
     google.tags = {"0.1.0-py3.9": "sha256:ab"}
-    found = prebuilt_finding(SETTINGS, "tpu", lambda: workshop(google.ask))
+    found = prebuilt_finding(Connections(SETTINGS), "tpu", lambda: workshop(google.ask))
     assert (found.outcome, "it has 0.1.0-py3.9" in found.found) == ("fail", True)
     assert "kinetic build-image --category tpu with Python 3." in found.fix
     google.tags[base_tag()] = "sha256:cd"
-    found = prebuilt_finding(SETTINGS, "tpu", lambda: workshop(google.ask), lambda *_: {})
+    found = prebuilt_finding(Connections(SETTINGS), "tpu", lambda: workshop(google.ask), lambda *_: {})
     assert (found.outcome, "base-tpu@sha256:cd" in found.found) == ("ok", True)
     other = {"dev.kinetic.protocol": "0"}
-    found = prebuilt_finding(SETTINGS, "tpu", lambda: workshop(google.ask), lambda *_: other)
+    found = prebuilt_finding(Connections(SETTINGS), "tpu", lambda: workshop(google.ask), lambda *_: other)
     assert (found.outcome, "wire protocol 0" in found.found) == ("fail", True)
-    found = prebuilt_finding(Settings(), "tpu", lambda: workshop(google.ask))
+    found = prebuilt_finding(Connections(Settings()), "tpu", lambda: workshop(google.ask))
     assert (found.outcome, "KINETIC_BASE_IMAGE_REPO" in found.fix) == ("fail", True)
 
 
@@ -217,14 +222,14 @@ def test_base_images_of_another_python() -> None:
 def test_an_image_of_ones_own(reference: str, project: FakeProject) -> None:
     part = "versions" if ":" in reference else "tags"
     project.resources[f"{REPOSITORY.path}/packages/mine/own/{part}/{reference}"] = {}
-    api = GoogleApi("artifactregistry", project.ask)
+    api = GoogleApi("artifactregistry", default_connections(), project.ask)
     assert private_finding("named", REPOSITORY, "mine/own", reference, api) == Finding("ok", "named")
     found = private_finding("named", REPOSITORY, "other", reference, api)
     assert (found.outcome, "push the image" in found.fix) == ("fail", True)
 
 
 def image(named: str) -> Check:
-    return image_check(Settings(container_image=named), "cpu")
+    return image_check(Connections(Settings(container_image=named)), "cpu")
 
 
 def test_a_registry_that_answers_nodes_alone_stops_no_job() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.listing import index_metadata
-from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic
 
 KINETIC = str(Path(sys.executable).with_name("kinetic"))
@@ -48,7 +48,7 @@ def handle(number: int, store_uri: str) -> JobHandle:
 @pytest.mark.promise("command: A store with 1,000 jobs and 50 broken handles", "`jobs list`")
 def test_a_thousand_jobs_and_fifty_broken_handles(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_BACKEND", "local")
-    store = open_backend("local", read_settings()).store
+    store = open_backend("local", default_connections()).store
     for number in range(1000):
         one, broken = handle(number, store.uri), number % 20 == 0
         content = [b"{broken", b"[]", b"\xff"][number % 3] if broken else json.dumps(one.to_dict()).encode()

@@ -10,6 +10,7 @@ import kinetic_core
 from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
@@ -28,7 +29,7 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None
     """As a submitter leaves it that dies before it creates the Job."""
     handle = sleep.run_async(60)
     handle.cancel()
-    backend = open_backend("local", read_settings())
+    backend = open_backend("local", default_connections())
     backend.remove(handle.namespace, handle.job_id)
     for name in (wire.result_object(handle.job_id), wire.cancel_object(handle.job_id)):
         backend.store.delete(name)
@@ -43,7 +44,7 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None
 def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None) -> None:
     handle, alive = sleep.run_async(60), sleep.run_async(60)
     wait_for(lambda: handle.logs())  # from then on its runner no longer asks whether it was cancelled
-    open_backend("local", read_settings()).store.create(wire.cancel_object(handle.job_id), b"{}")
+    open_backend("local", default_connections()).store.create(wire.cancel_object(handle.job_id), b"{}")
     told = kinetic("reap", "--apply").out
     assert handle.job_id in told
     assert alive.job_id not in told
@@ -59,7 +60,7 @@ def test_what_has_been_kept_long_enough(kinetic: Kinetic, own_jobs: None) -> Non
     assert kinetic("reap").out == "nothing to remove\n"
     told = kinetic("reap", "--keep-days", "0", "--apply", "--json").json
     assert [one["job_id"] for one in told["orphans"]] == [handle.job_id]
-    backend = open_backend("local", read_settings())
+    backend = open_backend("local", default_connections())
     assert not any(backend.store.list(f"jobs/{handle.job_id}/"))
     assert not alive.status().is_terminal
     alive.cancel()
@@ -145,7 +146,7 @@ def test_the_jobs_of_a_dead_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
         identity = TaskIdentity("train", run_id, "", "fit", -1, 1)
         origin = Origin.of(identity, "ours")
         call, options = Call(sleep.__wrapped__, (seconds,), {}), RunOptions.checked(accelerator="cpu")
-        reference = start_or_adopt(call, options, identity, origin=origin).reference
+        reference = start_or_adopt(call, options, default_connections(), identity, origin=origin).reference
         return kinetic_core.attach(reference.job_id, backend="local")
 
     over, other = started("over", 0), started("other", 60)

@@ -11,7 +11,8 @@ import pytest
 import kinetic_core
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.local.layout import Layout
-from kinetic_core.google_cloud import credentials
+from kinetic_core.client import default_client
+from kinetic_core.connections import default_connections
 from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic
 
@@ -94,7 +95,7 @@ def test_the_list_is_printed_though_pools_are_unknown(
     plain = kinetic("accelerators", "l4")
     told = kinetic("accelerators", "l4", "--live")
     assert (told.code, told.out, "set KINETIC_PROJECT" in told.err) == (0, plain.out, True)
-    credentials.cache_clear()
+    default_client().close()
     monkeypatch.setenv("KINETIC_PROJECT", "my-project")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
     told = kinetic("accelerators", "l4", "--live")
@@ -138,7 +139,7 @@ def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
 def test_a_job_of_another_version(kinetic: Kinetic, local_jobs: Path) -> None:
     handle = double.run_async(1)
     fields = {**handle.to_dict(), "job_id": "job-00000000000000ff", "protocol": 99}
-    store = open_backend("local", read_settings()).store
+    store = open_backend("local", default_connections()).store
     store.create("jobs/job-00000000000000ff/handle.json", json.dumps(fields).encode())
     done = kinetic("jobs", "status", "job-00000000000000ff")
     assert (done.code, "speaks wire protocol 99" in done.err) == (2, True)

@@ -18,7 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.backends.kubernetes.connection import Target, connection
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.client import default_client
+from kinetic_core.connections import default_connections
 from kinetic_core.google_cloud import credentials
 from kinetic_core.testing import make_queue
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -98,14 +100,12 @@ def google(gke: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
         data = json.dumps(body).encode()
         urllib.request.urlopen(f"{base}/emulator/{path}", data).close()
 
-    credentials.cache_clear()
-    good = credentials(None).token()
-    credentials.cache_clear()
-    connection.cache_clear()
+    default_client().close()
+    good = credentials(default_connections(), None).token()
+    default_client().close()
     yield control
     control("token", access_token=good, expires_in=3599)
-    credentials.cache_clear()
-    connection.cache_clear()
+    default_client().close()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
@@ -84,7 +85,9 @@ def job_id(first: str, point: int) -> str:
 def start(identity: str, *, choose: bool = True) -> JobHandle:
     """Make the call, under that id; not to `choose` is to have the second of the accelerators only."""
     options = RunOptions.checked(CHOICES, capacity_timeout=1) if choose else RunOptions.checked(CHOICES[1])
-    return JobHandle.of(submit(prepare(Call(leave_a_trace, ("once",)), options, job_id=identity)))
+    return JobHandle.of(
+        submit(prepare(Call(leave_a_trace, ("once",)), options, default_connections(), job_id=identity))
+    )
 
 
 def main(first: str, *, collecting: bool = False) -> None:

@@ -74,15 +74,16 @@ def own_images() -> Iterator[Images]:
         pytest.skip("no stand-in for Google's APIs: eval the testcluster's env")
     from google.cloud import storage
 
+    from kinetic_core.connections import default_connections
     from kinetic_core.google_cloud import ask_google
 
     base = GOOGLE["CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD"].rstrip("/")
     cluster = f"t{secrets.token_hex(4)}"
     parent = f"{base}/v1/projects/test-project/locations/{LOCATION}/repositories"
-    ask_google("POST", f"{parent}?repositoryId=kn-{cluster}", {"format": "DOCKER"})
+    ask_google(default_connections(), "POST", f"{parent}?repositoryId=kn-{cluster}", {"format": "DOCKER"})
     bucket = storage.Client(project="test-project").create_bucket(f"test-project-kn-{cluster}-builds")
     settings = {**GOOGLE, "KINETIC_PROJECT": "test-project", "KINETIC_CLUSTER": cluster, "KINETIC_ZONE": ZONE}
     yield Images(base, cluster, settings)
-    ask_google("DELETE", f"{parent}/kn-{cluster}")
+    ask_google(default_connections(), "DELETE", f"{parent}/kn-{cluster}")
     bucket.delete_blobs(list(bucket.list_blobs()))
     bucket.delete()

@@ -12,6 +12,7 @@ import pytest
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import default_connections
 from kinetic_core.provision.add_ons import VERSION, AddOnObject, AddOnReady, objects_of
 from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
@@ -30,7 +31,12 @@ ITS_NAMES = ("leaderworkerset.x-k8s.io", "leaderworkerset.sigs.k8s.io", "disaggr
 @pytest.fixture
 def cloud(api: ClusterApi) -> Cloud:
     del api  # which skips where there is no cluster
-    return Cloud("projects/p/locations/l", lambda: ClusterApi(Target(KUBECONFIG), patience=0.0), str)
+    return Cloud(
+        "projects/p/locations/l",
+        lambda: ClusterApi(Target(KUBECONFIG), patience=0.0),
+        str,
+        default_connections(),
+    )
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from kinetic_core import BatchHandle, JobHandle, JobStatus
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterUnreachable, JobCancelled
 from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.cluster.dying import die_in_turn
@@ -172,7 +173,7 @@ def test_the_api_server_is_restarted_in_the_middle() -> None:
     group_id = f"grp-{secrets.token_hex(4)}"
     batch = rest.run_async_map([6.0] * 6, max_concurrent=3, group_id=group_id)
     resting(batch, 3)
-    store = backend_of(next(filter(None, batch.jobs))).store
+    store = backend_of(next(filter(None, batch.jobs)), default_connections()).store
     with stopped("kube-apiserver"):
         other = script(f"print(here.kinetic_core.attach_batch({group_id!r}).results(cleanup=False))")
         wait_for(lambda: len(list(store.list(f"jobs/{group_id}-", f"jobs/{group_id}-*/result"))) == 3, 60)

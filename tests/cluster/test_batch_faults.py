@@ -19,6 +19,7 @@ from kinetic_core import BatchError, BatchHandle, JobStatus
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobCancelled, WaitTimeout
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -77,7 +78,7 @@ def check(batch: BatchHandle, size: int) -> None:
     """Every input has run once, and its value is there."""
     values = batch.results(timeout=240, cleanup=False)
     assert [job_id for job_id, _ in values] == [f"{batch.group_id}-{index}" for index in range(size)]
-    claims = backend_of(batch.jobs[0]).store.list(  # type: ignore[arg-type]
+    claims = backend_of(batch.jobs[0], default_connections()).store.list(  # type: ignore[arg-type]
         f"jobs/{batch.group_id}-", f"jobs/{batch.group_id}-*/attempts/*/claim.json"
     )
     assert len(list(claims)) == size

@@ -16,6 +16,7 @@ from kinetic_core import BatchError, BatchHandle, JobStatus
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID, HOST_INDEX
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import BatchTimeout, JobCancelled, JobConflict, JobOutOfMemory
 from tests.cluster.dying import client, first_line, leave_a_trace
 from tests.cluster.jobs import evict
@@ -80,7 +81,7 @@ def test_twenty_inputs_are_one_job(api: ClusterApi) -> None:
     assert {"start", "function"} & {phase.name for phase in child(batch, 7).explain().phases}
     alone = kinetic_core.attach(f"{batch.group_id}-7")
     assert alone.result(stream_logs=False) == expected[7]
-    store = backend_of(alone).store
+    store = alone.place.store
     assert len(list(store.list(f"batches/{batch.group_id}/"))) == 4
     batch.cleanup()
     assert objects(api, "Job", batch) == []
@@ -194,7 +195,7 @@ def test_two_machines_make_one_batch_that_outlives_both(api: ClusterApi) -> None
     assert len(objects(api, "Job", batch)) == 1
     values = batch.results(timeout=120, return_exceptions=True)
     assert [isinstance(value, KeyError) for value in values] == [False, True, False]
-    claims = backend_of(child(batch, 0)).store.list(
+    claims = backend_of(child(batch, 0), default_connections()).store.list(
         f"jobs/{group_id}-", f"jobs/{group_id}-*/attempts/*/claim.json"
     )
     assert len(list(claims)) == 3

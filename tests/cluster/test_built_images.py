@@ -20,6 +20,7 @@ import pytest
 import kinetic_core
 from kinetic_core._runner.wire import PROTOCOL
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import ConfigurationError, ImageError
 from kinetic_core.images.bundled import Workshop, bundled_image
 from kinetic_core.images.dockerfile import Recipe
@@ -39,8 +40,10 @@ COUNT = 50
 
 def build(images: Images, requirement: str, say: Callable[[str], None]) -> str:
     recipe = Recipe("cpu", choose(parse_requirements([requirement], "requirements", Path()), "cpu"))
-    workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
-    return bundled_image(recipe, workshop, say)
+    workshop = Workshop.of_cluster(
+        default_connections().with_arguments(project="test-project", zone=ZONE, cluster=images.cluster)
+    )
+    return bundled_image(recipe, workshop, say, default_connections())
 
 
 @pytest.mark.promise("data: Built by Cloud Build, log streamed, digest pinned")
@@ -165,7 +168,9 @@ def test_a_registry_that_is_away_when_a_build_pushes(images: Images, tmp_path: P
     """What could not be pushed is told, with what to do, and the next call builds it again."""
     dockerfile, told = tmp_path / "Dockerfile", list[str]()
     dockerfile.write_text(SLOW)
-    repository = Workshop.of_cluster("test-project", ZONE, images.cluster).repository.address
+    repository = Workshop.of_cluster(
+        default_connections().with_arguments(project="test-project", zone=ZONE, cluster=images.cluster)
+    ).repository.address
     with ExitStack() as meanwhile:
 
         def say(line: str) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
 from kinetic_core.backends.kubernetes.names import JOB_ID
@@ -50,7 +49,7 @@ def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, locatio
     run = kinetic_core.run(accelerator=[NOWHERE, "cpu"], capacity_timeout=2, timeout=600)
     handle = run(sleep.__wrapped__).run_async(1)
     seen: list[JobObservation] = []
-    subscription = watch(handle, seen.append)
+    subscription = watch(handle.place, handle, seen.append)
     try:
         assert handle.result(timeout=180, stream_logs=False, cleanup=False) == "awake"
     finally:
@@ -59,9 +58,9 @@ def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, locatio
     assert reasons.index("Unschedulable") < reasons.index(MOVED_ON) < reasons.index("Running")
     running = next(each for each in seen if each.status is JobStatus.RUNNING)
     assert running.message.endswith("on cpu")
-    (passed,) = passed_over(backend_of(handle), handle)
+    (passed,) = passed_over(handle.place, handle)
     assert "available" in passed.why
-    assert (accelerator_now(backend_of(handle), handle), accelerators(api, handle)) == ("cpu", ["cpu"])
+    assert (accelerator_now(handle.place, handle), accelerators(api, handle)) == ("cpu", ["cpu"])
     told = handle.explain()
     assert told.phases[0].name == "capacity"
     assert 1 <= told.phases[0].seconds < 20
@@ -77,7 +76,7 @@ def test_the_same_call_follows_a_caller_killed_at_any_request() -> None:
     program = f"from tests.cluster.dying import main; main({first!r})"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=120)
     handles = [dying.start(dying.job_id(first, number)) for number in range(len(dying.POINTS))]
-    subscriptions = [watch(handle, lambda _: None) for handle in handles]  # all move on at once
+    subscriptions = [watch(handle.place, handle, lambda _: None) for handle in handles]  # all move on at once
     for handle in handles:
         assert handle.result(timeout=180, stream_logs=False, cleanup=False) == "once"
     assert [runs(handle) for handle in handles] == [1] * len(handles)
@@ -137,7 +136,7 @@ def test_capacity_that_comes_at_the_very_moment(api: ClusterApi, late_node: tupl
 def test_cancelled_while_it_waits_for_the_second(api: ClusterApi) -> None:
     run = kinetic_core.run(accelerator=[NOWHERE, "gpu-h100", "cpu"], capacity_timeout=2)
     handle = run(greet.__wrapped__).run_async("nobody")
-    following = watch(handle, lambda _: None)
+    following = watch(handle.place, handle, lambda _: None)
     wait_for(lambda: accelerators(api, handle) == ["gpu-h100-1"], 30)
     following.close()
     handle.cancel()

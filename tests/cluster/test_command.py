@@ -15,9 +15,10 @@ import kinetic_core
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID
+from kinetic_core.client import default_client
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.inputs import forget
-from kinetic_core.settings import read_settings
 from tests.cluster.jobs import sleep
 from tests.cluster.roles import USER, documented_role
 from tests.conftest import Kinetic, wait_for
@@ -132,11 +133,7 @@ def test_doctor_on_gke(google: object, kinetic: Kinetic, monkeypatch: pytest.Mon
     probed = kinetic("doctor", "--job", "--json").json["checks"][-1]
     assert (probed["name"], probed["outcome"], "cpu: Python" in probed["found"]) == ("job", "ok", True)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    from kinetic_core.backends.kubernetes.connection import connection
-    from kinetic_core.google_cloud import credentials
-
-    credentials.cache_clear()
-    connection.cache_clear()
+    default_client().close()
     told = kinetic("doctor")
     assert told.code == 5
     assert "gcloud auth application-default login" in told.out
@@ -199,7 +196,7 @@ def test_a_batch_is_one_line_and_one_thing_to_reap(kinetic: Kinetic, api: Cluste
     assert "0 of 500 succeeded" in kinetic("jobs", "list").out
     handles = [handle.job_id for handle in kinetic_core.list_jobs() if handle.group_id == batch.group_id]
     assert handles == [f"{batch.group_id}-{index}" for index in range(500)]
-    forget(open_backend("gke", read_settings()).store, batch.group_id)
+    forget(open_backend("gke", default_connections()).store, batch.group_id)
     told = kinetic("reap").out
     assert batch.group_id in told
     assert kept.group_id not in told
@@ -218,7 +215,7 @@ def test_reap_removes_jobs_of_which_the_store_knows_nothing(
     kinetic: Kinetic, api: ClusterApi, namespace: str
 ) -> None:
     handle, kept = never.run_async(3), never.run_async(4)
-    store = open_backend("gke", read_settings()).store
+    store = open_backend("gke", default_connections()).store
     store.delete_all(f"jobs/{handle.job_id}/")
     store.delete(index_object(handle))
     told = kinetic("reap")

@@ -18,6 +18,8 @@ import kinetic_core
 from kinetic_core.backends.kubernetes import watch_cache
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, connection
+from kinetic_core.client import default_client
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError, OtherCluster
 from kinetic_core.google_cloud import credentials
 from tests.cluster.images import GOOGLE
@@ -85,7 +87,7 @@ def pod(
     name, accounts = "worker", f"/api/v1/namespaces/{namespace}/serviceaccounts"
     api._call("POST", accounts, {"metadata": {"name": name}})
     token = api._call("POST", f"{accounts}/{name}/token", {"spec": {"expirationSeconds": 600}})
-    authority = connection(Target(gke["KINETIC_KUBECONFIG"])).configuration.ssl_ca_cert
+    authority = connection(Target(gke["KINETIC_KUBECONFIG"]), default_connections()).configuration.ssl_ca_cert
     SERVICE_ACCOUNT_FILES.mkdir(parents=True)
     try:
         (SERVICE_ACCOUNT_FILES / "token").write_text(token["status"]["token"])
@@ -95,11 +97,11 @@ def pod(
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
         for name_of_other_way in ("KINETIC_KUBECONFIG", "KUBECONFIG"):
             monkeypatch.delenv(name_of_other_way, raising=False)
-        connection.cache_clear()
+        default_client().close()
         yield name
     finally:
         shutil.rmtree(SERVICE_ACCOUNT_FILES.parent)
-        connection.cache_clear()
+        default_client().close()
         api._call("DELETE", f"{accounts}/{name}")
 
 
@@ -135,18 +137,18 @@ def test_a_token_is_renewed_before_it_expires(google: Any, seconds: int) -> None
 
 @pytest.mark.promise("gke: Token refreshed before expiry, and once on 401")
 def test_a_token_the_server_refuses_is_renewed_once(google: Any, namespace: str) -> None:
-    api = ClusterApi(CLUSTER)
-    connection(CLUSTER)
-    credentials(None)._credentials.token = "no longer good"
+    api = ClusterApi(CLUSTER, default_connections())
+    connection(CLUSTER, default_connections())
+    credentials(default_connections(), None)._credentials.token = "no longer good"
     assert api.get("Job", namespace, "nothing") is None
 
 
 @pytest.mark.promise("gke: Token refreshed before expiry, and once on 401")
 def test_a_server_that_refuses_every_token_is_not_asked_for_ever(google: Any, namespace: str) -> None:
-    api = ClusterApi(CLUSTER)
-    connection(CLUSTER)
+    api = ClusterApi(CLUSTER, default_connections())
+    connection(CLUSTER, default_connections())
     google("token", access_token="of nobody")
-    credentials(None)._credentials.token = "no longer good"
+    credentials(default_connections(), None)._credentials.token = "no longer good"
     before = tokens_given()
     with pytest.raises(ClusterError, match="Unauthorized") as caught:
         api.get("Job", namespace, "nothing")
@@ -155,11 +157,11 @@ def test_a_server_that_refuses_every_token_is_not_asked_for_ever(google: Any, na
 
 @pytest.mark.promise("gke: Token expiry while watching")
 def test_a_watch_with_a_refused_token_goes_on_with_another(google: Any, namespace: str) -> None:
-    api = ClusterApi(CLUSTER)
+    api = ClusterApi(CLUSTER, default_connections())
     version = api.list("Job", namespace)["metadata"]["resourceVersion"]
-    credentials(None)._credentials.token = "no longer good"
+    credentials(default_connections(), None)._credentials.token = "no longer good"
     handle = sleep.run_async(2)
-    credentials(None)._credentials.token = "no longer good"
+    credentials(default_connections(), None)._credentials.token = "no longer good"
     seen = api.watch("Job", namespace, {}, version, 20)
     assert any(item["metadata"]["name"] == handle.k8s_name for _, item in seen)
 
@@ -172,7 +174,7 @@ def test_jobs_are_watched_on_when_the_token_has_become_a_bad_one(
     handle = sleep.run_async(6)
     running(handle)
     before = tokens_given()
-    credentials(None)._credentials.token = "no longer good"
+    credentials(default_connections(), None)._credentials.token = "no longer good"
     assert handle.result(timeout=180, stream_logs=False) == "awake"
     assert tokens_given() > before
 
@@ -186,7 +188,7 @@ def test_a_cluster_that_does_not_exist_is_named(google: Any, monkeypatch: pytest
 def test_without_credentials_it_says_how_to_get_some(google: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
     with pytest.raises(ConfigurationError, match="gcloud auth application-default login"):
-        connection(CLUSTER)
+        connection(CLUSTER, default_connections())
 
 
 @pytest.mark.promise("gke: Two clusters at once from two threads")
@@ -197,7 +199,10 @@ def test_two_clusters_at_once(google: Any, api: ClusterApi, namespace: str) -> N
     def ask(target: ClusterApi) -> None:
         found.extend(target.list("Pod", namespace)["kind"] for _ in range(20))
 
-    threads = [threading.Thread(target=ask, args=(each,)) for each in (api, ClusterApi(CLUSTER))]
+    threads = [
+        threading.Thread(target=ask, args=(each,))
+        for each in (api, ClusterApi(CLUSTER, default_connections()))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -17,6 +17,7 @@ import pytest
 import kinetic_core
 from kinetic_core import Data
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, JobMisconfigured
 from kinetic_core.jobs.dry_run import dry_run
 from kinetic_core.jobs.submit import Call
@@ -296,7 +297,7 @@ def test_mounts_are_what_the_api_server_accepts(
     }
     options = RunOptions.checked("cpu", volumes=volumes, cache_volume="shared")
     call = Call(look.__wrapped__, (Data(str(tmp_path / "set"), fuse=True),))
-    manifest = dry_run(call, options)
+    manifest = dry_run(call, options, default_connections())
     made = kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", given=manifest)
     pod = made["spec"]["template"]
     assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"

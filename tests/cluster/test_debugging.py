@@ -13,7 +13,6 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.errors import ConfigurationError, WaitTimeout
@@ -107,7 +106,7 @@ def test_no_other_pod_can_connect_to_the_debugger(api: ClusterApi) -> None:
     with handle.debug_attach(0) as session:
         (pod,) = pods(api, handle)
         told = wire.debugger_object(handle.job_id, pod["metadata"]["uid"])
-        port = json.loads(backend_of(handle).store.read(told))["port"]
+        port = json.loads(handle.place.store.read(told))["port"]
         outcome = connect.run_async(pod["status"]["podIP"], port).result(180, stream_logs=False)
         assert outcome == "ConnectionRefusedError"
         with Debugger(session.port) as debugger:
@@ -179,7 +178,7 @@ def test_host_0_of_a_slice_is_debugged_while_others_wait(
     try:
         assert handle.backend == chosen
         with handle.debug_attach(0, working_dir=str(HERE.parent)) as session:
-            found = backend_of(handle).get(handle.namespace, handle.job_id)
+            found = handle.place.get(handle.namespace, handle.job_id)
             assert found is not None
             assert {Pod(pod).host for pod in found[1]} == {0, 1}
             assert "is running" not in (handle.logs(host=1) or "")

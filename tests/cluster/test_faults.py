@@ -16,7 +16,6 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.errors import JobBudgetExceeded
@@ -67,7 +66,7 @@ def check(api: ClusterApi, handle: kinetic_core.JobHandle) -> None:
     assert handle.result(stream_logs=False, cleanup=False, timeout=240) == "done"
     found = api.list("Job", handle.namespace, {"labelSelector": f"{JOB_ID}={handle.job_id}"})
     assert len(found["items"]) == 1
-    store = backend_of(handle).store
+    store = handle.place.store
     attempts = store.list(f"jobs/{handle.job_id}/attempts/")
     assert [info.name for info in attempts if info.name.endswith("claim.json")] == [
         wire.claim_object(handle.job_id, 0)
@@ -116,7 +115,7 @@ def test_a_store_that_is_silent(api: ClusterApi, store_proxy: FaultProxy, step: 
 def test_a_pod_is_deleted_while_its_store_is_silent(api: ClusterApi, store_proxy: FaultProxy) -> None:
     """Killed within a request by the kubelet, the runner would seem to be killed by user code."""
     handle = work.run_async(seconds=20)
-    store = backend_of(handle).store
+    store = handle.place.store
     wait_for(lambda: any("/log/" in info.name for info in store.list(f"jobs/{handle.job_id}/")), 60)
     store_proxy.faults.silence(".", 600, times=None)
     query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
@@ -304,7 +303,7 @@ def test_a_value_outwaits_a_store_away_longer_than_a_request(
 ) -> None:
     """Longer than the 120 s for which the runner repeats one: it has not run again, and was not restarted."""
     handle = work.run_async(seconds=10)
-    store = backend_of(handle).store
+    store = handle.place.store
     wait_for(lambda: any("/log/" in info.name for info in store.list(f"jobs/{handle.job_id}/")), 60)
     store_proxy.faults.answer(".", 503, times=None)
     time.sleep(150)

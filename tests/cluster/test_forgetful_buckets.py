@@ -7,7 +7,6 @@ import time
 import pytest
 
 import kinetic_core
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.errors import JobMisconfigured
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.attack]
 def test_the_next_submission_stores_what_is_gone(lost: str) -> None:
     first = greet.run_async("you")
     assert first.result(stream_logs=False, cleanup=False) == "hello you"
-    store = backend_of(first).store
+    store = first.place.store
     for prefix in ("packs/", "trees/", "runners/", "jobs/", "index/") if lost == "all" else (lost,):
         store.delete_all(prefix)
     if lost != "all":
@@ -42,7 +41,7 @@ def test_an_unchanged_submission_asks_the_store_four_times(store_proxy: FaultPro
 
 def test_a_runner_gone_while_a_job_waits_ends_it_at_once(api: ClusterApi) -> None:
     handle = kinetic_core.run(accelerator="cpu", queue="nobody")(greet.__wrapped__).run_async("you")
-    backend_of(handle).store.delete_all("runners/")
+    handle.place.store.delete_all("runners/")
     begun = time.monotonic()
     api.patch("Job", handle.namespace, handle.k8s_name, {"spec": {"suspend": False}})
     with pytest.raises(JobMisconfigured, match=r"archive is gone from the job's store.*Submit again"):

@@ -153,7 +153,7 @@ class Victims:
     def reference(self) -> Any:
         first = self.run(honest).run_async(self.location, 4)
         wait_for(lambda: first.status().is_terminal, WAIT)
-        reference = collect.result_reference(first, collect.collect(first))
+        reference = collect.result_reference(first, collect.collect(first.place, first))
         return self.value(self.run(passed_on).run_async(self.location, reference))
 
     def data(self) -> Any:

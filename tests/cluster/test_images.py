@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import ConfigurationError, ImageError, InvalidDependencies
 from kinetic_core.images.bundled import Workshop, bundled_image
 from kinetic_core.images.dockerfile import Recipe
@@ -41,19 +42,26 @@ def recipe(*requirements: str) -> Recipe:
 def build(images: Images, *requirements: str) -> tuple[str, list[str]]:
     """The image with these requirements, and what was told meanwhile."""
     told: list[str] = []
-    workshop = Workshop.of_cluster("test-project", ZONE, images.cluster)
-    return bundled_image(recipe(*requirements), workshop, told.append), told
+    workshop = Workshop.of_cluster(
+        default_connections().with_arguments(project="test-project", zone=ZONE, cluster=images.cluster)
+    )
+    return bundled_image(recipe(*requirements), workshop, told.append, default_connections()), told
 
 
 def address(images: Images, *requirements: str) -> str:
-    return Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe(*requirements).tag)
+    return Workshop.of_cluster(
+        default_connections().with_arguments(project="test-project", zone=ZONE, cluster=images.cluster)
+    ).address(recipe(*requirements).tag)
 
 
 PROGRAM = f"""
 import sys
-from tests.cluster.test_images import Workshop, bundled_image, recipe
-workshop = Workshop.of_cluster("test-project", {ZONE!r}, sys.argv[1])
-print(bundled_image(recipe(sys.argv[2]), workshop, lambda line: print(line, flush=True)))
+from tests.cluster.test_images import Workshop, bundled_image, default_connections, recipe
+connections = default_connections().with_arguments(
+    project="test-project", zone={ZONE!r}, cluster=sys.argv[1]
+)
+workshop = Workshop.of_cluster(connections)
+print(bundled_image(recipe(sys.argv[2]), workshop, lambda line: print(line, flush=True), connections))
 """
 
 
@@ -123,7 +131,13 @@ def test_the_build_service_is_ill(images: Images, name: str, fault: dict[str, ob
     assert "@sha256:" in uri
     assert any("Installed" in line for line in told)
     assert (
-        images.builds[Workshop.of_cluster("test-project", ZONE, images.cluster).address(recipe(name).tag)]
+        images.builds[
+            Workshop.of_cluster(
+                default_connections().with_arguments(
+                    project="test-project", zone=ZONE, cluster=images.cluster
+                )
+            ).address(recipe(name).tag)
+        ]
         == 1
     )
 
@@ -139,16 +153,25 @@ def test_the_registry_refuses(images: Images) -> None:
 
 def test_there_is_no_repository(images: Images) -> None:
     with pytest.raises(ConfigurationError, match="gcloud artifacts repositories create kn-nowhere"):
-        bundled_image(recipe("idna"), Workshop.of_cluster("test-project", ZONE, "nowhere"), print)
+        bundled_image(
+            recipe("idna"),
+            Workshop.of_cluster(
+                default_connections().with_arguments(project="test-project", zone=ZONE, cluster="nowhere")
+            ),
+            print,
+            default_connections(),
+        )
 
 
 def test_there_is_no_bucket_for_builds(images: Images) -> None:
-    place = Workshop.of_cluster("test-project", ZONE, images.cluster)
+    place = Workshop.of_cluster(
+        default_connections().with_arguments(project="test-project", zone=ZONE, cluster=images.cluster)
+    )
     store = GcsObjectStore.at("test-project-kn-nowhere-builds")
     with pytest.raises(
         ConfigurationError, match="gcloud storage buckets create gs://test-project-kn-nowhere"
     ):
-        bundled_image(recipe("idna"), replace(place, store=store), print)
+        bundled_image(recipe("idna"), replace(place, store=store), print, default_connections())
 
 
 @pytest.mark.promise("data: Single flight across threads, processes, machines")

@@ -17,8 +17,8 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import (
     JobCancelled,
     JobConflict,
@@ -57,7 +57,7 @@ def trace_parent() -> str | None:
 @pytest.mark.promise("page: The trace context reaches the pod")
 def test_the_trace_of_its_submitter_reaches_the_pod() -> None:
     trace = {"TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    prepared = prepare(Call(trace_parent), RunOptions.checked("cpu"))
+    prepared = prepare(Call(trace_parent), RunOptions.checked("cpu"), default_connections())
     handle = kinetic_core.JobHandle.of(submit(prepared, trace))
     assert handle.result(stream_logs=False) == trace["TRACEPARENT"]
 
@@ -67,7 +67,7 @@ def test_the_trace_of_its_submitter_reaches_the_pod() -> None:
 @pytest.mark.promise("gke: Success removes pod and payload, failure keeps everything")
 def test_success_removes_the_job_and_its_payload_only(api: ClusterApi) -> None:
     handle = greet.run_async("nobody else")
-    store = backend_of(handle).store
+    store = handle.place.store
     assert any(store.list(f"jobs/{handle.job_id}/payload-"))
     assert handle.result(stream_logs=False) == "hello nobody else"
     assert api.get("Job", handle.namespace, handle.k8s_name) is None
@@ -93,7 +93,7 @@ def test_a_failure_removes_nothing(api: ClusterApi) -> None:
             handle.result(stream_logs=False)
     assert api.get("Job", handle.namespace, handle.k8s_name) is not None
     assert len(pods(api, handle)) == 1
-    store = backend_of(handle).store
+    store = handle.place.store
     assert any(store.list(f"jobs/{handle.job_id}/payload-"))
     assert store.find(wire.result_object(handle.job_id)) is not None
     assert "about to fail" in kinetic_core.attach(handle.job_id).logs()
@@ -125,7 +125,7 @@ def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
         "codec": "pickle",
     }
     forged = wire.encode_frame(header, {"body": pickle.dumps(_Burglar(inside))}, b"0" * 32)
-    backend_of(handle).store.create(wire.result_object(handle.job_id), forged)
+    handle.place.store.create(wire.result_object(handle.job_id), forged)
     handle.cancel()
     with pytest.raises((UnverifiedResult, JobCancelled), match=handle.job_id):  # forged, or replaced by now
         handle.result(stream_logs=False)
@@ -140,7 +140,7 @@ def test_what_is_left_of_a_job_is_verified(gke: dict[str, str]) -> None:
     """By another process, once its Kubernetes object is gone: as signed, and as somebody has replaced it."""
     handle = greet.run_async("later")
     assert handle.result(stream_logs=False) == "hello later"
-    backend = backend_of(handle)
+    backend = handle.place
     assert backend.get(handle.namespace, handle.job_id) is None
     program = (
         "import kinetic_core, sys; handle = kinetic_core.attach(sys.argv[1]); "
@@ -216,7 +216,10 @@ def test_cancelling_stops_the_pod_and_says_so(api: ClusterApi) -> None:
 @pytest.mark.promise("gke: Same digest adopts, another refuses; create is idempotent")
 def test_one_id_is_one_job_however_often_it_is_submitted(api: ClusterApi) -> None:
     options = RunOptions.checked(accelerator="cpu")
-    prepared = [prepare(Call(str, (7,)), options, job_id="job-00000000000000aa") for _ in range(4)]
+    prepared = [
+        prepare(Call(str, (7,)), options, default_connections(), job_id="job-00000000000000aa")
+        for _ in range(4)
+    ]
     references: list[Any] = []
     threads = [threading.Thread(target=lambda p=each: references.append(submit(p))) for each in prepared]
     for thread in threads:
@@ -229,7 +232,7 @@ def test_one_id_is_one_job_however_often_it_is_submitted(api: ClusterApi) -> Non
     assert handle.result(stream_logs=False, cleanup=False) == "7"
     assert len(pods(api, handle)) == 1
     with pytest.raises(JobConflict):
-        submit(prepare(Call(str, (8,)), options, job_id="job-00000000000000aa"))
+        submit(prepare(Call(str, (8,)), options, default_connections(), job_id="job-00000000000000aa"))
     handle.cleanup()
 
 
@@ -303,11 +306,13 @@ def test_a_submitter_killed_at_any_step_is_resumed_by_the_next(
 ) -> None:
     job_id = f"job-{secrets.token_hex(8)}"
     call, options = Call(str, (7,)), RunOptions.checked(accelerator="cpu")
-    prepared = prepare(call, options, job_id=job_id)  # the project is stored now
+    prepared = prepare(call, options, default_connections(), job_id=job_id)  # the project is stored now
     program = (
         "from kinetic_core.options import RunOptions\n"
         "from kinetic_core.jobs.submit import Call, prepare, submit\n"
-        f"submit(prepare(Call(str, (7,)), RunOptions.checked(accelerator='cpu'), job_id={job_id!r}))\n"
+        "from kinetic_core.connections import default_connections\n"
+        "options = RunOptions.checked(accelerator='cpu')\n"
+        f"submit(prepare(Call(str, (7,)), options, default_connections(), job_id={job_id!r}))\n"
     )
     if stored:
         faults(match="POST .*upload", delay=0.001, times=stored)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import kinetic_core
-from kinetic_core.backends.kubernetes.connection import connection
+from kinetic_core.client import default_client
 from kinetic_core.errors import ConfigurationError
 from tests.cluster.conftest import KUBECONFIG
 
@@ -68,7 +68,7 @@ def test_another_program_is_named_and_not_run(tmp_path: Path, monkeypatch: pytes
     program.write_text(f"#!/bin/sh\ntouch '{trace}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("KINETIC_KUBECONFIG", str(written(tmp_path, plugin(str(program)))))
-    connection.cache_clear()
+    default_client().close()
     with pytest.raises(
         ConfigurationError, match=r"from the program '.*give-me-a-token', and Kinetic runs none"
     ):

@@ -13,11 +13,10 @@ import yaml
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError
-from kinetic_core.settings import Settings, read_settings, using
+from kinetic_core.settings import read_settings
 from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.cluster.jobs import greet
 from tests.conftest import wait_for
@@ -65,25 +64,26 @@ def test_jobs_of_two_clusters_at_once_do_not_meet(
     """From two threads, in namespaces of one name. The pods of the other cluster only pretend to run."""
     both = threading.Barrier(2)
 
-    def run(settings: Settings) -> list[kinetic_core.JobHandle]:
-        with using(settings):
-            handles = []
-            for number in range(AT_ONCE):
-                both.wait(30)
-                handles.append(greet.run_async(str(number)))
-            for handle in handles:
-                wait_for(lambda asked=handle: asked.status() is JobStatus.SUCCEEDED, 60)
+    def run(client: kinetic_core.Client) -> list[kinetic_core.JobHandle]:
+        greeting = client.bind(greet)
+        handles = []
+        for number in range(AT_ONCE):
+            both.wait(30)
+            handles.append(greeting.run_async(str(number)))
+        for handle in handles:
+            wait_for(lambda asked=handle: asked.status() is JobStatus.SUCCEEDED, 60)
         return handles
 
     with FakeCluster(namespaces=("default", namespace)) as cluster:
         elsewhere = str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))
         other = ClusterApi(Target(elsewhere))
         settings = read_settings()
-        settings_there = replace(settings, kubeconfig=elsewhere)
+        client_here = kinetic_core.Client(settings)
+        client_there = kinetic_core.Client(replace(settings, kubeconfig=elsewhere))
         with ThreadPoolExecutor(2) as threads:
-            here, there = threads.map(run, (settings, settings_there))
+            here, there = threads.map(run, (client_here, client_there))
         for handles, of, not_of in ((here, api, other), (there, other, api)):
             assert all(of.get("Job", namespace, handle.k8s_name) for handle in handles)
             assert not any(not_of.get("Job", namespace, handle.k8s_name) for handle in handles)
-        GkeBackend(Target(elsewhere), settings.bucket, settings_there).close(namespace)
+        client_there.close()
     assert [handle.result(stream_logs=False) for handle in here] == ["hello 0", "hello 1", "hello 2"]

@@ -14,6 +14,7 @@ from kinetic_core import BatchHandle, JobStatus
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID, LINE_NAME
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobCancelled
 from tests.cluster.dying import client, first_line
 from tests.conftest import wait_for
@@ -77,7 +78,7 @@ def attempts(batch: BatchHandle) -> int:
     """How often inputs have begun, on their first host."""
     (job, *_) = filter(None, batch.jobs)
     pattern = f"jobs/{batch.group_id}-*/attempts/*/claim.json"
-    return len(list(backend_of(job).store.list(f"jobs/{batch.group_id}-", pattern)))
+    return len(list(backend_of(job, default_connections()).store.list(f"jobs/{batch.group_id}-", pattern)))
 
 
 @pytest.mark.promise("batches: `attach_batch` from any machine sees the same batch")

@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import CloudError
 from kinetic_core.google_cloud import GoogleService, ask_google
 from kinetic_core.store.gcs import GcsObjectStore
@@ -102,7 +104,12 @@ def test_reading_an_empty_project_makes_nothing(
     assert kinetic("doctor").code == 5
     well(kinetic("up", "--plan", "--json"))
     for service, path in (("container", "clusters"), ("artifactregistry", "repositories")):
-        told = answered(GoogleService(service), "GET", f"projects/{project}/locations/-/{path}", None)
+        told = answered(
+            GoogleService(service, default_connections()),
+            "GET",
+            f"projects/{project}/locations/-/{path}",
+            None,
+        )
         assert told == (403, "SERVICE_DISABLED")  # there can be nothing as long as no API is enabled
     assert buckets(project, emulator) == []
     assert well(kinetic("profile", "list", "--json"))["profiles"] == []
@@ -120,7 +127,7 @@ def test_a_pool_that_grows_for_a_job_is_in_what_explain_tells(
     cluster, namespace = place["CLUSTER"], place["NAMESPACE"]
     well(kinetic("up", "-a", "tpu-v6e-8", "--yes", "--json"))
     pool = f"projects/test-project/locations/us-central1-a/clusters/{cluster}/nodePools/tpu-v6e-8"
-    GoogleService("container").send("POST", f"{pool}:setSize", {"nodeCount": 0})
+    GoogleService("container", default_connections()).send("POST", f"{pool}:setSize", {"nodeCount": 0})
     mine = {"labelSelector": "cloud.google.com/gke-nodepool=tpu-v6e-8"}
     wait_for(lambda: not [node for node in api.list("Node", "", mine)["items"] if cluster in str(node)], 30)
     job = never_ends.run_async()
@@ -245,15 +252,20 @@ def test_the_project_in_memory_answers_as_the_stand_in_does(place: dict[str, str
         def ask(method: str, url: str, body: Any, base: str = base) -> tuple[int, Any]:
             return fake.ask(method, re.sub("^https?://[^/]+", base, url), body)
 
-        told = [answered(GoogleService(service, each), method, path, body) for each in (ask_google, ask)]
+        told = [
+            answered(GoogleService(service, default_connections(), each), method, path, body)
+            for each in (partial(ask_google, default_connections()), ask)
+        ]
         assert told[0] == told[1], f"{service} {method} {path}"
     wait_for(lambda: idle(project))
-    GoogleService("container").send("DELETE", f"projects/{project}/locations/us-central1-a/clusters/c")
+    GoogleService("container", default_connections()).send(
+        "DELETE", f"projects/{project}/locations/us-central1-a/clusters/c"
+    )
 
 
 def idle(project: str) -> bool:
     path = f"projects/{project}/locations/us-central1-a/clusters/c"
-    return (GoogleService("container").get(path) or {}).get("status") == "RUNNING"
+    return (GoogleService("container", default_connections()).get(path) or {}).get("status") == "RUNNING"
 
 
 def answered(service: GoogleService, method: str, path: str, body: Any) -> tuple[int, str]:

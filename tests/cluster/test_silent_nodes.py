@@ -14,7 +14,6 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import NODE_SILENT
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -127,7 +126,7 @@ def test_an_attempt_given_up_changes_nothing_at_its_end(api: ClusterApi, silent_
     handle = kinetic_core.run(accelerator="cpu", **options)(slow_at_first).run_async(90)
     running(handle)
     (first,) = pods(api, handle)
-    store = backend_of(handle).store
+    store = handle.place.store
     add_to_pair(api, NODES[0])
     falls_silent(silent_node, handle, "stop")
     give_up(api, silent_node)
@@ -205,7 +204,7 @@ def test_a_lease_ends_the_doubt_about_a_silent_node(
         handle = on_pair(lease=15).run_async(18)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
         running(handle)  # a node that has not said so yet is not known to be silent about it
-        wait_for(lambda: backend_of(handle).store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
+        wait_for(lambda: handle.place.store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
         (first,) = pods(api, handle)
         add_to_pair(api, NODES[0])
         cluster_tool("stop", silent_node)

@@ -13,7 +13,6 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core._runner import wire
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import HOST_INDEX, WORKER_INDEX
 from kinetic_core.errors import ClusterUnreachable, JobCancelled
@@ -205,7 +204,7 @@ def test_it_ends_while_there_is_no_api_server(
     """Its outcome is stored, its pods go once somebody can be told, and it does not run again."""
     handle = resting.run_async(40, 40)
     wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
-    store = backend_of(handle).store
+    store = handle.place.store
     with stopped("kube-apiserver"):
         assert store.find(wire.result_object(handle.job_id)) is None
         wait_for(lambda: store.find(wire.result_object(handle.job_id)) is not None, PATIENCE)

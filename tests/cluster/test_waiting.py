@@ -28,7 +28,7 @@ def test_an_exceeded_quota_is_named_while_the_job_waits_for_it(api: ClusterApi) 
     api.create("ResourceQuota", name, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     seen: list[Any] = []
     handle = kinetic_core.run(accelerator="cpu", namespace=name)(greet.__wrapped__).run_async("patient")
-    subscription = watch(handle, seen.append)
+    subscription = watch(handle.place, handle, seen.append)
     try:
         wait_for(lambda: seen and seen[-1].reason == "FailedCreate", 30)
         assert "exceeded quota: none" in seen[-1].message
@@ -144,7 +144,9 @@ def test_a_job_in_a_queue_says_so() -> None:
 def first_told(handle: kinetic_core.JobHandle, reason: str) -> float:
     """When an observer is first told that reason."""
     told: list[float] = []
-    subscription = watch(handle, lambda seen: told.append(time.time()) if seen.reason == reason else None)
+    subscription = watch(
+        handle.place, handle, lambda seen: told.append(time.time()) if seen.reason == reason else None
+    )
     try:
         wait_for(lambda: told, 30)
     finally:
@@ -178,7 +180,9 @@ def test_an_image_that_cannot_be_pulled_is_told_in_time(api: ClusterApi) -> None
     image = "10.88.0.1:5000/no/such/image:1"
     handle = kinetic_core.run(accelerator="cpu", container_image=image)(greet.__wrapped__).run_async("nobody")
     told: list[float] = []
-    subscription = watch(handle, lambda seen: told.append(time.time()) if seen.is_terminal else None)
+    subscription = watch(
+        handle.place, handle, lambda seen: told.append(time.time()) if seen.is_terminal else None
+    )
     wait_for(lambda: told, 30)
     subscription.close()
     (pod,) = pods(api, handle)

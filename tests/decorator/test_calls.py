@@ -17,6 +17,7 @@ import pytest
 import kinetic_core
 from kinetic_core import ResultReference
 from kinetic_core._runner import wire
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, UnpicklableArgument, UnverifiedResult
 from kinetic_core.jobs.submit import Call, prepare
 from kinetic_core.options import RunOptions
@@ -217,7 +218,7 @@ def test_the_jobs_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_captured_values_are_beside_the_pickles_and_not_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLOUR_OF_SKY", "blue as can be")
     options = RunOptions.checked("cpu", capture_env_vars=["COLOUR_*"])
-    header, parts = wire.decode_frame(prepare(Call(lambda: 1), options).payload)
+    header, parts = wire.decode_frame(prepare(Call(lambda: 1), options, default_connections()).payload)
     assert header["env"]["COLOUR_OF_SKY"] == "blue as can be"
     assert parts
     assert not any(b"blue as can be" in part for part in parts.values())
@@ -228,7 +229,7 @@ def test_a_result_reference_is_resolved_in_the_next_job() -> None:
 
     first = on_cpu(lambda: np.arange(3)).run_async()
     first.result(cleanup=False)
-    reference = collect.result_reference(first, collect.collect(first))
+    reference = collect.result_reference(first, collect.collect(first.place, first))
     assert on_cpu(lambda box: int(box["x"].sum()))({"x": reference}) == 3
     assert reference.load().tolist() == [0, 1, 2]
 
@@ -239,7 +240,7 @@ def test_a_reference_names_what_was_verified_and_nothing_else() -> None:
 
     first = on_cpu(lambda: np.arange(3)).run_async()
     first.result(cleanup=False)
-    outcome = collect.collect(first)
+    outcome = collect.collect(first.place, first)
     stored = Path(first.store_uri.removeprefix("file://"), wire.result_object(first.job_id))
     honest = stored.read_bytes()
     planted = wire.encode_frame({"job_id": first.job_id, "codec": "pickle"}, {"body": b"planted"})

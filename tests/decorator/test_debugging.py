@@ -21,6 +21,7 @@ from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.local import slots
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.cli.schemas import SCHEMAS, numbered
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, JobMisconfigured, WaitTimeout
 from kinetic_core.settings import read_settings
 from tests.cli.published import PUBLISHED, misfits
@@ -224,7 +225,7 @@ def test_the_command_opens_a_job_until_it_ends(kinetic: Kinetic) -> None:
 
 
 def has_payload(handle: kinetic_core.JobHandle) -> bool:
-    store = open_backend("local", read_settings()).store
+    store = open_backend("local", default_connections()).store
     return any(store.list(f"jobs/{handle.job_id}/payload-"))
 
 

@@ -99,5 +99,5 @@ def test_a_class_of_a_dags_file_reaches_jobs_without_it(
     spec.loader.exec_module(module)
     first = on_cpu(module.pack).run_async()
     first.result(cleanup=False)
-    reference = collect.result_reference(first, collect.collect(first, allow_pickle=False))
+    reference = collect.result_reference(first, collect.collect(first.place, first, allow_pickle=False))
     assert on_cpu(module.use)(reference) == 8

@@ -11,15 +11,18 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner.wire import PROTOCOL
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.images.base_images import base_image, base_tag, told_labels
 from kinetic_core.images.dockerfile import Recipe
 from kinetic_core.images.frameworks import choose
 from kinetic_core.images.registry import GoogleApi, PublicRegistry
 from kinetic_core.images.requirements import parse_requirements
+from kinetic_core.settings import Settings
 from kinetic_core.testing.google_project import FakeGoogle
 from tests.serving import Answering, serving
 
+CLIENT = Connections(Settings())
 REPOSITORY = "us-docker.pkg.dev/p/r"
 HERE = ".".join(map(str, sys.version_info[:2]))
 
@@ -27,12 +30,12 @@ HERE = ".".join(map(str, sys.version_info[:2]))
 def registry(**tags: str) -> GoogleApi:
     google = FakeGoogle()
     google.tags = dict(tags)
-    return GoogleApi("artifactregistry", google.ask, lambda _: None)
+    return GoogleApi("artifactregistry", default_connections(), google.ask, lambda _: None)
 
 
 @pytest.mark.promise("data: By accelerator category and Python minor")
 def test_pinned_by_its_digest() -> None:
-    uri, notices = base_image(REPOSITORY, "tpu", registry(**{base_tag(): "sha256:ab"}), lambda *_: {})
+    uri, notices = base_image(REPOSITORY, "tpu", CLIENT, registry(**{base_tag(): "sha256:ab"}), lambda *_: {})
     assert (uri, notices) == (f"{REPOSITORY}/base-tpu@sha256:ab", ())
 
 
@@ -62,7 +65,7 @@ def test_an_image_that_says_it_is_for_another_client(label: str, value: str, tol
     with pytest.raises(
         ConfigurationError, match=rf"{base_tag()} says that it is for {told}\. Publish it with"
     ):
-        base_image(REPOSITORY, "cpu", registry(**{base_tag(): "sha256:ab"}), labels)
+        base_image(REPOSITORY, "cpu", CLIENT, registry(**{base_tag(): "sha256:ab"}), labels)
     assert asked == [(f"{REPOSITORY}/base-cpu", "sha256:ab")]
 
 
@@ -81,9 +84,9 @@ def test_another_python_is_named() -> None:
     with pytest.raises(
         ConfigurationError, match=rf"for Python {HERE}: it has 0\.1\.0-py3\.9\. Publish it with"
     ):
-        base_image(REPOSITORY, "tpu", registry(**{"0.1.0-py3.9": "sha256:ab"}))
+        base_image(REPOSITORY, "tpu", CLIENT, registry(**{"0.1.0-py3.9": "sha256:ab"}))
     with pytest.raises(ConfigurationError, match="it has none of that kind"):
-        base_image(REPOSITORY, "tpu", registry())
+        base_image(REPOSITORY, "tpu", CLIENT, registry())
 
 
 class _Registry(Answering):
@@ -131,19 +134,23 @@ def public() -> Iterator[str]:
 
 def test_a_public_registry_is_asked_without_credentials(public: str) -> None:
     _Registry.tags = [base_tag()]
-    assert base_image(f"{public}/me", "cpu") == (f"{public}/me/base-cpu@sha256:cd", ())
+    assert base_image(f"{public}/me", "cpu", CLIENT) == (
+        f"{public}/me/base-cpu@sha256:cd",
+        (),
+    )
     _Registry.tags = ["0.0.9-py3.9"]
     with pytest.raises(ConfigurationError, match=r"it has 0\.0\.9-py3\.9"):
-        base_image(f"{public}/me", "cpu")
+        base_image(f"{public}/me", "cpu", CLIENT)
 
 
 def test_what_a_public_registry_says_of_an_image(public: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Registry, "tags", [base_tag()])
     monkeypatch.setattr(_Registry, "labels", {"dev.kinetic.protocol": "0"})
-    told_labels.cache_clear()
+    client = Connections(Settings())
+    labels = told_labels(client)
     with pytest.raises(ConfigurationError, match="wire protocol 0, and this is wire protocol 1"):
-        base_image(f"{public}/me", "cpu")
-    assert told_labels("127.0.0.1:9/me/base-cpu", "sha256:cd") == {}
+        base_image(f"{public}/me", "cpu", CLIENT)
+    assert labels("127.0.0.1:9/me/base-cpu", "sha256:cd") == {}
 
 
 def test_a_registry_is_asked_with_the_token_that_is_had(public: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,10 +163,10 @@ def test_a_registry_is_asked_with_the_token_that_is_had(public: str, monkeypatch
 
 
 def test_what_a_registry_does_not_tell_is_left_to_the_node(public: str) -> None:
-    uri, notices = base_image(f"{public}/private", "cpu")
+    uri, notices = base_image(f"{public}/private", "cpu", CLIENT)
     assert uri == f"{public}/private/base-cpu:{base_tag()}"
     assert "is not known here: HTTP Error 403" in notices[0]
-    _, notices = base_image("127.0.0.1:9/me", "cpu")
+    _, notices = base_image("127.0.0.1:9/me", "cpu", CLIENT)
     assert "refused" in notices[0]
 
 

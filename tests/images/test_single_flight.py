@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import ConfigurationError, ImageBuilding, ImageError
 from kinetic_core.images.bundled import Workshop, bundled_image
 from kinetic_core.images.cloud_build import CloudBuild, Following
@@ -49,16 +50,22 @@ def workshop(google: FakeGoogle, store: ObjectStore | None = None, clock: Clock 
     """A client of its own: nothing but the services and the store is shared with others."""
     clock = clock or Clock()
     store = store or MemoryObjectStore()
-    api = GoogleApi("cloudbuild", google.ask, clock.sleep, clock)
+    api = GoogleApi("cloudbuild", default_connections(), google.ask, clock.sleep, clock)
     builds = CloudBuild(api, "p", "us-central1", store)
     repository = Repository("p", "us", f"kn-{next(_numbers)}")
     return Workshop(
-        repository, builds, GoogleApi("artifactregistry", google.ask, clock.sleep, clock), store, "a"
+        repository,
+        builds,
+        GoogleApi("artifactregistry", default_connections(), google.ask, clock.sleep, clock),
+        store,
+        "a",
     )
 
 
 def built(google: FakeGoogle, where: Workshop, *requirements: str) -> str:
-    return bundled_image(recipe(*requirements), where, lambda _: None).partition("@")[2]
+    return bundled_image(recipe(*requirements), where, lambda _: None, default_connections()).partition("@")[
+        2
+    ]
 
 
 def test_built_once_then_found() -> None:
@@ -229,7 +236,7 @@ def test_where_a_clusters_images_are() -> None:
     assert Repository.parse("us-docker.pkg.dev/p/r") == Repository("p", "us", "r")
     assert Repository.parse("mycompany/kinetic") is None
     with pytest.raises(ConfigurationError, match="set KINETIC_PROJECT"):
-        Workshop.of_cluster("", "z", "c")
+        Workshop.of_cluster(default_connections().with_arguments(project="", zone="z", cluster="c"))
 
 
 @pytest.mark.promise("data: Tag = digest of normalised inputs and base")

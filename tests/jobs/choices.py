@@ -15,6 +15,7 @@ from kinetic_core._runner.notes import encode_note
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.bundle import pack
@@ -69,7 +70,9 @@ class Place:
         self.fake = FakeCluster(self._behave)
         self.store = MemoryObjectStore("gs://bucket")
         self.backend: Any = GkeBackend(
-            Target(str(self.fake.write_kubeconfig(self.folder / "kubeconfig"))), "bucket", read_settings()
+            Target(str(self.fake.write_kubeconfig(self.folder / "kubeconfig"))),
+            "bucket",
+            default_connections(),
         )
         self.backend.store = self.store
 
@@ -77,7 +80,7 @@ class Place:
         asked = RunOptions.checked(choices, container_image="python:3.11", **options)
         root = str(Path(__file__).parent)
         settings = replace(read_settings(), cache=self.folder / "cache", package_root=root)
-        packed = pack(answer, asked, settings, backend=self.backend)
+        packed = pack(answer, asked, Connections(settings), backend=self.backend)
         return submit(address(packed, job_id=ID))
 
     def reconcile(self, reference: JobReference, later: float = LATER) -> JobObservation:

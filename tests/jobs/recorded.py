@@ -18,6 +18,7 @@ from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.names import LEADER_WORKER_SET, QUEUE
 from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.indexed import submit_batch
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.prepare import address
@@ -64,7 +65,7 @@ class Recorded:
         monkeypatch.setenv("KINETIC_KUBECONFIG", str(self.fake.write_kubeconfig(folder / "kubeconfig")))
         monkeypatch.setenv("KINETIC_BUCKET", "bucket")
         monkeypatch.setenv("KINETIC_BACKEND", "gke")
-        self.backend: Backend = open_backend("gke", read_settings())
+        self.backend: Backend = open_backend("gke", default_connections())
 
     def job(self) -> JobReference:
         """Submit a job, bring it into the state, and let nothing change from then on."""
@@ -98,7 +99,7 @@ class Recorded:
         asked = RunOptions.checked(choices, container_image="python:3.11", timeout=3600)
         here = str(Path(__file__).parent)
         settings = replace(read_settings(), cache=self.folder / "cache", package_root=here)
-        return pack(square, asked, settings, backend=self.backend)
+        return pack(square, asked, Connections(settings), backend=self.backend)
 
     def _behave(self, pod: Object) -> behaviours.PodBehaviour:
         lives: dict[str, Callable[[], behaviours.PodBehaviour]] = {

@@ -14,10 +14,10 @@ from typing import TypeVar
 import pytest
 
 import kinetic_core
-from kinetic_core import process_state
+from kinetic_core.connections import Connections
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
-from kinetic_core.jobs.watch import watch_for
+from kinetic_core.settings import Settings
 from kinetic_core.store.gcs import GcsObjectStore
 from tests.conftest import wait_for
 
@@ -76,7 +76,7 @@ def result_of(handle: JobHandle) -> int:
 def test_results_in_children_of_a_process_that_watches(local_jobs: object, tmp_path: Path) -> None:
     """The thread of the parent's watch is not in the children."""
     handles = [numbered.run_async(number, str(tmp_path)) for number in range(CHILDREN)]
-    subscription = watch(handles[0], lambda _observation: None)
+    subscription = watch(handles[0].place, handles[0], lambda _observation: None)
     try:
         (tmp_path / "go").touch()
         assert in_forks(result_of, [(handle,) for handle in handles], 90) == list(range(CHILDREN))
@@ -87,55 +87,28 @@ def test_results_in_children_of_a_process_that_watches(local_jobs: object, tmp_p
             handle.cleanup()
 
 
-class Kept:
-    """What is made once for a process."""
+CLIENT = Connections(Settings())
 
 
-made = process_state.PerProcess(Kept)
-
-
-def test_what_is_kept_is_made_anew_in_a_child() -> None:
-    before = made()
-    assert made() is before
+def test_what_a_client_holds_is_made_anew_in_a_child() -> None:
+    before = CLIENT.get("lock", threading.Lock)
+    assert CLIENT.get("lock", threading.Lock) is before
     assert in_forks(is_mine, [(id(before),)]) == [False]
-    assert made() is before
+    assert CLIENT.get("lock", threading.Lock) is before
 
 
 def is_mine(identity: int) -> bool:
-    return id(made()) == identity
+    return id(CLIENT.get("lock", threading.Lock)) == identity
 
 
-class Backend:
-    key = "none"
+def test_a_lock_that_is_held_while_forking_stops_no_child() -> None:
+    """The child's is another, and free; the parent's still exists."""
+    with CLIENT.get("lock", threading.Lock):
+        assert in_forks(is_free, [()], 20) == [True]
 
 
-class SlowBackend:
-    """A backend whose key takes long: whoever asks for its watch holds the lock of all watches meanwhile."""
-
-    def __init__(self) -> None:
-        self.asked, self.may_answer = threading.Event(), threading.Event()
-
-    @property
-    def key(self) -> str:
-        self.asked.set()
-        assert self.may_answer.wait(60)
-        return "slow"
-
-
-def test_a_lock_that_is_held_while_forking_stops_no_child(local_jobs: object) -> None:
-    slow = SlowBackend()
-    holder = threading.Thread(target=watch_for, args=(slow, "n"))
-    holder.start()
-    try:
-        assert slow.asked.wait(30)
-        assert in_forks(has_watch, [()], 20) == [True]
-    finally:
-        slow.may_answer.set()
-        holder.join(60)
-
-
-def has_watch() -> bool:
-    return watch_for(Backend(), "n") is not None  # type: ignore[arg-type]
+def is_free() -> bool:
+    return CLIENT.get("lock", threading.Lock).acquire(timeout=5)
 
 
 def read_many(location: str, number: int) -> set[bytes]:

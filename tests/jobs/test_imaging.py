@@ -13,6 +13,7 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError, InvalidDependencies, InvalidRequest
 from kinetic_core.jobs.image import Image, find_image
 from kinetic_core.options import RunOptions
@@ -29,9 +30,10 @@ def image(tmp_path: Path) -> Callable[..., Image]:
     def find(
         accelerator: str = "cpu", settings: Settings = PROJECT, local: bool = False, **options: Any
     ) -> Image:
-        backend: Backend = LocalBackend(tmp_path) if local else GkeBackend(Target("x"), "bucket", settings)
+        client = Connections(settings)
+        backend: Backend = LocalBackend(tmp_path) if local else GkeBackend(Target("x"), "bucket", client)
         asked = RunOptions.checked(accelerator, **options)
-        return find_image(asked, settings, backend, Project(tmp_path), None, lambda _: None, dry=True)
+        return find_image(asked, client, backend, Project(tmp_path), None, lambda _: None, dry=True)
 
     return find
 

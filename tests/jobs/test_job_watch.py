@@ -10,7 +10,6 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.errors import StoreRefused
 from kinetic_core.job import JobObservation
@@ -35,7 +34,7 @@ class Observer:
 
     def __init__(self, handle: kinetic_core.JobHandle) -> None:
         self.seen: list[JobObservation] = []
-        self.subscription = watch(handle, self.seen.append)
+        self.subscription = watch(handle.place, handle, self.seen.append)
 
     @property
     def ended(self) -> bool:
@@ -123,7 +122,7 @@ def test_whoever_asked_is_told_of_a_store_that_goes_on_refusing(tmp_path: Path) 
         refusals.append(StoreRefused("not permitted"))
         raise refusals[-1]
 
-    jobs = JobWatch(backend_of(handle), handle.namespace, Clock())
+    jobs = JobWatch(handle.place, handle.namespace, Clock())
     subscription = jobs.subscribe(handle, seen.append, Kind(refusing, refusing), refused=seen.append)
     wait_for(lambda: len(seen) == 2)
     subscription.close()
@@ -139,7 +138,7 @@ def test_an_observer_that_fails_blinds_nobody(tmp_path: Path, caplog: pytest.Log
     def fail(_: JobObservation) -> None:
         raise ValueError("a mistake of the observer")
 
-    first = watch(handle, fail)
+    first = watch(handle.place, handle, fail)
     second = Observer(handle)
     wait_for(lambda: second.ended)
     assert "a mistake of the observer" in caplog.text
@@ -158,5 +157,5 @@ def test_a_closed_subscription_hears_nothing_more(tmp_path: Path) -> None:
     wait_for(lambda: open_.ended)
     assert len(closed.seen) == heard
     open_.subscription.close()
-    assert watch_for(backend_of(handle), "default") is closed.subscription.hub
+    assert watch_for(handle.place, "default") is closed.subscription.hub
     handle.result()

@@ -19,6 +19,7 @@ from kinetic_core.batches.definition import (
     noted_failures,
 )
 from kinetic_core.batches.submit import batches
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import KineticError, MalformedObject, UnverifiedResult, WaitTimeout
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.garbage_collection import orphans
@@ -26,7 +27,6 @@ from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import read_manifest
 from kinetic_core.jobs.listing import index_metadata, summaries
 from kinetic_core.jobs.observe import find
-from kinetic_core.settings import read_settings
 from kinetic_core.store.documents import read_document
 from kinetic_core.testing.memory_store import MemoryObjectStore
 
@@ -64,7 +64,7 @@ def finished(local_jobs: object) -> Iterator[JobHandle]:
 
 @pytest.fixture
 def backend(local_jobs: object) -> Backend:
-    return open_backend("local", read_settings())
+    return open_backend("local", default_connections())
 
 
 @pytest.fixture
@@ -159,15 +159,12 @@ def test_a_malformed_outcome_keeps_nobody_waiting(
         {"submit_fn_name": None},
         {"tags": {"a": 1}},
         {"tags": 7},
-        {"scheduler": "another"},
-        {"scheduler": None},
-        {"scheduler": "client_driven", "namespace": None},
-        {"scheduler": "client_driven", "namespace": "../../api/v1/secrets"},
-        {"scheduler": "client_driven", "spec_digest": []},
+        {"line": []},
+        {"line": {"spec_digest": "0"}},
+        {"line": {"namespace": "../../api/v1/secrets", "spec_digest": "0"}},
         {"namespace": ["default"]},
-        {"scheduler": "indexed"},
-        {"scheduler": "indexed", "reference": {"job_id": 7}},
-        {"scheduler": "indexed", "reference": []},
+        {"reference": {"job_id": 7}},
+        {"reference": []},
     ],
     ids=str,
 )
@@ -175,7 +172,6 @@ def test_a_malformed_manifest_is_left_out(
     changed: dict[str, Any], backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = {"submit_fn_name": "f", "total_expected": 3, "created_at": 1.5, "namespace": "default"}
-    good["scheduler"] = "supervised"
     store = backend.store
     for group_id, more in {"grp-good": {}, "grp-bad": changed}.items():
         content = json.dumps({**good, "group_id": group_id, **more}).encode()

@@ -10,6 +10,7 @@ import pytest
 
 from kinetic_core import JobHandle, attach, attach_batch, list_jobs
 from kinetic_core.backends.base import backend_of
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import KineticError
 from kinetic_core.jobs.cost import usage_of
 from kinetic_core.jobs.fallback import accelerator_now, passed_over
@@ -28,13 +29,13 @@ QUESTIONS: dict[str, Callable[[JobHandle], object]] = {
     "explain": JobHandle.explain,
     "outputs": lambda job: list(job.outputs()),
     "repr": repr,
-    "usage_of": usage_of,
-    "passed_over": lambda job: passed_over(backend_of(job), job),
-    "accelerator_now": lambda job: accelerator_now(backend_of(job), job),
+    "usage_of": lambda job: usage_of(job.place, job),
+    "passed_over": lambda job: passed_over(backend_of(job, default_connections()), job),
+    "accelerator_now": lambda job: accelerator_now(backend_of(job, default_connections()), job),
     "attach": lambda _: attach(ID),
     "list_jobs": lambda _: list_jobs(),
-    "summaries": lambda job: summaries(backend_of(job)),
-    "orphans": lambda job: orphans(backend_of(job), "default", 0.0, 0.0),
+    "summaries": lambda job: summaries(backend_of(job, default_connections())),
+    "orphans": lambda job: orphans(backend_of(job, default_connections()), "default", 0.0, 0.0),
 }
 VERBS = (
     ("jobs", "list"),

@@ -15,6 +15,7 @@ from kinetic_core.backends.base import Found
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.job_objects import Later
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.facts import is_over, observed
@@ -43,11 +44,13 @@ class Place:
     def __init__(self, fake: FakeCluster, folder: Path) -> None:
         self.fake, self.store = fake, MemoryObjectStore("gs://bucket")
         target = Target(str(fake.write_kubeconfig(folder / "kubeconfig")))
-        self.backend = GkeBackend(target, "bucket", read_settings())
+        self.backend = GkeBackend(target, "bucket", default_connections())
         self.backend.store = self.store  # type: ignore[assignment]
         settings = replace(read_settings(), cache=folder / "cache", package_root=str(Path(__file__).parent))
         asked = RunOptions.checked("cpu", container_image="python:3.11")
-        self.reference = submit(address(pack(answer, asked, settings, backend=self.backend), job_id=ID))
+        self.reference = submit(
+            address(pack(answer, asked, Connections(settings), backend=self.backend), job_id=ID)
+        )
 
     def reconcile(self) -> JobObservation:
         return reconcile(self.backend, self.reference)

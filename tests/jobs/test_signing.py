@@ -11,8 +11,8 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core._runner import codec, wire
-from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import UnverifiedResult
 from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
@@ -56,13 +56,13 @@ def forged(job_id: str, value: Any, **header: Any) -> bytes:
 
 
 def overwrite(handle: JobHandle, frame: bytes) -> None:
-    store = backend_of(handle).store
+    store = handle.place.store
     store.delete(wire.result_object(handle.job_id))
     store.create(wire.result_object(handle.job_id), frame, {wire.STATE: "succeeded"})
 
 
 def is_refused(handle: JobHandle) -> None:
-    seen = observe(handle)
+    seen = observe(handle.place, handle)
     assert (seen.status, seen.reason) == (JobStatus.NOT_FOUND, "Unverified")
     with pytest.raises(UnverifiedResult):
         handle.result(cleanup=False)
@@ -72,9 +72,9 @@ def test_a_signed_outcome_outlives_its_job() -> None:
     handle = double.run_async(4)
     assert handle.result() == 8  # which removes its Job
     again = kinetic_core.attach(handle.job_id, backend="local")
-    assert backend_of(again).get(again.namespace, again.job_id) is None
+    assert again.place.get(again.namespace, again.job_id) is None
     assert (again.status(), again.result()) == (JobStatus.SUCCEEDED, 8)
-    listed = {job.job_id: job.status for job in summaries(backend_of(again))}
+    listed = {job.job_id: job.status for job in summaries(again.place)}
     assert listed[again.job_id] is JobStatus.SUCCEEDED
 
 
@@ -84,7 +84,7 @@ def test_a_planted_job_has_no_state_and_no_value(state: str) -> None:
     own.result()
     job_id = f"job-{0xBAD:016x}"
     theirs = JobHandle.from_dict({**own.to_dict(), "job_id": job_id, "k8s_name": f"kinetic-{job_id}"})
-    store = backend_of(own).store
+    store = own.place.store
     store.delete_all(f"jobs/{theirs.job_id}/")
     store.create(wire.handle_object(theirs.job_id), json.dumps(theirs.to_dict()).encode())
     store.create(wire.result_object(theirs.job_id), forged(theirs.job_id, "owned", state=state))
@@ -100,21 +100,21 @@ def test_a_signature_counts_for_its_own_job_and_call() -> None:
     frames = []
     for handle in (victim, other):
         handle.result()
-        frames.append(backend_of(handle).store.read(wire.result_object(handle.job_id)))
+        frames.append(handle.place.store.read(wire.result_object(handle.job_id)))
     overwrite(victim, frames[1])
     is_refused(victim)
     header, _ = wire.decode_frame(frames[0])
     overwrite(victim, forged(victim.job_id, "owned", key_id=header["key_id"]))
     is_refused(victim)
     overwrite(victim, frames[0])
-    assert observe(victim).status is JobStatus.SUCCEEDED
+    assert observe(victim.place, victim).status is JobStatus.SUCCEEDED
     is_refused(JobHandle.from_dict({**victim.to_dict(), "spec_digest": other.spec_digest}))
 
 
 def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
     """Neither while the job lives nor when it is over, nor in a list, which reads what has no metadata."""
     handle = until_told.run_async(str(tmp_path))
-    backend, name = backend_of(handle), wire.result_object(handle.job_id)
+    backend, name = handle.place, wire.result_object(handle.job_id)
     found = backend.get(handle.namespace, handle.job_id)
     assert found is not None
     told = {"protocol": 1, "job_id": handle.job_id, "attempt": 0, "state": "failed", "codec": "none"}
@@ -122,7 +122,7 @@ def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
     signed = {**told, "key_id": key_id_of(found[0]), "object": place}
     frame = wire.encode_frame(signed, {}, outcome_key(found[0]))
     backend.store.create(name, frame)
-    assert not observe(handle).is_terminal
+    assert not observe(handle.place, handle).is_terminal
     (tmp_path / "go").touch()
     handle.result()
     overwrite(handle, frame)
@@ -137,9 +137,9 @@ def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:
     """It asks a runner that is about to start; of one that runs it says nothing."""
     handle = says_that_it_began.run_async(str(tmp_path))
     wait_for((tmp_path / "began").exists, 30)
-    backend = backend_of(handle)
+    backend = handle.place
     backend.store.create(wire.cancel_object(handle.job_id), b"{}")
-    assert observe(handle).status is JobStatus.RUNNING
+    assert observe(handle.place, handle).status is JobStatus.RUNNING
     (listed,) = (job for job in summaries(backend) if job.job_id == handle.job_id)
     assert listed.status is JobStatus.RUNNING
     (tmp_path / "go").touch()
@@ -148,7 +148,7 @@ def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:
 
 def test_any_change_of_a_sealed_state_is_seen() -> None:
     handle = until_told.run_async("/")
-    backend = backend_of(handle)
+    backend = handle.place
     found = backend.get(handle.namespace, handle.job_id)
     handle.cancel()
     assert found is not None
@@ -168,16 +168,16 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
 
 def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
     handle = until_told.run_async(str(tmp_path))
-    backend_of(handle).store.create(
+    handle.place.store.create(
         wire.result_object(handle.job_id), forged(handle.job_id, "owned"), {wire.STATE: "succeeded"}
     )
-    assert not observe(handle).is_terminal
-    assert {job.status for job in summaries(backend_of(handle)) if job.job_id == handle.job_id} <= {
+    assert not observe(handle.place, handle).is_terminal
+    assert {job.status for job in summaries(handle.place) if job.job_id == handle.job_id} <= {
         JobStatus.PENDING,
         JobStatus.RUNNING,
     }
     handle.cancel()
-    assert observe(handle).status is JobStatus.FAILED
+    assert observe(handle.place, handle).status is JobStatus.FAILED
     with pytest.raises(UnverifiedResult):
         handle.result(cleanup=False)
 
@@ -185,7 +185,7 @@ def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
 def test_without_the_secret_nothing_is_believed_later() -> None:
     handle = double.run_async(4)
     handle.result()
-    backend = backend_of(handle)
+    backend = handle.place
     assert isinstance(backend, LocalBackend)
     secret = Path(backend.store.uri.removeprefix("file://")).parent / "signing-secret"
     content = secret.read_bytes()
@@ -196,7 +196,7 @@ def test_without_the_secret_nothing_is_believed_later() -> None:
         secret.write_bytes(content)
         secret.chmod(0o600)
     assert handle.status() is JobStatus.SUCCEEDED
-    drop_payloads([handle])
+    drop_payloads(default_connections(), [handle])
 
 
 def test_only_users_may_read_what_signs() -> None:

@@ -66,7 +66,7 @@ def test_what_the_runners_kept_is_the_log_of_every_host() -> None:
 
 def test_a_tasks_log_has_the_lines_of_all_hosts_once() -> None:
     containers: Any = Containers((0, 0, b"from 0\n"), (0, 1, b"from 1\n"), (0, 0, b"end of 0"))
-    tail = LogTail(SLICE, backend=containers)
+    tail = LogTail(containers, SLICE)
     seen = []
     while not containers.ended():
         containers.turn(0)

@@ -12,6 +12,7 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, backend_of, open_backend
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError, OtherCluster, OtherNamespace, StoreError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.bundle import pack
@@ -47,7 +48,7 @@ HONEST: dict[str, Any] = {
 
 
 def gke(settings: Settings = SETTINGS) -> Backend:
-    backend = open_backend("gke", settings)
+    backend = open_backend("gke", Connections(settings))
     backend.store = MemoryObjectStore("gs://b")  # type: ignore[misc]
     return backend
 
@@ -71,7 +72,7 @@ def test_a_stored_handle_cannot_choose_the_namespace() -> None:
 
 def test_a_handle_in_hand_is_looked_for_in_its_own_namespace() -> None:
     held = JobReference(**{**HONEST, "namespace": "theirs"})
-    assert backend_of(held, SETTINGS).namespace == "theirs"
+    assert backend_of(held, Connections(SETTINGS)).namespace == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_batch_cannot_choose_its_place_either() -> None:
     ):
         backend = gke()
         told = {"group_id": "grp-x", "submit_fn_name": "f", "total_expected": 2, "created_at": 1.0}
-        manifest = {"scheduler": "indexed", "reference": {**whole, **changed}, **told}
+        manifest = {"reference": {**whole, **changed}, **told}
         backend.store.create("batches/grp-x/manifest.json", json.dumps(manifest).encode())
         assert [child.job_id for child in children(backend, "grp-x")] == listed
         if not listed:
@@ -137,7 +138,7 @@ def test_a_job_is_made_of_nothing_that_was_stored_before(tmp_path: Path) -> None
     with closing(place.fake):
         settings = replace(read_settings(), cache=tmp_path / "cache", package_root=str(Path(__file__).parent))
         asked = RunOptions.checked("cpu", container_image="python:3.11")
-        prepared = address(pack(answer, asked, settings, backend=place.backend), job_id=ID)
+        prepared = address(pack(answer, asked, Connections(settings), backend=place.backend), job_id=ID)
         stored = {
             **prepared.reference.to_dict(),
             "image_uri": "evil.example/image",
@@ -154,4 +155,4 @@ def test_a_job_is_made_of_nothing_that_was_stored_before(tmp_path: Path) -> None
 
 def test_a_backend_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="knows no backend 'evil'"):
-        backend_of(JobReference(**{**HONEST, "backend": "evil"}), SETTINGS)
+        backend_of(JobReference(**{**HONEST, "backend": "evil"}), Connections(SETTINGS))

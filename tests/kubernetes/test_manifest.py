@@ -18,8 +18,8 @@ from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import job_manifest
+from kinetic_core.connections import default_connections
 from kinetic_core.job import BucketMount, Budget, Fallback, JobSpec, PodOptions
-from kinetic_core.settings import read_settings
 from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.kubernetes.manifests import DELIVERY, container, manifest, reference
 
@@ -82,7 +82,7 @@ def test_devices_are_requested_and_limited(accelerator: str, devices: dict[str, 
 def test_home_is_on_a_volume(tmp_path: Path) -> None:
     with FakeCluster() as cluster:
         backend = GkeBackend(
-            Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))), "bucket", read_settings()
+            Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))), "bucket", default_connections()
         )
         around = backend.surroundings("default")
     spec = JobSpec("f", parse_accelerator("cpu"), "gke")
@@ -269,7 +269,7 @@ def test_without_mounts_a_pod_gets_no_sidecar_and_no_cache() -> None:
 
 def test_the_archive_has_what_an_image_may_lack(tmp_path: Path) -> None:
     archive = tmp_path / "runner.zip"
-    archive.write_bytes(runner_archive()[1])
+    archive.write_bytes(runner_archive(default_connections().settings.cache)[1])
     program = "import sys; sys.path.append(sys.argv[1]); import cloudpickle; print(cloudpickle.__file__)"
     place = f"{archive}/kinetic_runner/{wire.SPARE}"
     done = subprocess.run(

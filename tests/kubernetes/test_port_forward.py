@@ -14,7 +14,9 @@ import pytest
 
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.port_forward import PodConnection, PodPorts
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
+from kinetic_core.settings import Settings
 from kinetic_core.testing.fault_proxy import write_kubeconfig
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
@@ -88,7 +90,7 @@ def everything(connection: PodConnection) -> bytes:
 
 
 def dialled(target: Target) -> PodConnection:
-    return PodPorts(target).dial("team", "pod-1", 5678)
+    return PodPorts(target, Connections(Settings())).dial("team", "pod-1", 5678)
 
 
 @pytest.mark.promise("batches: debugpy on the pod's loopback, port-forward in pure Python")

@@ -11,11 +11,12 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.connections import default_connections
 
 
 @pytest.mark.promise("data: No Docker on the client; the client is not installed in pods")
 def test_the_runner_archive_is_the_same_everywhere(tmp_path: Path) -> None:
-    digest, content = runner_archive()
+    digest, content = runner_archive(default_connections().settings.cache)
     assert wire.digest(content) == digest
     assert digest_elsewhere(tmp_path) == digest
 
@@ -45,7 +46,9 @@ def test_an_archive_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> 
 def digest_elsewhere(cache: Path) -> str:
     """The archive's digest in another process, with that cache."""
     program = (
-        "from kinetic_core.backends.kubernetes.bootstrap import runner_archive; print(runner_archive()[0])"
+        "from kinetic_core.backends.kubernetes.bootstrap import runner_archive\n"
+        "from kinetic_core.settings import read_settings\n"
+        "print(runner_archive(read_settings().cache)[0])\n"
     )
     other = subprocess.run(
         [sys.executable, "-c", program],

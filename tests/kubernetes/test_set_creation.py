@@ -16,9 +16,10 @@ from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.job_objects import create_job
 from kinetic_core.backends.kubernetes.leader_worker_sets import LeaderWorkerSets, check_set, may_use_sets
 from kinetic_core.backends.kubernetes.verdict import observe
+from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, ConfigurationError, JobConflict
 from kinetic_core.job import JobSpec
-from kinetic_core.settings import read_settings
+from kinetic_core.settings import Settings, read_settings
 from kinetic_core.testing import FakeCluster, MemoryObjectStore
 from tests.kubernetes.manifests import set_of
 
@@ -59,9 +60,10 @@ def test_the_next_submitter_makes_the_set_of_a_dead_one(fake: FakeCluster, api: 
 @pytest.mark.promise("batches: … chosen automatically", "`may_use_sets` says no")
 def test_a_cluster_without_sets_is_refused_at_once(fake: FakeCluster, tmp_path: Path) -> None:
     target = Target(str(fake.write_kubeconfig(tmp_path / "other")))
+    client = Connections(Settings())
     with pytest.raises(BackendUnavailable, match="backend='gke'"):
-        check_set(target, JobSpec("f", parse_accelerator("tpu-v5p-8"), "pathways"))
-    assert not may_use_sets(target, "default")
+        check_set(target, client, JobSpec("f", parse_accelerator("tpu-v5p-8"), "pathways"))
+    assert not may_use_sets(target, client, "default")
     assert [request.line.split()[0] for request in fake.faults.requests] == ["GET"]
 
 
@@ -71,10 +73,10 @@ def test_a_slice_is_a_set_unless_a_job_is_asked_for(fake: FakeCluster, tmp_path:
     fake.faults.answer("GET /apis/leaderworkerset.x-k8s.io$", 200, body=group)
     fake.faults.answer("POST .*/selfsubjectaccessreviews", 201, body=b'{"status": {"allowed": true}}')
     kubeconfig = str(fake.write_kubeconfig(tmp_path / "other"))
-    settings = replace(read_settings(), kubeconfig=kubeconfig, backend="gke")
-    assert [backend_name(None, 2, settings) for _ in range(2)] == ["pathways"] * 2
-    assert backend_name("gke", 2, settings) == "gke"
-    assert backend_name(None, 1, settings) == "gke"
+    client = Connections(replace(read_settings(), kubeconfig=kubeconfig, backend="gke"))
+    assert [backend_name(None, 2, client) for _ in range(2)] == ["pathways"] * 2
+    assert backend_name("gke", 2, client) == "gke"
+    assert backend_name(None, 1, client) == "gke"
     assert fake.faults.unmet == ()
 
 

@@ -14,6 +14,7 @@ import pytest
 import kinetic_core
 from kinetic_core import JobHandle, JobStatus
 from kinetic_core.backends.base import backend_of
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import WaitTimeout
 from kinetic_core.jobs.cost import usage_of
 from kinetic_core.jobs.garbage_collection import orphans
@@ -40,11 +41,11 @@ QUESTIONS: tuple[Callable[[JobHandle], object], ...] = (
     JobHandle.tail,
     JobHandle.explain,
     lambda job: list(job.outputs()),
-    usage_of,
+    lambda job: usage_of(job.place, job),
     lambda job: kinetic_core.attach(job.job_id),
     lambda _: kinetic_core.list_jobs(),
-    lambda job: summaries(backend_of(job)),
-    lambda job: orphans(backend_of(job), job.namespace, 0.0, 0.0),
+    lambda job: summaries(backend_of(job, default_connections())),
+    lambda job: orphans(backend_of(job, default_connections()), job.namespace, 0.0, 0.0),
 )
 
 

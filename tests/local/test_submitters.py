@@ -12,6 +12,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner import wire
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import (
     JobConflict,
     JobLost,
@@ -53,7 +54,10 @@ def increment(x: int) -> int:
 
 def test_two_submitters_of_one_id_make_one_job() -> None:
     options = RunOptions.checked("cpu", backend="local")
-    prepared = [prepare(Call(increment, (1,)), options, job_id="job-00000000000000f1") for _ in range(4)]
+    prepared = [
+        prepare(Call(increment, (1,)), options, default_connections(), job_id="job-00000000000000f1")
+        for _ in range(4)
+    ]
     assert len({one.spec_digest for one in prepared}) == 1
     threads = [threading.Thread(target=submit, args=(one,)) for one in prepared]
     for thread in threads:
@@ -65,17 +69,17 @@ def test_two_submitters_of_one_id_make_one_job() -> None:
     assert len(record_of(handle)["pods"]) == 1
     assert submit(prepared[0]).job_id == handle.job_id  # finished: nothing is run again
     with pytest.raises(JobConflict, match="is a different call"):
-        submit(prepare(Call(increment, (2,)), options, job_id=handle.job_id))
+        submit(prepare(Call(increment, (2,)), options, default_connections(), job_id=handle.job_id))
 
 
 def test_a_submitter_killed_half_way_is_resumed_by_the_next() -> None:
     options = RunOptions.checked("cpu", backend="local")
-    prepared = prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2")
+    prepared = prepare(Call(increment, (5,)), options, default_connections(), job_id="job-00000000000000f2")
     store = prepared.backend.store
     name = wire.payload_object("job-00000000000000f2", wire.digest(prepared.payload))
     store.create(name, prepared.payload)
     handle = kinetic_core.JobHandle.of(
-        submit(prepare(Call(increment, (5,)), options, job_id="job-00000000000000f2"))
+        submit(prepare(Call(increment, (5,)), options, default_connections(), job_id="job-00000000000000f2"))
     )
     assert handle.result() == 6
 
@@ -88,7 +92,9 @@ def test_the_digest_is_the_same_in_another_process() -> None:
     program = (
         "from tests.local.test_submitters import *\n"
         "call = Call(increment, ([{'a', 'b', 'c'}, OwnClass()],))\n"
-        "print(prepare(call, RunOptions.checked('cpu'), job_id='job-00000000000000f3').spec_digest)\n"
+        "options = RunOptions.checked('cpu')\n"
+        "prepared = prepare(call, options, default_connections(), job_id='job-00000000000000f3')\n"
+        "print(prepared.spec_digest)\n"
     )
     told = {
         subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.backends.kubernetes.connection import connection
+from kinetic_core.client import default_client
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.faulty_server import Faults
 from kinetic_core.testing.google_project import FakeProject
@@ -18,7 +18,7 @@ from tests.provision.worlds import KINDS, World
 def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeCluster, Path]]:
     with FakeCluster() as cluster:
         yield cluster, cluster.write_kubeconfig(tmp_path_factory.mktemp("cluster") / "kubeconfig")
-    connection.cache_clear()
+    default_client().close()
 
 
 @pytest.fixture

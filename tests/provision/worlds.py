@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import Connections
 from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import (
@@ -20,6 +21,7 @@ from kinetic_core.provision.prepare import (
 from kinetic_core.provision.resources import Request
 from kinetic_core.provision.specification import Wanted, WantedNamespace, wanted_pool
 from kinetic_core.provision.vendored import AddOn
+from kinetic_core.settings import Settings
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.google_project import FakeProject
 
@@ -144,6 +146,7 @@ class World:
             WANTED.parent,
             lambda: ClusterApi(Target(str(self.kubeconfig)), patience=0.0),
             self.project.empty,
+            Connections(Settings()),
             self.project.ask,
             self.clock.sleep,
             self.clock,

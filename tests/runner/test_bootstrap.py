@@ -12,6 +12,7 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, runner_archive
+from kinetic_core.connections import default_connections
 from kinetic_core.testing import FaultProxy, Faults
 from tests.conftest import wait_for
 
@@ -20,7 +21,7 @@ def started(proxy: FaultProxy, folder: str) -> subprocess.Popen[str]:
     settings = {
         "KINETIC_PROTOCOL": str(wire.PROTOCOL),
         "KINETIC_STORE": "gs://bucket/prefix",
-        "KINETIC_RUNNER_SHA256": runner_archive()[0],
+        "KINETIC_RUNNER_SHA256": runner_archive(default_connections().settings.cache)[0],
         "KINETIC_WORK_DIR": folder,
         "STORAGE_EMULATOR_HOST": proxy.url,
     }
@@ -63,7 +64,7 @@ def test_told_to_leave_while_the_runner_is_fetched_it_leaves() -> None:
 )
 def test_a_runner_that_does_not_arrive_is_fetched_again(fault: Callable[[Faults], None]) -> None:
     with FaultProxy("http://127.0.0.1:1") as store, FaultProxy(store.url) as proxy:
-        digest, archive = runner_archive()
+        digest, archive = runner_archive(default_connections().settings.cache)
         store.faults.answer(f"GET .*prefix/runners/{digest}.zip", 200, body=archive, times=None)
         fault(proxy.faults)
         done = start(proxy)

@@ -33,10 +33,9 @@ from kinetic_core.backends.kubernetes.signing import read_secret
 from kinetic_core.backends.kubernetes.supply import SupplyReader
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.backends.kubernetes.watch_cache import SELECTOR, SINGLE, WatchCache, with_refusal
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, InvalidRequest
 from kinetic_core.job import ClusterName, JobSpec
-from kinetic_core.process_state import PerProcess
-from kinetic_core.settings import Settings
 from kinetic_core.store.gcs import GcsObjectStore
 
 Object = dict[str, Any]
@@ -60,24 +59,28 @@ class GkeBackend:
         self,
         target: Target,
         location: str,
-        settings: Settings,
+        connections: Connections,
         named: Target | None = None,
         name: str = "gke",
     ) -> None:
         """Connect lazily. `named`: the cluster in the settings, which the GKE API may know."""
         self.name = name
         self.turns = None
-        self._api = ClusterApi(target)
+        self.connections = connections
+        self._api = api = ClusterApi(target, connections)
         self.lines = BatchQueues(self._api)
         self._batches = IndexedJobs(self._api, _CANCEL_SECONDS)
-        self.ports = PodPorts(target)
+        self.ports = PodPorts(target, connections)
         self._target = target
-        self._settings = settings
-        self._supply = _supply(target, named or Target())
-        self.store = GcsObjectStore.at(location, settings)
-        self._logs = _logs(target, location, settings)
-        self._sets = _sets(target, location, settings)
-        self._attempts = _attempts(target, location, settings)
+        self._settings = connections.settings
+        self.store = store = GcsObjectStore.at(location, connections)
+        gke, place = named or Target(), (target, location, connections.settings)
+        self._supply = connections.get(
+            (SupplyReader, target, gke), lambda: SupplyReader(api, gke, connections)
+        )
+        self._logs = connections.get((JobLogs, place), lambda: JobLogs(api, store))
+        self._sets = connections.get((LeaderWorkerSets, place), lambda: LeaderWorkerSets(api, store))
+        self._attempts = connections.get((ClaimedAttempts, place), lambda: ClaimedAttempts(store))
 
     @property
     def parts(self) -> IndexedJobs | None:
@@ -105,9 +108,9 @@ class GkeBackend:
     def check(self, spec: JobSpec) -> tuple[str, ...]:
         """Refuse what is certainly missing; a pod that fits no node is found once the cluster has seen it."""
         if spec.pod.queue is not None:
-            _check_queue(self._target, spec.namespace, spec.pod.queue)
+            self._check_queue(spec.namespace, spec.pod.queue)
         if spec.backend == "pathways":
-            check_set(self._target, spec)
+            check_set(self._target, self.connections, spec)
         return ()
 
     def check_output_dir(self, place: str) -> None:
@@ -123,7 +126,7 @@ class GkeBackend:
         environment = {"HOME": WORK_DIR}
         if self._settings.storage_emulator_host:
             environment["STORAGE_EMULATOR_HOST"] = self._settings.storage_emulator_host
-        return Surroundings(_service_account(self._target, namespace), environment)
+        return Surroundings(self._service_account(namespace), environment)
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Create a Job, and the Service for the hosts of a slice if the namespace lacks it.
@@ -134,7 +137,7 @@ class GkeBackend:
 
     def get(self, namespace: str, job_id: str) -> tuple[Object, Sequence[Object]] | None:
         """Get a job from the watch, if there is one that knows the job; else from the API server."""
-        known = _watch_cache(self._target, namespace).get(job_id)
+        known = self._watch_cache(namespace).get(job_id)
         if known is not None and runs_in_set(known[0]):
             return self._sets.view(*known)
         if known is not None and not (observe(*known).is_terminal and _lacks_evidence(known[1])):
@@ -167,7 +170,7 @@ class GkeBackend:
 
     def all(self, namespace: str, *, fresh: bool = True) -> dict[str, tuple[Object, list[Object]]]:
         """Read all jobs of a namespace with two requests, or from the watch."""
-        if not fresh and (watched := _watch_cache(self._target, namespace).jobs()) is not None:
+        if not fresh and (watched := self._watch_cache(namespace).jobs()) is not None:
             return watched
         jobs: dict[str, list[Object]] = {}
         for job in self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]:
@@ -180,8 +183,8 @@ class GkeBackend:
         return {job_id: each for job_id, each in found.items() if each is not None}
 
     def signing_secret(self, namespace: str, *, make: bool = False) -> bytes | None:
-        """Read the namespace's secret, once per process and ten minutes."""
-        return read_secret(self._target, namespace, make=make)
+        """Read the namespace's secret, once per client and ten minutes."""
+        return read_secret(self._target, self.connections, namespace, make=make)
 
     def of_origin(self, namespace: str, origin_id: str) -> list[Object]:
         """Find the Jobs of an origin with one request."""
@@ -250,15 +253,15 @@ class GkeBackend:
 
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """Return the pause between looks; the watch announces its changes with `wake`."""
-        _watch_cache(self._target, namespace).tell(wake)
+        self._watch_cache(namespace).tell(wake)
         return _PACE_SECONDS
 
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
-        return _watch_cache(self._target, namespace).changes(since if isinstance(since, int) else None)
+        return self._watch_cache(namespace).changes(since if isinstance(since, int) else None)
 
     def close(self, namespace: str) -> None:
         """End the watch of a namespace whose API server is about to go; the next question starts another."""
-        _watch_cache(self._target, namespace).close()
+        self._watch_cache(namespace).close()
 
     def log(
         self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1
@@ -268,6 +271,27 @@ class GkeBackend:
         pods = found[1] if found else []
         pod = next((pod for pod in pods if (Pod(pod).attempt, Pod(pod).host) == (attempt, host)), None)
         return None if pod is None else self._logs.read(namespace, job_id, pod, offset, size)
+
+    def _watch_cache(self, namespace: str) -> WatchCache:
+        """Return the client's only watch of a namespace."""
+        return self.connections.get(
+            (WatchCache, self._target, namespace), lambda: WatchCache(self._api, namespace)
+        )
+
+    def _check_queue(self, namespace: str, queue: str) -> None:
+        """Check a queue once per client: an existing queue is not read again."""
+
+        def checked() -> bool:
+            check_queue(self._api, namespace, queue)
+            return True
+
+        self.connections.get((check_queue, self._target, namespace, queue), checked)
+
+    def _service_account(self, namespace: str) -> str:
+        """Return the service account for pods, looked for once per client."""
+        return self.connections.get(
+            (_service_account, self._target, namespace), lambda: _service_account(self._api, namespace)
+        )
 
     def _events(self, namespace: str, selector: str) -> list[Object]:
         try:
@@ -284,46 +308,9 @@ def _lacks_evidence(pods: list[Object]) -> bool:
     return any((pod.get("status") or {}).get("phase") in ("Pending", "Running") for pod in pods)
 
 
-@PerProcess
-def _watch_cache(target: Target, namespace: str) -> WatchCache:
-    """Return the process's only watch cache of a cluster and namespace."""
-    return WatchCache(ClusterApi(target), namespace)
-
-
-@PerProcess
-def _check_queue(target: Target, namespace: str, queue: str) -> None:
-    """Check a queue once per process: an existing queue is not read again."""
-    check_queue(ClusterApi(target), namespace, queue)
-
-
-@PerProcess
-def _supply(target: Target, named: Target) -> SupplyReader:
-    return SupplyReader(ClusterApi(target), named)
-
-
-@PerProcess
-def _logs(target: Target, location: str, settings: Settings) -> JobLogs:
-    """Return the logs shared by all handles of a place, which keep what they follow and have read."""
-    return JobLogs(ClusterApi(target), GcsObjectStore.at(location, settings))
-
-
-@PerProcess
-def _sets(target: Target, location: str, settings: Settings) -> LeaderWorkerSets:
-    """Return the sets shared by all handles of a place, which remember the pods they have seen."""
-    return LeaderWorkerSets(ClusterApi(target), GcsObjectStore.at(location, settings))
-
-
-@PerProcess
-def _attempts(target: Target, location: str, settings: Settings) -> ClaimedAttempts:
-    """Return the claimed attempts shared by all handles of a place."""
-    del target
-    return ClaimedAttempts(GcsObjectStore.at(location, settings))
-
-
-@PerProcess
-def _service_account(target: Target, namespace: str) -> str:
+def _service_account(api: ClusterApi, namespace: str) -> str:
     try:
-        found = ClusterApi(target).get("ServiceAccount", namespace, "kinetic")
+        found = api.get("ServiceAccount", namespace, "kinetic")
     except ClusterError as exc:
         if exc.status != 403:
             raise

@@ -15,7 +15,6 @@ from pathlib import Path
 import kinetic_core
 from kinetic_core._runner.wire import SPARE, digest
 from kinetic_core.cache import keep
-from kinetic_core.settings import read_settings
 
 PACKAGE = "kinetic_runner"
 """The runner's name inside its archive; user code never sees a module called `runner`."""
@@ -30,15 +29,15 @@ imports them: a tenth of what a trivial job costs. The child that runs user code
 
 
 @functools.cache
-def runner_archive() -> tuple[str, bytes]:
+def runner_archive(cache: Path) -> tuple[str, bytes]:
     """Return digest and bytes of the runner's zip, equal on any machine for one version and Python.
 
-    The archive is cached, because every submitter needs it and few live long.
+    The archive is kept in the directory `cache`, because every submitter needs it and few live long.
     """
     sources = [(path, file.read_bytes()) for path, file in _members()]
     made_with = (Path(__file__).read_bytes(), importlib.util.MAGIC_NUMBER, zlib.ZLIB_RUNTIME_VERSION.encode())
     key = digest(b"".join([*made_with, *(path.encode() + source for path, source in sources)]))
-    file = read_settings().cache / "runners" / key
+    file = cache.expanduser() / "runners" / key
     kept = _read(file)
     if kept is None:
         whole = _archive(sources)

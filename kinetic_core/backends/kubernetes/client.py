@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from kinetic_core.backends.kubernetes.connection import Target, connection, renew
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
+from kinetic_core.settings import Settings
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
@@ -74,14 +76,18 @@ class ClusterApi:
     does not answer; both name the request.
     """
 
-    def __init__(self, target: Target, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, target: Target, connections: Connections | None = None, patience: float = PATIENCE
+    ) -> None:
+        """Connect lazily. Without `connections`, the client has its own."""
         self._target = target
+        self._connections = connections or Connections(Settings())
         self._patience = patience
 
     @property
     def server(self) -> str:
         """Return the address of the API server."""
-        return str(connection(self._target).configuration.host)
+        return str(connection(self._target, self._connections).configuration.host)
 
     def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
         """POST a namespaced object."""
@@ -265,7 +271,7 @@ class ClusterApi:
         """
         import urllib3
 
-        client = connection(self._target)
+        client = connection(self._target, self._connections)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         if "fieldManager" in query:
             kind = "application/apply-patch+yaml"  # of which JSON is a part
@@ -281,7 +287,7 @@ class ClusterApi:
             response = client.rest_client.pool_manager.request(
                 method, url, body=content, headers=headers, timeout=timeout, preload_content=False
             )
-            if response.status != 401 or not may_renew or not renew(self._target):
+            if response.status != 401 or not may_renew or not renew(self._target, self._connections):
                 break
             response.drain_conn()
         if not 200 <= response.status < 300:

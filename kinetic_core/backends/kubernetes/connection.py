@@ -1,7 +1,7 @@
 """Connection to an API server, from the settings: its address, certificate and token.
 
 The user's kubeconfig is read, never written or switched; no subprocess is run. Any number of clusters can be
-used at once: only the connections are global, one for each target and process.
+used at once: a client has one connection for each target.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.google_cloud import ask_google, credentials, message_of
-from kinetic_core.process_state import PerProcess
-from kinetic_core.settings import Account
+from kinetic_core.settings import Account, Settings
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
@@ -48,18 +48,21 @@ class Target:
         return f"the cluster of {self.account.name}" if self.account else "the cluster of this pod"
 
 
-@PerProcess
-def connection(target: Target) -> ApiClient:
-    """Return the client of a cluster, shared by all threads. Raises ConfigurationError."""
+def connection(target: Target, connections: Connections) -> ApiClient:
+    """Return the connection to a cluster, shared by all threads. Raises ConfigurationError."""
+    return connections.get((connection, target), lambda: _connected(target, connections))
+
+
+def _connected(target: Target, connections: Connections) -> ApiClient:
     from kubernetes import client
 
     configuration, certificate = blank_configuration(), ""
     if target.project and not target.kubeconfig:
-        certificate = _from_gke(configuration, target)
+        certificate = _from_gke(configuration, target, connections)
     elif target.account is not None:
         configuration = copy.deepcopy(target.account.held)
     else:
-        _from_files(configuration, target)
+        _from_files(configuration, target, connections)
     configuration.retries = False
     configuration.connection_pool_maxsize = _CONNECTIONS
     api = client.ApiClient(configuration)
@@ -68,13 +71,13 @@ def connection(target: Target) -> ApiClient:
     return api
 
 
-def gke_cluster(target: Target) -> dict[str, Any]:
+def gke_cluster(target: Target, connections: Connections) -> dict[str, Any]:
     """Return the cluster as the GKE API describes it (container/v1 projects.locations.clusters.get): its
     endpoint, certificate and `nodePools`. Raises ConfigurationError.
     """
     name = f"projects/{target.project}/locations/{target.zone}/clusters/{target.cluster}"
     url = f"{target.gke_api.rstrip('/')}/v1/{quote(name)}"
-    status, found = ask_google("GET", url, account=target.account)
+    status, found = ask_google(connections, "GET", url, account=target.account)
     if status != 200:
         raise ConfigurationError(
             f"the GKE API does not give {name}: {message_of(found)}. Look at KINETIC_PROJECT, KINETIC_ZONE "
@@ -84,9 +87,9 @@ def gke_cluster(target: Target) -> dict[str, Any]:
     return cluster
 
 
-def renew(target: Target) -> bool:
+def renew(target: Target, connections: Connections) -> bool:
     """Get another token after the server has refused one; return False if tokens come from elsewhere."""
-    token = connection(target).configuration.refresh_api_key_hook
+    token = connection(target, connections).configuration.refresh_api_key_hook
     if not isinstance(token, _GoogleToken):
         return False
     token.renew()
@@ -102,16 +105,16 @@ def blank_configuration() -> Configuration:
 
 def load_this_pods(configuration: Configuration) -> None:
     """Fill in the cluster this pod runs in. Raises ConfigurationError."""
-    _from_files(configuration, Target())
+    _from_files(configuration, Target(), Connections(Settings()))
 
 
-def _from_files(configuration: Configuration, target: Target) -> None:
+def _from_files(configuration: Configuration, target: Target, connections: Connections) -> None:
     from kubernetes import config
     from kubernetes.config.config_exception import ConfigException
 
     try:
         if target.kubeconfig:
-            _from_kubeconfig(configuration, target)
+            _from_kubeconfig(configuration, target, connections)
         else:
             config.load_incluster_config(configuration)
     except (ConfigException, OSError) as exc:
@@ -121,7 +124,7 @@ def _from_files(configuration: Configuration, target: Target) -> None:
         ) from exc
 
 
-def _from_kubeconfig(configuration: Configuration, target: Target) -> None:
+def _from_kubeconfig(configuration: Configuration, target: Target, connections: Connections) -> None:
     """Fill in what the kubeconfig says; Google's token replaces GKE's plugin, which is a program.
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
@@ -145,7 +148,7 @@ def _from_kubeconfig(configuration: Configuration, target: Target) -> None:
     loader = KubeConfigLoader(merged, active_context=target.context or None)
     loader.load_and_set(configuration)
     if programs:
-        _with_google_token(configuration, target)
+        _with_google_token(configuration, target, connections)
 
 
 def _program(user: dict[str, Any]) -> str:
@@ -154,28 +157,28 @@ def _program(user: dict[str, Any]) -> str:
     return str((user.get("exec") or {}).get("command") or provider.get("cmd-path") or "")
 
 
-def _from_gke(configuration: Any, target: Target) -> str:
+def _from_gke(configuration: Any, target: Target, connections: Connections) -> str:
     """Fill in address and token; return the certificate to trust."""
-    found = gke_cluster(target)
+    found = gke_cluster(target, connections)
     configuration.host = f"https://{found['endpoint']}"
-    _with_google_token(configuration, target)
+    _with_google_token(configuration, target, connections)
     return base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
 
 
 class _GoogleToken:
     """Hook of the client that puts a Google token into every request."""
 
-    def __init__(self, account: Account | None) -> None:
-        self._account = account
+    def __init__(self, account: Account | None, connections: Connections) -> None:
+        self._account, self._connections = account, connections
 
     def __call__(self, configuration: Any) -> None:
-        configuration.api_key["BearerToken"] = credentials(self._account).token()
+        configuration.api_key["BearerToken"] = credentials(self._connections, self._account).token()
 
     def renew(self) -> None:
-        credentials(self._account).refresh()
+        credentials(self._connections, self._account).refresh()
 
 
-def _with_google_token(configuration: Any, target: Target) -> None:
+def _with_google_token(configuration: Any, target: Target, connections: Connections) -> None:
     configuration.api_key_prefix["BearerToken"] = "Bearer"
-    configuration.refresh_api_key_hook = _GoogleToken(target.account)
+    configuration.refresh_api_key_hook = _GoogleToken(target.account, connections)
     configuration.refresh_api_key_hook(configuration)

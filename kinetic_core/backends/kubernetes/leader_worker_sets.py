@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from kinetic_core.backends.kubernetes.set_objects import (
 )
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.backends.kubernetes.watch_cache import SINGLE
+from kinetic_core.connections import Connections
 from kinetic_core.errors import (
     BackendUnavailable,
     ClusterError,
@@ -39,23 +39,26 @@ _MAKING_SECONDS = 90.0
 """Seconds after the creation of a Job until its set must exist: longer than a submitter tries."""
 
 
-@functools.cache
-def has_sets(target: Target) -> bool:
-    """Return whether the cluster has LeaderWorkerSets; asked once per cluster and process."""
+def has_sets(target: Target, connections: Connections) -> bool:
+    """Return whether the cluster has LeaderWorkerSets; asked once per cluster and client."""
     group, _, version = API_VERSION.partition("/")
-    return version in ClusterApi(target).versions(group)
+    return connections.get(
+        (has_sets, target), lambda: version in ClusterApi(target, connections).versions(group)
+    )
 
 
-@functools.cache
-def may_use_sets(target: Target, namespace: str) -> bool:
+def may_use_sets(target: Target, connections: Connections, namespace: str) -> bool:
     """Return whether the cluster has LeaderWorkerSets that this account may create there; asked once."""
     group, _, _ = API_VERSION.partition("/")
-    return has_sets(target) and ClusterApi(target).may("create", group, "leaderworkersets", namespace)
+    return has_sets(target, connections) and connections.get(
+        (may_use_sets, target, namespace),
+        lambda: ClusterApi(target, connections).may("create", group, "leaderworkersets", namespace),
+    )
 
 
-def check_set(target: Target, spec: JobSpec) -> None:
+def check_set(target: Target, connections: Connections, spec: JobSpec) -> None:
     """Raise BackendUnavailable if the cluster has no sets, InvalidRequest for unsupported options."""
-    if not has_sets(target):
+    if not has_sets(target, connections):
         raise BackendUnavailable(
             "backend 'pathways' needs LeaderWorkerSets, which this cluster has not: install them "
             "(https://lws.sigs.k8s.io), or run the slice as a Job with backend='gke'"

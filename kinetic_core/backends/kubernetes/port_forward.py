@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from kinetic_core.backends.kubernetes.client import ClusterApi, refusal
 from kinetic_core.backends.kubernetes.connection import Target, connection, renew
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ _RULE = '{apiGroups: [""], resources: [pods/portforward], verbs: [get, create]}'
 class PodConnection:
     """Connection to a port of a pod. Not for several threads at once."""
 
-    def __init__(self, target: Target, namespace: str, pod: str, port: int) -> None:
+    def __init__(self, target: Target, connections: Connections, namespace: str, pod: str, port: int) -> None:
         """Connect. Raises ClusterError if the server refuses, ClusterUnreachable if it does not answer."""
         self._name = f"port {port} of pod {pod}"
-        self._websocket = _opened(target, f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward", port)
+        self._websocket = _opened(
+            target, connections, f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward", port
+        )
         self._descriptor = int(self._websocket.fileno())
         self._greetings = {_DATA, _ERROR}
         """Channels whose first message, the number of the port, has not come."""
@@ -94,12 +97,12 @@ class PodConnection:
 class PodPorts:
     """Ports of a cluster's pods."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, connections: Connections) -> None:
+        self._target, self._connections = target, connections
 
     def check(self, namespace: str) -> None:
         """Raise ConfigurationError, naming the rule to add, unless this user may forward ports of pods."""
-        if not ClusterApi(self._target).may("get", "", "pods/portforward", namespace):
+        if not ClusterApi(self._target, self._connections).may("get", "", "pods/portforward", namespace):
             raise _not_permitted(namespace)
 
     def dial(self, namespace: str, pod: str, port: int) -> PodConnection:
@@ -107,7 +110,7 @@ class PodPorts:
 
         Raises ClusterError, ConfigurationError without the permission.
         """
-        return PodConnection(self._target, namespace, pod, port)
+        return PodConnection(self._target, self._connections, namespace, pod, port)
 
 
 def _not_permitted(namespace: str) -> ConfigurationError:
@@ -117,17 +120,17 @@ def _not_permitted(namespace: str) -> ConfigurationError:
     )
 
 
-def _opened(target: Target, path: str, port: int) -> WebSocket:
+def _opened(target: Target, connections: Connections, path: str, port: int) -> WebSocket:
     """Open the connection, renewing an expired token once."""
     from websocket import WebSocketBadStatusException, WebSocketException
 
     try:
         try:
-            return _connected(target, path, port)
+            return _connected(target, connections, path, port)
         except WebSocketBadStatusException as exc:
-            if exc.status_code != 401 or not renew(target):
+            if exc.status_code != 401 or not renew(target, connections):
                 raise
-            return _connected(target, path, port)
+            return _connected(target, connections, path, port)
     except WebSocketBadStatusException as exc:
         if exc.status_code == 403:
             raise _not_permitted(path.split("/")[4]) from exc
@@ -136,10 +139,10 @@ def _opened(target: Target, path: str, port: int) -> WebSocket:
         raise ClusterUnreachable(f"GET {path}: the API server does not answer: {exc}") from exc
 
 
-def _connected(target: Target, path: str, port: int) -> WebSocket:
+def _connected(target: Target, connections: Connections, path: str, port: int) -> WebSocket:
     import websocket
 
-    client = connection(target)
+    client = connection(target, connections)
     configuration = client.configuration
     address = f"{configuration.host}{quote(path)}?ports={port}".replace("http", "ws", 1)
     signs = {way["key"]: way["value"] for way in configuration.auth_settings().values()}

@@ -6,31 +6,39 @@ import base64
 import logging
 import secrets
 import time
+from dataclasses import dataclass
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import SIGNING_SECRET
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError
 
 _KEPT_SECONDS = 600.0
-"""Seconds for which a process keeps a secret that it has read: somebody may replace the Secret."""
-_read: dict[tuple[Target, str], tuple[float, bytes | None]] = {}
-"""Secrets that were read, and when (monotonic)."""
+"""Seconds for which a client keeps a secret that it has read: somebody may replace the Secret."""
 _LOG = logging.getLogger(__name__)
 
 
-def read_secret(target: Target, namespace: str, *, make: bool = False) -> bytes | None:
+@dataclass
+class _Read:
+    """Secret that was read, and when (monotonic)."""
+
+    at: float = float("-inf")
+    secret: bytes | None = None
+
+
+def read_secret(
+    target: Target, connections: Connections, namespace: str, *, make: bool = False
+) -> bytes | None:
     """Read the namespace's secret, and create it if `make`. None if there is none, or it is not readable.
 
     Raises ClusterError if the API server cannot answer.
     """
-    place = target, namespace
-    at, found = _read.get(place, (0.0, None))
-    if place in _read and time.monotonic() - at < _KEPT_SECONDS and not (make and found is None):
-        return found
-    found = _ask(ClusterApi(target), namespace, make)
-    _read[place] = time.monotonic(), found
-    return found
+    known = connections.get((read_secret, target, namespace), _Read)
+    if time.monotonic() - known.at >= _KEPT_SECONDS or (make and known.secret is None):
+        known.secret = _ask(ClusterApi(target, connections), namespace, make)
+        known.at = time.monotonic()
+    return known.secret
 
 
 def _ask(api: ClusterApi, namespace: str, make: bool) -> bytes | None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from kinetic_core.backends.kubernetes.capacity import Supply, makes_pools
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, gke_cluster
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ConfigurationError
 
 _FRESH_SECONDS = 30.0
@@ -20,8 +21,8 @@ _LOG = logging.getLogger(__name__)
 class SupplyReader:
     """Reader of nodes (Kubernetes API) and pools (GKE API), as far as this account may see them."""
 
-    def __init__(self, api: ClusterApi, gke: Target) -> None:
-        self._api, self._gke = api, gke
+    def __init__(self, api: ClusterApi, gke: Target, connections: Connections) -> None:
+        self._api, self._gke, self._connections = api, gke, connections
         self._lock = threading.Lock()
         self._supply = Supply()
         self._until = 0.0
@@ -53,7 +54,7 @@ class SupplyReader:
         if not self._gke.project:
             return None
         try:
-            cluster = gke_cluster(self._gke)
+            cluster = gke_cluster(self._gke, self._connections)
         except ConfigurationError as exc:
             _LOG.debug("the pools of the cluster cannot be listed: %s", exc)
             return None

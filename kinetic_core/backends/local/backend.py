@@ -34,8 +34,10 @@ from kinetic_core.backends.local.record import (
 )
 from kinetic_core.backends.local.signing import read_secret
 from kinetic_core.backends.local.slots import core_count
+from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
 from kinetic_core.job import ClusterName, JobSpec, Line
+from kinetic_core.settings import Settings
 from kinetic_core.store.directory import DirectoryObjectStore, translated
 
 
@@ -103,15 +105,16 @@ class LocalBackend:
     parts = None
     ports = LocalPorts()
 
-    def __init__(self, root: Path, line: Line | None = None) -> None:
+    def __init__(self, root: Path, connections: Connections | None = None, line: Line | None = None) -> None:
+        self.connections = connections or Connections(Settings(local_store=root))
         self._layout = Layout(os.path.abspath(root))
         self._waits = {"line": asdict(line), "waits": True} if line else {}
         self.store = DirectoryObjectStore(Path(self._layout.store))
 
     @classmethod
-    def of_store(cls, store: Path) -> LocalBackend:
+    def of_store(cls, store: Path, connections: Connections | None = None) -> LocalBackend:
         """The backend whose object store lies there."""
-        return cls(store.parent)
+        return cls(store.parent, connections)
 
     @property
     def cluster(self) -> ClusterName:
@@ -129,7 +132,7 @@ class LocalBackend:
 
     @property
     def turns(self) -> LocalQueue:
-        return LocalQueue(self._layout, partial(LocalBackend, Path(self._layout.root)))
+        return LocalQueue(self._layout, partial(LocalBackend, Path(self._layout.root), self.connections))
 
     @property
     def key(self) -> str:
@@ -384,7 +387,7 @@ class LocalBackend:
         layout = self._layout
         os.makedirs(layout.root, mode=0o700, exist_ok=True)
         os.makedirs(layout.cluster(namespace), exist_ok=True)
-        unpack_runner(layout)
+        unpack_runner(layout, self.connections.settings.cache)
 
     def _lock_or_existing(self, namespace: str, job_id: str, digest: str) -> int | None:
         """The lock of a job that does not exist yet; None if the same job does."""

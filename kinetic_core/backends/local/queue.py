@@ -50,9 +50,9 @@ os._exit(0)
 """Forks before it imports: nobody waits for the process, and it is nobody's child to leave as a zombie."""
 
 
-def unpack_runner(layout: Layout) -> None:
+def unpack_runner(layout: Layout, cache: Path) -> None:
     """Put the runner, compiled, where this machine's jobs start it from, unless it is there."""
-    folder = layout.runner(runner_archive()[0])
+    folder = layout.runner(runner_archive(cache)[0])
     if os.path.isdir(folder):
         return
     import compileall

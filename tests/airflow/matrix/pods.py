@@ -14,6 +14,7 @@ from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import JOB_ID
+from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ObjectExists
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.observe import find
@@ -57,7 +58,7 @@ class Pods:
         }
         self._api = ClusterApi(Target(os.environ["KUBECONFIG"]))
         self._rooms: set[str] = set()
-        self._backend = open_backend("gke", read_settings(self.settings))
+        self._backend = open_backend("gke", Connections(read_settings(self.settings)))
         self._watch = _Watch(self._api, f"tests={self._run}")
         self._watch.start()
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.backends.local.record import take_lock
 from kinetic_core.backends.local.slots import core_count
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.observe import find, observe
 from matrix.cells import STEPS, Cell
 from matrix.places import LIVING, REPORTING, Jobs, Steps
@@ -70,7 +72,11 @@ class _Jobs:
         backend = LocalBackend(self._store)
         handles = sorted(self._store.glob("store/jobs/*/handle.json"), key=lambda each: each.stat().st_mtime)
         references = (find(backend, handle.parent.name) for handle in handles)
-        return [observe(reference).status.value for reference in references if reference is not None]
+        return [
+            observe(backend_of(reference, default_connections()), reference).status.value
+            for reference in references
+            if reference is not None
+        ]
 
     def living(self) -> int:
         return sum(state in LIVING for state in self.states())

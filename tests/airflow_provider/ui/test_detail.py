@@ -13,6 +13,8 @@ from airflow_provider.ui.detail import TAIL_BYTES, detail, tail
 from airflow_provider.ui.places import Places, settings_of
 from airflow_provider.ui.rows import Instance
 from kinetic_core._runner import wire
+from kinetic_core.backends.base import backend_of
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterUnreachable, StoreError
 from kinetic_core.jobs.observe import wait
 from kinetic_core.jobs.submit import Call, prepare, submit
@@ -50,7 +52,9 @@ class Kept:
 def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     who = replace(identity(), run_began=tmp_path.name)
     options = RunOptions.checked(accelerator="cpu")
-    reference = submit(prepare(Call(talk, (str(tmp_path),), {}), options, job_id=who.job_id()))
+    reference = submit(
+        prepare(Call(talk, (str(tmp_path),), {}), options, default_connections(), job_id=who.job_id())
+    )
     told = JobRecord.of(who, reference)
     alive = Instance("train", -1, "", "deferred", 1, told)
     backend = Places().of(reference, settings_of(""))
@@ -58,7 +62,7 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     shown = detail(alive, told, backend)
     assert shown["phases"][-1]["name"] in ("start", "function")
     (tmp_path / "go").touch()
-    seen = wait(reference)
+    seen = wait(backend_of(reference, default_connections()), reference)
     ended = replace(told, end=JobEnd.of(seen, ()))
     shown = detail(replace(alive, state="success", record=ended), ended, backend)
     assert (shown["status"], shown["log"]) == ("SUCCEEDED", ["<script>alert(1)</script>", "done"])
