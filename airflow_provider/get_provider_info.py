@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider.config import SECTION, section
+
 GOOGLE = "google_cloud_conn_id"
 KUBERNETES = "kubernetes_conn_id"
 SETTINGS = ("backend", "project", "zone", "cluster", "namespace", "bucket", "container_image", "profile")
@@ -66,6 +68,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.hooks.kinetic"]},
         ],
+        "config": {SECTION: section()},
         "connection-types": [connection_type()],
         "extra-links": [
             f"airflow_provider.links.kinetic.{name}" for name in ("WorkloadLink", "LogsLink", "OutputsLink")

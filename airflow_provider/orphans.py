@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from airflow_provider import job_of_task
+from airflow_provider.config import config
 from airflow_provider.job_of_task import Origin, of_team, with_address
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.backends.kubernetes.names import ORIGIN
@@ -34,8 +35,8 @@ from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.watch import watch_for
 
-FRESH_SECONDS = 40.0
-"""Seconds for which a mark counts."""
+_MARGIN_SECONDS = 15.0
+"""Seconds for which a mark counts after the next search should have renewed it."""
 _OLD_SECONDS = 86_400.0
 
 
@@ -45,8 +46,10 @@ class Presence:
     Where the cache cannot be written, nothing is marked, and a place is looked after twice.
     """
 
-    def __init__(self, triggerer: int, folder: Path | None = None) -> None:
+    def __init__(self, triggerer: int, interval: float, folder: Path | None = None) -> None:
+        """Mark nothing yet. `interval`: the seconds between two searches, each of which marks its places."""
         self._triggerer = triggerer
+        self._fresh_seconds = interval + _MARGIN_SECONDS
         self._given = folder
 
     @cached_property
@@ -63,7 +66,7 @@ class Presence:
     def is_marked(self, key: str) -> bool:
         """Return whether the place was marked just now."""
         try:
-            return time.time() - self._file(key).stat().st_mtime < FRESH_SECONDS
+            return time.time() - self._file(key).stat().st_mtime < self._fresh_seconds
         except OSError:
             return False
 
@@ -82,8 +85,8 @@ class Presence:
         return self._folder / f"{self._triggerer}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
-FIRST_SECONDS, PAUSE_SECONDS, DOUBT_SECONDS = 5.0, 25.0, 10.0
-"""Seconds before the first search, between two, and after one that saw a live job whose task was over."""
+FIRST_SECONDS, DOUBT_SECONDS = 5.0, 10.0
+"""Seconds before the first search, and after one that saw a live job whose task was over."""
 _OVER = frozenset(("success", "failed", "skipped", "upstream_failed", "removed"))
 """States in which a task is over. In any other state, those of later Airflows included, its job lives; the
 job of a task instance that is gone does not."""
@@ -198,7 +201,8 @@ async def reconciled(
 async def _reconcile(
     backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
 ) -> None:
-    attendance, key = Presence(os.getppid()), place_key(backend, namespace)
+    interval = config().orphan_interval
+    attendance, key = Presence(os.getppid(), interval), place_key(backend, namespace)
     await asyncio.sleep(FIRST_SECONDS)
     reconciler: Reconciler | None = None
     while True:
@@ -211,14 +215,12 @@ async def _reconcile(
         except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
             _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
         doubts = reconciler is not None and reconciler.in_doubt
-        await asyncio.sleep(DOUBT_SECONDS if doubts else PAUSE_SECONDS)
+        await asyncio.sleep(min(interval, DOUBT_SECONDS) if doubts else interval)
 
 
 VARIABLE = "kinetic_places"
 """The Airflow Variable in which tasks note where their jobs run."""
 _MEANING = "Where Kinetic jobs of this Airflow have run: triggerers look there for those whose task is over"
-MOST = 50
-"""Places that are kept in the Variable."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,8 @@ def remember(reference: JobReference, conn_id: str | None, team: str = "") -> No
 
     name = of_team(VARIABLE, team)
     try:
-        text = with_place(Variable.get(name, default=None) or "", UsedPlace(reference, conn_id))
+        known = Variable.get(name, default=None) or ""
+        text = with_place(known, UsedPlace(reference, conn_id), config().orphan_places)
         if text is not None:
             Variable.set(name, text, _MEANING)
     except Exception as error:  # noqa: BLE001  whatever Airflow answers
@@ -275,12 +278,12 @@ def read_places(text: str) -> list[UsedPlace]:
     return found
 
 
-def with_place(text: str, place: UsedPlace) -> str | None:
-    """Return the Variable with the place and the newest of the others; None if the place is in it already."""
+def with_place(text: str, place: UsedPlace, limit: int) -> str | None:
+    """Return the Variable with the place and the newest others, `limit` in all; None if it has the place."""
     known = _entries(text)
     if place.key in known:
         return None
-    kept = list(known.items())[1 - MOST :]
+    kept = list(known.items())[max(0, len(known) + 1 - limit) :]
     entry = {"reference": place.reference.to_dict(), "conn_id": place.conn_id}
     return json.dumps({**dict(kept), place.key: entry})
 
@@ -407,7 +410,8 @@ def _variable(name: str, team: str) -> str | None:
 
 def attend(pause: Callable[[float], object] = time.sleep) -> None:
     """Search for as long as this process lives: in a thread of a triggerer's main process."""
-    attendance = Presence(os.getpid())
+    interval = config().orphan_interval
+    attendance = Presence(os.getpid(), interval)
     attendance.forget()
     attendants: dict[str, Attendant] = {}
     pause(FIRST_SECONDS)
@@ -421,4 +425,4 @@ def attend(pause: Callable[[float], object] = time.sleep) -> None:
                 in_doubt |= attendants[team].reconcile()
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever Airflow answers
             _LOG.warning("cannot look for forgotten jobs, trying again: %r", error)
-        pause(DOUBT_SECONDS if in_doubt else PAUSE_SECONDS)
+        pause(min(interval, DOUBT_SECONDS) if in_doubt else interval)

@@ -77,8 +77,6 @@ def _span(name: str) -> tuple[int, int, int, int]:
     return attempt, host, start, end
 
 
-FINAL_LINES = 5000
-"""Lines shown at most, the last ones, when a job has ended and nobody has followed its log."""
 _AHEAD = 256 << 10
 """Bytes of a log that are read before they are shown; a longer line is shown cut."""
 
@@ -165,8 +163,8 @@ class LogTail:
                 shown.append(line)
         return shown
 
-    def rest(self, last_attempt: int, limit: int = FINAL_LINES) -> list[str]:
-        """Return the rest once the job has ended, unfinished lines too; at most the last `limit` lines."""
+    def rest(self, last_attempt: int, limit: int | None = None) -> list[str]:
+        """Return the rest once the job has ended, unfinished lines too: the last `limit` lines, or all."""
         self._ahead.clear()
         last: deque[str] = deque(maxlen=limit)
         count = 0
@@ -190,7 +188,7 @@ class LogTail:
                 for line in self._lines_from(attempt, host, shown.get((attempt, host), 0)):
                     last.append(self._shown(line, host))
                     count += 1
-        if count <= limit:
+        if limit is None or count <= limit:
             return list(last)
         left_out = f"... {count - limit} lines left out here; all of them are in the job's own log ..."
         return [left_out, *last]

@@ -12,15 +12,13 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_provider.config import config
 from airflow_provider.get_provider_info import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
 from kinetic_core.backends.base import backend_name, open_backend
 from kinetic_core.backends.kubernetes.connection import blank_configuration, load_this_pods
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.settings import Account, Settings, read_settings
-
-_FRESH_SECONDS = 60.0
-_TEST_SECONDS = 10.0
 
 
 class KineticHook(BaseHook):
@@ -78,7 +76,7 @@ class KineticHook(BaseHook):
             checks = list(local_checks(settings, backend))
         else:
             checks = list(cluster_checks(backend, None))
-        found = [(each.name, each.finding) for each in perform(checks, _TEST_SECONDS)]
+        found = [(each.name, each.finding) for each in perform(checks, config().connection_test_timeout)]
         bad = [f"{name}: {each.found}. {each.fix}" for name, each in found if each.outcome == "fail"]
         good = [f"{name}: {each.found}" for name, each in found if each.outcome in ("ok", "warn")]
         return not bad, "; ".join(bad or good)
@@ -103,8 +101,8 @@ class KineticHook(BaseHook):
 class Clients:
     """Clients of one process by the ids of their connections: triggers of one connection share one.
 
-    A connection is read at most once a minute. Its client keeps what it holds open for as long as the
-    credentials are the same.
+    A connection is read again after `connection_ttl` seconds. Its client keeps what it holds open for as long
+    as the credentials are the same.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,7 +117,7 @@ class Clients:
         if not conn_id:
             return default_connections()
         at, client = self._known.get(conn_id, (float("-inf"), None))
-        if client is None or self._clock() - at > _FRESH_SECONDS:
+        if client is None or self._clock() - at > config().connection_ttl:
             settings = KineticHook(conn_id).get_conn()
             client = Connections(settings) if client is None else client.with_settings(settings)
             self._known[conn_id] = self._clock(), client

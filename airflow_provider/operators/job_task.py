@@ -10,12 +10,14 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
+from airflow_provider.config import config
 from airflow_provider.options import rendered_options
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-PATIENCE = 2.0
-"""Seconds a worker waits for a new job, or an image, before it defers: a shorter wait needs no second leg."""
 DEFERRAL_KEY = "kinetic_deferral"
 """XCom with the data for a leg after a failed trigger, from which Airflow takes all other data."""
 _BROKEN = "__fail__"
@@ -53,12 +53,6 @@ class JobTask(BaseOperator):
     op_kwargs: Mapping[str, Any]
     conn_id: str | None
     deferrable: bool
-    answer_seconds = 30.0
-    """Seconds between requests to a cluster or a store that does not answer."""
-    start_seconds = 1800.0
-    """Seconds for which starting a job is retried while a cluster or a store does not answer."""
-    most_broken = 3
-    """Triggers of one try that may fail and be replaced; after them the worker waits itself."""
 
     _identity: TaskIdentity | None = None
     _starter: TaskIdentity | None = None
@@ -69,6 +63,21 @@ class JobTask(BaseOperator):
     _is_leaving: bool = False
     _broken: int = 0
     _connections: Any = None
+
+    @cached_property
+    def outage_interval(self) -> float:
+        """Return the seconds between requests to a cluster or a store that does not answer."""
+        return config().outage_interval
+
+    @cached_property
+    def submit_patience(self) -> float:
+        """Return the seconds for which a submission is repeated while cluster or store do not answer."""
+        return config().submit_patience
+
+    @cached_property
+    def trigger_retries(self) -> int:
+        """Return the number of triggers of one try that may fail and be replaced."""
+        return config().trigger_retries
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
@@ -218,7 +227,7 @@ class JobTask(BaseOperator):
 
     @property
     def _may_defer(self) -> bool:
-        return self.deferrable and self._broken <= self.most_broken
+        return self.deferrable and self._broken <= self.trigger_retries
 
     def _execute(self, context: Any, deadline: float | None, build: Mapping[str, str] | None = None) -> Any:
         """Run one leg. `deadline` is in Unix seconds, None for never. `build`: the awaited image."""
@@ -231,7 +240,8 @@ class JobTask(BaseOperator):
         self._identity = TaskIdentity.of(context)
         remote = remote_log(context)
         try:
-            started = self._start(context, PATIENCE if self._may_defer else None, remote, deadline)
+            patience = config().defer_after if self._may_defer else None
+            started = self._start(context, patience, remote, deadline)
         except ImageBuilding as building:
             self.log.info("%s", building)
             self._defer_for_image(context, building.build, deadline)
@@ -252,7 +262,7 @@ class JobTask(BaseOperator):
     ) -> Started:
         """Start or adopt the job of this leg, and return it with its observation.
 
-        Repeated if the worker was told to stop meanwhile, and for `start_seconds` while cluster or store do
+        Repeated if the worker was told to stop meanwhile, and for `submit_patience` while cluster or store do
         not answer: the job's id is that of the try, so the next start finds a job that an interrupted one has
         created.
         """
@@ -273,7 +283,7 @@ class JobTask(BaseOperator):
                 context,
                 None,
                 deadline,
-                patience=min(self.start_seconds, left),
+                patience=min(self.submit_patience, left),
             )
         except InvalidRequest as error:
             raise AirflowFailException(self._named(context, error)) from error
@@ -311,7 +321,7 @@ class JobTask(BaseOperator):
             if not self._may_defer:
                 self._leave_to_next_try(context)
             left = None if deadline is None else max(0.0, deadline - time.time())
-            patience = PATIENCE if self._may_defer else left
+            patience = config().defer_after if self._may_defer else left
             ended = wait_with_log(
                 self._reference,
                 tail,
@@ -372,12 +382,12 @@ class JobTask(BaseOperator):
                 if tail is not None and self._may_defer:
                     self.log.warning("%s: deferred until there is an answer", error)
                     self._defer(context, self._reference, tail.cursor.to_list(), deadline, silent=silent)
-                self.log.warning("%s: asking again in %g seconds", error, self.answer_seconds)
-            again = min(time.monotonic() + self.answer_seconds, give_up)
+                self.log.warning("%s: asking again in %g seconds", error, self.outage_interval)
+            again = min(time.monotonic() + self.outage_interval, give_up)
             while time.monotonic() < again:
                 self._obey(context)
                 self._leave_to_next_try(context)
-                time.sleep(min(0.5, self.answer_seconds))
+                time.sleep(min(0.5, self.outage_interval))
 
     def _client(self) -> Connections:
         """Return the client of the task's connection, which is read once so that no kill waits for it."""
@@ -552,7 +562,7 @@ class JobTask(BaseOperator):
 
     def _show_rest(self, tail: Any, attempt: int) -> None:
         """Show the rest of the log, so that the evidence comes before the verdict."""
-        for line in tail.rest(attempt):
+        for line in tail.rest(attempt, config().final_log_lines):
             self.log.info("%s", line)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from airflow_provider.config import default_deferrable
 from airflow_provider.links.kinetic import LogsLink, OutputsLink, WorkloadLink
 from airflow_provider.operators.job_task import JobTask
 from airflow_provider.options import TASK_OPTIONS, check_options, is_template, refuse_options, takes_options
@@ -21,7 +22,8 @@ class KineticOperator(JobTask):
     The function, its project and its arguments are packaged; the options are those of
     `kinetic_core.run`, `job_retries` being attempts inside the job besides Airflow's own `retries`.
     `conn_id` names a connection of type `kinetic`, which says where jobs run, and as whom, instead of the
-    environment. With `deferrable` (the default) no worker slot is held while the job runs.
+    environment. With `deferrable` no worker slot is held while the job runs; the default is True, or what
+    `[operators] default_deferrable` of Airflow's configuration is set to.
     `execution_timeout` bounds the task from its first start, waiting included. Every option may be a
     template, or come from another task.
 
@@ -44,7 +46,7 @@ class KineticOperator(JobTask):
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         conn_id: str | None = None,
-        deferrable: bool = True,
+        deferrable: bool = default_deferrable(),
         **options: Unpack[TaskKeywords],
     ) -> None:
         refuse_options(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.net import get_hostname
 
 from airflow_provider import telemetry
+from airflow_provider.config import config
 from airflow_provider.job_of_task import (
     CLEARED_WHILE_DEFERRED,
     ENDED,
@@ -42,9 +43,6 @@ from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
 from kinetic_core.store.protocol import ObjectStore
 
-HOLD_SECONDS = 10.0
-"""Seconds after the deferral before which an event makes the scheduler fail the task (airflow#71580)."""
-
 
 class ConnectedTrigger(BaseTrigger):
     """Trigger for a task with `conn_id`, which is read again here, because a trigger's row holds no secret.
@@ -52,14 +50,16 @@ class ConnectedTrigger(BaseTrigger):
     `deferred_at` and `deadline`, None for never, are Unix seconds.
     """
 
-    reconnect_seconds = 30.0
-    """Seconds between readings of a connection that cannot be read."""
-
     def __init__(self, deferred_at: float, deadline: float | None, conn_id: str | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
         self.deferred_at = deferred_at
         self.deadline = deadline
         self.conn_id = conn_id
+
+    @cached_property
+    def outage_interval(self) -> float:
+        """Return the seconds between requests to what does not answer."""
+        return config().outage_interval
 
     @property
     def remaining(self) -> float:
@@ -72,8 +72,8 @@ class ConnectedTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, **own}
 
     async def _hold(self) -> None:
-        """Wait until an event can be sent safely, `HOLD_SECONDS` after the deferral."""
-        await asyncio.sleep(max(0.0, self.deferred_at + HOLD_SECONDS - time.time()))
+        """Wait until an event can be sent: one that comes too soon makes the scheduler fail the task."""
+        await asyncio.sleep(max(0.0, self.deferred_at + config().event_delay - time.time()))
 
     async def _client(self) -> Connections:
         """Return the client of the task's connection, which triggers of this process share.
@@ -91,22 +91,18 @@ class ConnectedTrigger(BaseTrigger):
                 return await sync_to_async(clients.get)(self.conn_id)
             except KineticError as error:
                 self.log.warning("%s; trying again", error)
-            await asyncio.sleep(self.reconnect_seconds)
+            await asyncio.sleep(self.outage_interval)
 
 
-_LOOKUPS, _LOOKUP_PAUSE_SECONDS = 40, 5.0
-"""Requests for a task's state by a killed trigger while Airflow does not answer, and the pause in seconds."""
-LINES_PER_SECOND = 200.0
-"""Lines a second of all triggers of a triggerer: every line costs its event loop half a millisecond."""
+_LOOKUP_SECONDS = 5.0
+"""Seconds between requests for a task's state by a killed trigger while Airflow does not answer."""
 _LINES_A_LOOK = 50
 _SETTLED_SECONDS = 2.0
 """Seconds between a trigger's last line and its event: Airflow drops a line that arrives after the event."""
-_LOOK_SECONDS = (1.0, 10.0)
-_FOLLOWED = 100
-"""Running jobs whose lines a triggerer shows: each takes a thread and a connection to the job's node."""
+_LOOK_SECONDS = 1.0
+"""Seconds between two looks at the log of a job that prints."""
 _UNFOLLOWED_SECONDS = 60.0
 
-_budget = LineBudget(LINES_PER_SECOND)
 _stats = telemetry.Stats(telemetry.IN_TRIGGERS)
 _board = StateBoard(_stats, cache(get_hostname))
 _followed: WeakSet[KineticJobTrigger] = WeakSet()
@@ -177,11 +173,9 @@ class KineticJobTrigger(ConnectedTrigger):
     async def _cancel_if_ended(self) -> None:
         if self._fired:
             return
-        for _ in range(_LOOKUPS):
-            state = await self._state()
-            if state:
-                break
-            await asyncio.sleep(_LOOKUP_PAUSE_SECONDS)
+        give_up = time.monotonic() + config().kill_patience
+        while not (state := await self._state()) and time.monotonic() < give_up:
+            await asyncio.sleep(_LOOKUP_SECONDS)
         was_cleared = state in CLEARED_WHILE_DEFERRED
         if not was_cleared and state not in ENDED:
             return
@@ -234,13 +228,13 @@ class KineticJobTrigger(ConnectedTrigger):
                 if not error.is_passing:
                     raise
                 self.log.warning("cannot watch %s, trying again: %s", reference.job_id, error)
-            await asyncio.sleep(self.reconnect_seconds)
+            await asyncio.sleep(self.outage_interval)
 
     async def _show_until_over(
         self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
     ) -> bool:
         """Show why the job waits and what it prints; return True at the job's end, False at the deadline."""
-        shortest, longest = _LOOK_SECONDS
+        shortest, longest = _LOOK_SECONDS, config().log_poll_interval
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
         while True:
             remaining = self.remaining
@@ -273,22 +267,22 @@ class KineticJobTrigger(ConnectedTrigger):
                 self.log.warning("%s has ended; waiting for its store: %s", reference.job_id, error)
             else:
                 return
-            await asyncio.sleep(min(self.reconnect_seconds, max(0.0, self.remaining)))
+            await asyncio.sleep(min(self.outage_interval, max(0.0, self.remaining)))
 
     async def _show_lines(self, tail: LogTail) -> bool:
         """Show the lines that the job has printed meanwhile. A log that cannot be read now is shown later."""
         if self.silent:
             return False
-        if len(_followed) < _FOLLOWED:
+        if len(_followed) < config().followed_jobs:
             _followed.add(self)
         if self not in _followed:
             return False
         try:
-            lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget.left()))
+            lines = await asyncio.to_thread(tail.live, min(_LINES_A_LOOK, _budget().left()))
         except (KineticError, OSError) as error:
             self.log.debug("cannot read the log now: %s", error)
             return False
-        _budget.spend(len(lines))
+        _budget().spend(len(lines))
         for line in lines:
             self.log.info("%s", line)
             self._shown_at = time.monotonic()
@@ -315,6 +309,12 @@ class KineticJobTrigger(ConnectedTrigger):
             return ""
 
 
+@cache
+def _budget() -> LineBudget:
+    """Return the budget of lines that all triggers of this process share."""
+    return LineBudget(config().trigger_lines_per_second)
+
+
 async def _states(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
     from asgiref.sync import sync_to_async
 
@@ -331,9 +331,6 @@ def _count(event: str, kinds: Mapping[str, str]) -> None:
     """Count an event of the core as a metric."""
     if event == "watch.relists":
         _stats.count(telemetry.RELISTS, kinds)
-
-
-_BUILD_SECONDS = 5.0
 
 
 class KineticBuildTrigger(ConnectedTrigger):
@@ -381,5 +378,5 @@ class KineticBuildTrigger(ConnectedTrigger):
                     self.log.info("%s", line)
             if digest is not None:
                 return "built", ""
-            await asyncio.sleep(min(_BUILD_SECONDS, max(0.0, self.remaining)))
+            await asyncio.sleep(min(config().build_poll_interval, max(0.0, self.remaining)))
         return "timeout", "the image is still being built"

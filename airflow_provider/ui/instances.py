@@ -12,14 +12,10 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import or_, select
 
+from airflow_provider.config import config
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, earlier_from_value
 from airflow_provider.ui.rows import Instance
-
-MOST = 20_000
-"""Task instances of one subject that are read at most."""
-LATEST_RUNS = 10
-"""Runs of a task's DAG that are read."""
 
 _Place = tuple[str, str, str, int]
 """Key of an XCom, id of a run and of a task, and map index."""
@@ -53,7 +49,7 @@ def instances(subject: Subject) -> list[Instance]:
 
 def _latest(dag_id: str) -> Any:
     run = DagRun.__table__.c
-    return select(run.run_id).where(run.dag_id == dag_id).order_by(run.id.desc()).limit(LATEST_RUNS)
+    return select(run.run_id).where(run.dag_id == dag_id).order_by(run.id.desc()).limit(config().page_runs)
 
 
 def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
@@ -70,7 +66,7 @@ def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
         select(ti.run_id, ti.task_id, ti.map_index, ti.rendered_map_index, ti.state, ti.try_number)
         .where(ti.dag_id == subject.dag_id, ti.run_id.in_(runs), of_ours)
         .order_by(ti.task_id, ti.map_index)
-        .limit(MOST)
+        .limit(config().page_task_instances)
     )
     if subject.task_id:
         records = records.where(xcom.task_id == subject.task_id)

@@ -6,7 +6,6 @@ batch continues it.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,20 +22,22 @@ from kinetic_core.batches.definition import (
     finished_object,
     input_id,
     line_object,
-    manifest_object,
     note_failure,
     noted_failures,
+    other_batch,
     resumptions,
 )
-from kinetic_core.batches.handle import finish
+from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.queue import Line, Rules, line_frame, packed_line, read_line
 from kinetic_core.batches.rerun import run_again
-from kinetic_core.batches.single import DetachedBatchHandle, is_created, read_board
-from kinetic_core.errors import JobConflict, KineticError, ObjectExists, ObjectNotFound
+from kinetic_core.batches.scheduler import finish
+from kinetic_core.batches.single import JobPerInput, is_created, read_board, store_manifest
+from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
 from kinetic_core.jobs.bundle import Packed
+from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.jobs.inputs import read_manifest, stored_of
+from kinetic_core.jobs.inputs import CLIENT_DRIVEN, read_manifest, stored_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.references import check_namespace
 from kinetic_core.jobs.watch import watch_for
@@ -145,42 +146,43 @@ class Starter:
 _INTERVAL = 10.0
 
 
-class QueuedBatchHandle(DetachedBatchHandle):
-    """Handle of a client-driven batch."""
+class ClientDrivenScheduler(JobPerInput):
+    """Scheduler of a batch whose Jobs the attached clients create."""
 
-    def __init__(self, manifest: Mapping[str, Any], board: Board, backend: Backend) -> None:
-        super().__init__(manifest["group_id"], manifest["group_name"], manifest["tags"], board, backend)
-        self._namespace: str = manifest["line"]["namespace"]
+    def __init__(self, backend: Backend, manifest: Mapping[str, Any]) -> None:
+        super().__init__(backend, manifest["namespace"], manifest["group_id"])
 
-    def cancel(self) -> None:
+    def cancel(self, board: Board) -> None:
         """Start no further job and stop every job that has not ended; return when none of their pods runs."""
-        self._stop_starting()
-        finish(self._backend, self.group_id, self._board)
-        started = _started(self._backend, self.group_id)  # some perhaps by others, just now
-        with self._board.changed:
-            living = [input_id(self.group_id, index) for index in started if index not in self._board.ended]
-        found = [one for one in (find(self._backend, job_id) for job_id in living) if one is not None]
-        self._cancel_all([JobHandle.of(one, self._backend.connections) for one in found])
+        self.stop_starting()
+        finish(self.backend, self.group_id, board)
+        started = _started(self.backend, self.group_id)  # some perhaps by others, just now
+        with board.changed:
+            living = [input_id(self.group_id, index) for index in started if index not in board.ended]
+        found = [one for one in (find(self.backend, job_id) for job_id in living) if one is not None]
+        self.cancel_all([JobHandle.of(one, self.backend.connections) for one in found])
 
-    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """Remove the jobs' Kubernetes objects and the queue's digest; with `gcs` all stored objects of the
-        batch.
+    def discard(self, jobs: Sequence[JobHandle]) -> None:
+        """Remove the jobs; until all values are collected, other clients need the keys."""
+        drop_payloads(self.backend.connections, jobs)
 
-        Raises InvalidRequest while a job of the batch runs: cancel first.
-        """
-        super().cleanup(k8s=k8s, gcs=gcs)
+    def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:
+        """Remove the objects of each job, and with `k8s` the queue's digest."""
+        super().remove(jobs, k8s=k8s, gcs=gcs)
         if k8s:
-            _lines(self._backend).remove(self._namespace, self.group_id)
+            _lines(self.backend).remove(self.namespace, self.group_id)
 
-    def _drop(self, succeeded: list[JobHandle]) -> None:
-        """Remove the jobs once all values are collected: other clients need the keys until then."""
-        super()._drop(self._all_collected(succeeded))
-
-    def _when_left(self, living: int) -> str:
+    def when_left(self, living: int) -> str:
+        """Say that the batch needs a client."""
         return f"starts nothing more until somebody attaches to it; {living} of its jobs go on"
 
 
-def start_client_driven(packed: Packed, items: Sequence[Any], plan: Plan) -> QueuedBatchHandle:
+def _handle(backend: Backend, manifest: Mapping[str, Any], board: Board) -> BatchHandle:
+    scheduler = ClientDrivenScheduler(backend, manifest)
+    return BatchHandle(scheduler.group_id, manifest["group_name"], manifest["tags"], board, scheduler)
+
+
+def start_client_driven(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchHandle:
     """Store everything and start the first jobs; a thread of this process starts the others.
 
     Submitting the same batch under the same id again continues it. Raises JobConflict if the id belongs to
@@ -191,26 +193,26 @@ def start_client_driven(packed: Packed, items: Sequence[Any], plan: Plan) -> Que
         run_again(backend, found[0], plan.group_id)
     if handle := _gone_on_with(backend, manifest, daemon=False):
         return handle
-    namespace = manifest["line"]["namespace"]
+    namespace = manifest["namespace"]
     board = read_board(backend, namespace, manifest, _INTERVAL, None, follows=True)
-    return QueuedBatchHandle(manifest, board, backend)
+    return _handle(backend, manifest, board)
 
 
 def attach_client_driven(
     backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None, *, goes_on: bool
-) -> QueuedBatchHandle:
+) -> BatchHandle:
     """Attach to a stored batch; unless it `goes_on`, another client must start the inputs without a job."""
-    namespace = manifest["line"]["namespace"]
+    namespace = manifest["namespace"]
     check_namespace(namespace, manifest["group_id"], backend)
     if goes_on and (handle := _gone_on_with(backend, manifest, daemon=True)):
         return handle
     board = read_board(backend, namespace, manifest, interval, timeout)
-    return QueuedBatchHandle(manifest, board, backend)
+    return _handle(backend, manifest, board)
 
 
-def _gone_on_with(backend: Backend, manifest: Mapping[str, Any], *, daemon: bool) -> QueuedBatchHandle | None:
+def _gone_on_with(backend: Backend, manifest: Mapping[str, Any], *, daemon: bool) -> BatchHandle | None:
     """Continue a stored batch: return its handle, and start the rest in a thread; None if it cannot go on."""
-    group_id, namespace = str(manifest["group_id"]), str(manifest["line"]["namespace"])
+    group_id, namespace = str(manifest["group_id"]), str(manifest["namespace"])
     if backend.store.find(finished_object(group_id)) is not None:
         return None
     found = _line_of(backend, manifest)
@@ -221,7 +223,7 @@ def _gone_on_with(backend: Backend, manifest: Mapping[str, Any], *, daemon: bool
     board = Board(len(line))
     todo = _fill(board, backend, namespace, group_id, line)
     Starter(backend, namespace, group_id, line, todo, rules, board).begin(daemon=daemon)
-    return QueuedBatchHandle(manifest, board, backend)
+    return _handle(backend, manifest, board)
 
 
 def _fill(board: Board, backend: Backend, namespace: str, group_id: str, line: Line) -> list[int]:
@@ -272,11 +274,8 @@ def _stored(packed: Packed, items: Sequence[Any], plan: Plan) -> Mapping[str, An
                 with suppress(KineticError):  # what it met first is what is told
                     _lines(backend).remove(packed.spec.namespace, plan.group_id)
             raise
-    if known["line"]["spec_digest"] != digest:
-        raise JobConflict(
-            f"{plan.group_id} exists already and is another batch (other function, inputs, files or "
-            "options); use another group_id"
-        )
+    if known.get("spec_digest") != digest:
+        raise other_batch(plan.group_id)
     return known
 
 
@@ -291,13 +290,10 @@ def _made(packed: Packed, items: Sequence[Any], plan: Plan, digest: str) -> Mapp
     _lines(packed.backend).keep(namespace, group_id, wire.digest(frame), digest)
     for index, error in failures.items():
         note_failure(packed.backend, namespace, group_id, index, error)
-    line = {"namespace": namespace, "spec_digest": digest}
-    manifest = plan.manifest(len(items), packed.function_name, line=line)
     try:
-        store.create(manifest_object(group_id), json.dumps(manifest, sort_keys=True).encode())
+        return store_manifest(packed, plan, len(items), CLIENT_DRIVEN, spec_digest=digest)
     except ObjectExists:  # an equal submission was quicker
-        return _manifest(packed.backend, group_id) or manifest
-    return manifest
+        return read_manifest(store, group_id)
 
 
 def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:
@@ -305,14 +301,14 @@ def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:
         found = read_manifest(backend.store, group_id)
     except ObjectNotFound:
         return None
-    if "line" not in found:
-        raise JobConflict(f"{group_id} exists already and is another batch; use another group_id")
+    if found["scheduler"] != CLIENT_DRIVEN:
+        raise other_batch(group_id)
     return found
 
 
 def _line_of(backend: Backend, manifest: Mapping[str, Any]) -> tuple[Line, Rules] | None:
     """Return the queue whose digest the cluster has, with its rules; None if the cluster has no digest."""
-    group_id, namespace = str(manifest["group_id"]), str(manifest["line"]["namespace"])
+    group_id, namespace = str(manifest["group_id"]), str(manifest["namespace"])
     sha256 = _lines(backend).find(namespace, group_id)
     return None if sha256 is None else read_line(backend, namespace, group_id, sha256)
 

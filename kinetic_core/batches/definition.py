@@ -13,7 +13,7 @@ from typing import Any
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
 from kinetic_core._runner.wire import batch_object, finished_object, input_id
 from kinetic_core.backends.base import Backend
-from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.errors import JobConflict, KineticError, ObjectExists, ObjectNotFound, StoreError
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.inputs import MANIFEST
 from kinetic_core.jobs.prepare import pickle_arguments, spec_digest
@@ -35,10 +35,10 @@ class Plan:
     tags: Mapping[str, str]
     skip_done: bool = False
 
-    def manifest(self, size: int, function_name: str, **more: Any) -> dict[str, Any]:
+    def manifest(self, size: int, function_name: str, scheduler: str, **more: Any) -> dict[str, Any]:
         """Return the batch's stored manifest (`batches/{group_id}/manifest.json`, spec 06), of `size` inputs.
 
-        `more`: the fields that only batches of one scheduler have.
+        `more`: the fields that only batches of this scheduler have, as `read_manifest` describes them.
         """
         common = {
             "group_id": self.group_id,
@@ -48,8 +48,17 @@ class Plan:
             "created_at": time.time(),
             "total_expected": size,
             "submit_fn_name": function_name,
+            "scheduler": scheduler,
         }
         return {**common, **more}
+
+
+def other_batch(group_id: str) -> JobConflict:
+    """Build the error of a call whose `group_id` belongs to a batch of another call."""
+    return JobConflict(
+        f"{group_id} exists already and is another batch (other function, inputs, files or options); "
+        "use another group_id"
+    )
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

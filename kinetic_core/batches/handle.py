@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import threading
@@ -12,13 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.names import DROPPED
-from kinetic_core.batches.definition import finished_object
 from kinetic_core.batches.progress import Board
-from kinetic_core.errors import BatchTimeout, InvalidRequest, KineticError, ObjectExists, WaitTimeout
+from kinetic_core.batches.scheduler import Scheduler, in_parallel
+from kinetic_core.errors import BatchTimeout, InvalidRequest, KineticError, WaitTimeout
 from kinetic_core.job import JobStatus
-from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
 
 if TYPE_CHECKING:
@@ -59,7 +55,6 @@ class BatchError(KineticError):
 
 
 _LOG = logging.getLogger(__name__)
-_WORKERS = 16
 _HEARD_SECONDS = 30.0
 _ATTACHED_SECONDS = 3.0
 T = TypeVar("T")
@@ -69,13 +64,13 @@ class BatchHandle:
     """Handle of one function over many inputs. Made by `run_async_map` and by `attach_batch`."""
 
     def __init__(
-        self, group_id: str, name: str | None, tags: Mapping[str, str], board: Board, backend: Backend
+        self, group_id: str, name: str | None, tags: Mapping[str, str], board: Board, scheduler: Scheduler
     ) -> None:
         self.group_id = group_id
         self.name = name
         self.tags = dict(tags)
         self._board = board
-        self._backend = backend
+        self._scheduler = scheduler
         self._cached_failures: list[JobHandle] | None = None
         self._collected: dict[str, JobHandle] = {}
 
@@ -99,11 +94,7 @@ class BatchHandle:
 
     def statuses(self) -> list[tuple[int, JobStatus]]:
         """Return index and status of every submitted job that was not dropped."""
-        with self._board.changed:
-            known = dict(self._board.ended)
-            jobs = [(index, job) for index, job in enumerate(self._board.jobs) if job is not None]
-        seen = [(index, known.get(index) or job.observe()) for index, job in jobs]
-        return [(index, each.status) for index, each in seen if each.reason != DROPPED]
+        return self._scheduler.statuses(self._board)
 
     def status_counts(self) -> dict[str, int]:
         """Count the jobs in each status."""
@@ -190,22 +181,17 @@ class BatchHandle:
             return [job for i in self._board.failed() if (job := self._board.jobs[i]) is not None]
 
     def cancel(self) -> None:
-        """Start no further job and stop every job that has not ended."""
+        """Start no further job and stop every job that has not ended; return when none of their pods runs."""
         self._board.stop(cancel=True)
-        finish(self._backend, self.group_id, self._board)
-        with self._board.changed:
-            living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
-        in_parallel(JobHandle.cancel, living)
+        self._scheduler.cancel(self._board)
 
     def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too."""
-        for job, error in in_parallel(
-            lambda job: job.cleanup(k8s=k8s, gcs=gcs), [job for job in self.jobs if job is not None]
-        ):
-            if error is not None:
-                _LOG.warning("cleaning up %s failed: %s", job.job_id, error)
-        if gcs:
-            self._backend.store.delete_all(f"batches/{self.group_id}/")
+        """Remove the Kubernetes objects (`k8s`) and the stored objects but outputs (`gcs`) of all inputs.
+
+        Raises InvalidRequest while a job of the batch runs: cancel first.
+        """
+        self._must_be_over()
+        self._scheduler.remove([job for job in self.jobs if job is not None], k8s=k8s, gcs=gcs)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -224,9 +210,10 @@ class BatchHandle:
             self._board.stop(cancel=False)
             with self._board.changed:
                 living = self._board.active()
+            scheduler = self._scheduler
             sys.stderr.write(
-                f"kinetic: {self.group_id} {self._when_left(living)}. To stop them: "
-                f"kinetic_core.attach_batch({self.group_id!r}, backend={self._backend.name!r}).cancel()\n"
+                f"kinetic: {self.group_id} {scheduler.when_left(living)}. To stop them: "
+                f"kinetic_core.attach_batch({self.group_id!r}, backend={scheduler.backend.name!r}).cancel()\n"
             )
             raise
 
@@ -239,9 +226,6 @@ class BatchHandle:
         with self._board.changed:
             if not self._board.is_over():
                 raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
-
-    def _when_left(self, living: int) -> str:
-        return f"launches nothing more; {living} of its jobs go on"
 
     def _ended(self, timeout: float | None) -> Iterator[tuple[int, JobStatus]]:
         board, deadline, given = self._board, _deadline(timeout), 0
@@ -279,7 +263,7 @@ class BatchHandle:
             handle = self._board.jobs[index]
             assert handle is not None  # noqa: S101  what ended was submitted
             try:
-                outcomes[index] = self._value(handle)
+                outcomes[index] = self._scheduler.value(handle)
                 succeeded.append(handle)
             except Exception as exc:  # noqa: BLE001  whatever the user's function raised: it goes into the BatchError
                 exceptions[index] = exc
@@ -291,10 +275,6 @@ class BatchHandle:
             threading.Thread(target=self._drop, args=(succeeded,), name=name).start()
         return exceptions
 
-    def _value(self, handle: JobHandle) -> Any:
-        """Return the value of a job that has ended, or raise its exception."""
-        return handle.collect()
-
     def _all_collected(self, succeeded: list[JobHandle]) -> list[JobHandle]:
         """Add to the collected jobs; return the jobs of all inputs once every value is collected, else []."""
         with self._board.changed:
@@ -304,30 +284,9 @@ class BatchHandle:
             return list(self._collected.values()) if is_all else []
 
     def _drop(self, succeeded: list[JobHandle]) -> None:
-        """Remove the Kubernetes objects and payloads of jobs whose values are collected."""
-        drop_payloads(self._backend.connections, succeeded)
-
-
-def finish(backend: Backend, group_id: str, board: Board) -> None:
-    """Store, once, that the batch starts no further job, and which inputs were dropped."""
-    with board.changed:
-        dropped = sorted(board.dropped)
-    try:
-        backend.store.create(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
-    except ObjectExists:
-        return  # the submitter, or somebody who cancelled, was first
+        if jobs := self._all_collected(succeeded):
+            self._scheduler.discard(jobs)
 
 
 def _deadline(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
-
-
-def in_parallel(action: Any, things: list[Any]) -> list[tuple[Any, BaseException | None]]:
-    """Apply an action to each thing on a few threads; return each thing with the error that it met."""
-    if not things:
-        return []
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(min(_WORKERS, len(things)), "kinetic-batch") as pool:
-        futures = [(thing, pool.submit(action, thing)) for thing in things]
-    return [(thing, future.exception()) for thing, future in futures]

@@ -1,10 +1,12 @@
-"""Submission of a batch whose inputs share Jobs: everything is stored once, and the cluster runs it."""
+"""Scheduler of inputs that share Jobs: everything is stored once, and the cluster runs it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,10 +16,11 @@ from typing import Any, BinaryIO, cast
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.indexes import format_indexes
-from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.chunks import LARGEST, Chunk, chunk_id, chunk_job
+from kinetic_core.backends.base import Backend, Parts
+from kinetic_core.backends.kubernetes.chunks import LARGEST, Chunk, chunk_job, indexes_of
 from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
-from kinetic_core.backends.kubernetes.names import JOB_NAME
+from kinetic_core.backends.kubernetes.names import JOB_ID
+from kinetic_core.batches.chunk_watch import ChunkWatch
 from kinetic_core.batches.definition import (
     Plan,
     arguments_of,
@@ -26,19 +29,35 @@ from kinetic_core.batches.definition import (
     inputs_object,
     manifest_object,
     note_failure,
+    noted_failures,
+    other_batch,
 )
+from kinetic_core.batches.handle import BatchHandle
+from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
-from kinetic_core.errors import InvalidRequest, JobConflict, ObjectExists
-from kinetic_core.job import BucketMount, JobReference, JobSpec
+from kinetic_core.batches.scheduler import finish, in_parallel
+from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError, ObjectExists
+from kinetic_core.job import BucketMount, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed, asked_output_dir, output_dir
 from kinetic_core.jobs.cancel import index_object
-from kinetic_core.jobs.inputs import INPUTS, stored_whole
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.inputs import (
+    INDEXED,
+    INPUTS,
+    chunk_reference,
+    forget,
+    input_reference,
+    stored_whole,
+)
 from kinetic_core.jobs.listing import index_metadata
 from kinetic_core.jobs.prepare import Group, pickle_arguments, reference_of
+from kinetic_core.jobs.reconcile import reconcile
+from kinetic_core.jobs.references import checked_reference
 from kinetic_core.jobs.runner_archive import stored_runner
-from kinetic_core.jobs.signing import new_key
+from kinetic_core.jobs.signing import new_key, outcome_key
 from kinetic_core.jobs.submit import is_absent
 from kinetic_core.project.payload import InputBlocks, payload_frame
+from kinetic_core.store.documents import malformed
 from kinetic_core.store.protocol import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -156,15 +175,12 @@ def _payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: _In
 
 def _store_manifest(packed: Packed, plan: Plan, reference: JobReference, size: int) -> None:
     store = packed.backend.store
-    told = plan.manifest(size, packed.function_name, reference=reference.to_dict())
+    told = plan.manifest(size, packed.function_name, INDEXED, reference=reference.to_dict())
     name, content = manifest_object(plan.group_id), told
     if not _keep(store, name, json.dumps(content, sort_keys=True).encode()):
         known = stored_whole(packed.backend, plan.group_id)
-        if known is None:
-            raise JobConflict(
-                f"{plan.group_id} exists already, with Jobs of its inputs' own; use another group_id"
-            )
-        _same(known[0].spec_digest, reference)
+        if known is None or known[0].spec_digest != reference.spec_digest:
+            raise other_batch(plan.group_id)
         reference = replace(reference, created_at=known[0].created_at)  # one entry, of the time the batch has
     facts = {**index_metadata(reference), INPUTS: str(size)}
     _keep(store, index_object(reference), b"", facts)
@@ -206,12 +222,6 @@ def _create_chunk(
     backend.create(chunk_job(job_manifest(spec, chunk_reference(reference, part.number), own), part))
 
 
-def chunk_reference(whole: JobReference, number: int) -> JobReference:
-    """Build the reference that names a chunk wherever a job's reference is expected."""
-    own = chunk_id(whole.job_id, number)
-    return replace(whole, job_id=own, k8s_name=JOB_NAME.format(own))
-
-
 def _keep(
     store: ObjectStore, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
 ) -> bool:
@@ -230,9 +240,163 @@ def _undo(packed: Packed, reference: JobReference) -> None:
         packed.backend.store.delete(index_object(reference))
 
 
-def _same(digest: object, reference: JobReference) -> None:
-    if digest != reference.spec_digest:
-        raise JobConflict(
-            f"{reference.job_id} exists already and is another batch (other function, inputs, files or "
-            "options); use another group_id"
-        )
+class IndexedScheduler:
+    """Scheduler of a batch that the cluster runs without a client, as a few Indexed Jobs."""
+
+    def __init__(self, backend: Backend, whole: JobReference) -> None:
+        assert backend.parts is not None  # noqa: S101  only there inputs share Jobs
+        self.backend, self._parts = backend, backend.parts
+        self._namespace, self._group_id = whole.namespace, whole.job_id
+        self._keys = _Keys(backend.parts, whole)
+
+    def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
+        """Return index and status of every submitted job, with two requests while some have not ended."""
+        with board.changed:
+            known = {index: seen.status for index, seen in board.ended.items()}
+            jobs = [index for index, job in enumerate(board.jobs) if job is not None]
+        running = self._parts.running(self._namespace, self._group_id) if len(known) < len(jobs) else set()
+        alive = {True: JobStatus.RUNNING, False: JobStatus.PENDING}
+        return [(index, known.get(index) or alive[index in running]) for index in jobs]
+
+    def cancel(self, board: Board) -> None:
+        """Start no further input and stop every living job; return when none of their pods runs."""
+        finish(self.backend, self._group_id, board)
+        errors = in_parallel(lambda part: self.backend.delete(self._namespace, part), self._part_ids())
+        for _, error in errors:
+            if error is not None:
+                raise error
+
+    def value(self, job: JobHandle) -> Any:
+        """Return the value of a job that has ended, or raise its exception."""
+        try:
+            return job.collect(key=self._key)
+        except JobNotFound:  # its runner was killed with its container: what is known of that is written now
+            reconcile(self.backend, job)
+            return job.collect(key=self._key)
+
+    def discard(self, jobs: Sequence[JobHandle]) -> None:  # noqa: ARG002  the Jobs are not those of single inputs
+        """Remove each Job and the inputs' payloads; until all values are collected, their keys are needed."""
+        try:
+            self.backend.remove(self._namespace, *self._part_ids())
+            store = self.backend.store
+            for stored in (inputs_object, wire.batch_payload_object):
+                pattern = stored(self._group_id, "*")
+                store.delete_many([info.name for info in store.list(pattern.rstrip("*"), pattern)])
+        except (KineticError, OSError) as exc:
+            _LOG.warning("cleaning up after %s: %s", self._group_id, exc)
+
+    def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:  # noqa: ARG002
+        """Remove the batch's Kubernetes objects, and with `gcs` all its stored objects but outputs."""
+        if k8s:
+            self.backend.remove(self._namespace, *self._part_ids())
+        if gcs:
+            forget(self.backend.store, self._group_id)
+
+    def when_left(self, living: int) -> str:
+        """Say that the batch needs no client."""
+        return f"goes on in the cluster, {living} of its jobs have not ended"
+
+    def _key(self, _backend: Backend, reference: JobReference) -> bytes | None:
+        return self._keys.of(reference)
+
+    def _part_ids(self) -> list[str]:
+        jobs = self._parts.parts(self._namespace, self._group_id)
+        return [str(job["metadata"]["labels"][JOB_ID]) for job in jobs]
+
+
+class _Keys:
+    """Keys of outcomes, read once: they vanish with the Jobs, and values may be read again."""
+
+    def __init__(self, parts: Parts, whole: JobReference) -> None:
+        self._parts, self._whole = parts, whole
+        self._lock = threading.Lock()
+        self._of: dict[int, bytes] | None = None
+
+    def of(self, child: JobReference) -> bytes | None:
+        """Return the key of one input's outcome; None if the Job that had the key is gone."""
+        assert child.group_index is not None  # noqa: S101  it is a batch's
+        with self._lock:
+            if self._of is None:
+                self._of = {}
+                for job in self._parts.parts(self._whole.namespace, self._whole.job_id):
+                    key = outcome_key(job)
+                    if key is not None:
+                        self._of |= dict.fromkeys(indexes_of(job), key)
+            key = self._of.get(child.group_index)
+        return None if key is None else wire.input_key(key, child.group_index)
+
+
+def start_indexed(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchHandle:
+    """Submit everything and watch it; the client is not needed from here on."""
+    whole, failures = submit_batch(packed, items, plan)
+    found = _Stored(packed.backend, whole, len(items))
+    board = found.board(failures, follows=True)
+    found.watch(board)
+    return BatchHandle(whole.job_id, plan.name, plan.tags, board, IndexedScheduler(packed.backend, whole))
+
+
+def attach_indexed(
+    backend: Backend, group_id: str, manifest: Mapping[str, Any], interval: float, timeout: float | None
+) -> BatchHandle:
+    """Attach to a stored batch. Until all inputs have a Job, a thread looks every `interval` seconds."""
+    whole = checked_reference(manifest["reference"], group_id, backend)
+    found = _Stored(backend, whole, int(manifest["total_expected"]))
+    failures = noted_failures(backend, whole.namespace, whole.job_id)
+    board = found.board(failures, follows=False)
+    if found.is_submitted(board):
+        found.watch(board)
+    else:
+        name = f"kinetic-{whole.job_id}"
+        threading.Thread(target=found.wait, args=(board, interval, timeout), name=name, daemon=True).start()
+    return BatchHandle(
+        group_id, manifest["group_name"], manifest["tags"], board, IndexedScheduler(backend, whole)
+    )
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Batch as the store and the cluster have it."""
+
+    backend: Backend
+    whole: JobReference
+    size: int
+
+    def board(self, failures: Mapping[int, Exception], *, follows: bool) -> Board:
+        board = Board(self.size, follows=follows)
+        board.submission_failures = dict(failures)
+        children = (input_reference(self.whole, index) for index in range(self.size))
+        jobs = (JobHandle.of(child, self.backend.connections) for child in children)
+        board.fill([None if i in failures else job for i, job in enumerate(jobs)])
+        return board
+
+    def is_submitted(self, board: Board) -> bool:
+        """Return whether every input has a Job, or had one."""
+        if self.backend.store.find(finished_object(self.whole.job_id)) is not None:
+            return True
+        submitted = {index for job in self._parts() for index in indexes_of(job)}
+        return len(submitted | board.submission_failures.keys()) == self.size
+
+    def watch(self, board: Board) -> None:
+        """Fill the board from a watch from now on."""
+        ChunkWatch(self.backend, self.whole, board).start(self._parts())
+
+    def wait(self, board: Board, interval: float, timeout: float | None) -> None:
+        """Look again until all is submitted; then, or after `timeout` seconds, watch the existing Jobs."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = threading.Event()
+        while not pause.wait(interval):
+            if board.stopping or (deadline is not None and time.monotonic() > deadline):
+                break
+            if self.is_submitted(board):
+                break
+        self.watch(board)
+
+    def _parts(self) -> Sequence[Mapping[str, Any]]:
+        """Return the Jobs. Raises MalformedObject if the manifest names fewer inputs than they have."""
+        assert self.backend.parts is not None  # noqa: S101  only there inputs share Jobs
+        jobs = self.backend.parts.parts(self.whole.namespace, self.whole.job_id)
+        size = 1 + max((index for job in jobs for index in indexes_of(job)), default=-1)
+        if size > self.size:
+            name = manifest_object(self.whole.job_id)
+            raise malformed(self.backend.store, name, f"it names {self.size} inputs, its Jobs have {size}")
+        return jobs

@@ -11,8 +11,8 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import PART
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.batches.definition import failure_object, finished_object, resumption_object, resumptions
-from kinetic_core.batches.handle import in_parallel
 from kinetic_core.batches.queue import Line, Waiting
+from kinetic_core.batches.scheduler import in_parallel
 from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.cancel import index_object

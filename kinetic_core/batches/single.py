@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.batches.definition import (
     Plan,
     arguments_of,
@@ -22,8 +24,8 @@ from kinetic_core.batches.definition import (
     note_failure,
     noted_failure,
 )
-from kinetic_core.batches.handle import BatchHandle, in_parallel
 from kinetic_core.batches.progress import Board
+from kinetic_core.batches.scheduler import in_parallel
 from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
@@ -33,6 +35,8 @@ from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Group, address
 from kinetic_core.jobs.signing import UNVERIFIED
 from kinetic_core.jobs.submit import submit
+
+_LOG = logging.getLogger(__name__)
 
 
 def read_board(
@@ -52,9 +56,9 @@ def read_board(
     return board
 
 
-def store_manifest(packed: Packed, plan: Plan, size: int, **more: str) -> dict[str, Any]:
-    """Store and return the manifest of a batch whose inputs have a Job each."""
-    content = plan.manifest(size, packed.function_name, **more)
+def store_manifest(packed: Packed, plan: Plan, size: int, scheduler: str, **more: str) -> dict[str, Any]:
+    """Store and return the manifest of a batch whose inputs have a Job each. Raises ObjectExists."""
+    content = plan.manifest(size, packed.function_name, scheduler, namespace=packed.spec.namespace, **more)
     packed.backend.store.create(manifest_object(plan.group_id), json.dumps(content, sort_keys=True).encode())
     return content
 
@@ -132,25 +136,42 @@ class _Reader:
             self.board.refuse(index, error)
 
 
-class DetachedBatchHandle(BatchHandle):
-    """Handle of a batch whose inputs other clients may start, observe and cancel at the same time."""
+class JobPerInput:
+    """Base of schedulers whose inputs have a Job each, which other clients may start and cancel, too."""
 
-    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
-        """Remove the jobs' Kubernetes objects and stored objects, with `gcs` the batch's own too.
+    def __init__(self, backend: Backend, namespace: str, group_id: str) -> None:
+        self.backend = backend
+        self.namespace = namespace
+        self.group_id = group_id
 
-        Raises InvalidRequest while a job of the batch runs: cancel first.
-        """
-        self._must_be_over()
-        super().cleanup(k8s=k8s, gcs=gcs)
+    def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
+        """Return index and status of every submitted job that was not dropped."""
+        with board.changed:
+            known = dict(board.ended)
+            jobs = [(index, job) for index, job in enumerate(board.jobs) if job is not None]
+        seen = [(index, known.get(index) or job.observe()) for index, job in jobs]
+        return [(index, each.status) for index, each in seen if each.reason != DROPPED]
 
-    def _stop_starting(self) -> None:
+    def value(self, job: JobHandle) -> Any:
+        """Return the value of a job that has ended, or raise its exception."""
+        return job.collect()
+
+    def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:
+        """Remove the objects of each job; a job that cannot be cleaned up is named in a warning."""
+        for job, error in in_parallel(lambda job: job.cleanup(k8s=k8s, gcs=gcs), jobs):
+            if error is not None:
+                _LOG.warning("cleaning up %s failed: %s", job.job_id, error)
+        if gcs:
+            self.backend.store.delete_all(wire.batch_object(self.group_id, ""))
+
+    def stop_starting(self) -> None:
         """Keep every client, here or elsewhere, from starting another input."""
-        self._board.stop(cancel=True)
         with suppress(ObjectExists):
-            self._backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+            self.backend.store.create(wire.stop_object(self.group_id), b"cancelled")
 
-    def _cancel_all(self, jobs: Sequence[JobHandle]) -> None:
+    @staticmethod
+    def cancel_all(jobs: Sequence[JobHandle]) -> None:
         """Cancel all jobs; then raise the first error that a cancellation met."""
-        for _, error in in_parallel(JobHandle.cancel, list(jobs)):
+        for _, error in in_parallel(JobHandle.cancel, jobs):
             if error is not None:
                 raise error

@@ -13,13 +13,12 @@ from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
 from kinetic_core.batches.definition import Plan, finished_object, manifest_object
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.indexed import NeedsOwnJobs, can_share
-from kinetic_core.batches.indexed_handle import attach_indexed, start_indexed
+from kinetic_core.batches.indexed import NeedsOwnJobs, attach_indexed, can_share, start_indexed
 from kinetic_core.batches.supervised import attach_supervised, start_supervised
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.jobs.bundle import pack
-from kinetic_core.jobs.inputs import read_manifest
+from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
 
 _LOG = logging.getLogger(__name__)
@@ -111,9 +110,9 @@ def attach_batch(
         manifest = read_manifest(opened.store, group_id)
     except ObjectNotFound:
         raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
-    if "reference" in manifest:
+    if manifest["scheduler"] == INDEXED:
         return attach_indexed(opened, group_id, manifest, poll_interval, poll_timeout)
-    if "line" in manifest:
+    if manifest["scheduler"] == CLIENT_DRIVEN:
         return attach_client_driven(opened, manifest, poll_interval, poll_timeout, goes_on=goes_on)
     return attach_supervised(opened, manifest, poll_interval, poll_timeout)
 

@@ -11,16 +11,24 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, SupervisedQueue
-from kinetic_core.batches.definition import Plan, batch_digest, failure_object, finished_object, input_id
-from kinetic_core.batches.handle import finish
+from kinetic_core.batches.definition import (
+    Plan,
+    batch_digest,
+    failure_object,
+    finished_object,
+    input_id,
+    other_batch,
+)
+from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
-from kinetic_core.batches.single import DetachedBatchHandle, read_board, store_manifest, submit_input
-from kinetic_core.errors import JobConflict, ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.batches.scheduler import finish
+from kinetic_core.batches.single import JobPerInput, read_board, store_manifest, submit_input
+from kinetic_core.errors import ObjectExists, ObjectNotFound, StoreError
 from kinetic_core.job import JobStatus, Line
 from kinetic_core.jobs.bundle import Packed
-from kinetic_core.jobs.cancel import delete_payloads, index_object
+from kinetic_core.jobs.cancel import delete_payloads, drop_payloads, index_object
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.jobs.inputs import read_manifest
+from kinetic_core.jobs.inputs import SUPERVISED, read_manifest
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.store.documents import read_document
@@ -118,12 +126,9 @@ def _manifest(packed: Packed, plan: Plan, size: int, digest: str) -> Mapping[str
         manifest = read_manifest(store, plan.group_id)
     except ObjectNotFound:
         store.delete_all(wire.batch_object(plan.group_id, ""))  # what a clean-up that was killed has left
-        return store_manifest(packed, plan, size, namespace=packed.spec.namespace, **{DIGEST: digest})
-    if manifest.get(DIGEST) != digest:
-        raise JobConflict(
-            f"{plan.group_id} exists already and is another batch (other function, inputs, files or "
-            "options); use another group_id"
-        )
+        return store_manifest(packed, plan, size, SUPERVISED, **{DIGEST: digest})
+    if manifest["scheduler"] != SUPERVISED or manifest.get(DIGEST) != digest:
+        raise other_batch(plan.group_id)
     return manifest
 
 
@@ -131,39 +136,43 @@ _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 10.0
 
 
-class WaitingBatchHandle(DetachedBatchHandle):
-    """Handle of a batch that this machine runs without a client."""
+class SupervisedScheduler(JobPerInput):
+    """Scheduler of a batch that this machine runs without a client."""
 
-    def __init__(self, manifest: Mapping[str, Any], board: Board, backend: Backend) -> None:
-        super().__init__(manifest["group_id"], manifest["group_name"], manifest["tags"], board, backend)
-        self._namespace: str = manifest["namespace"]
+    def __init__(self, backend: Backend, manifest: Mapping[str, Any]) -> None:
+        super().__init__(backend, manifest["namespace"], manifest["group_id"])
         self._may_be_asked_for_again = DIGEST in manifest
 
-    def cancel(self) -> None:
+    def cancel(self, board: Board) -> None:
         """Start no further job and stop every job that has not ended; return when none of them runs."""
-        self._stop_starting()
-        assert self._backend.turns is not None  # noqa: S101  only there inputs wait for their turn
-        self._backend.turns.drop(self._namespace, self.group_id)
-        with self._board.changed:
-            living = [job for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended]
-        self._cancel_all(living)
+        self.stop_starting()
+        assert self.backend.turns is not None  # noqa: S101  only there inputs wait for their turn
+        self.backend.turns.drop(self.namespace, self.group_id)
+        with board.changed:
+            living = [job for i, job in enumerate(board.jobs) if job and i not in board.ended]
+        self.cancel_all(living)
 
-    def _drop(self, succeeded: list[JobHandle]) -> None:
-        """Remove jobs once all values are collected, but keep the keys if the same call may be made again."""
-        jobs = self._all_collected(succeeded)
+    def discard(self, jobs: Sequence[JobHandle]) -> None:
+        """Remove the jobs, but keep their keys if the same call may be made again."""
         if not self._may_be_asked_for_again:
-            super()._drop(jobs)
+            drop_payloads(self.backend.connections, jobs)
             return
         try:
-            delete_payloads(self._backend.store, jobs)
+            delete_payloads(self.backend.store, jobs)
         except StoreError as exc:
             _LOG.warning("cleaning up after %s: %s", self.group_id, exc)
 
-    def _when_left(self, living: int) -> str:
+    def when_left(self, living: int) -> str:
+        """Say that the batch needs no client."""
         return f"goes on without this process, {living} of its jobs have not ended"
 
 
-def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> WaitingBatchHandle:
+def _handle(backend: Backend, manifest: Mapping[str, Any], board: Board) -> BatchHandle:
+    scheduler = SupervisedScheduler(backend, manifest)
+    return BatchHandle(scheduler.group_id, manifest["group_name"], manifest["tags"], board, scheduler)
+
+
+def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchHandle:
     """Create all jobs, which wait; their supervisor runs them. Neither needs this process from here on.
 
     If an exception interrupts this, no job of a batch with a generated id runs; jobs of a batch with an id
@@ -177,13 +186,13 @@ def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> Waitin
     board = read_board(packed.backend, namespace, manifest, _LOOK_SECONDS, None, follows=True)
     for index, error in failures.items():
         board.refuse(index, error)
-    return WaitingBatchHandle(manifest, board, packed.backend)
+    return _handle(packed.backend, manifest, board)
 
 
-def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> WaitingBatchHandle:
+def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> BatchHandle:
     backend, namespace = packed.backend, packed.spec.namespace
     assert backend.turns is not None  # noqa: S101  else there is another way
-    manifest = store_manifest(packed, plan, len(items), namespace=namespace)
+    manifest = store_manifest(packed, plan, len(items), SUPERVISED)
     board = Board(len(items))
     try:
         with backend.turns.gather(namespace, line) as waiting:
@@ -197,12 +206,12 @@ def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> 
         else:
             board.add(index, job)
     board.finish()
-    return WaitingBatchHandle(manifest, board, backend)
+    return _handle(backend, manifest, board)
 
 
 def attach_supervised(
     backend: Backend, manifest: Mapping[str, Any], interval: float, timeout: float | None
-) -> WaitingBatchHandle:
+) -> BatchHandle:
     """Attach to a stored batch, while its submitter is at work or later."""
     board = read_board(backend, manifest["namespace"], manifest, interval, timeout)
-    return WaitingBatchHandle(manifest, board, backend)
+    return _handle(backend, manifest, board)

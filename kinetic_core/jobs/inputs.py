@@ -11,8 +11,8 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.base import Backend, Found, Parts
-from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of
-from kinetic_core.backends.kubernetes.names import GIVEN_UP, JOB_ID, UNSCHEDULABLE
+from kinetic_core.backends.kubernetes.chunks import chunk_id, indexes_of, input_of
+from kinetic_core.backends.kubernetes.names import GIVEN_UP, JOB_ID, JOB_NAME, UNSCHEDULABLE
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.pods import cannot_start, why_waiting
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -23,28 +23,34 @@ from kinetic_core.store.documents import malformed, read_document
 from kinetic_core.store.protocol import ObjectInfo, ObjectStore
 
 MANIFEST = "manifest.json"
+INDEXED, SUPERVISED, CLIENT_DRIVEN = "indexed", "supervised", "client_driven"
+"""Values of a manifest's field `scheduler`: what starts the inputs of the batch."""
 MOST_INPUTS = 10_000_000
 """Inputs of a batch at most: a manifest that claims more would fill its reader's memory."""
 
 
 def read_manifest(store: ObjectStore, group_id: str) -> dict[str, Any]:
-    """Read a batch's stored fields of `Plan.manifest`. Raises MalformedObject, ObjectNotFound."""
+    """Read a batch's stored fields of `Plan.manifest`. Raises MalformedObject, ObjectNotFound.
+
+    A manifest of scheduler `indexed` has a `reference`, one of another has a `namespace` and, unless it is of
+    a batch that cannot be asked for again, a `spec_digest`.
+    """
     name = wire.batch_object(group_id, MANIFEST)
-    manifest = read_document(
-        store, name, group_id=str, submit_fn_name=str, total_expected=int, created_at=float
-    )
+    types = {"group_id": str, "submit_fn_name": str, "scheduler": str, "total_expected": int}
+    manifest = read_document(store, name, **types, created_at=float)
     if manifest["group_id"] != group_id or not 0 <= manifest["total_expected"] <= MOST_INPUTS:
         raise malformed(store, name, "it is of another batch, or of more inputs than there can be")
     try:
         manifest = {"group_name": None, "tags": {}, **manifest}
         wire.optional(manifest, "group_name", str)
         wire.document(manifest["tags"], **dict.fromkeys(manifest["tags"], str))
-        if "reference" in manifest:
-            JobReference.from_dict(manifest["reference"])
-        elif "line" in manifest:
-            check_label(wire.document(manifest["line"], namespace=str, spec_digest=str)["namespace"])
-        else:
+        wire.optional(manifest, "spec_digest", str)
+        if manifest["scheduler"] == INDEXED:
+            JobReference.from_dict(wire.document(manifest, reference=dict)["reference"])
+        elif manifest["scheduler"] in (SUPERVISED, CLIENT_DRIVEN):
             check_label(wire.document(manifest, namespace=str)["namespace"])
+        else:
+            raise malformed(store, name, f"no batch has a scheduler {manifest['scheduler']!r}")
     except (wire.Malformed, TypeError) as exc:
         raise malformed(store, name, exc) from exc
     return manifest
@@ -63,6 +69,12 @@ def input_reference(whole: JobReference, index: int) -> JobReference:
     )
 
 
+def chunk_reference(whole: JobReference, number: int) -> JobReference:
+    """Build the reference that names a chunk wherever a job's reference is expected."""
+    own = chunk_id(whole.job_id, number)
+    return replace(whole, job_id=own, k8s_name=JOB_NAME.format(own))
+
+
 def stored_whole(backend: Backend, group_id: str) -> tuple[JobReference, int] | None:
     """Read the reference and the number of inputs of a batch whose inputs share Jobs; None if none is stored.
 
@@ -72,7 +84,7 @@ def stored_whole(backend: Backend, group_id: str) -> tuple[JobReference, int] | 
         manifest = read_manifest(backend.store, group_id)
     except ObjectNotFound:
         return None
-    if "reference" not in manifest:
+    if manifest["scheduler"] != INDEXED:
         return None
     whole = checked_reference(manifest["reference"], group_id, backend)
     if whole.group_id != group_id:

@@ -228,7 +228,7 @@ def test_a_trigger_waits_for_an_unreadable_connection(connect: Any) -> None:
     from airflow_provider.triggers.kinetic import KineticJobTrigger
 
     class Impatient(KineticJobTrigger):
-        reconnect_seconds = 0.05
+        outage_interval = 0.05
 
     async def namespace() -> str:
         client = await Impatient({}, [], 0.0, conn_id="late")._client()

@@ -65,7 +65,7 @@ def given_back_when_asked_again(task: Task, store: Path) -> None:
         return 0.1
 
     kind = type(task.operator)
-    task.operator.__class__ = type(kind.__name__, (kind,), {"answer_seconds": property(seconds)})
+    task.operator.__class__ = type(kind.__name__, (kind,), {"outage_interval": property(seconds)})
 
 
 class Task:
@@ -122,7 +122,7 @@ def test_a_last_leg_without_a_store_is_deferred_again(store: Path) -> None:
 
 def test_a_worker_that_may_not_defer_waits_for_the_store(store: Path) -> None:
     task = Task(deferrable=False)
-    task.operator.answer_seconds = 0.1
+    task.operator.outage_interval = 0.1
     lose(store)
     with given_back_later(store, 1.0):
         assert task.last_leg() == 42
@@ -134,7 +134,7 @@ def test_a_trigger_waits_for_the_store(store: Path) -> None:
     task = Task()
     lose(store)
     trigger = KineticJobTrigger(task.event["reference"], task.event["cursor"], time.time() - 60)
-    trigger.reconnect_seconds = 0.1
+    trigger.outage_interval = 0.1
     began = time.monotonic()
 
     async def fired() -> Any:
@@ -211,13 +211,13 @@ def test_the_first_start_waits_for_the_store_too(store: Path) -> None:
     assert len(jobs_in(store)) == 2
 
 
-@pytest.mark.parametrize("limit", ["start_seconds", "execution_timeout"])
+@pytest.mark.parametrize("limit", ["submit_patience", "execution_timeout"])
 def test_a_store_that_stays_away_fails_the_try(store: Path, limit: str) -> None:
     from kinetic_core.errors import StoreError
 
     task = Task()
-    task.operator.answer_seconds = 0.1
-    setattr(task.operator, limit, 0.5 if limit == "start_seconds" else timedelta(seconds=0.5))
+    task.operator.outage_interval = 0.1
+    setattr(task.operator, limit, 0.5 if limit == "submit_patience" else timedelta(seconds=0.5))
     lose(store)
     began = time.monotonic()
     with pytest.raises(StoreError):

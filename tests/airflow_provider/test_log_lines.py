@@ -126,7 +126,7 @@ class Container:
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.process_time()
 last_lines(Container(), reference(accelerator="cpu"), 0)
-shown = LogTail(Container(), reference(accelerator="cpu")).rest(0)
+shown = LogTail(Container(), reference(accelerator="cpu")).rest(0, 5000)
 print(len(shown), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)
 """
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.orphans import (
-    FRESH_SECONDS,
-    MOST,
     Attendant,
     Presence,
     UsedPlace,
@@ -46,8 +44,14 @@ class There:
         return default_connections()
 
 
+INTERVAL = 25.0
+"""Seconds between two searches."""
+MOST = 50
+"""Places that are kept."""
+
+
 def attendant(folder: Path, told: Told, places: Iterable[There | Broken], name: str = "ours") -> Attendant:
-    return Attendant(Presence(os.getpid(), folder / "marks"), lambda: places, told, lambda: name)
+    return Attendant(Presence(os.getpid(), INTERVAL, folder / "marks"), lambda: places, told, lambda: name)
 
 
 def test_a_forgotten_job_is_cancelled_at_the_second_look(tmp_path: Path) -> None:
@@ -75,12 +79,12 @@ def test_a_place_of_many_connections_is_asked_once(tmp_path: Path) -> None:
 
 def test_what_triggers_look_after_is_left_to_them(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
-        told, marks = Told({}), Presence(os.getpid(), tmp_path / "marks")
+        told, marks = Told({}), Presence(os.getpid(), INTERVAL, tmp_path / "marks")
         marks.mark(place_key(backend_of(forgotten, default_connections()), forgotten.namespace))
         looking = attendant(tmp_path, told, [There(forgotten)])
         assert not looking.reconcile()
         (mark,) = (tmp_path / "marks").iterdir()
-        long_ago = mark.stat().st_mtime - FRESH_SECONDS
+        long_ago = mark.stat().st_mtime - INTERVAL - 15
         os.utime(mark, (long_ago, long_ago))
         assert looking.reconcile()
 
@@ -98,20 +102,20 @@ def test_trouble_in_one_place_is_told_once_and_stops_no_other(
 
 
 def test_marks_of_an_earlier_process_with_this_id_say_nothing(tmp_path: Path) -> None:
-    Presence(1, tmp_path).mark("here")
-    Presence(2, tmp_path).mark("here")
-    Presence(1, tmp_path).forget()
-    assert not Presence(1, tmp_path).is_marked("here")
-    assert Presence(2, tmp_path).is_marked("here")
+    Presence(1, INTERVAL, tmp_path).mark("here")
+    Presence(2, INTERVAL, tmp_path).mark("here")
+    Presence(1, INTERVAL, tmp_path).forget()
+    assert not Presence(1, INTERVAL, tmp_path).is_marked("here")
+    assert Presence(2, INTERVAL, tmp_path).is_marked("here")
 
 
 def test_a_place_is_noted_once_with_the_newest_others(tmp_path: Path) -> None:
     with job(tmp_path) as reference:
         text = ""
         for number in range(MOST + 3):
-            text = with_place(text, UsedPlace(replace(reference, namespace=f"n{number}"))) or ""
-        assert with_place(text, UsedPlace(replace(reference, namespace="n50", job_id="job-2"))) is None
-        assert with_place(text, UsedPlace(replace(reference, namespace="n50"), "other")) is not None
+            text = with_place(text, UsedPlace(replace(reference, namespace=f"n{number}")), MOST) or ""
+        assert with_place(text, UsedPlace(replace(reference, namespace="n50", job_id="job-2")), MOST) is None
+        assert with_place(text, UsedPlace(replace(reference, namespace="n50"), "other"), MOST) is not None
         found = [place.reference.namespace for place in read_places(text)]
         assert found == [f"n{number}" for number in range(3, MOST + 3)]
 

@@ -14,9 +14,9 @@ from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import HOST_INDEX, JOB_ID
 from kinetic_core.backends.kubernetes.verdict import observe
+from kinetic_core.batches.chunk_watch import ChunkWatch
 from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.indexed import submit_batch
-from kinetic_core.batches.indexed_handle import ChunkWatch
 from kinetic_core.batches.progress import Board
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.job import JobReference

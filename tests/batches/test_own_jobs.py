@@ -12,9 +12,9 @@ import pytest
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
-from kinetic_core.batches.client_driven import QueuedBatchHandle, attach_client_driven, start_client_driven
+from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
 from kinetic_core.batches.definition import Plan, finished_object, line_object, manifest_object
-from kinetic_core.batches.handle import BatchError
+from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, StoreError
@@ -78,12 +78,12 @@ class Place:
     group_id: str
     cluster: Any = field(default_factory=Cluster)
 
-    def start(self, numbers: list[Any], **plan: Any) -> QueuedBatchHandle:
+    def start(self, numbers: list[Any], **plan: Any) -> BatchHandle:
         packed = pack(work, RunOptions.checked("cpu"), default_connections(), backend=self.cluster)
         asked = replace(NEW, group_id=self.group_id, **plan)
         return start_client_driven(packed, [(number, str(self.folder)) for number in numbers], asked)
 
-    def attach(self, *, goes_on: bool = True, timeout: float | None = None) -> QueuedBatchHandle:
+    def attach(self, *, goes_on: bool = True, timeout: float | None = None) -> BatchHandle:
         manifest = json.loads(self.cluster.store.read(manifest_object(self.group_id)))
         return attach_client_driven(self.cluster, manifest, 0.02, timeout, goes_on=goes_on)
 
@@ -210,7 +210,7 @@ def test_a_line_of_one_namespace_makes_nothing_in_another(place: Place) -> None:
     manifest = json.loads(place.cluster.store.read(name))
     place.cluster.lines.digests[f"theirs/{place.group_id}"] = next(iter(place.cluster.lines.digests.values()))
     place.cluster.store.delete(name)
-    manifest["line"]["namespace"] = "theirs"
+    manifest["namespace"] = "theirs"
     place.cluster.store.create(name, json.dumps(manifest).encode())
     with pytest.raises(StoreError, match="another namespace"):
         place.attach()
@@ -223,7 +223,7 @@ def test_a_manifest_says_nothing_of_when_inputs_start(place: Place) -> None:
     place.one_that_died([0, 1, 2, 3], max_concurrent=2)
     name = manifest_object(place.group_id)
     manifest = json.loads(place.cluster.store.read(name))
-    manifest["line"] |= {"max_concurrent": 4, "fail_fast": True, "cancel_running": True}
+    manifest |= {"max_concurrent": 4, "fail_fast": True, "cancel_running": True}
     place.cluster.store.delete(name)
     place.cluster.store.create(name, json.dumps(manifest).encode())
     (place.folder / "fail-0").touch()

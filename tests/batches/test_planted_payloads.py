@@ -11,7 +11,7 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.batches.definition import finished_object, manifest_object
-from kinetic_core.batches.indexed_handle import attach_indexed
+from kinetic_core.batches.indexed import attach_indexed
 from kinetic_core.errors import (
     ClusterError,
     ConfigurationError,

@@ -159,12 +159,15 @@ def test_a_malformed_outcome_keeps_nobody_waiting(
         {"submit_fn_name": None},
         {"tags": {"a": 1}},
         {"tags": 7},
-        {"line": []},
-        {"line": {"spec_digest": "0"}},
-        {"line": {"namespace": "../../api/v1/secrets", "spec_digest": "0"}},
+        {"scheduler": "another"},
+        {"scheduler": None},
+        {"scheduler": "client_driven", "namespace": None},
+        {"scheduler": "client_driven", "namespace": "../../api/v1/secrets"},
+        {"scheduler": "client_driven", "spec_digest": []},
         {"namespace": ["default"]},
-        {"reference": {"job_id": 7}},
-        {"reference": []},
+        {"scheduler": "indexed"},
+        {"scheduler": "indexed", "reference": {"job_id": 7}},
+        {"scheduler": "indexed", "reference": []},
     ],
     ids=str,
 )
@@ -172,6 +175,7 @@ def test_a_malformed_manifest_is_left_out(
     changed: dict[str, Any], backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = {"submit_fn_name": "f", "total_expected": 3, "created_at": 1.5, "namespace": "default"}
+    good["scheduler"] = "supervised"
     store = backend.store
     for group_id, more in {"grp-good": {}, "grp-bad": changed}.items():
         content = json.dumps({**good, "group_id": group_id, **more}).encode()

@@ -124,7 +124,7 @@ def test_a_batch_cannot_choose_its_place_either() -> None:
     ):
         backend = gke()
         told = {"group_id": "grp-x", "submit_fn_name": "f", "total_expected": 2, "created_at": 1.0}
-        manifest = {"reference": {**whole, **changed}, **told}
+        manifest = {"scheduler": "indexed", "reference": {**whole, **changed}, **told}
         backend.store.create("batches/grp-x/manifest.json", json.dumps(manifest).encode())
         assert [child.job_id for child in children(backend, "grp-x")] == listed
         if not listed:

@@ -27,7 +27,7 @@ def wait(sign: str, seconds: float = 300) -> str:
 class Unlucky(KineticOperator):
     """Defers to a trigger that breaks."""
 
-    most_broken = 1
+    trigger_retries = 1
 
     def __init__(self, *, trigger: Any, **options: Any) -> None:
         super().__init__(python_callable=wait, accelerator="cpu", backend="local", **options)

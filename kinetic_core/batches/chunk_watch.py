@@ -1,0 +1,138 @@
+"""`ChunkWatch`: the chunks of one batch, observed until all its inputs have ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.chunks import indexes_of, stops_after_failure
+from kinetic_core.backends.kubernetes.names import PART
+from kinetic_core.batches.progress import Board
+from kinetic_core.batches.rerun import stored_states
+from kinetic_core.errors import ObjectExists, StoreError
+from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.inputs import (
+    GAVE_UP,
+    chunk_reference,
+    observe_chunk,
+    reconcile_chunk,
+    stored_of,
+)
+from kinetic_core.jobs.watch import Kind, Subscription, watch_for
+
+_LOG = logging.getLogger(__name__)
+
+_CHUNK = Kind(observe_chunk, reconcile_chunk)
+_RETRY_SECONDS = 2.0
+_SUCCEEDED = JobObservation(JobStatus.SUCCEEDED, "Completed", "the outcome is committed")
+_FAILED = JobObservation(JobStatus.FAILED, "Failed", "it failed, and has no retries left")
+_STOPPED = JobObservation(JobStatus.FAILED, "Stopped", "it was stopped while it ran")
+
+
+class ChunkWatch:
+    """Watch of one batch's chunks, in the thread of the namespace's watch, until all chunks have ended.
+
+    The store is asked, one request per thousand inputs, only for what the Jobs do not report: which inputs
+    were dropped, which were launched. A failed request is repeated.
+    """
+
+    def __init__(self, backend: Backend, whole: JobReference, board: Board) -> None:
+        self._backend, self._whole, self._board = backend, whole, board
+        self._fail_fast = False
+        self._subscriptions: dict[int, Subscription] = {}
+        self._subscribing, self._taking = threading.Lock(), threading.Lock()
+        self._known: set[int] = set()
+        self._over: set[int] = set()
+        self._has_stopped = False
+
+    def start(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Watch these chunks, the oldest first; returns at once."""
+        if not jobs:
+            self._end()
+        self._fail_fast = any(map(stops_after_failure, jobs))
+        hub = watch_for(self._backend, self._whole.namespace)
+        later: set[int] = set()
+        with self._subscribing:
+            for job in reversed(jobs):
+                number, inputs = int(job["metadata"]["labels"][PART]), set(indexes_of(job))
+                own = frozenset(inputs - later)  # what a later part has was run again there
+                later |= inputs
+                told = partial(self._seen, number, own, len(jobs))
+                reference = chunk_reference(self._whole, number)
+                follows = self._board.follows
+                self._subscriptions[number] = hub.subscribe(reference, told, _CHUNK, follows=follows)
+        self._board.on_follow(self._follow)
+
+    def _follow(self) -> None:
+        with self._subscribing:
+            for subscription in self._subscriptions.values():
+                subscription.follow()
+
+    def _seen(self, number: int, own: frozenset[int], parts: int, seen: JobObservation) -> None:
+        assert isinstance(seen, ChunkObservation)  # noqa: S101  what `observe_chunk` gives
+        try:
+            with self._taking:
+                self._take(number, own, parts, seen)
+        except StoreError as exc:
+            _LOG.warning("cannot tell how inputs of %s ended, trying again: %s", self._whole.job_id, exc)
+            again = threading.Timer(_RETRY_SECONDS, self._seen, (number, own, parts, seen))
+            again.daemon = True
+            again.start()
+
+    def _take(self, number: int, own: frozenset[int], parts: int, seen: ChunkObservation) -> None:
+        succeeded, failed = seen.succeeded & own - self._known, seen.failed & own - self._known
+        dropped: set[int] = set()
+        if self._fail_fast and self._board.follows and seen.failed & own and not self._has_stopped:
+            self._stop_others()
+            self._has_stopped = True
+        if failed and self._fail_fast:
+            states = stored_states(self._backend, self._whole.namespace, self._whole.job_id)
+            dropped = {index for index in failed if states.get(index) == wire.DROPPED}
+        ended = dict.fromkeys(succeeded, _SUCCEEDED)
+        ended |= dict.fromkeys(failed - dropped, _FAILED)
+        if seen.status is JobStatus.FAILED:
+            rest = own - seen.succeeded - seen.failed
+            launched = rest if seen.reason == GAVE_UP else rest & self._launched()
+            ended |= dict.fromkeys(launched, _STOPPED)
+            dropped |= rest - launched
+        self._known |= succeeded | failed
+        self._board.end(ended, dropped)
+        if seen.is_terminal and number not in self._over:
+            if len(self._over | {number}) == parts:
+                self._end()
+            self._over.add(number)
+            with self._subscribing:
+                self._subscriptions[number].close()
+
+    def _end(self) -> None:
+        """Record the end of the last chunk; inputs that no Job reports end as the store says."""
+        with self._board.changed:
+            unknown = {i for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended}
+        stored = stored_states(self._backend, self._whole.namespace, self._whole.job_id) if unknown else {}
+        states = {index: stored[index] for index in unknown & stored.keys()}
+        good = {index for index, state in states.items() if state == "succeeded"}
+        dropped = {index for index, state in states.items() if state == wire.DROPPED}
+        ended = {index: _SUCCEEDED if index in good else _FAILED for index in states if index not in dropped}
+        self._board.end(ended, dropped)
+        self._board.lose(
+            {index: wire.input_id(self._whole.job_id, index) for index in unknown - states.keys()}
+        )
+        self._board.finish()
+
+    def _stop_others(self) -> None:
+        """Stop the other inputs on behalf of an input whose runner was killed with its container."""
+        try:
+            self._backend.store.create(wire.stop_object(self._whole.job_id), b"observer")
+        except ObjectExists:
+            return
+
+    def _launched(self) -> set[int]:
+        """List the inputs that a pod has begun."""
+        group_id = self._whole.job_id
+        claims = wire.claim_object(f"{group_id}-*", 0)
+        return {index for index, _ in stored_of(self._backend.store, group_id, claims)}

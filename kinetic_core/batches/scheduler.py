@@ -1,0 +1,68 @@
+"""`Scheduler`: what starts the inputs of a batch, and so knows how to stop, collect and remove them.
+
+Three modules have one each: `indexed` (Kubernetes runs many inputs as one Job), `supervised` (a process of
+this machine gives each job its turn) and `client_driven` (a client creates the Job of each input).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kinetic_core.backends.base import Backend
+from kinetic_core.batches.definition import finished_object
+from kinetic_core.batches.progress import Board
+from kinetic_core.errors import ObjectExists
+from kinetic_core.job import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic_core.jobs.handle import JobHandle
+
+_WORKERS = 16
+
+
+class Scheduler(Protocol):
+    """Scheduler of one stored batch. `board` and `jobs` are those of the batch's handle."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that runs the batch."""
+
+    def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
+        """Return index and status of every submitted job that was not dropped."""
+
+    def cancel(self, board: Board) -> None:
+        """Start no further input, and stop every job that has not ended."""
+
+    def value(self, job: JobHandle) -> Any:
+        """Return the value of a job that has ended, or raise its exception."""
+
+    def discard(self, jobs: Sequence[JobHandle]) -> None:
+        """Remove Kubernetes objects and payloads of all inputs, whose values are collected."""
+
+    def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:
+        """Remove the Kubernetes objects (`k8s`) and stored objects (`gcs`) of a batch that has ended."""
+
+    def when_left(self, living: int) -> str:
+        """Say what becomes of the batch without this process, whose `living` jobs have not ended."""
+
+
+def finish(backend: Backend, group_id: str, board: Board) -> None:
+    """Store, once, that the batch starts no further job, and which inputs were dropped."""
+    with board.changed:
+        dropped = sorted(board.dropped)
+    with suppress(ObjectExists):  # the submitter, or somebody who cancelled, was first
+        backend.store.create(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
+
+
+def in_parallel(action: Any, things: Sequence[Any]) -> list[tuple[Any, BaseException | None]]:
+    """Apply an action to each thing on a few threads; return each thing with the error that it met."""
+    if not things:
+        return []
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_WORKERS, len(things)), "kinetic-batch") as pool:
+        futures = [(thing, pool.submit(action, thing)) for thing in things]
+    return [(thing, future.exception()) for thing, future in futures]
