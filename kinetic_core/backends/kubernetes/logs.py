@@ -62,6 +62,8 @@ class PodLog:
         self.has_ended = False
         """Whether the thread has stopped; a reader that comes back later starts another."""
         self.was_given_up = False
+        self.is_broken = False
+        """Whether the node does not serve the log just now: its container may be gone."""
         self._begun = threading.Event()
         threading.Thread(target=self._follow, name=f"kinetic-log-{pod}", daemon=True).start()
 
@@ -88,10 +90,13 @@ class PodLog:
                 known = self._size
                 try:
                     if not self._begun.is_set():
-                        self._take(0, self._api.pod_log(self._namespace, self._pod, CONTAINER) or b"")
+                        text = self._api.pod_log(self._namespace, self._pod, CONTAINER)
+                        self.is_broken = text is None
+                        self._take(0, text or b"")
                         self._begun.set()
                     self._take_all()
                 except ClusterError as exc:
+                    self.is_broken = True
                     fruitless = fruitless + 1 if self._size == known else 0
                     self.was_given_up = self.was_given_up or fruitless >= _FRUITLESS
                     _LOG.debug("the log of %s broke off: %s", self._pod, exc)
@@ -105,6 +110,7 @@ class PodLog:
     def _take_all(self) -> None:
         seen = 0
         for piece in self._api.follow_pod_log(self._namespace, self._pod, CONTAINER):
+            self.is_broken = False
             self._take(seen, piece)
             seen += len(piece)
             if self.was_given_up or self.is_idle:
@@ -188,7 +194,9 @@ class JobLogs:
             self._forget_idle()
             follower = self._followers[uid] = PodLog(self._api, namespace, name, kept.head())
         text = follower.read(offset, size)
-        return kept.read(offset, size) if text is None else text
+        if text is None or (not text and follower.is_broken):
+            return kept.read(offset, size)
+        return text
 
     def _forget_idle(self) -> None:
         """Drop idle logs: a triggerer lives for months, and most logs are read to their end elsewhere."""
