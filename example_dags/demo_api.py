@@ -20,15 +20,15 @@ class AirflowApi:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._token = ""
+        self.token = ""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """One request, for instance `call("GET", "/dags")`. Raises urllib's HTTPError.
 
         One that finds the SQLite of Airflow locked, and so has done nothing, is made again, three times.
         """
-        if not self._token:
-            self._token = self._request("GET", f"{self.url}/auth/token", None)["access_token"]
+        if not self.token:
+            self.token = self._request("GET", f"{self.url}/auth/token", None)["access_token"]
         for pause in (0.5, 1.0, 2.0):
             try:
                 return self._request(method, f"{self.url}/api/v2{path}", body)
@@ -99,8 +99,8 @@ class AirflowApi:
 
     def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310  our own localhost URL
         with _OPENER.open(request, timeout=_PATIENCE) as response:

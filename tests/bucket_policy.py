@@ -8,7 +8,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from urllib.request import urlopen
 
-from kinetic_core.testing.fault_proxy import FaultProxy, _Relay
+from kinetic_core.testing.fault_proxy import FaultProxy, Relay
 
 _VERBS = {
     "roles/storage.objectViewer": {"get", "list"},
@@ -55,7 +55,7 @@ def _holds(expression: str | None, name: str, listing: str) -> bool:
     return bool(eval(expression, {"__builtins__": {}}, {"name": name, "listing": listing}))
 
 
-class _Guarded(_Relay):
+class _Guarded(Relay):
     def serve(self, body: bytes, passed: int) -> None:
         owner = cast("PolicyProxy", self.owner)
         if why := owner.refusal(self.client_address[0], self.command, self.path, body):

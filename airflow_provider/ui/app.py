@@ -31,8 +31,8 @@ _HEADERS = {
 }
 _RUN = "/api/dags/{dag_id}/runs/{run_id}/jobs"
 _TASK = "/api/dags/{dag_id}/tasks/{task_id}/jobs"
-_SEE_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
-_SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
+SEE_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
+SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
 
 
 def create_app(questions: Questions | None = None) -> FastAPI:
@@ -40,7 +40,7 @@ def create_app(questions: Questions | None = None) -> FastAPI:
     answers = questions or Questions()
     app = FastAPI(title="Kinetic", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.get(_RUN, dependencies=[_SEE_TASKS])
+    @app.get(_RUN, dependencies=[SEE_TASKS])
     async def jobs(
         dag_id: str,
         run_id: str,
@@ -51,7 +51,7 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         """Return the jobs of a DAG run, by task and map index."""
         return await answers.jobs(Subject(dag_id, run_id), filters, offset, limit)
 
-    @app.get(_TASK, dependencies=[_SEE_TASKS])
+    @app.get(_TASK, dependencies=[SEE_TASKS])
     async def jobs_of_task(
         dag_id: str,
         task_id: str,
@@ -62,7 +62,7 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         """Return the jobs of a task in the latest runs of its DAG, the newest first."""
         return await answers.jobs(Subject(dag_id, "", task_id), filters, offset, limit)
 
-    @app.get(_RUN + "/{job_id}", dependencies=[_SEE_TASKS, _SEE_LOGS])
+    @app.get(_RUN + "/{job_id}", dependencies=[SEE_TASKS, SEE_LOGS])
     async def job(dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any]:
         """Return one job of a DAG run, with the end of its log."""
         found = await answers.job(dag_id, run_id, job_id)

@@ -97,8 +97,12 @@ class Places:
         self,
         read: Callable[[str], Sequence[Settings]] = settings_of,
         opened: Callable[[str, Settings], Backend] | None = None,
+        patience: float = PATIENCE,
     ) -> None:
-        """Open nothing yet. `read` gives a connection's settings, `opened` a backend by name."""
+        """Open nothing yet. `read` gives a connection's settings, within `patience` seconds; `opened` opens a
+        backend by name.
+        """
+        self._patience = patience
         self._read = read
         held = Held()
         self._open = lru_cache(_MOST_BACKENDS)(
@@ -109,10 +113,12 @@ class Places:
     async def settings(self, conn_id: str) -> Sequence[Settings]:
         """Return the settings that jobs of a connection ("" for none) may have. Raises KineticError."""
         try:
-            return await self._settings.get(conn_id, lambda: asyncio.to_thread(self._read, conn_id), PATIENCE)
+            return await self._settings.get(
+                conn_id, lambda: asyncio.to_thread(self._read, conn_id), self._patience
+            )
         except TimeoutError:
             raise ConfigurationError(
-                f"connection {conn_id!r} could not be read within {PATIENCE:g} s"
+                f"connection {conn_id!r} could not be read within {self._patience:g} s"
             ) from None
 
     async def home(self, record: JobRecord) -> Backend:

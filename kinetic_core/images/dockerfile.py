@@ -51,6 +51,7 @@ class Recipe:
     kind: str
     installation: Installation
     python: str = ".".join(map(str, sys.version_info[:2]))
+    protocol: int = PROTOCOL
 
     @property
     def python_image(self) -> str:
@@ -85,7 +86,7 @@ class Recipe:
             uv=UV,
             options=self._options(),
             python=self.python,
-            protocol=PROTOCOL,
+            protocol=self.protocol,
             python_label=PYTHON_LABEL,
             protocol_label=PROTOCOL_LABEL,
             keras_backend=self.installation.keras_backend,

@@ -185,7 +185,7 @@ class FakeCluster(FaultyServer):
         if method == "PATCH":
             return 200, self.objects.change(kind, namespace, name, lambda item: merge(item, asked.body))
         if method == "DELETE" and name:
-            return 200, self._delete(kind, namespace, name, asked.body)
+            return 200, self.delete(kind, namespace, name, asked.body)
         if name:
             return 200, self.objects.get(kind, namespace, name)
         version, found = self.objects.list(kind, namespace)
@@ -194,10 +194,11 @@ class FakeCluster(FaultyServer):
         ]
         if method == "DELETE":
             for item in chosen:
-                self._delete(kind, namespace, item["metadata"]["name"], asked.body)
+                self.delete(kind, namespace, item["metadata"]["name"], asked.body)
         return 200, {"kind": f"{kind}List", "metadata": {"resourceVersion": str(version)}, "items": chosen}
 
-    def _delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
+    def delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
+        """Delete an object as a request with these options does."""
         uid = (options.get("preconditions") or {}).get("uid")
         with self.objects.changed:
             item = self.objects.get(kind, namespace, name)

@@ -49,7 +49,7 @@ _OF_ONE_CONNECTION = {
 """Headers that say something about a connection, not about the message (RFC 9110, 7.6.1)."""
 
 
-class _Relay(FaultyHandler):
+class Relay(FaultyHandler):
     """Passes requests on, and replies back as they come: watches and logs are streams."""
 
     def serve(self, body: bytes, passed: int) -> None:
@@ -84,7 +84,7 @@ class FaultProxy(FaultyServer):
     each time, so that a token may be renewed.
     """
 
-    handler = _Relay
+    handler = Relay
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class MemoryObjectStore:
 
     def __init__(self, uri: str = "memory://store", fault: Callable[[str, str], None] | None = None) -> None:
         self._uri = uri
-        self._fault = fault or (lambda _operation, _name: None)
+        self.fault = fault or (lambda _operation, _name: None)
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._lock = threading.Lock()
         self.requests: list[tuple[str, str]] = []
@@ -108,4 +108,4 @@ class MemoryObjectStore:
         if self._frozen and operation in ("create", "delete"):
             self.refused.append(f"{operation} {name}")
             raise StoreRefused(f"cannot {operation} {self.uri}/{name}: the store is frozen")
-        self._fault(operation, name)
+        self.fault(operation, name)

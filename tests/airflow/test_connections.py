@@ -119,7 +119,7 @@ def connections(cases: Any, theirs: Theirs) -> dict[str, dict[str, str]]:
 def form_metadata(cases: Any) -> list[dict[str, Any]]:
     """What Airflow's UI makes the form for connections from."""
     request = urllib.request.Request(f"{cases.api.url}/ui/connections/hook_meta")
-    request.add_header("Authorization", f"Bearer {cases.api._token}")
+    request.add_header("Authorization", f"Bearer {cases.api.token}")
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 

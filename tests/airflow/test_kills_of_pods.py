@@ -93,7 +93,7 @@ def test_an_evicted_pod_is_replaced_within_the_job_and_the_try(cases: Any, pods:
     begun(cases, "pod_evicted", "deferred")
     (name,) = pods.pods["pod_evicted"]
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
-    pods.api._call("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}})
+    pods.api.call("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}})
     another_pod(cases, pods, "pod_evicted")
     let_end(cases, "pod_evicted")
     assert cases.end("pod_evicted") == "success"

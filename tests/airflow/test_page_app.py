@@ -24,7 +24,7 @@ def answer(error: Exception) -> tuple[int, dict[str, str], Any]:
             raise error
 
     app = module.create_app(Broken())
-    for each in (module._SEE_TASKS, module._SEE_LOGS):
+    for each in (module.SEE_TASKS, module.SEE_LOGS):
         app.dependency_overrides[each.dependency] = lambda: None
     told: list[dict[str, Any]] = []
 

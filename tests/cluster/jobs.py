@@ -25,7 +25,7 @@ def evict(api: ClusterApi, pod: dict[str, Any]) -> None:
     """As draining a node does it, and what manages priorities."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    api._call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+    api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
 
 
 def delete(api: ClusterApi, pod: dict[str, Any]) -> None:

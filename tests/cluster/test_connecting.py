@@ -85,8 +85,8 @@ def pod(
     if SERVICE_ACCOUNT_FILES.exists():
         pytest.skip(f"this is a pod: {SERVICE_ACCOUNT_FILES} is there")
     name, accounts = "worker", f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    api._call("POST", accounts, {"metadata": {"name": name}})
-    token = api._call("POST", f"{accounts}/{name}/token", {"spec": {"expirationSeconds": 600}})
+    api.call("POST", accounts, {"metadata": {"name": name}})
+    token = api.call("POST", f"{accounts}/{name}/token", {"spec": {"expirationSeconds": 600}})
     authority = connection(Target(gke["KINETIC_KUBECONFIG"]), default_connections()).configuration.ssl_ca_cert
     SERVICE_ACCOUNT_FILES.mkdir(parents=True)
     try:
@@ -102,7 +102,7 @@ def pod(
     finally:
         shutil.rmtree(SERVICE_ACCOUNT_FILES.parent)
         default_client().close()
-        api._call("DELETE", f"{accounts}/{name}")
+        api.call("DELETE", f"{accounts}/{name}")
 
 
 @pytest.mark.promise("gke: In-cluster service account")

@@ -202,7 +202,7 @@ def test_the_deadline_holds_with_nobody_looking(api: ClusterApi) -> None:
 def host_0(api: ClusterApi, namespace: str, gke: dict[str, str], tmp_path: Path) -> ClusterApi:
     """The cluster with a token of the account that has the role."""
     path = f"{path_of('ServiceAccount', namespace, 'default')}/token"
-    token = api._call("POST", path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
+    token = api.call("POST", path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
     kubeconfig = yaml.safe_load(Path(gke["KINETIC_KUBECONFIG"]).read_text())
     for each in kubeconfig["users"]:
         each["user"] = {"token": token}
@@ -216,7 +216,7 @@ def host_0(api: ClusterApi, namespace: str, gke: dict[str, str], tmp_path: Path)
 def rules(its: ClusterApi, namespace: str) -> list[dict[str, Any]]:
     """What an account may do there, as the API server lists it."""
     path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-    told = its._call("POST", path, {"spec": {"namespace": namespace}})["status"]
+    told = its.call("POST", path, {"spec": {"namespace": namespace}})["status"]
     assert not told["incomplete"]
     found: list[dict[str, Any]] = told["resourceRules"]
     return found
@@ -246,6 +246,6 @@ def test_the_server_refuses_host_0_everything_else(host_0: ClusterApi, namespace
         path = path_of(kind, place or namespace, "" if verb in WITHOUT_NAME else "any")
         body: dict[str, Any] | None = {} if METHODS[verb] in ("POST", "PATCH") else None
         with pytest.raises(ClusterError) as caught:
-            host_0._call(METHODS[verb], path, body)
+            host_0.call(METHODS[verb], path, body)
         assert caught.value.status == 403
         assert f'{user} cannot {verb} resource "{kind.lower()}s"' in str(caught.value)

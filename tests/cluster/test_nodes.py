@@ -124,7 +124,7 @@ def end_as_evicted(api: ClusterApi, namespace: str, pod: dict[str, Any], told: s
         "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}],
         "containerStatuses": [{"name": CONTAINER, "state": {"terminated": ended}}],
     }
-    api._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
+    api.call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
 
 
 @pytest.mark.promise("gke: What can never run is refused within 30 s")

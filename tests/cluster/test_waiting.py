@@ -66,7 +66,7 @@ def test_what_keeps_pods_from_being_made_is_named(api: ClusterApi, namespace: st
     base = "/apis/admissionregistration.k8s.io/v1"
     kinds = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
     for kind, spec in kinds.items():
-        api._call("POST", f"{base}/{kind}", {"metadata": {"name": name}, "spec": spec})
+        api.call("POST", f"{base}/{kind}", {"metadata": {"name": name}, "spec": spec})
     try:
         labels = {"team": "intruders"}
         denied = kinetic_core.run(accelerator="cpu", labels=labels)(greet.__wrapped__)
@@ -83,7 +83,7 @@ def test_what_keeps_pods_from_being_made_is_named(api: ClusterApi, namespace: st
         assert "intruders run nothing here" in seen[-1].message
     finally:
         for kind in kinds:
-            api._call("DELETE", f"{base}/{kind}/{name}")
+            api.call("DELETE", f"{base}/{kind}/{name}")
         missing.cancel()
 
 
@@ -104,7 +104,7 @@ def test_a_webhook_that_does_not_answer_is_named(api: ClusterApi, namespace: str
         "admissionReviewVersions": ["v1"],
     }
     webhooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-    api._call("POST", webhooks, {"metadata": {"name": name}, "webhooks": [webhook]})
+    api.call("POST", webhooks, {"metadata": {"name": name}, "webhooks": [webhook]})
     handle = None
     try:
         checked = kinetic_core.run(accelerator="cpu", labels=team)(greet.__wrapped__)
@@ -122,7 +122,7 @@ def test_a_webhook_that_does_not_answer_is_named(api: ClusterApi, namespace: str
         message = handle.observe().message
         assert 'failed calling webhook "policies.example.com"' in message
     finally:
-        api._call("DELETE", f"{webhooks}/{name}")
+        api.call("DELETE", f"{webhooks}/{name}")
     assert handle.result(stream_logs=False) == "hello you"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,14 +70,12 @@ def test_an_image_that_says_it_is_for_another_client(label: str, value: str, tol
     assert asked == [(f"{REPOSITORY}/base-cpu", "sha256:ab")]
 
 
-def test_a_bundled_image_has_the_protocol_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundled_image_has_the_protocol_in_its_name() -> None:
     """What is found by its tag was made for this protocol: nobody has to look at its label."""
     recipe = Recipe("cpu", choose(parse_requirements(["six"], "requirements", Path()), "cpu"))
     assert f"dev.kinetic.protocol={PROTOCOL}\n" in recipe.dockerfile_of_base()
     assert f"dev.kinetic.python={HERE} " in recipe.dockerfile_of_base()
-    before = recipe.tag
-    monkeypatch.setattr("kinetic_core.images.dockerfile.PROTOCOL", PROTOCOL + 1)
-    assert recipe.tag != before
+    assert replace(recipe, protocol=PROTOCOL + 1).tag != recipe.tag
 
 
 @pytest.mark.promise("data: Existence and Python minor checked before submission")

@@ -133,7 +133,7 @@ def test_a_late_pod_whose_observer_died_is_no_end(place: Place) -> None:
     place.pass_over(0)
     (pod,) = place.fake.objects.list("Pod", "default")[1]
     place.capacity |= {TPU, GPU}
-    place.fake._delete("Pod", "default", pod["metadata"]["name"], {})  # its successor finds a node
+    place.fake.delete("Pod", "default", pod["metadata"]["name"], {})  # its successor finds a node
     wait_for(lambda: reconcile(place.backend, reference).status is JobStatus.SUCCEEDED)
     assert place.ran == [GPU]
 
@@ -211,10 +211,10 @@ def test_cancelled_while_it_moves_on(place: Place) -> None:
 
     def cancel_now(operation: str, name: str) -> None:
         if (operation, name) == ("create", wire.choice_object(ID, 0)):
-            place.store._fault = lambda _operation, _name: None
+            place.store.fault = lambda _operation, _name: None
             place.store.create(wire.cancel_object(ID), b"{}")
 
-    place.store._fault = cancel_now
+    place.store.fault = cancel_now
     place.reconcile(reference)
     wait_for(lambda: reconcile(place.backend, reference).is_terminal)
     seen = reconcile(place.backend, reference)

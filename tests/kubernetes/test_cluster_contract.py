@@ -137,7 +137,7 @@ def test_a_pod_that_is_taken_away_is_replaced_when_it_has_ended(world: Make, evi
     assert observe(here.job(name), here.pods(name)).status is JobStatus.RUNNING
     if evict:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
-        here.api._call("POST", f"/api/v1/namespaces/{here.namespace}/pods/{pod}/eviction", body)
+        here.api.call("POST", f"/api/v1/namespaces/{here.namespace}/pods/{pod}/eviction", body)
     else:
         assert here.api.delete("Pod", here.namespace, pod) is True
     assert "Complete" in here.ended(name)

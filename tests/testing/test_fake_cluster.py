@@ -191,7 +191,7 @@ def test_the_informer_outlives_everything_at_once(cluster: Make) -> None:
 def test_what_it_does_not_have_is_not_found(cluster: Make, path: str, code: int) -> None:
     _, api = cluster(lambda _pod: succeeds())
     with pytest.raises(ClusterError) as caught:
-        api._call("GET", path)
+        api.call("GET", path)
     assert caught.value.status == code
 
 

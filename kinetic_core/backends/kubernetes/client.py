@@ -91,12 +91,12 @@ class ClusterApi:
 
     def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
         """POST a namespaced object."""
-        return self._call("POST", path_of(kind, namespace), body)
+        return self.call("POST", path_of(kind, namespace), body)
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """GET one object; None if there is none."""
         try:
-            return self._call("GET", path_of(kind, namespace, name))
+            return self.call("GET", path_of(kind, namespace, name))
         except ClusterError as exc:
             if exc.status == 404:
                 return None
@@ -104,7 +104,7 @@ class ClusterApi:
 
     def list(self, kind: str, namespace: str, query: Mapping[str, str] | None = None) -> Object:
         """Return a whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
-        return self._call("GET", path_of(kind, namespace), query=query)
+        return self.call("GET", path_of(kind, namespace), query=query)
 
     def patch(
         self, kind: str, namespace: str, name: str, body: Mapping[str, Any], part: str = ""
@@ -112,7 +112,7 @@ class ClusterApi:
         """Apply a merge patch to an object or its subresource `part`; return None if it does not exist."""
         path = path_of(kind, namespace, name) + (f"/{part}" if part else "")
         try:
-            return self._call("PATCH", path, body)
+            return self.call("PATCH", path, body)
         except ClusterError as exc:
             if exc.status == 404:
                 return None
@@ -135,7 +135,7 @@ class ClusterApi:
         `dry_run` the server only returns what the object would become.
         """
         query = {"fieldManager": _MANAGER, "force": "true" if force else ""}
-        return self._call(
+        return self.call(
             "PATCH", path_of(kind, namespace, name), body, {**query, "dryRun": "All" if dry_run else ""}
         )
 
@@ -152,7 +152,7 @@ class ClusterApi:
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:
-            self._call("DELETE", path_of(kind, namespace, name), body)
+            self.call("DELETE", path_of(kind, namespace, name), body)
         except ClusterError as exc:
             if exc.status in (404, 409):
                 return False
@@ -162,7 +162,7 @@ class ClusterApi:
     def delete_all(self, kind: str, namespace: str, selector: str) -> None:
         """DELETE all objects with these labels, and their dependents."""
         body = {"propagationPolicy": "Background"}
-        self._call("DELETE", path_of(kind, namespace), body, {"labelSelector": selector})
+        self.call("DELETE", path_of(kind, namespace), body, {"labelSelector": selector})
 
     def versions(self, group: str) -> frozenset[str]:
         """Return the server's versions of an API group, such as `v1` of `batch`; none if unknown."""
@@ -182,7 +182,7 @@ class ClusterApi:
 
     def version(self) -> str:
         """Return the server's Kubernetes version, such as `1.34`."""
-        told = self._call("GET", "/version")
+        told = self.call("GET", "/version")
         return f"{told['major']}.{str(told['minor']).rstrip('+')}"
 
     def watch(
@@ -236,7 +236,7 @@ class ClusterApi:
                 response.release_conn()
                 response.close()
 
-    def _call(
+    def call(
         self,
         method: str,
         path: str,
