@@ -25,6 +25,11 @@ VALUES = {
     "str with umlauts": "'\u00fcx\u20ac' * (size // 6)",
     "object with a str": "Held('x' * size)",
     "list of bytes": "[b'x' * (size // 2), b'y' * (size // 2)]",
+    "dicts of bytes of 16 KiB": "[{'id': n, 'x': bytes(1 << 14)} for n in range(size >> 14)]",
+    "list of arrays of 64 KiB": "[numpy.ones(1 << 16, 'u1') for _ in range(size >> 16)]",
+    "list of str of 16 KiB": "[chr(120 + n % 2) * (1 << 14) for n in range(size >> 14)]",
+    "object with a list of str of 16 KiB": "Held([chr(120 + n % 2) * (1 << 14) for n in range(size >> 14)])",
+    "object with a list of bytes of 16 KiB": "Held([bytes(1 << 14) for _ in range(size >> 14)])",
     "object with bytes": "Held(b'x' * size)",
     "object with an array": "Held(numpy.ones(size, 'u1'))",
 }
@@ -32,6 +37,9 @@ MANY = {
     "list of floats": "[number * 0.37 for number in range(size // 19)]",
     "list of lists": "[[number, number * 0.37] for number in range(size // 27)]",
     "list of dicts": "[{'id': number, 'x': number * 0.37} for number in range(size // 60)]",
+    "list of str of 1 KiB": "[chr(120 + number % 2) * 1024 for number in range(size >> 10)]",
+    "list of bytes of 1 KiB": "[bytes(1024) for _ in range(size >> 10)]",
+    "list of bytes of 16": "[number.to_bytes(16, 'big') for number in range(size // 50)]",
 }
 MOST_OF_MANY = 16.0
 """Lists and dicts become JSON as a whole, and are made of it as a whole."""
@@ -43,6 +51,7 @@ from kinetic_core._runner.outcome import Outcome
 from kinetic_core._runner.store import DirectoryStore
 from kinetic_core.jobs.collect import read_outcome
 from kinetic_core.store.directory import DirectoryObjectStore
+from kinetic_core.store.documents import read_start
 
 class Held:
     def __init__(self, value):
@@ -66,7 +75,7 @@ DirectoryStore("file:///x", folder).create("result", frame)
 """
 COLLECT = """
 store = DirectoryObjectStore(Path(folder))
-start = store.read_range("result", 0, wire.HEAD_BYTES)
+start = read_start(store, "result")
 outcome = read_outcome(start, key, job_id="a", download=lambda make: store.download("result", make))
 value = outcome.value_or_raise()
 """

@@ -5,9 +5,10 @@ datetime, date, time, timedelta, Decimal, Fraction, UUID, range, slice, Path, nu
 without objects. Exact types only: a subclass may have more than its base. A container that is referred
 to twice is not plain either, because decoding would make two of it.
 
-A value is JSON; a type that JSON lacks is an object `{"t": tag, "v": ...}`. Bytes, arrays and large texts are
+A value is JSON; a type that JSON lacks is an object `{"t": tag, "v": ...}`. Large bytes, arrays and texts are
 parts of their own beside the JSON: `blob-0` is immutable, `array-1` is memory that the decoded array keeps
-using, `text-2` a str.
+using, `text-2` a str. Small bytes and arrays, of which a value may have millions, lie one after the other in
+the part `small`, so that the frame's head does not grow with them.
 
 Whoever can write the store can write what is decoded here: every malformed value ends as CodecError, in time
 and memory proportional to its size.
@@ -24,8 +25,9 @@ from typing import Any
 
 from .wire import Buffer, Malformed, Part, memory
 
-LARGE_TEXT = 1 << 20
-"""Characters from which on a text is a part of its own."""
+LARGE = 16 << 10
+"""Bytes, or characters, from which on bytes, an array or a text is a part of its own."""
+_SMALL = "small"
 _MAX_DEPTH = 200
 _SAFE_INT = 1 << 63
 _MAX_FRACTION_BITS = 1 << 15
@@ -58,13 +60,15 @@ def encode(value: Any) -> dict[str, Part]:
     """
     writer = _Writer()
     body = json.dumps(writer.write(value, 0), separators=(",", ":"), ensure_ascii=False)
-    return {"body": body.encode("utf-8", "surrogatepass"), **writer.parts}
+    parts: dict[str, Part] = {"body": body.encode("utf-8", "surrogatepass"), **writer.parts}
+    return {**parts, _SMALL: writer.small} if writer.small else parts
 
 
 def decode(parts: Mapping[str, Part]) -> Any:
     """Decode frame parts. Raises CodecError for parts that `encode` cannot have made."""
     try:
-        return _read(json.loads(str(memory(parts, "body"), "utf-8", "surrogatepass")), parts, 0)
+        body = json.loads(str(memory(parts, "body"), "utf-8", "surrogatepass"))
+        return _read(body, _Parts(parts), 0)
     except CodecError:
         raise
     except Exception as exc:
@@ -74,11 +78,12 @@ def decode(parts: Mapping[str, Part]) -> Any:
 class _Writer:
     def __init__(self) -> None:
         self.parts: dict[str, Part] = {}
+        self.small = bytearray()
         self._seen: dict[int, Any] = {}
 
     def write(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind is str and len(value) >= LARGE_TEXT:
+        if kind is str and len(value) >= LARGE:
             return {"t": "str", "v": self._part("text", value)}
         if value is None or kind is bool or kind is str:
             return value
@@ -124,7 +129,11 @@ class _Writer:
         flat = numpy.ascontiguousarray(array.T if by_columns else array).reshape(-1).view(numpy.uint8)
         return {"t": "ndarray", "v": [self._part("array", flat.data), described, array.shape, by_columns]}
 
-    def _part(self, kind: str, content: Part) -> int:
+    def _part(self, kind: str, content: Part) -> int | list[int]:
+        """Take a part; return its number, or for a small one its place: offset and length."""
+        if len(content) < LARGE and not isinstance(content, str):
+            self.small += content
+            return [len(self.small) - len(content), len(content)]
         number = len(self.parts)
         self.parts[f"{kind}-{number}"] = content
         return number
@@ -194,7 +203,36 @@ def _described(dtype: Any) -> Any:
     return described
 
 
-def _read(node: Any, parts: Mapping[str, Part], depth: int) -> Any:
+class _Parts:
+    """Parts of an encoded value.
+
+    Small parts do not overlap: all of them together are at most as long as the part that holds them.
+    """
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._parts = parts
+        self._small = memoryview(memory(parts, _SMALL)) if _SMALL in parts else memoryview(b"")
+        self._left = len(self._small)
+
+    def buffer(self, kind: str, place: Any) -> Buffer:
+        """Return bytes by the place that `_Writer._part` has given them. Raises CodecError."""
+        if type(place) is int:
+            return memory(self._parts, f"{kind}-{place}")
+        offset, length = map(_length, _listed(place))
+        self._left -= length
+        if self._left < 0 or offset + length > len(self._small):
+            raise CodecError("a small part lies outside of its place")
+        return self._small[offset : offset + length]
+
+    def text(self, number: Any) -> str:
+        """Return a large text. Raises CodecError."""
+        part = self._parts.get(f"text-{number}") if type(number) is int else None
+        if not isinstance(part, str):
+            raise CodecError("a large text is a part of its own, named by its number")
+        return part
+
+
+def _read(node: Any, parts: _Parts, depth: int) -> Any:
     if depth > 2 * _MAX_DEPTH:
         raise CodecError("the encoded value is nested too deep")
     if isinstance(node, list):
@@ -235,32 +273,23 @@ def _check_hashes(keys: list[Any]) -> None:
         raise CodecError(f"more than {_SAME_HASHES} keys have the same hash")
 
 
-def _part(kind: str, number: Any, parts: Mapping[str, Part]) -> Buffer:
-    if type(number) is not int:
-        raise CodecError("a part is named by its number")
-    return memory(parts, f"{kind}-{number}")
+def _large_text(number: Any, parts: _Parts) -> str:
+    return parts.text(number)
 
 
-def _large_text(number: Any, parts: Mapping[str, Part]) -> str:
-    part = parts.get(f"text-{number}") if type(number) is int else None
-    if not isinstance(part, str):
-        raise CodecError("a large text is a part of its own, named by its number")
-    return part
-
-
-def _bytes(number: Any, parts: Mapping[str, Part]) -> bytes:
-    part = _part("blob", number, parts)
+def _bytes(place: Any, parts: _Parts) -> bytes:
+    part = parts.buffer("blob", place)
     return part if type(part) is bytes else bytes(part)
 
 
-def _mutable(number: Any, parts: Mapping[str, Part]) -> bytearray:
-    part = _part("array", number, parts)
+def _mutable(place: Any, parts: _Parts) -> bytearray:
+    part = parts.buffer("array", place)
     return part if type(part) is bytearray else bytearray(part)
 
 
-def _array(value: Any, parts: Mapping[str, Part]) -> Any:
-    number, described, shape, by_columns = value
-    content = _mutable(number, parts)
+def _array(value: Any, parts: _Parts) -> Any:
+    place, described, shape, by_columns = value
+    content = _mutable(place, parts)
     numpy, dtype = _numpy(), _dtype(described)
     lengths = [_length(each) for each in _listed(shape)]
     if len(lengths) > _MAX_DIMENSIONS or math.prod(lengths) * dtype.itemsize != len(content):
@@ -378,7 +407,7 @@ def _made(module: str, name: str, *args: Any) -> Any:
     return getattr(import_module(module), name)(*args)
 
 
-_PART_READERS: dict[str, Callable[[Any, Mapping[str, Part]], Any]] = {
+_PART_READERS: dict[str, Callable[[Any, _Parts], Any]] = {
     "str": _large_text,
     "bytes": _bytes,
     "bytearray": _mutable,

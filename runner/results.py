@@ -15,8 +15,6 @@ from .outcome import Outcome, failed, safe_repr, type_name
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_TEXT = 8 << 10
-_LARGE = 1 << 20
-"""Bytes, or characters, from which on a buffer in a pickled value is a part beside the pickle."""
 
 
 def succeeded(value: Any, modules: Sequence[str]) -> Outcome:
@@ -217,7 +215,7 @@ def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | N
             content = buffer.raw()
         except BufferError:
             return True
-        if aside is None or len(content) < _LARGE:
+        if aside is None or len(content) < codec.LARGE:
             return True
         aside[f"{'frozen' if content.readonly else 'array'}-{len(aside)}"] = content
         return False
@@ -249,7 +247,7 @@ def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | N
         """Pickler of project classes by name, with a copy as fallback: the reader's own class wins."""
 
         def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
-            if type(obj) in (bytes, str) and aside is not None and len(obj) >= _LARGE:
+            if type(obj) in (bytes, str) and aside is not None and len(obj) >= codec.LARGE:
                 if id(obj) not in named:
                     named[id(obj)] = f"{'blob' if type(obj) is bytes else 'text'}-{len(aside)}"
                     aside[named[id(obj)]] = obj

@@ -30,7 +30,7 @@ def test_a_large_result_takes_its_size_in_memory() -> None:
         [sys.executable, PROGRAM, "--mib", "64"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok  ") == 10 * 3 + 3 * 2
+    assert done.stdout.count("ok  ") == 15 * 3 + 6 * 2
 
 
 @pytest.fixture

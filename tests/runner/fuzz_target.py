@@ -34,7 +34,7 @@ def read(content: bytes) -> None:
     elif kind == 1:
         read_frame(signed(rest))
     elif kind == 2:
-        codec.decode({"body": rest})
+        codec.decode({"body": rest, "small": b"small"})
     elif kind == 3:
         wire.document(rest, pod_uid=str, at=float)
     else:

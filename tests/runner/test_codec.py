@@ -167,6 +167,14 @@ def tagged(tag: str, value: object) -> dict[str, bytes]:
     return {"body": json.dumps({"t": tag, "v": value}).encode()}
 
 
+def small(*places: object, content: wire.Part = b"12345678") -> dict[str, wire.Part]:
+    """Parts of a list of small bytes that says where they lie."""
+    return {
+        "body": json.dumps([{"t": "bytes", "v": place} for place in places]).encode(),
+        "small": content,
+    }
+
+
 HOSTILE: dict[str, dict[str, wire.Part]] = {
     "nothing": {},
     "empty": {"body": b""},
@@ -216,6 +224,13 @@ HOSTILE: dict[str, dict[str, wire.Part]] = {
     "a zip of zeros": npy(b"PK\x03\x04" + bytes(100)),
     "a dictionary for a shape": npy(b"12345678", {"0": 1}),
     "65 dimensions": npy(b"12345678", [1] * 65),
+    "small bytes of a text": small([0, 1], content="12345678"),
+    "small bytes of nothing": tagged("bytes", [0, 1]),
+    "small bytes beyond the end": small([7, 2]),
+    "small bytes before the beginning": small([-1, 1]),
+    "small bytes of a negative length": small([0, -1]),
+    "small bytes without a length": small([0]),
+    "the same small bytes 100,000 times": small(*[[0, 8]] * 100_000),
 }
 
 
@@ -229,7 +244,7 @@ def test_hostile_parts_end_in_one_error_at_once(parts: dict[str, wire.Part]) -> 
 
 
 def test_a_large_text_is_a_part_of_its_own() -> None:
-    large, ascii_only = "\ud800\udc00ü" * codec.LARGE_TEXT, "x" * codec.LARGE_TEXT
+    large, ascii_only = "\ud800\udc00ü" * codec.LARGE, "x" * codec.LARGE
     value = [large, {"key": ascii_only}, "small"]
     parts = codec.encode(value)
     assert [parts["text-0"], parts["text-1"]] == [large, ascii_only]
@@ -239,8 +254,25 @@ def test_a_large_text_is_a_part_of_its_own() -> None:
 
 
 @pytest.mark.attack
+def test_many_small_bytes_are_one_part() -> None:
+    """Else the head of their frame would be too long for its readers, and the value lost."""
+    number = 200_000
+    value = [n.to_bytes(3, "big") for n in range(number)]
+    value += [b"", bytearray(b"last"), np.arange(3), b"large" * codec.LARGE]
+    parts = codec.encode(value)
+    assert list(parts) == ["body", "blob-0", "small"]
+    _, read = wire.decode_frame(wire.encode_frame({"protocol": wire.PROTOCOL}, parts))
+    back = codec.decode(read)
+    assert back[:-2] == value[:-2]
+    assert [type(back[0]), type(back[-3])] == [bytes, bytearray]
+    assert back[-2].tolist() == [0, 1, 2]
+    back[-2][0] = 7  # as its sender's, it can be changed
+    assert back[-1] == value[-1]
+
+
+@pytest.mark.attack
 def test_what_was_shared_with_the_sender_is_not_copied() -> None:
-    array, content = np.arange(1000.0), b"x" * 1000
+    array, content = np.arange(float(codec.LARGE)), b"x" * codec.LARGE
     parts = codec.encode([array, content])
     array[0] = 7
     assert np.frombuffer(parts["array-0"])[0] == 7

@@ -47,6 +47,7 @@ VALUES: list[Any] = [
     np.zeros(3, "i4,f8"),
     np.array(["2024-01-01"], dtype="M8[s]"),
     [b"bytes", bytearray(b"array")],
+    {"large": [b"x" * codec.LARGE, np.ones(codec.LARGE, "u1"), "ü" * codec.LARGE]},
     [
         Decimal("1.5"),
         Fraction(1, 3),
@@ -71,6 +72,7 @@ ODD: list[Any] = [
     *("|O", "<f8", "f8,f8", "|V0", "<M8[ns]", "\ud800", "a\0b", [], {}, [[]], [None], [[[[]]]]),
     *({"t": "int", "v": "0x10"}, {"t": "dict", "v": [[1, 2]]}, {"t": "tuple", "v": []}),
     {"t": "ndarray", "v": [0, "<f8", [1 << 60], False]},
+    *({"t": "bytes", "v": place} for place in ([0, 5], [0, 1 << 60], [-1, 5], [1 << 62, 0])),
 ]
 TAGS = [
     "dict",
@@ -170,7 +172,7 @@ def dumped(value: Any) -> bytes:
 
 def hostile_parts(chance: random.Random) -> dict[str, bytes]:
     """Parts for the codec."""
-    parts = {name: bytes(part) for name, part in codec.encode(chance.choice(VALUES)).items()}
+    parts = {name: b"".join(wire.pieces(part)) for name, part in codec.encode(chance.choice(VALUES)).items()}
     if chance.random() < 0.85:
         parts["body"] = dumped(changed(json.loads(parts["body"]), chance))
     name = chance.choice(list(parts))
