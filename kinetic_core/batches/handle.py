@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import Scheduler, in_parallel
-from kinetic_core.errors import BatchTimeout, InvalidRequest, KineticError, WaitTimeout
+from kinetic_core.errors import (
+    BatchTimeout,
+    InvalidRequest,
+    JobCancelled,
+    JobNotFound,
+    KineticError,
+    WaitTimeout,
+)
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.handle import JobHandle
 
@@ -24,9 +31,10 @@ if TYPE_CHECKING:
 class BatchError(KineticError):
     """Failure of a batch in which some inputs have no value.
 
-    `failures` holds the handles of failed jobs, `partial_results` a list with None at failed positions.
-    `submission_failures` and `exceptions` map an input's index to the exception of its submission, and of its
-    job.
+    `failures` holds the handles of failed jobs, `partial_results` a list with None where there is no value.
+    `submission_failures` maps an input's index to the exception of its submission, `exceptions` to that of
+    its job: JobCancelled for an input that was never started because the batch was stopped, JobNotFound for
+    one whose stored job is gone.
     """
 
     def __init__(
@@ -42,12 +50,13 @@ class BatchError(KineticError):
         self.partial_results = list(partial_results)
         self.submission_failures = dict(submission_failures or {})
         self.exceptions = dict(exceptions or {})
-        failed = len(self.failures) + len(self.submission_failures)
-        shown = sorted({**self.submission_failures, **self.exceptions}.items())[:5]
-        lines = [f"{failed} of {len(self.partial_results)} inputs of {group_id} failed"]
+        errors = {**self.submission_failures, **self.exceptions}
+        failed = {job.group_index for job in self.failures} | self.submission_failures.keys()
+        shown = sorted(errors.items(), key=lambda each: (each[0] not in failed, each[0]))[:5]
+        lines = [f"{len(errors)} of {len(self.partial_results)} inputs of {group_id} have no value"]
         lines += [f"  [{index}] {type(error).__name__}: {error}" for index, error in shown]
-        if failed > len(shown) > 0:
-            lines.append(f"  and {failed - len(shown)} more; see .exceptions")
+        if len(errors) > len(shown):
+            lines.append(f"  and {len(errors) - len(shown)} more; see .exceptions")
         super().__init__("\n".join(lines))
         for index, error in shown[:1]:
             for note in getattr(error, "__notes__", ()):
@@ -136,7 +145,8 @@ class BatchHandle:
         """Return the values of all inputs: in input order, or with `ordered=False` in the order they ended.
 
         With `cleanup` the successful jobs' Kubernetes objects and payloads are removed, in the background.
-        Raises BatchError if any input failed, unless `return_exceptions` puts the exception in its place.
+        Raises BatchError if any input has no value, because it failed or was never started, unless
+        `return_exceptions` puts the exception in its place.
         Raises BatchTimeout, a WaitTimeout, with the values so far if not all jobs have ended after `timeout`
         seconds; then nothing is removed, and `results` can be called again.
         """
@@ -153,25 +163,26 @@ class BatchHandle:
             self._cached_failures = [
                 job for i in sorted(exceptions) if (job := self._board.jobs[i]) is not None
             ]
-        if self.unavailable_children:
-            _LOG.warning(
-                "%s: the jobs of inputs %s are gone", self.group_id, sorted(self.unavailable_children)
-            )
+        exceptions |= self._jobless()
         positions = list(range(self._board.size))
-        if (exceptions or unsubmitted) and not return_exceptions:
+        errors: dict[int, BaseException] = {**exceptions, **unsubmitted}
+        if errors and not return_exceptions:
             partial = [outcomes.get(index) for index in positions]
             raise BatchError(self.group_id, self._cached_failures, partial, unsubmitted, exceptions)
-        errors: dict[int, BaseException] = {**exceptions, **unsubmitted}
-        if ordered:
-            return [errors.get(index, outcomes.get(index)) for index in positions]
-        return [errors.get(index, outcomes.get(index)) for index in (*order, *sorted(unsubmitted))]
+        if not ordered:
+            positions = [*order, *sorted(errors.keys() - set(order))]
+        return [errors.get(index, outcomes.get(index)) for index in positions]
 
     def items(self, *, timeout: float | None = None, cleanup: bool = True) -> Iterator[tuple[int, Any]]:
-        """Yield `(index, value)` as jobs end; the value of a failed job is its exception."""
+        """Yield `(index, value)` as jobs end, and at last inputs that never had a job.
+
+        The value of an input that has none is its exception, as in `BatchError.exceptions`.
+        """
         for index, _ in self._ended(timeout):
             outcomes: dict[int, Any] = {}
             exceptions = self._collect([index], cleanup, outcomes)
             yield index, exceptions.get(index, outcomes.get(index))
+        yield from sorted({**self._jobless(), **self.submission_failures}.items())
 
     def failures(self) -> list[JobHandle]:
         """Return the handles of jobs that failed by the last `results()` call, else by now."""
@@ -240,6 +251,16 @@ class BatchHandle:
                 return
             given += len(news)
             yield from news
+
+    def _jobless(self) -> dict[int, BaseException]:
+        """Build the errors of inputs without a job, once the batch is over, but for those of submissions."""
+        with self._board.changed:
+            dropped, gone = sorted(self._board.dropped), dict(self._board.unavailable)
+        never = f"of {self.group_id} was never started: the batch was stopped, or its submitter ended, first"
+        return {index: JobCancelled(f"input {index} {never}") for index in dropped} | {
+            index: JobNotFound(f"{job_id}, the job of input {index}, is not stored any more")
+            for index, job_id in gone.items()
+        }
 
     def _out_of_time(self) -> BatchTimeout:
         """Build the time-out error, with the values of the jobs that have ended."""

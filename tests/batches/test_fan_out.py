@@ -15,7 +15,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
-from kinetic_core.errors import BatchTimeout, InvalidRequest
+from kinetic_core.errors import BatchTimeout, InvalidRequest, JobCancelled
 from tests.batches.scripts import SIX, first_run, run_script
 from tests.conftest import wait_for
 
@@ -142,6 +142,10 @@ def test_cancel_stops_all(tmp_path: Path) -> None:
     batch.wait(timeout=60)
     assert set(batch.status_counts()) <= {"FAILED"}
     assert batch.jobs.count(None) >= 3
+    with pytest.raises(BatchError, match="6 of 6 inputs") as caught:
+        batch.results()
+    assert {type(error) for error in caught.value.exceptions.values()} == {JobCancelled}
+    assert sorted(index for index, _ in batch.items()) == list(range(6))
 
 
 def test_found_again_from_another_process() -> None:

@@ -17,7 +17,7 @@ from kinetic_core.batches.definition import Plan, finished_object, line_object, 
 from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.connections import default_connections
-from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, StoreError
+from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, JobNotFound, StoreError
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.prepare import timestamp
 from kinetic_core.options import RunOptions
@@ -256,7 +256,10 @@ def test_one_too_old_to_be_gone_on_with_can_be_read(place: Place, caplog: pytest
     place.cluster.lines.digests.clear()
     place.let_go()
     batch = place.attach(timeout=0.1)
-    assert batch.results(timeout=30) == [0, 1, None]
+    with pytest.raises(BatchError) as caught:
+        batch.results(timeout=30)
+    assert caught.value.partial_results == [0, 1, None]
+    assert [type(error) for error in caught.value.exceptions.values()] == [JobNotFound]
     assert batch.unavailable_children == {2: f"{place.group_id}-2"}
     assert "too old" in caplog.text
     assert sorted(place.began()) == [0, 1]
@@ -278,7 +281,7 @@ def test_cancelling_stops_what_any_client_has_started(place: Place) -> None:
     wait_for(lambda: len(place.began()) == 2)
     place.attach(goes_on=False).cancel()
     values = first.results(return_exceptions=True, timeout=30)
-    assert [type(value) for value in values] == [JobCancelled, JobCancelled, type(None), type(None)]
+    assert [type(value) for value in values] == [JobCancelled] * 4
     assert len(place.began()) == 2
     assert [type(each) for each in place.attach().results(return_exceptions=True)][:2] == [JobCancelled] * 2
 
@@ -291,7 +294,7 @@ def test_nothing_starts_after_a_failure_that_another_client_saw(place: Place) ->
     wait_for(lambda: batch._board.complete)
     place.let_go()
     values = batch.results(return_exceptions=True)
-    assert [type(value) for value in values] == [ValueError, int, type(None), type(None)]
+    assert [type(value) for value in values] == [ValueError, int, JobCancelled, JobCancelled]
 
 
 @pytest.mark.promise("batches: … cancelled and resumed after the client's death")
@@ -315,7 +318,9 @@ def test_what_was_removed_by_hand_does_not_run_again(place: Place) -> None:
     first.cleanup()
     place.let_go()
     batch = place.attach()
-    assert batch.results(timeout=30) == [None, 1, 2]
+    gone, *others = batch.results(timeout=30, return_exceptions=True)
+    assert isinstance(gone, JobNotFound)
+    assert others == [1, 2]
     assert batch.unavailable_children == {0: f"{place.group_id}-0"}
     assert sorted(place.began()) == [0, 1, 2]
 

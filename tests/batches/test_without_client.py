@@ -93,7 +93,7 @@ def test_cancelling_from_another_process_leaves_nothing(tmp_path: Path) -> None:
     batch = kinetic_core.attach_batch(group_id)
     assert batch.status_counts() == {"FAILED": 2}
     values = batch.results(return_exceptions=True, timeout=20)
-    assert [type(value).__name__ for value in values] == ["JobCancelled"] * 2 + ["NoneType"] * 4
+    assert [type(value).__name__ for value in values] == ["JobCancelled"] * 6
     assert ran(tmp_path) == 2
 
 
@@ -123,7 +123,7 @@ def test_what_runs_is_cancelled_with_the_first_failure(tmp_path: Path) -> None:
     (tmp_path / "fail-101").touch()
     wait_for(lambda: not supervisors(group_id))
     values = kinetic_core.attach_batch(group_id).results(return_exceptions=True, timeout=20)
-    assert [type(value).__name__ for value in values] == ["JobCancelled", "ValueError"] + ["NoneType"] * 4
+    assert [type(value).__name__ for value in values] == ["JobCancelled", "ValueError"] + ["JobCancelled"] * 4
     assert ran(tmp_path) == 2
 
 
@@ -154,4 +154,10 @@ def test_what_a_dead_client_had_stored_stays(tmp_path: Path, monkeypatch: pytest
         assert script.wait(20) == -signal.SIGKILL
     (stored,) = (tmp_path / "own" / "store" / "batches").iterdir()
     batch = kinetic_core.attach_batch(stored.name, poll_interval=0.02)
-    assert batch.results(timeout=20) == [1, 2, None, None]
+    with pytest.raises(BatchError, match="2 of 4 inputs") as caught:
+        batch.results(timeout=20)
+    assert caught.value.partial_results == [1, 2, None, None]
+    assert {index: type(error) for index, error in caught.value.exceptions.items()} == {
+        2: JobCancelled,
+        3: JobCancelled,
+    }

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
-from kinetic_core import BatchHandle, JobHandle, JobStatus
+from kinetic_core import BatchError, BatchHandle, JobHandle, JobStatus
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID
@@ -73,8 +73,7 @@ def living(api: ClusterApi, batch: BatchHandle) -> list[dict[str, Any]]:
 def check_cancelled(api: ClusterApi, batch: BatchHandle, size: int) -> None:
     values = batch.results(timeout=120, return_exceptions=True)
     assert len(values) == size
-    assert {type(value) for value in values} <= {JobCancelled, type(None)}
-    assert JobCancelled in map(type, values)
+    assert {type(value) for value in values} == {JobCancelled}
     assert living(api, batch) == []
     batch.cleanup()
 
@@ -97,6 +96,19 @@ def test_cancelled_while_the_store_stumbles(api: ClusterApi, store_proxy: FaultP
     store_proxy.faults.answer(".", 503, times=8)
     batch.cancel()
     check_cancelled(api, batch, 3)
+
+
+@pytest.mark.promise("batches: Cancel during each: batch")
+def test_an_input_that_never_started_is_no_none(api: ClusterApi) -> None:
+    """It was: `[None, None]` without an error."""
+    batch = rest.run_async_map([600.0] * 2, max_concurrent=1)
+    resting(batch, 1)
+    batch.cancel()
+    with pytest.raises(BatchError, match="2 of 2 inputs") as caught:
+        batch.results(timeout=120)
+    assert [type(caught.value.exceptions[index]) for index in (0, 1)] == [JobCancelled] * 2
+    assert [type(value) for _, value in batch.items()] == [JobCancelled] * 2
+    check_cancelled(api, batch, 2)
 
 
 @pytest.mark.promise("batches: `as_completed`; no attempt before its retries are exhausted")
