@@ -38,12 +38,18 @@ class Held:
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what is held under a key, made with the first call.
 
-        Threads that ask at the same time may each make one, of which all get the same.
+        Threads that ask at the same time may each make one: all get the first, and the others are closed.
         """
         if self._is_closed:
             raise InvalidRequest("this client is closed: make another kinetic_core.Client")
         found = self._made.get(key, _NOTHING)
-        return cast("Made", self._made.setdefault(key, make()) if found is _NOTHING else found)
+        if found is not _NOTHING:
+            return cast("Made", found)
+        made = make()
+        kept = self._made.setdefault(key, made)
+        if kept is not made and isinstance(made, Closable):
+            made.close()
+        return cast("Made", kept)
 
     def close(self) -> None:
         """Close and forget everything, the newest first."""
