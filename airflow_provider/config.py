@@ -7,7 +7,9 @@ values in force, their checks and docs/reference/airflow-configuration.md are ma
 # No `from __future__ import annotations`: the annotations of `Config` are the table, and are evaluated.
 
 import math
+import os
 from collections.abc import Mapping
+from configparser import ConfigParser
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Protocol, Self, cast, get_args
@@ -159,32 +161,22 @@ def config() -> Config:
     return Config.read(_airflows())
 
 
-class Sources(Protocol):
-    """Truth values of Airflow's configuration, and where each value comes from."""
-
-    def getboolean(self, section: str, key: str, *, fallback: bool) -> bool:
-        """Return a truth value."""
-
-    def as_dict(
-        self, *, display_source: bool, display_sensitive: bool, include_cmds: bool, include_secret: bool
-    ) -> Mapping[str, Mapping[str, object]]:
-        """Return all options by section, each with its value and its source."""
-
-
-def default_deferrable(source: Sources | None = None) -> bool:
+def default_deferrable(
+    source: ConfigParser | None = None, environment: Mapping[str, str] = os.environ
+) -> bool:
     """Return whether a task without `deferrable=` defers: `[operators] default_deferrable` if it is set.
 
     If nobody has set that option, whose default in Airflow is False, the task defers: a worker that is held
     for hours is what a Kinetic task is meant to avoid (ADR 0055).
     """
     source = _airflows() if source is None else source
-    if source.getboolean("operators", "default_deferrable", fallback=True):
+    section, key = "operators", "default_deferrable"
+    # Airflow's own `has_option` counts defaults, too, and its `as_dict` runs the commands of sensitive
+    # options: in the processes of Airflow 3.1 that parse DAGs, that of the database fails on purpose.
+    is_set = ConfigParser.has_option(source, section, key)
+    if not is_set and f"AIRFLOW__{section}__{key}".upper() not in environment:
         return True
-    known = source.as_dict(
-        display_source=True, display_sensitive=True, include_cmds=False, include_secret=False
-    )
-    value_and_source = known["operators"]["default_deferrable"]
-    return isinstance(value_and_source, tuple) and value_and_source[1] == "default"
+    return source.getboolean(section, key)
 
 
 def _airflows() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from configparser import ConfigParser
 from dataclasses import asdict
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -33,13 +34,6 @@ class Configuration:
 
     def getfloat(self, section: str, key: str, *, fallback: float) -> float:
         return float(str(self.options.get(key, fallback)))
-
-    def getboolean(self, section: str, key: str, *, fallback: bool) -> bool:
-        return bool(self.options.get(key, False))  # which is Airflow's default
-
-    def as_dict(self, **_: bool) -> dict[str, dict[str, object]]:
-        set_there = "default_deferrable" in self.options
-        return {"operators": {"default_deferrable": ("?", "env var" if set_there else "default")}}
 
 
 def test_what_nobody_has_set_is_the_default() -> None:
@@ -74,10 +68,16 @@ def test_the_page_is_current() -> None:
     assert provider_config.PAGE.read_text() == provider_config.page(), "run: .ci/provider_config.py"
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, True), ({"default_deferrable": True}, True)])
-def test_a_task_defers_unless_airflow_is_told_not_to(options: dict[str, bool], expected: bool) -> None:
-    assert default_deferrable(Configuration(**options)) is expected
-
-
-def test_default_deferrable_is_honoured() -> None:
-    assert not default_deferrable(Configuration(default_deferrable=False))
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        ("[operators]\n", True),
+        ("[operators]\ndefault_deferrable = True\n", True),
+        ("[operators]\ndefault_deferrable = False\n", False),
+    ],
+)
+def test_a_task_defers_unless_airflow_is_told_not_to(text: str, expected: bool) -> None:
+    told = ConfigParser()
+    told.read_string(text)
+    assert default_deferrable(told, {}) is expected
