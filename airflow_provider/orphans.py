@@ -202,7 +202,7 @@ async def _reconcile(
     backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
 ) -> None:
     interval = config().orphan_interval
-    attendance, key = Presence(os.getppid(), interval), place_key(backend, namespace)
+    presence, key = Presence(os.getppid(), interval), place_key(backend, namespace)
     await asyncio.sleep(FIRST_SECONDS)
     reconciler: Reconciler | None = None
     while True:
@@ -211,11 +211,11 @@ async def _reconcile(
                 reconciler = Reconciler(backend, namespace, deployment, ask)
             if reconciler is not None:
                 await reconciler.reconcile()
-                await asyncio.to_thread(attendance.mark, key)
+                await asyncio.to_thread(presence.mark, key)
         except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
             _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
-        doubts = reconciler is not None and reconciler.in_doubt
-        await asyncio.sleep(min(interval, DOUBT_SECONDS) if doubts else interval)
+        is_in_doubt = reconciler is not None and reconciler.in_doubt
+        await asyncio.sleep(min(interval, DOUBT_SECONDS) if is_in_doubt else interval)
 
 
 VARIABLE = "kinetic_places"
@@ -310,12 +310,12 @@ class Attendant:
 
     def __init__(
         self,
-        attendance: Presence,
+        presence: Presence,
         places: Callable[[], Iterable[Place]],
         ask: AskStates,
         name: Callable[[], str],
     ) -> None:
-        self._attendance = attendance
+        self._presence = presence
         self._places, self._ask, self._name = places, ask, name
         self._reconcilers: dict[str, Reconciler] = {}
         self._told: dict[str, str] = {}
@@ -337,7 +337,7 @@ class Attendant:
 
     def _reconcile_at(self, backend: Backend, namespace: str, deployment_name: str, seen: set[str]) -> bool:
         key = place_key(backend, namespace)
-        if key in seen or self._attendance.is_marked(key):
+        if key in seen or self._presence.is_marked(key):
             return False
         seen.add(key)
         if key not in self._reconcilers:
@@ -411,8 +411,8 @@ def _variable(name: str, team: str) -> str | None:
 def attend(pause: Callable[[float], object] = time.sleep) -> None:
     """Search for as long as this process lives: in a thread of a triggerer's main process."""
     interval = config().orphan_interval
-    attendance = Presence(os.getpid(), interval)
-    attendance.forget()
+    presence = Presence(os.getpid(), interval)
+    presence.forget()
     attendants: dict[str, Attendant] = {}
     pause(FIRST_SECONDS)
     while True:
@@ -421,7 +421,7 @@ def attend(pause: Callable[[float], object] = time.sleep) -> None:
             for team in teams():
                 if team not in attendants:
                     places, name = partial(places_of, team), partial(name_of, team)
-                    attendants[team] = Attendant(attendance, places, states_in_database, name)
+                    attendants[team] = Attendant(presence, places, states_in_database, name)
                 in_doubt |= attendants[team].reconcile()
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever Airflow answers
             _LOG.warning("cannot look for forgotten jobs, trying again: %r", error)

@@ -64,9 +64,9 @@ def run_child(job: Job, store: Store) -> None:
         forget_key(job.outcome_key)  # before anything of the user's is loaded into this process
         set_readable(readable=True)
         phase = "project files"
-        world = make_workspace(job, store, header)
+        workspace = make_workspace(job, store, header)
         phase = "unpickle"
-        payload = Payload(parts, header["modules"], world.workspace, world.data, job.store_uri)
+        payload = Payload(parts, header["modules"], workspace.workspace, workspace.data, job.store_uri)
         payload.install(os.path.join(job.work_dir, "spawned"))
         function = payload.load_function()
         args, kwargs = payload.load_arguments()
@@ -75,7 +75,7 @@ def run_child(job: Job, store: Store) -> None:
             from .debugger import await_debugger
 
             note(job, "debugger")
-            await_debugger(job, store, world.workspace)
+            await_debugger(job, store, workspace.workspace)
     except StoreUnavailable as exc:
         _end_user_code(own, exc)
         _leave(job, _unavailable(exc, phase))

@@ -61,7 +61,7 @@ class HangWatch:
     def __init__(self, job: Job, tee: LogTee, rendezvous: Rendezvous | None, store: Store) -> None:
         """Start to watch. `rendezvous`: of a slice, whose hosts report through the store."""
         assert job.hang_after is not None  # noqa: S101  only then there is one
-        self._job, self._gang, self._store, self._allowed = job, rendezvous, store, job.hang_after
+        self._job, self._rendezvous, self._store, self._allowed = job, rendezvous, store, job.hang_after
         self._tee = tee
         self._stillness: Stillness | None = None
         self._next = 0.0
@@ -103,7 +103,7 @@ class HangWatch:
 
     def _all_still(self, is_still: bool) -> bool:
         """Return whether host 0, which decides, is still and all others have reported the same."""
-        if self._gang is None:
+        if self._rendezvous is None:
             return is_still
         if self._job.host != 0:
             if is_still != self._told_still:
@@ -123,8 +123,8 @@ class HangWatch:
         return encode_note(self._job.outcome_key, self._name(self._job.host), {"still": is_still})
 
     def _name(self, host: int) -> str:
-        assert self._gang is not None  # noqa: S101  a lone host tells nobody
-        return wire.still_object(self._job.job_id, self._gang.generation.number, host)
+        assert self._rendezvous is not None  # noqa: S101  a lone host tells nobody
+        return wire.still_object(self._job.job_id, self._rendezvous.generation.number, host)
 
 
 def processor_seconds() -> float | None:

@@ -213,7 +213,7 @@ def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Out
     deadline = deadline_of(job, store, started)
     if deadline is not None and deadline.is_over:
         return deadline.outcome(), _NOT_STARTED
-    outcome, ending = run(company=deadline)
+    outcome, ending = run(deadline=deadline)
     if outcome.state == "succeeded":
         return outcome, ending
     told = deadline.close() if deadline is not None else None
@@ -227,7 +227,7 @@ def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Out
 def _run(
     job: Job,
     others: Hosts | None = None,
-    company: Deadline | None = None,
+    deadline: Deadline | None = None,
     lease: Lease | None = None,
     *,
     store: PatientStore,
@@ -255,8 +255,8 @@ def _run(
     if lease is not None:
         lease.keep(child)
     hang = _hang_watch(job, store, tee, others)
-    companies = [each for each in (others, company, hang) if each is not None]
-    ending = watch_child(child, tee, job.grace, signals, gauge, companies, partial(give_notice, job))
+    watchers = [each for each in (others, deadline, hang) if each is not None]
+    ending = watch_child(child, tee, job.grace, signals, gauge, watchers, partial(give_notice, job))
     if lease is not None:
         lease.close()
     if others is not None:
@@ -273,7 +273,7 @@ def _run(
     if hang is not None and hang.has_hung and outcome.state != "succeeded":
         outcome = hang.outcome()
     if outcome.state == "succeeded" or not (ending.terminated or outcome.is_infrastructure):
-        over_at = min((each.over_at for each in (others, company) if each is not None), default=float("inf"))
+        over_at = min((each.over_at for each in (others, deadline) if each is not None), default=float("inf"))
         store.keep(min(KEPT_SECONDS, over_at - time.time()))
     tee.close()
     gauge.clear_note()

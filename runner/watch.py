@@ -97,13 +97,13 @@ def watch_child(
     grace: float,
     signals: Signals,
     gauge: MemoryGauge,
-    companies: Sequence[Watcher],
+    watchers: Sequence[Watcher],
     give_notice: Callable[[], None],
 ) -> Ending:
     """Pump the child's output, and sample the memory, until the child is dead.
 
     SIGTERM and SIGINT are passed on to the child as SIGTERM, after `give_notice`; if it has not ended `grace`
-    seconds later, less the time for publishing, it is killed. It is also killed when one of the `companies`
+    seconds later, less the time for publishing, it is killed. It is also killed when one of the `watchers`
     says so, after the time that this watcher leaves.
     """
     deadline: float | None = None
@@ -126,7 +126,7 @@ def watch_child(
             deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
             give_notice()
             os.kill(child, signal.SIGTERM)
-        told = [left for each in companies if (left := each.look(child, bool(signals.told))) is not None]
+        told = [left for each in watchers if (left := each.look(child, bool(signals.told))) is not None]
         if told and deadline is None:
             deadline = time.monotonic() + min(told)
             os.kill(child, signal.SIGTERM)

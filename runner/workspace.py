@@ -102,20 +102,20 @@ class Workspace:
 
 def make_workspace(job: Job, store: Store, header: dict[str, Any]) -> Workspace:
     """Unpack the project, then set the working directory, `sys.path`, volumes and the output directory."""
-    world = Workspace(job, store)
+    workspace = Workspace(job, store)
     if header["tree"] is None:
-        os.makedirs(world.workspace, exist_ok=True)
+        os.makedirs(workspace.workspace, exist_ok=True)
     else:
-        world.unpack(header["tree"])
-    os.chdir(_inside(world.workspace, header["cwd"] or ""))
-    paths = [_inside(world.workspace, entry) for entry in header["sys_path"]]
+        workspace.unpack(header["tree"])
+    os.chdir(_inside(workspace.workspace, header["cwd"] or ""))
+    paths = [_inside(workspace.workspace, entry) for entry in header["sys_path"]]
     sys.path[:0] = list(dict.fromkeys(paths))
     sys.argv = [header["function_name"]]
     for volume in header["volumes"]:
-        world.mount(volume["mount"], volume["source"])
+        workspace.mount(volume["mount"], volume["source"])
     if header["output_dir"] and "://" not in header["output_dir"]:
         os.makedirs(header["output_dir"], exist_ok=True)
-    return world
+    return workspace
 
 
 def _inside(workspace: str, relative: str) -> str:

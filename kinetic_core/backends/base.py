@@ -107,7 +107,7 @@ class Backend(Protocol):
         """What it knows of Jobs that run many inputs of a batch; None where each input has its own."""
 
     @property
-    def turns(self) -> SupervisedQueue | None:
+    def supervised_queue(self) -> SupervisedQueue | None:
         """How jobs wait for their turn here; None where a client must create them one by one."""
 
     @property

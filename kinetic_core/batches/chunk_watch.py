@@ -11,13 +11,13 @@ from typing import Any
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.chunks import indexes_of, stops_after_failure
-from kinetic_core.backends.kubernetes.names import PART
+from kinetic_core.backends.kubernetes.names import CHUNK
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import stored_states
 from kinetic_core.errors import ObjectExists, StoreError
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.inputs import (
-    GAVE_UP,
+    NEVER_STARTED,
     chunk_reference,
     observe_chunk,
     reconcile_chunk,
@@ -55,17 +55,17 @@ class ChunkWatch:
         if not jobs:
             self._end()
         self._fail_fast = any(map(stops_after_failure, jobs))
-        hub = watch_for(self._backend, self._whole.namespace)
+        job_watch = watch_for(self._backend, self._whole.namespace)
         later: set[int] = set()
         with self._subscribing:
             for job in reversed(jobs):
-                number, inputs = int(job["metadata"]["labels"][PART]), set(indexes_of(job))
+                number, inputs = int(job["metadata"]["labels"][CHUNK]), set(indexes_of(job))
                 own = frozenset(inputs - later)  # what a later part has was run again there
                 later |= inputs
                 told = partial(self._seen, number, own, len(jobs))
                 reference = chunk_reference(self._whole, number)
                 follows = self._board.follows
-                self._subscriptions[number] = hub.subscribe(reference, told, _CHUNK, follows=follows)
+                self._subscriptions[number] = job_watch.subscribe(reference, told, _CHUNK, follows=follows)
         self._board.on_follow(self._follow)
 
     def _follow(self) -> None:
@@ -97,7 +97,7 @@ class ChunkWatch:
         ended |= dict.fromkeys(failed - dropped, _FAILED)
         if seen.status is JobStatus.FAILED:
             rest = own - seen.succeeded - seen.failed
-            launched = rest if seen.reason == GAVE_UP else rest & self._launched()
+            launched = rest if seen.reason == NEVER_STARTED else rest & self._launched()
             ended |= dict.fromkeys(launched, _STOPPED)
             dropped |= rest - launched
         self._known |= succeeded | failed

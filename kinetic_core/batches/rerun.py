@@ -8,7 +8,7 @@ from typing import Any
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.names import PART
+from kinetic_core.backends.kubernetes.names import CHUNK
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.batches.definition import failure_object, finished_object, resumption_object, resumptions
 from kinetic_core.batches.queue import Line, Waiting
@@ -48,7 +48,7 @@ def resume(
     if not rest:
         return
     before = _stored_before(backend.store, whole.job_id, set(rest))
-    number = 1 + max((int(job["metadata"]["labels"][PART]) for job in jobs), default=-1)
+    number = 1 + max((int(job["metadata"]["labels"][CHUNK]) for job in jobs), default=-1)
     if not is_first(backend.store, whole.job_id, number):
         give_up = time.monotonic() + _TAKE_OVER_SECONDS
         while time.monotonic() < give_up:

@@ -78,7 +78,7 @@ def run_map(
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_indexed(packed, items, plan)
-    if packed.backend.turns:
+    if packed.backend.supervised_queue:
         return start_supervised(packed, items, plan)
     return start_client_driven(packed, items, plan)
 

@@ -46,12 +46,12 @@ def take_up(
     lives, also those without a value, whose stored objects but outputs are removed first. Raises JobConflict
     if the id belongs to another batch.
     """
-    turns, namespace = packed.backend.turns, packed.spec.namespace
-    assert turns is not None  # noqa: S101  only there inputs wait for their turn
+    queue, namespace = packed.backend.supervised_queue, packed.spec.namespace
+    assert queue is not None  # noqa: S101  only there inputs wait for their turn
     digest = batch_digest(packed, items, plan)
-    with turns.take_up(namespace, line) as (waiting, is_idle):
+    with queue.take_up(namespace, line) as (waiting, is_idle):
         manifest = _manifest(packed, plan, len(items), digest)
-        batch = _Stored(packed.backend, turns, namespace, plan.group_id, len(items))
+        batch = _Stored(packed.backend, queue, namespace, plan.group_id, len(items))
         begin_anew = plan.skip_done and is_idle
         missing = batch.without_value() if begin_anew else batch.never_made()
         if missing:
@@ -67,7 +67,7 @@ class _Stored:
     """Batch while no other process creates its jobs."""
 
     backend: Backend
-    turns: SupervisedQueue
+    queue: SupervisedQueue
     namespace: str
     group_id: str
     size: int
@@ -98,7 +98,7 @@ class _Stored:
         store.delete(finished_object(self.group_id))
         if may_start:
             store.delete(wire.stop_object(self.group_id))
-        self.turns.forget(self.namespace, [input_id(self.group_id, index) for index in indexes])
+        self.queue.forget(self.namespace, [input_id(self.group_id, index) for index in indexes])
         for index in indexes:
             reference = find(self.backend, input_id(self.group_id, index))
             if reference is not None:
@@ -146,8 +146,8 @@ class SupervisedScheduler(JobPerInput):
     def cancel(self, board: Board) -> None:
         """Start no further job and stop every job that has not ended; return when none of them runs."""
         self.stop_starting()
-        assert self.backend.turns is not None  # noqa: S101  only there inputs wait for their turn
-        self.backend.turns.drop(self.namespace, self.group_id)
+        assert self.backend.supervised_queue is not None  # noqa: S101  only there inputs wait for their turn
+        self.backend.supervised_queue.drop(self.namespace, self.group_id)
         with board.changed:
             living = [job for i, job in enumerate(board.jobs) if job and i not in board.ended]
         self.cancel_all(living)
@@ -191,11 +191,11 @@ def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchH
 
 def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> BatchHandle:
     backend, namespace = packed.backend, packed.spec.namespace
-    assert backend.turns is not None  # noqa: S101  else there is another way
+    assert backend.supervised_queue is not None  # noqa: S101  else there is another way
     manifest = store_manifest(packed, plan, len(items), SUPERVISED)
     board = Board(len(items))
     try:
-        with backend.turns.gather(namespace, line) as waiting:
+        with backend.supervised_queue.gather(namespace, line) as waiting:
             each = replace(packed, backend=waiting)
             made = [submit_input(each, plan, index, item) for index, item in enumerate(items)]
     finally:

@@ -23,10 +23,10 @@ from kinetic_core.backends.kubernetes.fallbacks import (
 )
 from kinetic_core.backends.kubernetes.names import (
     CANCELLED,
+    CHUNK,
     FAILED_CREATE,
     NEEDS_CONTROL,
     NODE_SILENT,
-    PART,
     QUEUED,
     SUSPENDED,
     UNSCHEDULABLE,
@@ -170,7 +170,7 @@ def _decided(facts: Facts, job: Object) -> Decision:
         return _never_runs(facts, seen, seen.failure)
     if runs_in_set(job):
         return _of_set(facts, pods, seen)
-    waits_for_its_turn = PART in job["metadata"]["labels"] and seen.status is JobStatus.PENDING
+    waits_for_its_turn = CHUNK in job["metadata"]["labels"] and seen.status is JobStatus.PENDING
     may_be_over = seen.is_terminal or _is_cancelled(job) or seen.reason == NODE_SILENT or waits_for_its_turn
     if seen.status is JobStatus.SUCCEEDED or not may_be_over:
         return Decision(seen)

@@ -101,7 +101,7 @@ def stored_input(backend: Backend, job_id: str) -> JobReference | None:
     return input_reference(found[0], child[1])
 
 
-GAVE_UP = "GivenUp"
+NEVER_STARTED = "GivenUp"
 """Reason of a chunk that could never run: all its inputs have failed."""
 
 
@@ -114,7 +114,7 @@ def observe_chunk(backend: Backend, reference: JobReference) -> ChunkObservation
     status = job.get("status") or {}
     seen = verdict(job, ())
     if seen.is_terminal and GIVEN_UP in (job["metadata"].get("annotations") or {}):
-        seen = replace(seen, reason=GAVE_UP)
+        seen = replace(seen, reason=NEVER_STARTED)
     elif not seen.is_terminal and status.get("ready"):
         seen = replace(seen, status=JobStatus.RUNNING, reason="Running", message="")
     elif not seen.is_terminal and status.get("active"):

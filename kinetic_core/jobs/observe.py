@@ -66,8 +66,8 @@ def wait(
             pending.append(news)
             arrived.notify()
 
-    hub = watch_for(backend, reference.namespace)
-    subscription = hub.subscribe(reference, notice, refused=notice)
+    job_watch = watch_for(backend, reference.namespace)
+    subscription = job_watch.subscribe(reference, notice, refused=notice)
     try:
         while True:
             with arrived:

@@ -121,7 +121,7 @@ class Subscription:
 
     reference: JobReference
     callback: Callback
-    hub: JobWatch
+    watch: JobWatch
     kind: Kind
     follows: bool
     refused: Callable[[KineticError], None] | None = None
@@ -132,11 +132,11 @@ class Subscription:
         """Have the job reconciled from now on, and call the callback again."""
         if not self.follows:
             self.follows, self.last = True, None
-            self.hub.observe_now(self.reference.job_id)
+            self.watch.observe_now(self.reference.job_id)
 
     def close(self) -> None:
         self.closed = True
-        self.hub.unsubscribe(self)
+        self.watch.unsubscribe(self)
 
 
 @dataclass(eq=False)
@@ -207,7 +207,7 @@ class JobWatch:
 
     def _start(self) -> None:
         if self._thread is None:
-            name = f"kinetic-hub-{self.namespace}"
+            name = f"kinetic-watch-{self.namespace}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 

@@ -82,7 +82,7 @@ class Place:
         """Let nobody watch any more what is about to go."""
         for part in {job["metadata"]["labels"][JOB_ID] for job in self.jobs()}:
             self.backend.remove("default", part)
-        wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
+        wait_for(lambda: "kinetic-watch-default" not in {thread.name for thread in threading.enumerate()})
         self.backend.close("default")
         self.fake.close()
 

@@ -64,7 +64,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self._machine = open_backend("local", default_connections())
-        self.lines, self.turns = Kept(), None
+        self.lines, self.supervised_queue = Kept(), None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._machine, name)

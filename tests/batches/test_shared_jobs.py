@@ -157,8 +157,8 @@ def test_whoever_watches_one_input_is_told_of_its_end(place: Any) -> None:
     here: Place = place(behave)
     whole, _ = here.submit([1, 2])
     seen: list[JobStatus] = []
-    hub = watch_for(here.backend, "default")
-    subscription = hub.subscribe(input_reference(whole, 1), lambda told: seen.append(told.status))
+    job_watch = watch_for(here.backend, "default")
+    subscription = job_watch.subscribe(input_reference(whole, 1), lambda told: seen.append(told.status))
     wait_for(lambda: JobStatus.SUCCEEDED in seen)
     subscription.close()
 

@@ -13,7 +13,7 @@ import kinetic_core
 from kinetic_core import BatchHandle, JobStatus
 from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.backends.kubernetes.names import GROUP_ID, LINE_NAME
+from kinetic_core.backends.kubernetes.names import GROUP_ID, QUEUE_DIGEST_NAME
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobCancelled
 from tests.cluster.dying import client, first_line
@@ -94,10 +94,10 @@ def test_whoever_attaches_goes_on(api: ClusterApi) -> None:
         assert other.wait(120) == 0
     assert attempts(batch) == 5
     namespace = os.environ["KINETIC_NAMESPACE"]
-    assert api.get("Job", namespace, LINE_NAME.format(group_id)) is not None
+    assert api.get("Job", namespace, QUEUE_DIGEST_NAME.format(group_id)) is not None
     batch.cleanup()
     assert api.list("Job", namespace, {"labelSelector": f"{GROUP_ID}={group_id}"})["items"] == []
-    wait_for(lambda: api.get("Job", namespace, LINE_NAME.format(group_id)) is None)
+    wait_for(lambda: api.get("Job", namespace, QUEUE_DIGEST_NAME.format(group_id)) is None)
 
 
 @pytest.mark.promise("batches: … cancelled and resumed after the client's death")

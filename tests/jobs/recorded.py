@@ -91,7 +91,7 @@ class Recorded:
         for job in self._objects("Job"):
             self.fake.objects.remove("Job", "default", job["metadata"]["name"])
         self.store.__init__("gs://bucket")  # type: ignore[misc]  # whoever still watches sees that all is gone
-        wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
+        wait_for(lambda: "kinetic-watch-default" not in {thread.name for thread in threading.enumerate()})
         self.backend.close("default")  # type: ignore[attr-defined]  # of a cluster's backend alone
         self.fake.close()
 

@@ -13,10 +13,10 @@ from kinetic_core.backends.kubernetes.names import (
     CANCELLED,
     CAPACITY_TIMEOUT,
     CHOICE,
+    CHUNK,
     CONTAINER,
     LEADER_WORKER_SET,
     NEEDS_CONTROL,
-    PART,
     QUEUE,
 )
 from kinetic_core.job import JobObservation, JobStatus
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Facts, JobStatus, tuple[type, ...]]] = {
         (RecordFailure, EndJob),
     ),
     "input cancelled before its turn": (
-        facts(labelled(job(), **{PART: "0"}), outcome=KILLED),
+        facts(labelled(job(), **{CHUNK: "0"}), outcome=KILLED),
         JobStatus.FAILED,
         (),
     ),

@@ -45,8 +45,8 @@ class Observer:
         return list(dict.fromkeys(observation.status for observation in self.seen))
 
 
-def hub_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kinetic-hub")]
+def watch_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kinetic-watch")]
 
 
 @pytest.mark.promise("gke: One list+watch a kind for every observer, sync and async")
@@ -55,13 +55,13 @@ def test_many_observers_share_one_thread_which_ends_with_them(tmp_path: Path) ->
     handle = until_told.run_async(str(tmp_path))
     observers = [Observer(handle) for _ in range(50)]
     wait_for(lambda: all(observer.seen for observer in observers))
-    assert hub_threads() == ["kinetic-hub-default"]
+    assert watch_threads() == ["kinetic-watch-default"]
     (tmp_path / "go").touch()
     wait_for(lambda: all(observer.ended for observer in observers))
     for observer in observers:
         assert observer.states[-1] is JobStatus.SUCCEEDED
         observer.subscription.close()
-    wait_for(lambda: not hub_threads())
+    wait_for(lambda: not watch_threads())
     handle.result()
 
 
@@ -157,5 +157,5 @@ def test_a_closed_subscription_hears_nothing_more(tmp_path: Path) -> None:
     wait_for(lambda: open_.ended)
     assert len(closed.seen) == heard
     open_.subscription.close()
-    assert watch_for(handle.place, "default") is closed.subscription.hub
+    assert watch_for(handle.place, "default") is closed.subscription.watch
     handle.result()

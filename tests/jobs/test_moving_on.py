@@ -71,7 +71,7 @@ def test_who_merely_watches_moves_it_on(place: Place) -> None:
     subscription.close()
     reasons = [each.reason for each in seen]
     assert reasons.index(MOVED_ON) < reasons.index("Completed")
-    wait_for(lambda: "kinetic-hub-default" not in {thread.name for thread in threading.enumerate()})
+    wait_for(lambda: "kinetic-watch-default" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_the_last_is_waited_for(place: Place) -> None:

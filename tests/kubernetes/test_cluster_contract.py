@@ -8,7 +8,7 @@ import pytest
 
 from kinetic_core.backends.kubernetes.chunks import Chunk, chunk_job
 from kinetic_core.backends.kubernetes.indexed_jobs import index_view
-from kinetic_core.backends.kubernetes.names import CANCELLED, FAILED_COUNT, HOST_INDEX, IGNORED_COUNT, PART
+from kinetic_core.backends.kubernetes.names import CANCELLED, CHUNK, FAILED_COUNT, HOST_INDEX, IGNORED_COUNT
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.job import JobStatus
@@ -91,9 +91,9 @@ def test_indexes_end_each_for_itself(world: Make) -> None:
     assert here.ended(name)["Failed"] == "FailedIndexes"
     status = here.job(name)["status"]
     assert (status["completedIndexes"], status["failedIndexes"]) == ("0,3,4", "1,2")
-    own = {"labelSelector": f"job-name={name},{HOST_INDEX}=2,{PART}"}
+    own = {"labelSelector": f"job-name={name},{HOST_INDEX}=2,{CHUNK}"}
     assert [Pod(pod).attempt for pod in here.api.list("Pod", here.namespace, own)["items"]] == [0]
-    assert here.api.list("Pod", here.namespace, {"labelSelector": f"job-name={name},!{PART}"})["items"] == []
+    assert here.api.list("Pod", here.namespace, {"labelSelector": f"job-name={name},!{CHUNK}"})["items"] == []
     limited = here.api.list("Pod", here.namespace, {"labelSelector": f"job-name={name}", "limit": "2"})
     assert len(limited["items"]) == 2
     views = [observe(*index_view(here.job(name), [], ("grp-a", own + 4), own)) for own in range(5)]

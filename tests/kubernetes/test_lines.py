@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from kinetic_core.backends.kubernetes.names import LINE_NAME
+from kinetic_core.backends.kubernetes.names import QUEUE_DIGEST_NAME
 from kinetic_core.backends.kubernetes.queue import BatchQueues
 from kinetic_core.errors import JobConflict
 from tests.conftest import wait_for
@@ -22,7 +22,7 @@ def test_the_first_line_counts_for_all_who_submit_the_same(world: Make) -> None:
     assert lines.find(here.namespace, group_id) == "a" * 64
     with pytest.raises(JobConflict):
         lines.keep(here.namespace, group_id, "b" * 64, "other")
-    job = here.api.get("Job", here.namespace, LINE_NAME.format(group_id))
+    job = here.api.get("Job", here.namespace, QUEUE_DIGEST_NAME.format(group_id))
     assert job is not None
     assert (
         here.api.list("Pod", here.namespace, {"labelSelector": f"job-name={job['metadata']['name']}"})[
@@ -38,4 +38,4 @@ def test_the_first_line_counts_for_all_who_submit_the_same(world: Make) -> None:
 def test_kubernetes_takes_it_for_a_job_that_is_complete(world: Make) -> None:
     here, group_id = world(SUCCEEDS), f"grp-{secrets.token_hex(4)}"
     BatchQueues(here.api).keep(here.namespace, group_id, "a" * 64, "same")
-    assert "Complete" in here.ended(LINE_NAME.format(group_id))
+    assert "Complete" in here.ended(QUEUE_DIGEST_NAME.format(group_id))

@@ -65,7 +65,7 @@ class GkeBackend:
     ) -> None:
         """Connect lazily. `named`: the cluster in the settings, which the GKE API may know."""
         self.name = name
-        self.turns = None
+        self.supervised_queue = None
         self.connections = connections
         self._api = api = ClusterApi(target, connections)
         self.lines = BatchQueues(self._api)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinetic_core._runner.indexes import parse_indexes
-from kinetic_core.backends.kubernetes.names import CONTAINER, GROUP_ID, PART
+from kinetic_core.backends.kubernetes.names import CHUNK, CONTAINER, GROUP_ID
 
 LARGEST = 10_000
 """Inputs of one chunk at most."""
@@ -60,7 +60,7 @@ def chunk_job(manifest: Mapping[str, Any], part: Chunk) -> dict[str, Any]:
     job |= {"completions": size, "parallelism": min(size, part.parallelism)}
     if not part.cancel_running:
         del job["maxFailedIndexes"]
-    labels = {GROUP_ID: part.group_id, PART: str(part.number)}
+    labels = {GROUP_ID: part.group_id, CHUNK: str(part.number)}
     template = job["template"]
     container = template["spec"]["containers"][0]
     told = {

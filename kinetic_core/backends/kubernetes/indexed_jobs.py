@@ -13,6 +13,7 @@ from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of, variab
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import (
     CANCELLED,
+    CHUNK,
     GIVEN_UP,
     GROUP_ID,
     HOST_INDEX,
@@ -20,7 +21,6 @@ from kinetic_core.backends.kubernetes.names import (
     JOB_NAME,
     JOB_UID,
     OUTCOME_KEY,
-    PART,
     SUSPENDED,
     WAITING_FOR_SLOT,
 )
@@ -149,7 +149,7 @@ class IndexedJobs:
     def running(self, namespace: str, group_id: str) -> set[int]:
         """Return the inputs whose pods run now, with a request whose cost depends on running pods only."""
         jobs = {job["metadata"]["uid"]: indexes_of(job) for job in self.parts(namespace, group_id)}
-        query = {"labelSelector": f"{GROUP_ID}={group_id},{PART}", "fieldSelector": "status.phase=Running"}
+        query = {"labelSelector": f"{GROUP_ID}={group_id},{CHUNK}", "fieldSelector": "status.phase=Running"}
         pods = self._api.list("Pod", namespace, query)["items"] if jobs else []
         labels = (pod["metadata"]["labels"] for pod in pods)
         placed = ((each.get(JOB_UID), int(each[HOST_INDEX])) for each in labels)
@@ -172,14 +172,14 @@ class IndexedJobs:
 
     def parts(self, namespace: str, group_id: str) -> list[Object]:
         """List the Jobs of a batch, the oldest first."""
-        query = {"labelSelector": f"{SELECTOR},{GROUP_ID}={group_id},{PART}"}
+        query = {"labelSelector": f"{SELECTOR},{GROUP_ID}={group_id},{CHUNK}"}
         found = self._api.list("Job", namespace, query)["items"]
-        return sorted(found, key=lambda job: int(job["metadata"]["labels"][PART]))
+        return sorted(found, key=lambda job: int(job["metadata"]["labels"][CHUNK]))
 
     def all(self, namespace: str) -> dict[str, list[Object]]:
         """List the Jobs of all batches by batch id, with one request."""
         found: dict[str, list[Object]] = {}
-        for job in self._api.list("Job", namespace, {"labelSelector": f"{SELECTOR},{PART}"})["items"]:
+        for job in self._api.list("Job", namespace, {"labelSelector": f"{SELECTOR},{CHUNK}"})["items"]:
             found.setdefault(job["metadata"]["labels"][GROUP_ID], []).append(job)
         return found
 

@@ -12,7 +12,13 @@ from typing import Any
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.job_objects import create_object
-from kinetic_core.backends.kubernetes.names import KEY_ID, LINE, LINE_NAME, OUTCOME_KEY, SPEC_DIGEST
+from kinetic_core.backends.kubernetes.names import (
+    KEY_ID,
+    OUTCOME_KEY,
+    QUEUE_DIGEST,
+    QUEUE_DIGEST_NAME,
+    SPEC_DIGEST,
+)
 
 KEPT_SECONDS = 90 * 24 * 3600
 """Seconds after its creation for which a queue may be continued."""
@@ -25,10 +31,10 @@ def line_job(namespace: str, group_id: str, line: str, spec_digest: str) -> dict
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": LINE_NAME.format(group_id),
+            "name": QUEUE_DIGEST_NAME.format(group_id),
             "namespace": namespace,
             "labels": {"app.kubernetes.io/managed-by": "kinetic"},
-            "annotations": {LINE: line, SPEC_DIGEST: spec_digest},
+            "annotations": {QUEUE_DIGEST: line, SPEC_DIGEST: spec_digest},
         },
         "spec": {
             "completions": 0,
@@ -41,7 +47,7 @@ def line_job(namespace: str, group_id: str, line: str, spec_digest: str) -> dict
 
 def line_of(job: Mapping[str, Any]) -> str:
     """Return the digest that such a Job keeps."""
-    return str(job["metadata"]["annotations"][LINE])
+    return str(job["metadata"]["annotations"][QUEUE_DIGEST])
 
 
 def with_key(manifest: Mapping[str, Any], outcome_key: str, key_id: str) -> dict[str, Any]:
@@ -77,9 +83,9 @@ class BatchQueues:
 
     def find(self, namespace: str, group_id: str) -> str | None:
         """Return the digest that counts; None if none is kept."""
-        job = self._api.get("Job", namespace, LINE_NAME.format(group_id))
+        job = self._api.get("Job", namespace, QUEUE_DIGEST_NAME.format(group_id))
         return None if job is None else line_of(job)
 
     def remove(self, namespace: str, group_id: str) -> None:
         """Remove the digest, so that nobody continues the batch. Idempotent."""
-        self._api.delete("Job", namespace, LINE_NAME.format(group_id))
+        self._api.delete("Job", namespace, QUEUE_DIGEST_NAME.format(group_id))

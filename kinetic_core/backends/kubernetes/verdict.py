@@ -48,7 +48,7 @@ def missing_host(job: Job, pods: Sequence[Pod]) -> tuple[str, str, Failure | Non
     return None
 
 
-def telling_pod(pods: Sequence[Pod]) -> Pod | None:
+def reporting_pod(pods: Sequence[Pod]) -> Pod | None:
     """Return the pod whose end says most about a failed job, the newest of equals; `pods`: oldest first."""
     return max(reversed(pods), key=_weight, default=None)
 
@@ -191,7 +191,7 @@ def _failure(condition: Condition, pods: Sequence[Pod]) -> Failure:
     """Return how a failed Job failed: its own reason if that suffices, else the end of its last container."""
     if condition.failure is not None:
         return condition.failure
-    pod = telling_pod(pods)
+    pod = reporting_pod(pods)
     ended = None if pod is None else pod.termination
     code = None if ended is None else ended.exit_code
     signal = None if ended is None else ended.signal

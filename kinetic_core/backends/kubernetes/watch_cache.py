@@ -18,12 +18,12 @@ from typing import Any
 
 from kinetic_core.backends.kubernetes.client import ClusterApi, Expired
 from kinetic_core.backends.kubernetes.fallbacks import current
-from kinetic_core.backends.kubernetes.names import CHOICE_SUFFIX, FAILED_CREATE, JOB_ID, JOB_NAME, PART
+from kinetic_core.backends.kubernetes.names import CHOICE_SUFFIX, CHUNK, FAILED_CREATE, JOB_ID, JOB_NAME
 from kinetic_core.counters import count
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 
 SELECTOR = "app=kinetic"
-SINGLE = f"{SELECTOR},!{PART}"
+SINGLE = f"{SELECTOR},!{CHUNK}"
 """Selector of Jobs and pods outside of batches whose inputs share Jobs, which may have ten thousand pods."""
 KINDS = ("Job", "Pod", "Event")
 _QUERIES = {
@@ -121,7 +121,7 @@ class WatchCache:
             found = {
                 job_id: current(single, each.of_kind("Pod"))
                 for job_id, each in self._known.items()
-                if (single := [job for job in each.of_kind("Job") if PART not in job["metadata"]["labels"]])
+                if (single := [job for job in each.of_kind("Job") if CHUNK not in job["metadata"]["labels"]])
             }
             return {job_id: each for job_id, each in found.items() if each is not None}
 

@@ -131,7 +131,7 @@ class LocalBackend:
         """A supervisor on this machine gives inputs their turns."""
 
     @property
-    def turns(self) -> LocalQueue:
+    def supervised_queue(self) -> LocalQueue:
         return LocalQueue(self._layout, partial(LocalBackend, Path(self._layout.root), self.connections))
 
     @property
@@ -234,7 +234,7 @@ class LocalBackend:
             if record is None or is_over(record):
                 return
             if line := record.get("line"):
-                self.turns.supervise(namespace, Line(**line), is_waiting=is_waiting(record))
+                self.supervised_queue.supervise(namespace, Line(**line), is_waiting=is_waiting(record))
             self._end_if_lost(namespace, job_id)
         except OSError as exc:
             raise translated(exc, f"cannot control {job_id} in {self._layout.root}") from exc
@@ -350,7 +350,7 @@ class LocalBackend:
             if record is None or is_over(record):
                 return record, False
             waits, line = is_waiting(record), record.get("line")
-            unsupervised = line is not None and self.turns.lacks_supervisor(
+            unsupervised = line is not None and self.supervised_queue.lacks_supervisor(
                 namespace, Line(**line), is_waiting=waits
             )
             if waits or is_held(self._layout.lock(namespace, job_id)):

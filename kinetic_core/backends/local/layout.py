@@ -13,7 +13,7 @@ class Layout:
 
         store/                        the object store
         cluster/{namespace}/          {job id}.json: a Job and its Pods; {job id}.lock: held while it lives
-                                      {batch id}.batch.lock, {batch id}.making.lock: see turns.py
+                                      {batch id}.batch.lock, {batch id}.making.lock: see queue.py
         signing-secret                from which the keys of outcomes are made
         slots/cpu-{i}.lock            one per core: held by the job that uses it
         work/{job id}/{attempt}/      workspace and data of a running attempt
