@@ -1,9 +1,10 @@
-"""The glossary's retired words come back in no name of a module or a class."""
+"""The glossary's retired words come back in no name."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.documents.pages import ROOT
@@ -29,6 +30,27 @@ def test_no_class_has_a_retired_name() -> None:
     ]
     assert len(names) > 150
     assert [name for name in names if retired & words(name[1])] == []
+
+
+def test_no_name_inside_a_module_is_retired() -> None:
+    retired = set(re.findall(r"`([a-z]+)`", GLOSSARY.partition("Of these, no function")[2]))
+    assert len(retired) > 10
+    names = [(path.name, name) for path in PRODUCT for name in local_names(ast.parse(path.read_text()))]
+    assert len(names) > 5000
+    assert [name for name in names if retired & words(name[1])] == []
+
+
+def local_names(tree: ast.Module) -> Iterator[str]:
+    """Every name that a module gives to a function, an argument, an attribute or a variable."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
 
 
 def retired_words() -> set[str]:
