@@ -21,9 +21,10 @@ ABOUT = """\
 
 <!-- Made by .ci/errors_page.py; a test compares. -->
 
-Every error that Kinetic raises on purpose is a `KineticError`. A class says what you can do next. A message says
-what failed, for which object, why, and what to do. `{…}` stands for what differs from time to time. How a *job*
-ends is on [its own page](../explanation/failures.md); an exception of your function is raised as itself.
+Every error that Kinetic raises on purpose is a `KineticError`. A class says what you can do next. A message
+says what failed, for which object, why, and what to do; `{…}` stands for what differs from time to time.
+How a *job* ends is on [its own page](../explanation/failures.md); an exception of your function is raised
+as itself.
 """
 
 

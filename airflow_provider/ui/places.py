@@ -132,7 +132,9 @@ class Places:
         If none match, raises the error of the first: Elsewhere, or ConfigurationError if they are incomplete.
         """
         if reference.backend not in BACKENDS:
-            raise ConfigurationError(f"this version knows no backend {reference.backend!r}")
+            raise ConfigurationError(
+                f"{reference.job_id}: this version of Kinetic has no backend {reference.backend!r}"
+            )
         wrong: list[KineticError] = []
         for each in settings:
             try:

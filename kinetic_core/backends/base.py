@@ -304,4 +304,7 @@ def backend_of(reference: JobReference, connections: Connections) -> Backend:
             project, zone, cluster = reference.cluster
             place = place.with_arguments(project=project, zone=zone, cluster=cluster)
         return _gke(reference.backend, reference.store_uri, place)
-    raise ConfigurationError(f"job {reference.job_id}: this version knows no backend {reference.backend!r}")
+    raise ConfigurationError(
+        f"{reference.job_id}: this version of Kinetic has no backend {reference.backend!r}: "
+        "install the version that submitted it"
+    )

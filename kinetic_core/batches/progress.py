@@ -143,7 +143,7 @@ class Board:
                     return value
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
-                    raise WaitTimeout(f"{what} was not done in time; the jobs go on")
+                    raise WaitTimeout(f"timed out waiting for {what}; its jobs go on")
                 self.changed.wait(remaining)
 
     def _observed(self, index: int, observation: JobObservation) -> None:

@@ -110,8 +110,8 @@ def read_line(backend: Backend, namespace: str, group_id: str, sha256: str) -> t
     frame = backend.store.read(line_object(group_id, sha256))
     if wire.digest(frame) != sha256:
         raise StoreError(
-            f"the line of {group_id} in {backend.store.uri} is not the one that its batch was made with: "
-            "somebody has written over it; not used"
+            f"the queue of {group_id} in {backend.store.uri} was written over since its batch was created: "
+            "it is not used"
         )
     header, payloads = wire.decode_frame(frame)
     jobs = cast("dict[str, Any]", header["jobs"])
@@ -124,7 +124,9 @@ def read_line(backend: Backend, namespace: str, group_id: str, sha256: str) -> t
         if {reference.namespace, *(each["metadata"]["namespace"] for each in job["manifests"])} != {
             namespace
         }:
-            raise StoreError(f"the line of {group_id} is for another namespace than {namespace!r}; not used")
+            raise StoreError(
+                f"the queue of {group_id} names another namespace than {namespace!r}: it is not used"
+            )
         return Waiting(reference, payloads[str(index)], job["manifests"])
 
     if "rules" not in header:

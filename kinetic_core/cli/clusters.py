@@ -168,7 +168,7 @@ def _export(session: Session, wanted: Wanted, form: str, folder: str) -> None:
     from kinetic_core.provision.terraform import write
 
     if form != "terraform":
-        raise InvalidRequest(f"--export {form!r}: only terraform")
+        raise InvalidRequest(f"--export {form!r} is not supported: use --export terraform")
     files = [str(path) for path in write(wanted, Path(folder))]
     if session.output.as_json:
         session.output.json("up.export", {"files": files})
@@ -213,9 +213,9 @@ def down(
 
 def _ask_for_the_name(session: Session, cluster: str) -> None:
     if session.output.as_json or not sys.stdin.isatty():
-        raise InvalidRequest("nobody can be asked here: --plan only shows the steps, --yes does them")
+        raise InvalidRequest("stdin is not a terminal: pass --yes to apply, or --plan to only look")
     if typer.prompt(f"Type the cluster's name, {cluster}, to remove all of this") != cluster:
-        raise InvalidRequest("that is another name; nothing has been removed")
+        raise InvalidRequest("the name does not match: nothing was removed")
 
 
 @verb(app, "status", examples=["kinetic status", "kinetic status --json"])

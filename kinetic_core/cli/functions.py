@@ -82,12 +82,12 @@ def import_file(path: Path) -> ModuleType:
     """The file as a module of its own name, as another file in its directory would import it."""
     path = path.absolute()
     if not path.is_file():
-        raise InvalidRequest(f"{path} is no file; write FILE or FILE:FUNCTION")
+        raise InvalidRequest(f"{path} is not a file: write FILE or FILE:FUNCTION")
     if path.stem in sys.modules or path.stem in sys.stdlib_module_names:
         raise InvalidRequest(f"{path.name} has the name of a module that is in use; rename the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise InvalidRequest(f"{path} is no Python file")
+        raise InvalidRequest(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     sys.modules[path.stem] = module

@@ -23,14 +23,14 @@ from kinetic_core.provision.vendored import AddOn
 def named_project(session: Session) -> Connections:
     """The connections of this call, whose settings must name a project. Raises InvalidRequest."""
     if not session.settings.project:
-        raise InvalidRequest("which project? --project, KINETIC_PROJECT or a profile says it")
+        raise InvalidRequest("no project is set: pass --project, or set KINETIC_PROJECT or a profile")
     return session.connections
 
 
 def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: bool, yes: bool) -> bool:
     """Show a plan, and do it if it is agreed to; whether it was done (or there was nothing to do).
 
-    Raises InvalidRequest where nobody can be asked, ProvisioningError for steps that fail.
+    Raises InvalidRequest if stdin is not a terminal, ProvisioningError for steps that fail.
     """
     show(session, prepared.steps)
     todo = [step for step in prepared.steps if step.acts]
@@ -48,7 +48,7 @@ def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: 
 def agreed(session: Session, question: str) -> bool:
     """Whether a person says yes. Raises InvalidRequest where there is none to ask."""
     if session.output.as_json or not sys.stdin.isatty():
-        raise InvalidRequest("nobody can be asked here: --plan only shows the steps, --yes does them")
+        raise InvalidRequest("stdin is not a terminal: pass --yes to apply, or --plan to only look")
     return bool(typer.confirm(question))
 
 

@@ -87,7 +87,7 @@ def update(
 ) -> None:
     """Change how far a pool grows and shrinks."""
     if min_nodes is None and max_nodes is None:
-        raise InvalidRequest("what is to change? --min-nodes, --max-nodes")
+        raise InvalidRequest("nothing to change: pass --min-nodes or --max-nodes")
     connections = named_project(session)
     settings = connections.settings
     cloud = open_cloud(connections)

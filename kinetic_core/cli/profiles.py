@@ -171,7 +171,7 @@ def remove_asking(
     read_profiles(_file()).get(name)
     if not yes:
         if session.output.as_json or not sys.stdin.isatty():
-            raise InvalidRequest("nobody can be asked here: --yes removes it")
+            raise InvalidRequest("stdin is not a terminal: pass --yes to remove the profile")
         if not typer.confirm(f"Remove profile {name}?"):
             return
     remove(session, name)

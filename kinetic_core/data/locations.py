@@ -56,5 +56,5 @@ def hub_dataset(uri: str) -> HubDataset:
         if not value:
             raise InvalidRequest(f"Data({uri!r}): {name}= is empty; leave it out")
     if len(given) != len(dict(given)):
-        raise InvalidRequest(f"Data({uri!r}) says something twice")
+        raise InvalidRequest(f"Data({uri!r}) names a parameter twice")
     return HubDataset(repo, **dict(given))

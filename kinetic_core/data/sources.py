@@ -188,7 +188,7 @@ def store(data: Data, shop: Shop) -> StoredData:
 def _stored_for_mount(data: Data, file: str | None, shop: Shop) -> StoredData:
     tree: StoredTree = store_plain(Path(data.path), shop.store, cache=shop.cache, progress=shop.progress)
     if not tree.files:
-        raise InvalidRequest(f"{data!r}: there is no file in it, and a bucket has no empty directories")
+        raise InvalidRequest(f"{data!r} is an empty directory, which a bucket cannot hold: add a file")
     bucket, _, prefix = shop.store.uri.removeprefix("gs://").partition("/")
     folder = f"{prefix}/{data_prefix(tree.sha256)}".strip("/")
     stored = _mounted(

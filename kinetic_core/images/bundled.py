@@ -101,7 +101,13 @@ def bundled_image(
         try:
             flight.set_result(_found_or_built(recipe, tag, workshop, say))
         except BaseException as exc:
-            told = exc if isinstance(exc, Exception) else ImageError("the thread that built was interrupted")
+            told = (
+                exc
+                if isinstance(exc, Exception)
+                else ImageError(
+                    "the image was not built: waiting for the build was interrupted. Submit again"
+                )
+            )
             flight.set_exception(told)
             raise
     return f"{workshop.repository.address}/{PACKAGE}@{flight.result()}"

@@ -252,7 +252,7 @@ def load_reference(reference: ResultReference, trust_store: bool) -> Any:
     except wire.FrameError as exc:
         raise UnverifiedResult(f"{name} is not an outcome: {exc}") from exc
     if not is_the_same:
-        raise UnverifiedResult(f"{name} changed since it was referred to; not loaded")
+        raise UnverifiedResult(f"{name} has changed since its reference was made: it is not loaded")
     outcome = read_outcome(
         start,
         None,

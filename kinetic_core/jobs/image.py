@@ -84,8 +84,8 @@ def find_image(
             )
         if options.requirements is not None:
             raise InvalidRequest(
-                f"requirements= is not used with container_image={asked!r}, which has what it has; drop one "
-                "of them, or use 'bundled' or 'prebuilt'"
+                f"requirements= cannot be combined with container_image={asked!r}: drop one of them, or use "
+                "'bundled' or 'prebuilt'"
             )
         return Image(asked, asked)
     installation = _installation(options, project, script, progress, has_framework=asked == PREBUILT)

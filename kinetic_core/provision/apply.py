@@ -130,7 +130,9 @@ class _Effort:
         if found is None:
             return resource.creation()
         if not resource.usable(found) and action is not Action.CHANGE:
-            raise ConfigurationError(f"{resource} has been made by somebody else meanwhile")
+            raise ConfigurationError(
+                f"{resource} was created by somebody else after the plan was made: run the command again"
+            )
         if resource.broken(found):
             return (*resource.removal(found), *resource.creation())
         return resource.changes(found)

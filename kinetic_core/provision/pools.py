@@ -54,7 +54,9 @@ class Pool(Resource):
         return lacking({"autoscaling": self._scaling(found)}, found)
 
     def creation(self) -> tuple[Request, ...]:
-        raise ConfigurationError(f"pool {self.name} has gone meanwhile")
+        raise ConfigurationError(
+            f"pool {self.name} was removed after the plan was made: run the command again"
+        )
 
     def changes(self, found: Found) -> tuple[Request, ...]:
         if not self.differences(found):

@@ -18,16 +18,16 @@ UP = ["up", "--project", "my-project", "--cluster", "training"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["up"], "which project?"),
-        (["status"], "which project?"),
+        (["up"], "no project is set"),
+        (["status"], "no project is set"),
         ([*UP, "-a", "cpu"], "the default pool runs it"),
         ([*UP, "-a", "tpu-v99"], "tpu-v99"),
         ([*UP, "--zone", "mars", "--channel", "fast"], "neither a zone (us-central1-a) nor a region"),
         (["up", "--project", "p" * 30, "--cluster", "c" * 21], "at most 20"),
-        ([*UP, "--export", "pulumi", "x"], "only terraform"),
+        ([*UP, "--export", "pulumi", "x"], "use --export terraform"),
         (["pool", "add", "-a", "gpu-l4", "--slices", "2", "--project", "my-project"], "--max-nodes says"),
         (["pool", "add", "-a", "tpu-v5p-8", "--max-nodes", "3", "--project", "my-project"], "all or none"),
-        (["pool", "update", "x", "--project", "my-project"], "what is to change?"),
+        (["pool", "update", "x", "--project", "my-project"], "nothing to change"),
         (["namespace", "add", "No", "--project", "my-project"], "--namespace 'No'"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "nowhere.py"], "nowhere.py is no file"),
+        (["run", "nowhere.py"], "nowhere.py is not a file"),
         (["run", "SAMPLE"], "say which to run"),
         (["run", "SAMPLE:absent"], "no function 'absent'; it has: scaled, failing, waiting"),
         (["run", "SAMPLE:plain"], "--accelerator cpu"),
@@ -235,7 +235,7 @@ def test_profiles_by_their_other_names(kinetic: Kinetic) -> None:
     assert kinetic("profile", "ls").out == kinetic("profile", "list").out
     assert kinetic("profile", "unset").out == "current profile: none\n"
     unasked = kinetic("profile", "rm", "here", "--json")
-    assert (unasked.code, "--yes removes it" in unasked.json["message"]) == (2, True)
+    assert (unasked.code, "pass --yes to remove" in unasked.json["message"]) == (2, True)
     assert kinetic("profile", "rm", "here", "--yes").out == "removed profile here\n"
     told = kinetic("profile", "rm", "here", "--yes")
     assert (told.code, "no profile 'here'" in told.err) == (2, True)

@@ -62,7 +62,7 @@ def test_bundled_is_named_by_what_is_in_it(image: Callable[..., Image]) -> None:
 
 
 def test_what_cannot_be(image: Callable[..., Image]) -> None:
-    with pytest.raises(InvalidRequest, match="requirements= is not used with container_image='i'"):
+    with pytest.raises(InvalidRequest, match="requirements= cannot be combined with container_image='i'"):
         image(container_image="i", requirements=["six"])
     with pytest.raises(InvalidDependencies, match="requirements:1"):
         image(requirements=["./lib"])

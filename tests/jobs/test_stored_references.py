@@ -154,5 +154,5 @@ def test_a_job_is_made_of_nothing_that_was_stored_before(tmp_path: Path) -> None
 
 
 def test_a_backend_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="knows no backend 'evil'"):
+    with pytest.raises(ConfigurationError, match="has no backend 'evil'"):
         backend_of(JobReference(**{**HONEST, "backend": "evil"}), Connections(SETTINGS))

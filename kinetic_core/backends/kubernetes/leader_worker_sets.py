@@ -60,7 +60,7 @@ def check_set(target: Target, connections: Connections, spec: JobSpec) -> None:
     """Raise BackendUnavailable if the cluster has no sets, InvalidRequest for unsupported options."""
     if not has_sets(target, connections):
         raise BackendUnavailable(
-            "backend 'pathways' needs LeaderWorkerSets, which this cluster has not: install them "
+            "backend 'pathways' needs LeaderWorkerSets, which this cluster lacks: install them "
             "(https://lws.sigs.k8s.io), or run the slice as a Job with backend='gke'"
         )
     if spec.pod.lease is not None:

@@ -89,7 +89,10 @@ class WatchCache:
             self._start()
             self._lock.wait_for(lambda: self._is_synced or self._trouble, _SYNC_SECONDS)
             if not self._is_synced:
-                raise self._trouble or ClusterUnreachable("the API server did not answer in time")
+                raise self._trouble or ClusterUnreachable(
+                    f"the API server did not list the jobs of namespace {self._namespace} within "
+                    f"{_SYNC_SECONDS:g} s: try again"
+                )
             oldest = self._changes[0][0] if self._changes else self._sequence
             if since is None or (len(self._changes) == _REMEMBERED and since < oldest):
                 return self._sequence, None

@@ -156,8 +156,8 @@ class LocalBackend:
                 ) from exc
         if spec.pod.secrets:
             raise InvalidRequest(
-                "secrets= refers to Secrets of a cluster, which backend 'local' has not; for a test, set the "
-                "variables here and name them in capture_env_vars"
+                "secrets= is not supported by backend 'local': set the variables on this machine, and "
+                "name them in capture_env_vars="
             )
         if spec.debug_wait is not None and find_spec("debugpy") is None:
             raise BackendUnavailable(
@@ -404,5 +404,7 @@ class LocalBackend:
             if lock is not None:
                 return lock
             if time.monotonic() > deadline:
-                raise StoreError(f"{job_id} is being created by another process that does not go on")
+                raise StoreError(
+                    f"timed out after 10 s waiting for another process to create {job_id}: submit again"
+                )
             time.sleep(0.01)

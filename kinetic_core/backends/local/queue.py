@@ -123,12 +123,14 @@ class LocalQueue:
     def gather(self, namespace: str, line: Line) -> Iterator[LocalBackend]:
         """A backend whose jobs wait in this line; at the end its supervisor is started.
 
-        Raises StoreError if the batch is being made by another process, BackendUnavailable.
+        Raises StoreError if another process is creating the batch, BackendUnavailable.
         """
         process.made(self._layout.cluster(namespace))
         lock = take_lock(self._layout.batch_lock(namespace, line.group_id))
         if lock is None:
-            raise StoreError(f"{line.group_id} is being made by another process")
+            raise StoreError(
+                f"{line.group_id} is being created by another process: submit again when that has ended"
+            )
         try:
             yield self._in_line(line)
             start_supervisor(self._layout, namespace, line, lock)
