@@ -1,4 +1,4 @@
-"""`KineticHook`: settings of jobs from a connection of type `kinetic`."""
+"""`KineticHook`: jobs of the place and credentials that a connection of type `kinetic` names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
@@ -16,16 +16,31 @@ from airflow_provider.config import config
 from airflow_provider.get_provider_info import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
 from kinetic_core.backends.base import backend_name, open_backend
 from kinetic_core.backends.kubernetes.connection import blank_configuration, load_this_pods
+from kinetic_core.client import Client
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.settings import Account, Settings, read_settings
+
+if TYPE_CHECKING:
+    from kinetic_core.job import JobObservation, JobStatus
+    from kinetic_core.jobs.handle import JobHandle
+    from kinetic_core.options import RunKeywords
 
 
 class KineticHook(BaseHook):
     """Hook of a connection of type `kinetic`.
 
     The connection overrides the environment, and a task's own options override the connection. Credentials
-    come from the Google Cloud or Kubernetes connection that it names; without one, from the machine.
+    come from the Google Cloud or Kubernetes connection that it names; without one, from the machine. With
+    `conn_id=None` the environment alone says where jobs run, as for a task without `conn_id`.
+
+    An ordinary task may submit, observe and cancel jobs with it:
+
+        hook = KineticHook("tpu_lab")
+        job_id = hook.submit(train, [0.1], accelerator="tpu-v6e-8").job_id
+        loss = hook.result(job_id)
+
+    A job that is submitted so is nobody's: no task adopts it, and none cancels it. Raises KineticError.
     """
 
     conn_name_attr = "conn_id"
@@ -33,15 +48,25 @@ class KineticHook(BaseHook):
     conn_type = "kinetic"
     hook_name = "Kinetic"
 
-    def __init__(self, conn_id: str = default_conn_name) -> None:
+    def __init__(self, conn_id: str | None = default_conn_name) -> None:
         super().__init__()
         self.conn_id = conn_id
+
+    @property
+    def client(self) -> Client:
+        """The client of the connection, which the hooks and triggers of this process share.
+
+        Raises ConfigurationError.
+        """
+        return Client.of(clients.get(self.conn_id))
 
     def get_conn(self) -> Settings:
         """Return the settings, with the credentials of the connections that this one names.
 
         Raises ConfigurationError, naming the connection and its field.
         """
+        if self.conn_id is None:
+            return read_settings()
         extra = read_connection(self.conn_id).extra_dejson
         if unknown := sorted(set(extra) - set(FIELDS)):
             raise ConfigurationError(
@@ -59,6 +84,56 @@ class KineticHook(BaseHook):
             accounts["google_account"], project = google_account(name)
         settings = read_settings(stated=stated, by=f"connection {self.conn_id!r}")
         return replace(settings, project=settings.project or project, **accounts)
+
+    def submit(
+        self,
+        function: Callable[..., object],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        **options: Unpack[RunKeywords],
+    ) -> JobHandle:
+        """Submit a call of the function with the options of `kinetic_core.run`, and return its handle.
+
+        Waits only for packaging and upload. Raises InvalidRequest or TypeError for options that cannot work.
+        """
+        return self.client.run(**options)(function).run_async(*args, **(kwargs or {}))
+
+    def status(self, job_id: str) -> JobStatus:
+        """Return the status of a job now. Raises JobNotFound."""
+        return self.observe(job_id).status
+
+    def observe(self, job_id: str) -> JobObservation:
+        """Return what is known of a job now: status, reason, attempt, failure. Raises JobNotFound."""
+        return self.client.attach(job_id).observe()
+
+    def logs(self, job_id: str, host: int | None = None) -> str:
+        """Return what the job's last attempt has printed; of a slice with `host`, what this host has printed.
+
+        Raises JobNotFound.
+        """
+        return self.client.attach(job_id).logs(host=host) or ""
+
+    def result(self, job_id: str, timeout: float | None = None) -> object:
+        """Wait for a job; return its value, or raise its exception.
+
+        Unpickles nothing: a value that is no plain data is returned as a ResultReference, whose
+        `load(trust_store=True)` unpickles it. Raises WaitTimeout after `timeout` seconds, while the job goes
+        on; a built-in exception of the function as itself, any other failure as a JobError; JobNotFound.
+        """
+        from kinetic_core.jobs.collect import collect, result_reference
+        from kinetic_core.jobs.observe import wait
+
+        handle = self.client.attach(job_id)
+        wait(handle.place, handle, timeout)
+        outcome = collect(handle.place, handle, allow_pickle=False)
+        if outcome.succeeded and outcome.codec != "typed":
+            return result_reference(handle, outcome)
+        value: object = outcome.value_or_raise()
+        return value
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job; return when none of its pods runs. Stored objects are kept. Raises JobNotFound."""
+        self.client.attach(job_id).cancel()
 
     def test_connection(self) -> tuple[bool, str]:
         """Test whether cluster and store can be used, for the form's *Test* button; say what is missing."""

@@ -173,7 +173,7 @@ def test_a_trigger_of_pods_waits_for_the_store(recorded: Callable[..., Recorded]
     reference = recorded("finished", fault).job()
     outages += ["no answer"] * 3
     trigger = KineticJobTrigger(reference.to_dict(), [0, 0, 0], time.time() - 60)
-    trigger.reconnect_seconds = 0.01
+    trigger.outage_interval = 0.01
 
     async def fired() -> Any:
         return await anext(trigger.run())
