@@ -160,8 +160,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 def test_a_trigger_of_pods_waits_for_the_store(recorded: Callable[..., Recorded]) -> None:
     """Kubernetes says that the job has succeeded: a worker that collects its value needs the store, too."""
-    from airflow_provider.triggers.job import KineticJobTrigger
-
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
     from kinetic_core.errors import StoreError
 
     outages: list[str] = []
