@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink
 
+from kinetic_core.job import JobReference
 from kinetic_core.jobs import addresses
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
 
 
 class WorkloadLink(BaseOperatorLink):
@@ -14,10 +18,11 @@ class WorkloadLink(BaseOperatorLink):
 
     name = "Job"
 
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+    def get_link(self, operator: BaseOperator, *, ti_key: object) -> str:
         """Return the address; "" if there is no such page, or no job yet."""
         del ti_key
-        return addresses.workload(operator.job) if operator.job else ""
+        job = _job_of(operator)
+        return addresses.workload(job) if job else ""
 
 
 class LogsLink(BaseOperatorLink):
@@ -25,10 +30,11 @@ class LogsLink(BaseOperatorLink):
 
     name = "Job logs"
 
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+    def get_link(self, operator: BaseOperator, *, ti_key: object) -> str:
         """Return the address; "" if there is no such page, or no job yet."""
         del ti_key
-        return addresses.logs(operator.job) if operator.job else ""
+        job = _job_of(operator)
+        return addresses.logs(job) if job else ""
 
 
 class OutputsLink(BaseOperatorLink):
@@ -36,7 +42,14 @@ class OutputsLink(BaseOperatorLink):
 
     name = "Outputs"
 
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+    def get_link(self, operator: BaseOperator, *, ti_key: object) -> str:
         """Return a page of Google's console, or a directory of the worker's machine."""
         del ti_key
-        return addresses.outputs(operator.job) if operator.job else ""
+        job = _job_of(operator)
+        return addresses.outputs(job) if job else ""
+
+
+def _job_of(operator: object) -> JobReference | None:
+    """Return the job of a task of ours, as far as this worker knows one."""
+    job = getattr(operator, "job", None)
+    return job if isinstance(job, JobReference) else None

@@ -21,11 +21,15 @@ from airflow_provider.config import config
 from airflow_provider.options import rendered_options
 
 if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
     from airflow_provider.job_of_task import Origin, Started, TaskIdentity
-    from airflow_provider.task_logs import LogTail
+    from airflow_provider.task_logs import LogTail, RemoteLog
+    from airflow_provider.triggers.kinetic import ConnectedTrigger
     from kinetic_core.backends.base import Backend
     from kinetic_core.connections import Connections
     from kinetic_core.job import JobObservation, JobReference
+    from kinetic_core.jobs.collect import Outcome
 
 Answer = TypeVar("Answer")
 
@@ -57,12 +61,12 @@ class JobTask(BaseOperator):
     _identity: TaskIdentity | None = None
     _starter: TaskIdentity | None = None
     _origin: Origin | None = None
-    _reference: Any = None
+    _reference: JobReference | None = None
     _is_starting: bool = False
     _is_told: bool = False
     _is_leaving: bool = False
     _broken: int = 0
-    _connections: Any = None
+    _connections: Connections | None = None
 
     @cached_property
     def outage_interval(self) -> float:
@@ -84,11 +88,11 @@ class JobTask(BaseOperator):
         """Return the run options, by name."""
 
     @property
-    def job(self) -> Any:
+    def job(self) -> JobReference | None:
         """Return the reference of the task's job, as far as this process knows one; for links."""
         return self._reference
 
-    def execute(self, context: Any) -> Any:
+    def execute(self, context: Context) -> Any:
         """Start the job, or adopt that of an earlier leg or try; wait for it or defer."""
         limit = self.execution_timeout
         deadline = None if limit is None else time.time() + limit.total_seconds()
@@ -96,7 +100,7 @@ class JobTask(BaseOperator):
 
     def execute_after_build(
         self,
-        context: Any,
+        context: Context,
         event: Mapping[str, Any],
         try_number: int,
         run_began: str | None = None,
@@ -117,7 +121,7 @@ class JobTask(BaseOperator):
 
     def execute_complete(
         self,
-        context: Any,
+        context: Context,
         event: Mapping[str, Any],
         try_number: int | None = None,
         run_began: str | None = None,
@@ -138,7 +142,7 @@ class JobTask(BaseOperator):
         self._identity = TaskIdentity.of(context, run_began)
         reference = JobReference.from_dict(event["reference"])
         if not self._identity.owns(reference.job_id, reference.spec_digest):
-            self.log.warning("Airflow gave this task the event of another one's trigger")
+            self.log.warning("Ignoring the event of another task's trigger")
             return self._begin_anew(context)
         self._reference = reference
         self._broken = broken
@@ -154,7 +158,7 @@ class JobTask(BaseOperator):
             self._defer(context, reference, tail.cursor.to_list(), deadline, silent=silent)
         return self._finish(context, tail, self._wait(context, tail, observation, deadline), deadline)
 
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Enter every leg but the first, as Airflow asks; a failed trigger is no reason to end a job."""
         if next_method == _BROKEN:
             return self._after_broken_trigger(context, next_kwargs or {})
@@ -175,7 +179,7 @@ class JobTask(BaseOperator):
         if self._is_starting:
             raise _ToldWhileStarting
 
-    def _obey(self, context: Any) -> None:
+    def _obey(self, context: Context) -> None:
         """Once told to stop, cancel the job if somebody has ended the task, else see to it that it lives on.
 
         Raises AirflowFailException after cancelling; Airflow, which has ended the task, ignores it.
@@ -189,12 +193,12 @@ class JobTask(BaseOperator):
         if state in ENDED:
             self._cancel(was_cleared=state == CLEARED)
             raise AirflowFailException(
-                self._named(context, "somebody has ended the task: its job, if it had one, is cancelled")
+                self._named(context, "somebody has ended the task; its job, if it had one, is cancelled")
             )
-        self.log.warning("this worker is told to stop; the task was not ended, so its job lives on")
+        self.log.warning("This worker has been told to stop; nobody has ended the task, so its job lives on")
         self._is_leaving = True
 
-    def _state(self, context: Any) -> str:
+    def _state(self, context: Context) -> str:
         """Return the task's state from Airflow; "" while Airflow does not answer."""
         from airflow_provider.job_of_task import state_of
 
@@ -202,7 +206,7 @@ class JobTask(BaseOperator):
         try:
             return state_of(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
         except Exception as error:  # noqa: BLE001  whatever it is, it must not kill a healthy job
-            self.log.warning("cannot see the task's state, so its job is left alone: %r", error)
+            self.log.warning("Cannot read the state of the task from Airflow, so its job lives on: %r", error)
             return ""
 
     def _cancel(self, *, was_cleared: bool = False) -> None:
@@ -215,21 +219,23 @@ class JobTask(BaseOperator):
 
         reference = self._job()
         if reference is not None:
-            self.log.info("cancelling %s", reference.job_id)
+            self.log.info("Cancelling %s", reference.job_id)
             backend = self._backend()
             cancel(backend, reference)
             if was_cleared:
                 mark_spent(backend, reference)
 
-    def _begin_anew(self, context: Any) -> Any:
-        self.log.info("what this leg was told is not of this try: beginning anew")
+    def _begin_anew(self, context: Context) -> object:
+        self.log.info("Ignoring an event of another try; starting try %d", context["ti"].try_number)
         return self.execute(context)
 
     @property
     def _may_defer(self) -> bool:
         return self.deferrable and self._broken <= self.trigger_retries
 
-    def _execute(self, context: Any, deadline: float | None, build: Mapping[str, str] | None = None) -> Any:
+    def _execute(
+        self, context: Context, deadline: float | None, build: Mapping[str, str] | None = None
+    ) -> Any:
         """Run one leg. `deadline` is in Unix seconds, None for never. `build`: the awaited image."""
         from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.orphans import remember
@@ -258,7 +264,7 @@ class JobTask(BaseOperator):
         return self._finish(context, tail, ended, deadline)
 
     def _start(
-        self, context: Any, build_patience: float | None, remote: Any, deadline: float | None
+        self, context: Context, build_patience: float | None, remote: RemoteLog | None, deadline: float | None
     ) -> Started:
         """Start or adopt the job of this leg, and return it with its observation.
 
@@ -288,7 +294,7 @@ class JobTask(BaseOperator):
         except InvalidRequest as error:
             raise AirflowFailException(self._named(context, error)) from error
 
-    def _started(self, context: Any, start: Callable[[], Started]) -> Started:
+    def _started(self, context: Context, start: Callable[[], Started]) -> Started:
         """Start, and repeat whenever the worker was told to stop meanwhile and nobody has ended the task."""
         while True:
             self._obey(context)
@@ -302,7 +308,7 @@ class JobTask(BaseOperator):
 
     def _wait(
         self,
-        context: Any,
+        context: Context,
         tail: LogTail,
         observation: JobObservation,
         deadline: float | None,
@@ -323,7 +329,7 @@ class JobTask(BaseOperator):
             left = None if deadline is None else max(0.0, deadline - time.time())
             patience = config().defer_after if self._may_defer else left
             ended = wait_with_log(
-                self._reference,
+                self._known_job,
                 tail,
                 self.log.info,
                 observation,
@@ -336,29 +342,29 @@ class JobTask(BaseOperator):
             if self._may_defer:
                 if build is not None:
                     show_build_again(build, self._client(), self.log.info)
-                self._defer(context, self._reference, tail.cursor.to_list(), deadline, silent=silent)
+                self._defer(context, self._known_job, tail.cursor.to_list(), deadline, silent=silent)
             if deadline is not None and time.time() >= deadline:
                 self._time_out(context, tail, observation.attempt)
         return observation
 
-    def _leave_to_next_try(self, context: Any) -> None:
+    def _leave_to_next_try(self, context: Context) -> None:
         """Raise for Airflow's retry if this worker is told to stop and a retry is left; else stay."""
         ti = context["ti"]
         if not self._is_leaving or ti.try_number > ti.max_tries:
             return
-        text = "this worker is told to stop; the job of its task lives on, and the next try adopts it"
+        text = "this worker has been told to stop; the job lives on, and the next try adopts it"
         raise AirflowException(self._named(context, text))
 
-    def _time_out(self, context: Any, tail: LogTail, attempt: int) -> NoReturn:
+    def _time_out(self, context: Context, tail: LogTail, attempt: int) -> NoReturn:
         self._cancel()
         self._show_rest(tail, attempt)
-        text = f"{self._reference.job_id} was cancelled: execution_timeout has passed"
+        text = f"{self._known_job.job_id} was cancelled: execution_timeout has passed"
         raise AirflowTaskTimeout(self._named(context, text))
 
     def _answered(
         self,
         ask: Callable[[], Answer],
-        context: Any,
+        context: Context,
         tail: LogTail | None,
         deadline: float | None,
         *,
@@ -380,14 +386,20 @@ class JobTask(BaseOperator):
                 if not error.is_passing or time.monotonic() >= give_up:
                     raise
                 if tail is not None and self._may_defer:
-                    self.log.warning("%s: deferred until there is an answer", error)
-                    self._defer(context, self._reference, tail.cursor.to_list(), deadline, silent=silent)
-                self.log.warning("%s: asking again in %g seconds", error, self.outage_interval)
+                    self.log.warning("%s; deferring until there is an answer", error)
+                    self._defer(context, self._known_job, tail.cursor.to_list(), deadline, silent=silent)
+                self.log.warning("%s; asking again in %g s", error, self.outage_interval)
             again = min(time.monotonic() + self.outage_interval, give_up)
             while time.monotonic() < again:
                 self._obey(context)
                 self._leave_to_next_try(context)
                 time.sleep(min(0.5, self.outage_interval))
+
+    @property
+    def _known_job(self) -> JobReference:
+        """Return the reference of the job that this leg has started, or was told of."""
+        assert self._reference is not None  # noqa: S101  set before anything waits for the job
+        return self._reference
 
     def _client(self) -> Connections:
         """Return the client of the task's connection, which is read once so that no kill waits for it."""
@@ -395,16 +407,15 @@ class JobTask(BaseOperator):
             from airflow_provider.hooks.kinetic import clients
 
             self._connections = clients.get(self.conn_id)
-        found: Connections = self._connections
-        return found
+        return self._connections
 
     def _backend(self) -> Backend:
         """Return the backend of the task's job."""
         from kinetic_core.backends.base import backend_of
 
-        return backend_of(self._reference, self._client())
+        return backend_of(self._known_job, self._client())
 
-    def _job(self, recorded: str = "") -> Any:
+    def _job(self, recorded: str = "") -> JobReference | None:
         """Return the reference of the job, also when it was created but not yet reported to this process."""
         from airflow_provider.job_of_task import latest
 
@@ -413,7 +424,7 @@ class JobTask(BaseOperator):
             self._reference = latest(options, self._client(), self._identity, self._origin, recorded)
         return self._reference
 
-    def _after_broken_trigger(self, context: Any, told: Mapping[str, Any]) -> Any:
+    def _after_broken_trigger(self, context: Context, told: Mapping[str, Any]) -> Any:
         """Continue after a failed trigger: the job may have ended; otherwise it gets another trigger.
 
         The trigger's arguments are lost. Its class may belong to another version of this provider; starting
@@ -437,7 +448,7 @@ class JobTask(BaseOperator):
         observation = self._answered(lambda: observe(backend, reference), context, tail, deadline)
         return self._finish(context, tail, self._wait(context, tail, observation, deadline), deadline)
 
-    def _recorded(self, context: Any) -> tuple[TaskIdentity, str]:
+    def _recorded(self, context: Context) -> tuple[TaskIdentity, str]:
         """Return this try with the run's start it first used, and the id of the job in the task's record.
 
         Airflow may have written another start of the run since, and the id may be of a call that has changed.
@@ -453,7 +464,7 @@ class JobTask(BaseOperator):
                 return identity, record.reference.job_id
         return TaskIdentity.of(context), ""
 
-    def _kept_of_deferral(self, context: Any) -> tuple[float | None, int]:
+    def _kept_of_deferral(self, context: Context) -> tuple[float | None, int]:
         """Return the deadline of this try, and how many of its triggers failed."""
         kept = _pulled(context, DEFERRAL_KEY)
         if not isinstance(kept, dict) or kept.get("try_number") != context["ti"].try_number:
@@ -462,7 +473,7 @@ class JobTask(BaseOperator):
 
     def _defer(
         self,
-        context: Any,
+        context: Context,
         reference: JobReference,
         cursor: list[int],
         deadline: float | None,
@@ -481,7 +492,7 @@ class JobTask(BaseOperator):
         )
         self._defer_to(context, trigger, "execute_complete")
 
-    def _defer_for_image(self, context: Any, build: dict[str, str], deadline: float | None) -> NoReturn:
+    def _defer_for_image(self, context: Context, build: dict[str, str], deadline: float | None) -> NoReturn:
         from airflow_provider.triggers.kinetic import KineticBuildTrigger
 
         trigger = KineticBuildTrigger(
@@ -489,7 +500,7 @@ class JobTask(BaseOperator):
         )
         self._defer_to(context, trigger, "execute_after_build")
 
-    def _defer_to(self, context: Any, trigger: Any, leg: str) -> NoReturn:
+    def _defer_to(self, context: Context, trigger: ConnectedTrigger, leg: str) -> NoReturn:
         assert self._identity is not None  # noqa: S101  every leg begins with it
         number, run_began = self._identity.try_number, self._identity.run_began
         kwargs: dict[str, Any] = {"try_number": number, "run_began": run_began}
@@ -501,7 +512,7 @@ class JobTask(BaseOperator):
         self.defer(trigger=trigger, method_name=leg, kwargs=kwargs)
 
     def _finish(
-        self, context: Any, tail: LogTail, observation: JobObservation, deadline: float | None
+        self, context: Context, tail: LogTail, observation: JobObservation, deadline: float | None
     ) -> Any:
         """Return the task's value, or raise its failure, from the outcome of the finished job."""
         from airflow_provider.job_of_task import mark_spent
@@ -510,7 +521,7 @@ class JobTask(BaseOperator):
         from kinetic_core.jobs.cancel import drop_payloads
         from kinetic_core.jobs.collect import collect
 
-        reference, backend = self._reference, self._backend()
+        reference, backend = self._known_job, self._backend()
 
         def answered(ask: Callable[[], Answer]) -> Answer:
             return self._answered(ask, context, tail, deadline)
@@ -532,7 +543,7 @@ class JobTask(BaseOperator):
         drop_payloads(backend.connections, [reference])
         return value
 
-    def _value(self, context: Any, reference: JobReference, outcome: Any) -> Any:
+    def _value(self, context: Context, reference: JobReference, outcome: Outcome) -> object:
         """Return the task's value for a job that has succeeded."""
         from airflow_provider.xcom import value_for_xcom
 
@@ -547,7 +558,7 @@ class JobTask(BaseOperator):
             name=self._name_of_instance(context),
         )
 
-    def _name_of_instance(self, context: Any) -> str:
+    def _name_of_instance(self, context: Context) -> str:
         """Return the name of an instance of a mapped task; "" for other tasks."""
         from airflow.providers.common.compat.sdk import redact
 
@@ -555,18 +566,18 @@ class JobTask(BaseOperator):
 
         return instance_name(context["ti"], self.python_callable, self.op_args, self.op_kwargs, redact)
 
-    def _named(self, context: Any, text: object) -> str:
+    def _named(self, context: Context, text: object) -> str:
         from airflow_provider.records import named
 
         return named(self._name_of_instance(context), text)
 
-    def _show_rest(self, tail: Any, attempt: int) -> None:
+    def _show_rest(self, tail: LogTail, attempt: int) -> None:
         """Show the rest of the log, so that the evidence comes before the verdict."""
         for line in tail.rest(attempt, config().final_log_lines):
             self.log.info("%s", line)
 
 
-def _pulled(context: Any, key: str) -> Any:
+def _pulled(context: Context, key: str) -> object:
     """Pull an XCom of the task instance itself."""
     ti = context["ti"]
     mapped = ti.map_index is not None and ti.map_index >= 0
