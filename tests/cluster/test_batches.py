@@ -129,13 +129,15 @@ def test_every_input_ends_in_its_own_way(api: ClusterApi) -> None:
 def test_after_a_failure_nothing_starts(api: ClusterApi) -> None:
     batch = work.run_async_map([200, 1, 2], fail_fast=True, max_concurrent=1)
     stopping = work.run_async_map([100, 200], fail_fast=True, cancel_running_on_fail=True)
-    with pytest.raises(BatchError, match="1 of 3") as caught:
+    with pytest.raises(BatchError, match="3 of 3") as caught:
         batch.results(timeout=120)
-    assert list(caught.value.exceptions) == [0]
+    kinds = {index: type(error) for index, error in caught.value.exceptions.items()}
+    assert kinds == {0: KeyError, 1: JobCancelled, 2: JobCancelled}
+    assert [job.group_index for job in caught.value.failures] == [0]
     assert [job is not None for job in batch.jobs] == [True, False, False]
     values = stopping.results(timeout=120, return_exceptions=True)
     assert isinstance(values[1], KeyError)
-    assert values[0] is None or isinstance(values[0], JobCancelled)
+    assert isinstance(values[0], JobCancelled)
     for each in (batch, stopping):
         each.cleanup()
 
