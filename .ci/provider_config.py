@@ -18,7 +18,7 @@ Set an option in the section `[{SECTION}]` of `airflow.cfg`, or as the environme
 server. A process reads the section once, so restart it after a change. A value below the least one is an
 error that names the option.
 
-Of Airflow's own options, `[operators] default_deferrable` counts if it is set: see
+Of Airflow's own options, `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` counts, as a variable only: see
 [the guide](../guides/airflow.md#options).
 
 | option | type | default | least | meaning |

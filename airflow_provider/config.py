@@ -9,7 +9,6 @@ values in force, their checks and docs/reference/airflow-configuration.md are ma
 import math
 import os
 from collections.abc import Mapping
-from configparser import ConfigParser
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Protocol, Self, cast, get_args
@@ -161,22 +160,20 @@ def config() -> Config:
     return Config.read(_airflows())
 
 
-def default_deferrable(
-    source: ConfigParser | None = None, environment: Mapping[str, str] = os.environ
-) -> bool:
-    """Return whether a task without `deferrable=` defers: `[operators] default_deferrable` if it is set.
+def default_deferrable(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a task without `deferrable=` defers: as `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` says.
 
-    If nobody has set that option, whose default in Airflow is False, the task defers: a worker that is held
-    for hours is what a Kinetic task is meant to avoid (ADR 0055).
+    Without that variable the task defers: a worker that is held for hours is what a Kinetic task is meant to
+    avoid. A value in `airflow.cfg` does not count, because Airflow writes its own default, false, into each
+    new file (ADR 0055). Raises ConfigurationError for a variable that is neither true nor false.
     """
-    source = _airflows() if source is None else source
-    section, key = "operators", "default_deferrable"
-    # Airflow's own `has_option` counts defaults, too, and its `as_dict` runs the commands of sensitive
-    # options: in the processes of Airflow 3.1 that parse DAGs, that of the database fails on purpose.
-    is_set = ConfigParser.has_option(source, section, key)
-    if not is_set and f"AIRFLOW__{section}__{key}".upper() not in environment:
-        return True
-    return source.getboolean(section, key)
+    text = environment.get(_DEFERRABLE, "true").strip().lower()
+    if text not in ("true", "t", "1", "false", "f", "0"):
+        raise ConfigurationError(f"{_DEFERRABLE} is {text!r}: set it to True or False")
+    return text in ("true", "t", "1")
+
+
+_DEFERRABLE = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 
 
 def _airflows() -> Any:

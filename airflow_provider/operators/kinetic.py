@@ -23,7 +23,7 @@ class KineticOperator(JobTask):
     `kinetic_core.run`, `job_retries` being attempts inside the job besides Airflow's own `retries`.
     `conn_id` names a connection of type `kinetic`, which says where jobs run, and as whom, instead of the
     environment. With `deferrable` no worker slot is held while the job runs; the default is True, or what
-    `[operators] default_deferrable` of Airflow's configuration is set to.
+    `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` is set to.
     `execution_timeout` bounds the task from its first start, waiting included. Every option may be a
     template, or come from another task.
 

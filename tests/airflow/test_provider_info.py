@@ -119,11 +119,11 @@ def in_an_airflow(program: str, folder: Path, **variables: str) -> str:
     ("file", "variable", "expected"),
     [
         ("", None, "True True"),
-        ("[operators]\ndefault_deferrable = False\n", None, "False True"),
+        ("[operators]\ndefault_deferrable = false\n", None, "True True"),  # as in each new airflow.cfg
         ("[operators]\ndefault_deferrable = False\n", "True", "True True"),
         ("", "False", "False True"),
     ],
-    ids=["not set", "in the file", "by a variable", "off by a variable"],
+    ids=["not set", "as Airflow writes it", "by a variable", "off by a variable"],
 )
 def test_default_deferrable_of_airflow_is_honoured(
     file: str, variable: str | None, expected: str, tmp_path: Path

@@ -27,7 +27,7 @@ assert teams() == ["", "blue", "red"], teams()
 for team in ("red", "blue"):  # as the execution API writes what a task of the team sets
     place = orphans.UsedPlace(reference("job-0123456789abcdef", namespace=team))
     key = of_team(orphans.VARIABLE, team)
-    Variable.set(key, orphans.with_place("", place), team_name=team)
+    Variable.set(key, orphans.with_place("", place, 50), team_name=team)
     Variable.set(of_team(job_of_task.VARIABLE, team), f"name of {team}", team_name=team)
 for team in ("red", "blue"):
     assert [each.reference.namespace for each in places_of(team)] == [team], team

@@ -30,6 +30,8 @@ def trace_parent():
 if __name__ == "__main__":
     from airflow_provider.job_of_task import TaskIdentity
     from airflow_provider.records import traced_start
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
     from kinetic_core.jobs.collect import collect
     from kinetic_core.jobs.observe import wait
     from kinetic_core.options import RunOptions
@@ -41,7 +43,9 @@ if __name__ == "__main__":
     identity = TaskIdentity("dag", os.getcwd(), "", "task", -1, 1)
     with trace.get_tracer("tests").start_as_current_span("kinetic.task") as task:
         options = RunOptions.checked(accelerator="cpu")
-        started = traced_start(Call(trace_parent, (), {}), options, identity, print, None, None, None)
+        connections = default_connections()
+        call = Call(trace_parent, (), {})
+        started = traced_start(call, options, connections, identity, print, None, None, None)
     backend = backend_of(started.reference, default_connections())
     wait(backend, started.reference)
     spans = exporter.get_finished_spans()

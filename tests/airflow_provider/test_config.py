@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from configparser import ConfigParser
 from dataclasses import asdict
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -68,16 +67,12 @@ def test_the_page_is_current() -> None:
     assert provider_config.PAGE.read_text() == provider_config.page(), "run: .ci/provider_config.py"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", True),
-        ("[operators]\n", True),
-        ("[operators]\ndefault_deferrable = True\n", True),
-        ("[operators]\ndefault_deferrable = False\n", False),
-    ],
-)
-def test_a_task_defers_unless_airflow_is_told_not_to(text: str, expected: bool) -> None:
-    told = ConfigParser()
-    told.read_string(text)
-    assert default_deferrable(told, {}) is expected
+@pytest.mark.parametrize(("text", "expected"), [(None, True), ("True", True), ("False", False), ("0", False)])
+def test_a_task_defers_unless_airflow_is_told_not_to(text: str | None, expected: bool) -> None:
+    told = {} if text is None else {"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": text}
+    assert default_deferrable(told) is expected
+
+
+def test_a_default_deferrable_of_no_meaning_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is 'perhaps': set it to True or False"):
+        default_deferrable({"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "perhaps"})
