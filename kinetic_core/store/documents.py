@@ -33,11 +33,6 @@ def malformed(store: ObjectStore, name: str, why: object) -> MalformedObject:
     return MalformedObject(f"{store.uri}/{name} is malformed, and was not written by Kinetic: {why}")
 
 
-def read_header(store: ObjectStore, name: str, key: bytes | None = None) -> dict[str, Any]:
-    """The header of a stored frame, of which nothing else is read. Raises wire.FrameError, ObjectNotFound."""
-    return wire.decode_head(read_start(store, name), key)
-
-
 def read_start(store: ObjectStore, name: str) -> bytes:
     """The beginning of a stored frame, its whole head at least. Raises wire.FrameError, ObjectNotFound."""
     start = store.read_range(name, 0, wire.HEAD_BYTES)

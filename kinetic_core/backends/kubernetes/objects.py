@@ -256,10 +256,5 @@ class Job(View):
         """Return how many failures of user code are retried."""
         return self._spec.get("backoffLimitPerIndex") or 0
 
-    @property
-    def deadline_seconds(self) -> int | None:
-        """Return how long the Job may be active, in seconds."""
-        return self._spec.get("activeDeadlineSeconds")
-
 
 Pods = Sequence[Pod]
