@@ -274,7 +274,7 @@ def tell_end(
     end = JobEnd.of(observation, phases)
     _push(context, JobRecord.of(identity, reference, end, conn_id or ""))
     tags, stats = _tags(identity), Stats(IN_TASKS)
-    state = "succeeded" if end.status is JobStatus.SUCCEEDED else "failed"
+    state = end.status.value.lower()
     stats.count(telemetry.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})
     stats.count(telemetry.FENCED, tags, fenced)
     tell_phases(reference.job_id, phases, getattr(context["ti"], "context_carrier", None))

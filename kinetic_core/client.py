@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kinetic_core.accelerators.grammar import Accelerator
     from kinetic_core.batches.handle import BatchHandle
+    from kinetic_core.job import JobStatus
     from kinetic_core.jobs.handle import JobHandle
 
 P = ParamSpec("P")
@@ -132,16 +133,21 @@ class Client:
         cluster: str | None = None,
         namespace: str | None = None,
         *,
+        state: JobStatus | Collection[JobStatus] | None = None,
+        limit: int | None = None,
         backend: str | None = None,
     ) -> list[JobHandle]:
         """List the stored jobs of a namespace, newest first, finished ones and inputs of batches included.
 
-        All arguments default to the settings; with `backend="local"` and no namespace, all namespaces are
-        listed. A job whose handle cannot be read is left out with a warning.
+        `state` selects jobs by their status now, one or several; `limit` takes the newest so many. The other
+        arguments default to the settings; with `backend="local"` and no namespace, all namespaces are listed.
+        A job whose handle cannot be read is left out with a warning. Raises InvalidRequest.
         """
         from kinetic_core.jobs.listing import list_jobs
 
-        return list_jobs(self._connections, project, zone, cluster, namespace, backend=backend)
+        return list_jobs(
+            self._connections, project, zone, cluster, namespace, state=state, limit=limit, backend=backend
+        )
 
     def attach_batch(
         self,
@@ -266,10 +272,14 @@ def list_jobs(
     cluster: str | None = None,
     namespace: str | None = None,
     *,
+    state: JobStatus | Collection[JobStatus] | None = None,
+    limit: int | None = None,
     backend: str | None = None,
 ) -> list[JobHandle]:
     """List the stored jobs of a namespace, newest first, as `Client.list_jobs` of the default client."""
-    return default_client().list_jobs(project, zone, cluster, namespace, backend=backend)
+    return default_client().list_jobs(
+        project, zone, cluster, namespace, state=state, limit=limit, backend=backend
+    )
 
 
 def attach_batch(

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Self
 
-from kinetic_core._runner.wire import PROTOCOL, Failure
+from kinetic_core._runner.wire import PROTOCOL, Failure, FailureClass
 from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.errors import ProtocolMismatch
 
@@ -16,8 +16,7 @@ from kinetic_core.errors import ProtocolMismatch
 class JobStatus(Enum):
     """Observable status of a job.
 
-    A cancelled job and a job past its deadline are FAILED: they ended without a value. The
-    observation's failure class says which.
+    A job past its deadline or its budget is FAILED; the observation's failure class says why.
     """
 
     PENDING = "PENDING"
@@ -30,7 +29,10 @@ class JobStatus(Enum):
     """Final: the function returned and its value is committed."""
 
     FAILED = "FAILED"
-    """Final: no further attempt will be made."""
+    """Final: the job has no value, and no further attempt will be made."""
+
+    CANCELLED = "CANCELLED"
+    """Final: somebody cancelled the job, or its batch was stopped before it started."""
 
     NOT_FOUND = "NOT_FOUND"
     """Neither the backend nor the object store knows the job."""
@@ -38,10 +40,19 @@ class JobStatus(Enum):
     @property
     def is_terminal(self) -> bool:
         """Whether no later status can follow."""
-        return self in TERMINAL
+        return self not in (JobStatus.PENDING, JobStatus.RUNNING)
 
+    @property
+    def ended_without_value(self) -> bool:
+        """Whether the job is known to have ended, and not by returning."""
+        return self in (JobStatus.FAILED, JobStatus.CANCELLED)
 
-TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.NOT_FOUND})
+    @classmethod
+    def after(cls, failure: Failure | None) -> JobStatus:
+        """Return the final status of a job that this failure ended."""
+        cancelled = failure is not None and failure.failure_class == FailureClass.CANCELLED
+        return cls.CANCELLED if cancelled else cls.FAILED
+
 
 ClusterName = tuple[str, str, str]
 """Project, zone and name of a cluster, as Google names it."""

@@ -17,6 +17,7 @@ _WORDS = {
     JobStatus.RUNNING: "running",
     JobStatus.SUCCEEDED: "done",
     JobStatus.FAILED: "failed",
+    JobStatus.CANCELLED: "cancelled",
     JobStatus.NOT_FOUND: "gone",
 }
 

@@ -17,7 +17,7 @@ _MAX_REPR = 2000
 _HELD = 1 << 20
 """Bytes of an outcome's file that are read at once; larger parts stay in the file."""
 _CODECS = ("typed", "pickle", "none")
-STATES = ("succeeded", "failed", wire.DROPPED)
+STATES = ("succeeded", "failed", wire.CANCELLED, wire.DROPPED)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def failed(
 ) -> Outcome:
     """Return an outcome without an exception: the process died, or the runner itself could not go on."""
     failure = wire.Failure(failure_class, message, phase, exit_code=exit_code, signal=signal)
-    return Outcome("failed", "none", {}, failure, retry=retry)
+    return Outcome(wire.state_after(failure), "none", {}, failure, retry=retry)
 
 
 def type_name(value: Any) -> str:

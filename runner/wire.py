@@ -39,8 +39,10 @@ SPARE = "_spare"
 """Directory of the runner's archive with packages for images that lack them."""
 
 STATE = "state"
-"""Metadata of an outcome for listings: the state (`succeeded`, `failed` or `dropped`), the id of the key that
-signs it, and the signature. See `sealed_state`."""
+"""Metadata of an outcome for listings: the state (`succeeded`, `failed`, `cancelled` or `dropped`), the id of
+the key that signs it, and the signature. See `sealed_state`."""
+CANCELLED = "cancelled"
+"""State of a job that somebody cancelled."""
 DROPPED = "dropped"
 """State of a batch's input that was never started, because another had failed."""
 WRITE_MARK = "kinetic-write"
@@ -553,6 +555,11 @@ def input_key(key: bytes | bytearray, index: int) -> bytes:
 def signing_key(secret: bytes, key_id: str) -> bytes:
     """Derive the key of that id from the secret of its namespace: see `kinetic_core/jobs/signing.py`."""
     return hmac.digest(secret, f"outcome {key_id}".encode(), "sha256")
+
+
+def state_after(failure: Failure) -> str:
+    """Return the state in the outcome of an attempt that this failure ended."""
+    return CANCELLED if failure.failure_class == FailureClass.CANCELLED else "failed"
 
 
 def sealed_state(job_id: str, state: str, key_id: str, key: bytes | bytearray) -> str:

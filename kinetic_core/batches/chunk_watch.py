@@ -32,6 +32,10 @@ _RETRY_SECONDS = 2.0
 _SUCCEEDED = JobObservation(JobStatus.SUCCEEDED, "Completed", "the outcome is committed")
 _FAILED = JobObservation(JobStatus.FAILED, "Failed", "it failed, and has no retries left")
 _STOPPED = JobObservation(JobStatus.FAILED, "Stopped", "it was stopped while it ran")
+_CANCELLED = JobObservation(JobStatus.CANCELLED, "Cancelled", "it was cancelled")
+_ENDS = {"succeeded": _SUCCEEDED, wire.CANCELLED: _CANCELLED}
+_FAILED_ANOTHER = "MaxFailedIndexesExceeded"
+"""Reason of a Job that Kubernetes ended because an input had failed."""
 
 
 class ChunkWatch:
@@ -90,15 +94,17 @@ class ChunkWatch:
         if self._fail_fast and self._board.follows and seen.failed & own and not self._has_stopped:
             self._stop_others()
             self._has_stopped = True
-        if failed and self._fail_fast:
+        ended = dict.fromkeys(succeeded, _SUCCEEDED) | dict.fromkeys(failed, _FAILED)
+        if failed and (self._fail_fast or self._some_cancelled()):
             states = stored_states(self._backend, self._whole.namespace, self._whole.job_id)
             dropped = {index for index in failed if states.get(index) == wire.DROPPED}
-        ended = dict.fromkeys(succeeded, _SUCCEEDED)
-        ended |= dict.fromkeys(failed - dropped, _FAILED)
-        if seen.status is JobStatus.FAILED:
+            ended |= {i: _CANCELLED for i in failed if states.get(i) == wire.CANCELLED}
+            ended = {index: end for index, end in ended.items() if index not in dropped}
+        if seen.status.ended_without_value:
             rest = own - seen.succeeded - seen.failed
             launched = rest if seen.reason == NEVER_STARTED else rest & self._launched()
-            ended |= dict.fromkeys(launched, _STOPPED)
+            cancelled = seen.status is JobStatus.CANCELLED or seen.reason == _FAILED_ANOTHER
+            ended |= dict.fromkeys(launched, _CANCELLED if cancelled else _STOPPED)
             dropped |= rest - launched
         self._known |= succeeded | failed
         self._board.end(ended, dropped)
@@ -115,9 +121,8 @@ class ChunkWatch:
             unknown = {i for i, job in enumerate(self._board.jobs) if job and i not in self._board.ended}
         stored = stored_states(self._backend, self._whole.namespace, self._whole.job_id) if unknown else {}
         states = {index: stored[index] for index in unknown & stored.keys()}
-        good = {index for index, state in states.items() if state == "succeeded"}
         dropped = {index for index, state in states.items() if state == wire.DROPPED}
-        ended = {index: _SUCCEEDED if index in good else _FAILED for index in states if index not in dropped}
+        ended = {index: _ENDS.get(state, _FAILED) for index, state in states.items() if index not in dropped}
         self._board.end(ended, dropped)
         self._board.lose(
             {index: wire.input_id(self._whole.job_id, index) for index in unknown - states.keys()}
@@ -130,6 +135,12 @@ class ChunkWatch:
             self._backend.store.create(wire.stop_object(self._whole.job_id), b"observer")
         except ObjectExists:
             return
+
+    def _some_cancelled(self) -> bool:
+        """Return whether somebody has cancelled single inputs, which the Jobs report as failed."""
+        group_id = self._whole.job_id
+        marks = stored_of(self._backend.store, group_id, wire.cancel_object(f"{group_id}-*"))
+        return any(True for _ in marks)
 
     def _launched(self) -> set[int]:
         """List the inputs that a pod has begun."""

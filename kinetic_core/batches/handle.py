@@ -236,7 +236,9 @@ class BatchHandle:
             self._board.wait_for(self._board.is_over, _deadline(patience), f"batch {self.group_id}")
         with self._board.changed:
             if not self._board.is_over():
-                raise InvalidRequest(f"{self.group_id} has not ended; call cancel() before cleanup()")
+                raise InvalidRequest(
+                    f"{self.group_id} has not ended, and cleanup() removes only what has: cancel() it first"
+                )
 
     def _ended(self, timeout: float | None) -> Iterator[tuple[int, JobStatus]]:
         board, deadline, given = self._board, _deadline(timeout), 0

@@ -87,6 +87,7 @@ STYLES = {
     "RUNNING": "cyan",
     "SUCCEEDED": "green",
     "FAILED": "red",
+    "CANCELLED": "red",
     "PENDING": "yellow",
     "ok": "green",
     "warn": "yellow",

@@ -13,7 +13,8 @@ JOB = {
     "namespace": "namespace it runs in",
     "created_at": "submission, ISO 8601 in UTC",
     "group_id": 'batch it belongs to, "" for none',
-    "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED` or `NOT_FOUND`, with `problem`: unknown",
+    "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `CANCELLED` or `NOT_FOUND`; with `problem`, "
+    "unknown",
     "reason": 'one word on why it waits, "" if it does not',
     "problem": 'why little is known of it, "" normally',
     "origin": "object: who asked for it; `dag_id`, `run_id`, `task_id`, `map_index`, `deployment` for a task",

@@ -48,7 +48,9 @@ def cleanup(backend: Backend, reference: JobReference, *, k8s: bool = True, gcs:
     found = backend.get(reference.namespace, reference.job_id)
     over = found is None or reconcile(backend, reference).is_terminal or is_over(backend, reference, found)
     if not over:
-        raise InvalidRequest(f"{reference.job_id} has not ended; call cancel() before cleanup()")
+        raise InvalidRequest(
+            f"{reference.job_id} has not ended, and cleanup() removes only what has: cancel() it first"
+        )
     if k8s and found is not None:
         backend.remove(reference.namespace, reference.job_id)
     if gcs:

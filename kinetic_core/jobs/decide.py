@@ -190,7 +190,7 @@ def _is_cancelled(job: Object) -> bool:
 def _stored_failure(facts: Facts, job: Object) -> JobObservation | None:
     """Return the stored outcome of a failed Job whose pods need not be read; None for any other Job."""
     alone = verdict(job, ())
-    if alone.status is not JobStatus.FAILED or runs_in_set(job) or choice_of(job) is not None:
+    if not alone.status.ended_without_value or runs_in_set(job) or choice_of(job) is not None:
         return None
     stored = _known(facts.outcome)
     if stored.status is JobStatus.NOT_FOUND:
@@ -289,7 +289,8 @@ def _after_the_end(facts: Facts, choice: Choice, seen: JobObservation) -> JobObs
         return seen
     if _known(facts.cancel_marker):
         text = "it was cancelled before it started"
-        return replace(seen, message=text, failure=wire.Failure(wire.FailureClass.CANCELLED, text, "start"))
+        failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")
+        return replace(seen, status=JobStatus.CANCELLED, message=text, failure=failure)
     manifest = _possible(choice, _known(facts.later_refusals)) or choice.later[0]
     text = f"{choice.accelerator} was given up; {accelerator_of(manifest)} is next"
     waits = JobObservation(JobStatus.PENDING, MOVED_ON, text, created_at=seen.created_at)

@@ -111,10 +111,13 @@ def stored_outcome(
         text = "the outcome is committed"
         return JobObservation(JobStatus.SUCCEEDED, "Completed", text, attempt=number, started_at=started)
     message = failure.message if failure else "the job failed"
-    reason = DROPPED if header.get("state") == wire.DROPPED else "Failed"
+    reason = _REASONS.get(str(header.get("state")), "Failed")
     return JobObservation(
-        JobStatus.FAILED, reason, message, attempt=number, started_at=started, failure=failure
+        JobStatus.after(failure), reason, message, attempt=number, started_at=started, failure=failure
     )
+
+
+_REASONS = {wire.CANCELLED: "Cancelled", wire.DROPPED: DROPPED}
 
 
 def _started(header: Mapping[str, Any]) -> float | None:

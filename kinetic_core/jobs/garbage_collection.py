@@ -115,7 +115,7 @@ def _still_alive(known: list[JobSummary], cancelled: set[str]) -> Iterator[Orpha
 
 def _long_over(known: list[JobSummary], before: float) -> Iterator[Orphan]:
     for job in known:
-        has_ended = job.status in (JobStatus.SUCCEEDED, JobStatus.FAILED)
+        has_ended = job.status.is_terminal and job.status is not JobStatus.NOT_FOUND
         if has_ended and not job.problem and _created(job) < before:
             why = f"it has ended, and was submitted on {job.created_at[:10]}"
             yield Orphan(job.job_id, job.namespace, why, kept=True, is_batch=job.inputs > 0)

@@ -185,8 +185,15 @@ def progress(inputs: int, ended: Mapping[str, int], parts: Sequence[Mapping[str,
         return Progress(JobStatus.RUNNING if runs else JobStatus.PENDING, reason, succeeded, failed)
     if succeeded >= inputs:
         return Progress(JobStatus.SUCCEEDED, "", succeeded, failed)
-    over = JobStatus.FAILED if parts or succeeded or failed else JobStatus.NOT_FOUND
-    return Progress(over, "", succeeded, failed)
+    return Progress(_over(ended, parts), "", succeeded, failed)
+
+
+def _over(ended: Mapping[str, int], parts: Sequence[Mapping[str, Any]]) -> JobStatus:
+    """Return the final status of a batch not all of whose inputs succeeded."""
+    stopped = any(verdict(part, ()).status is JobStatus.CANCELLED for part in parts)
+    if not ended.get("failed") and (stopped or ended.get(wire.CANCELLED) or ended.get(wire.DROPPED)):
+        return JobStatus.CANCELLED
+    return JobStatus.FAILED if parts or sum(ended.values()) else JobStatus.NOT_FOUND
 
 
 def ended_of(states: Mapping[str, str]) -> dict[str, Counter[str]]:

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,16 +59,39 @@ def list_jobs(
     cluster: str | None = None,
     namespace: str | None = None,
     *,
+    state: JobStatus | Collection[JobStatus] | None = None,
+    limit: int | None = None,
     backend: str | None = None,
 ) -> list[JobHandle]:
     """List the stored jobs of a namespace, newest first, finished jobs and the inputs of batches included.
 
-    All arguments default to the settings; with `backend="local"` and no namespace, all namespaces are listed.
+    `state` selects jobs by their status now, one or several; `limit` takes the newest so many. The other
+    arguments default to the settings; with `backend="local"` and no namespace, all namespaces are listed.
     A job whose handle cannot be read is left out with a warning.
     """
+    states = {state} if isinstance(state, JobStatus) else set(state or ())
+    if not all(isinstance(each, JobStatus) for each in states) or (state is not None and not states):
+        raise InvalidRequest(f"state={state!r} is not a JobStatus or several, such as JobStatus.RUNNING")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise InvalidRequest(f"limit={limit!r} must be a whole number from 1 on")
     place = connections.with_arguments(project=project, zone=zone, cluster=cluster, namespace=namespace)
     opened = known_backend(backend, place)
-    return [handle for handle in _newest_first(opened) if namespace in (None, handle.namespace)]
+    found = _in_states(opened, states, namespace) if states else _newest_first(opened)
+    return list(itertools.islice((one for one in found if namespace in (None, one.namespace)), limit))
+
+
+def _in_states(backend: Backend, states: set[JobStatus], namespace: str | None) -> Iterator[JobHandle]:
+    """Yield the jobs in these states, asking inputs of shared Jobs without an outcome one by one."""
+    jobs = summaries(backend, namespace)
+    ended = _ended(backend, [job for job in jobs if job.inputs]) if any(job.inputs for job in jobs) else {}
+    for job in jobs:
+        if job.inputs:
+            for child in (JobHandle.of(each, backend.connections) for each in children(backend, job.job_id)):
+                stored = ended.get(child.job_id)
+                if (_STATUSES.get(stored, JobStatus.FAILED) if stored else child.status()) in states:
+                    yield child
+        elif job.status in states and (handle := _readable(backend, job.job_id)) is not None:
+            yield handle
 
 
 def _newest_first(backend: Backend) -> Iterator[JobHandle]:
@@ -252,13 +275,19 @@ def _with_progress(
         )
 
 
+_STATUSES = {
+    "succeeded": JobStatus.SUCCEEDED,
+    wire.CANCELLED: JobStatus.CANCELLED,
+    wire.DROPPED: JobStatus.CANCELLED,
+}
+
+
 def _with_state(job: JobSummary, ended: Mapping[str, str], alive: Mapping[str, JobObservation]) -> JobSummary:
     seen = alive.get(job.job_id)
     if seen is None and ended.get(job.job_id) == "":
         return replace(job, reason=UNVERIFIED)
     if ended.get(job.job_id) and (seen is None or seen.is_terminal):
-        state = JobStatus.SUCCEEDED if ended[job.job_id] == "succeeded" else JobStatus.FAILED
-        return replace(job, status=state)
+        return replace(job, status=_STATUSES.get(ended[job.job_id], JobStatus.FAILED))
     if seen is None:
         return job
     return replace(job, status=seen.status, reason="" if seen.is_terminal else seen.reason)

@@ -68,7 +68,7 @@ def record_failure(
     """
     lines = failure.last_lines or last_lines(backend, reference, seen.attempt)
     failure = replace(failure, last_lines=lines)
-    state = wire.DROPPED if seen.reason == DROPPED else "failed"
+    state = wire.DROPPED if seen.reason == DROPPED else wire.state_after(failure)
     header = {
         "protocol": wire.PROTOCOL,
         "job_id": reference.job_id,
@@ -91,4 +91,4 @@ def record_failure(
         if committed.status is not JobStatus.NOT_FOUND:
             return committed
         _LOG.warning("%s: %s", reference.job_id, committed.message)
-    return replace(seen, status=JobStatus.FAILED, message=failure.message, failure=failure)
+    return replace(seen, status=JobStatus.after(failure), message=failure.message, failure=failure)

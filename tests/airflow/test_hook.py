@@ -83,7 +83,7 @@ def test_a_job_is_waited_for_and_cancelled(hook: KineticHook) -> None:
         hook.result(job_id, timeout=0.1)
     assert not hook.status(job_id).is_terminal
     hook.cancel(job_id)
-    assert hook.status(job_id) is JobStatus.FAILED
+    assert hook.status(job_id) is JobStatus.CANCELLED
     with pytest.raises(JobCancelled):
         hook.result(job_id)
 

@@ -63,14 +63,14 @@ def test_marking_a_deferred_task_failed_cancels_its_job(cases: Any) -> None:
     instance = begun(cases, "marked", "deferred")
     assert cases.jobs("marked", "long_job") == ["RUNNING"]
     mark_failed(cases, instance)
-    ends(cases, "marked", ["FAILED"])
+    ends(cases, "marked", ["CANCELLED"])
     assert cases.end("marked") == "failed"
 
 
 def test_marking_a_waiting_task_failed_cancels_its_job(cases: Any) -> None:
     instance = begun(cases, "held", "running")
     mark_failed(cases, instance)
-    ends(cases, "held", ["FAILED"])
+    ends(cases, "held", ["CANCELLED"])
     assert cases.end("held") == "failed"
 
 
@@ -78,16 +78,16 @@ def test_marking_a_waiting_task_failed_cancels_its_job(cases: Any) -> None:
 def test_clearing_a_deferred_task_starts_another_job(cases: Any) -> None:
     instance = begun(cases, "cleared", "deferred")
     clear(cases, instance)
-    ends(cases, "cleared", ["FAILED", "RUNNING"])
+    ends(cases, "cleared", ["CANCELLED", "RUNNING"])
     begun(cases, "cleared", "deferred")
     mark_failed(cases, instance)
-    ends(cases, "cleared", ["FAILED", "FAILED"])
+    ends(cases, "cleared", ["CANCELLED", "CANCELLED"])
 
 
 def test_execution_timeout_while_deferred_cancels_the_job(cases: Any) -> None:
     cases.start("late")
     assert cases.end("late") == "failed"
-    ends(cases, "late", ["FAILED"])
+    ends(cases, "late", ["CANCELLED"])
     assert "execution_timeout has passed" in cases.log("late", "long_job")
 
 

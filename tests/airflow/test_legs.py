@@ -309,9 +309,8 @@ def test_a_timeout_ends_the_job(store: Path) -> None:
         raise AirflowTaskTimeout("its time is up")
     except AirflowTaskTimeout:
         task.operator.on_kill()
-    assert (
-        observe(backend_of(task.reference, default_connections()), task.reference).status is JobStatus.FAILED
-    )
+    seen = observe(backend_of(task.reference, default_connections()), task.reference)
+    assert seen.status is JobStatus.CANCELLED
 
 
 def test_a_signal_alone_ends_nothing(store: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: Task
     assert told(first) == []
     assert told(second) == [before]
     assert (third.reference, told(third)) == (second.reference, [before])
-    assert told(cleared) == [(2, second.reference.job_id, JobStatus.FAILED), before]
+    assert told(cleared) == [(2, second.reference.job_id, JobStatus.CANCELLED), before]
     assert "no luck" in second.earlier[0].observation.message
 
 
@@ -138,7 +138,7 @@ def test_a_changed_call_of_a_try_waits_for_the_first_job(tmp_path: Path, identit
     wait_for(lambda: status(first.reference) is JobStatus.RUNNING)
     changed = Call(until_told, (str(tmp_path / "other"),), {})
     second = start_or_adopt(changed, OPTIONS, default_connections(), identity)
-    assert status(first.reference) is JobStatus.FAILED
+    assert status(first.reference) is JobStatus.CANCELLED
     assert not second.adopted
     third = start_or_adopt(changed, OPTIONS, default_connections(), identity)
     assert third.adopted
@@ -179,7 +179,7 @@ def test_clearing_cancels_the_job_of_the_earlier_generation(tmp_path: Path, iden
         call, OPTIONS, default_connections(), replace(identity, try_number=2, first_try=2)
     )
     assert not second.adopted
-    assert status(first.reference) is JobStatus.FAILED
+    assert status(first.reference) is JobStatus.CANCELLED
     (tmp_path / "go").touch()
     assert (
         wait(backend_of(second.reference, default_connections()), second.reference).status
@@ -223,7 +223,7 @@ def test_clearing_a_finished_run_ends_the_job_left_of_it(tmp_path: Path, identit
     began = replace(identity, run_began="2026-01-02T00:00:00+00:00")
     second = start(call, replace(began, try_number=2, first_try=2, clear_number=1))
     assert not second.adopted
-    assert status(first.reference) is JobStatus.FAILED
+    assert status(first.reference) is JobStatus.CANCELLED
     cancel(backend_of(second.reference, default_connections()), second.reference)
 
 
@@ -232,7 +232,7 @@ def test_edited_retries_leave_no_job_of_a_cleared_task(tmp_path: Path, identity:
     call = call_until_told(tmp_path)
     first = start(call, identity)
     second = start(call, replace(identity, try_number=2, first_try=2, clear_number=1))
-    assert status(first.reference) is JobStatus.FAILED
+    assert status(first.reference) is JobStatus.CANCELLED
     third = start(call, replace(identity, try_number=3, first_try=1, clear_number=1))
     assert (third.adopted, third.reference) == (True, second.reference)
     cancel(backend_of(second.reference, default_connections()), second.reference)
@@ -265,7 +265,7 @@ def test_a_try_frozen_while_it_submits_gives_way(tmp_path: Path, identity: TaskI
     meanwhile = Meanwhile(lambda: successors.append(start(call, later)))
     with pytest.raises(SupersededTry):
         start(call, identity, meanwhile)
-    assert status(stored(identity)) is JobStatus.FAILED
+    assert status(stored(identity)) is JobStatus.CANCELLED
     assert not observe(
         backend_of(successors[0].reference, default_connections()), successors[0].reference
     ).is_terminal
@@ -277,7 +277,7 @@ def test_a_try_ends_one_that_thawed_while_it_submitted(tmp_path: Path, identity:
     call, thawed = call_until_told(tmp_path), list[Started]()
     meanwhile = Meanwhile(lambda: thawed.append(start(call, identity)))
     second = start(call, replace(identity, try_number=2, first_try=2), meanwhile)
-    assert status(thawed[0].reference) is JobStatus.FAILED
+    assert status(thawed[0].reference) is JobStatus.CANCELLED
     assert not observe(backend_of(second.reference, default_connections()), second.reference).is_terminal
     cancel(backend_of(second.reference, default_connections()), second.reference)
 

@@ -34,7 +34,7 @@ def looks(reference: JobReference, told: Told, times: int = 2) -> list[list[str]
 def test_the_job_of_an_ended_task_is_cancelled_in_time(tmp_path: Path, state: str) -> None:
     with job(tmp_path) as reference:
         assert looks(reference, Told({"r": {"train": state}})) == [[], [reference.job_id]]
-        assert observe(backend_of(reference, default_connections()), reference).status is JobStatus.FAILED
+        assert observe(backend_of(reference, default_connections()), reference).status is JobStatus.CANCELLED
 
 
 @pytest.mark.promise("command: … and of dead DAG runs", "by itself in the triggerer")

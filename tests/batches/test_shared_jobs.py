@@ -149,6 +149,20 @@ def test_ends_are_read_from_the_job(place: Any) -> None:
     assert here.failure("grp-a-1").failure_class == "out of memory"
 
 
+def test_a_cancelled_input_is_told_from_a_failed_one(place: Any) -> None:
+    def behave(pod: dict[str, Any]) -> PodBehaviour:
+        here.tell(pod, "failed" if pod["metadata"]["labels"][HOST_INDEX] == "0" else wire.CANCELLED)
+        return behaviours.exits(65)
+
+    here: Place = place(behave)
+    here.store.create(wire.cancel_object("grp-a-1"), b"{}")
+    whole, _ = here.submit([1, 2])
+    board = here.watched(2, whole)
+    board.wait_for(board.is_over, None, "")
+    ends = {index: seen.status for index, seen in board.ended.items()}
+    assert ends == {0: JobStatus.FAILED, 1: JobStatus.CANCELLED}
+
+
 def test_whoever_watches_one_input_is_told_of_its_end(place: Any) -> None:
     def behave(pod: dict[str, Any]) -> PodBehaviour:
         here.tell(pod)

@@ -39,6 +39,14 @@ def test_a_list_has_it_as_one_thing(place: Any) -> None:
     assert (whole.status, whole.succeeded, whole.reason) == (JobStatus.FAILED, 1, "")
 
 
+def test_one_that_was_cancelled_says_so(place: Any) -> None:
+    here: Place = place(lambda _: behaviours.runs_until_stopped())
+    here.submit([1, 2])
+    wait_for(lambda: [each.status for each in summaries(here.backend)] == [JobStatus.RUNNING])
+    here.backend.delete("default", "grp-a-p0")
+    assert summaries(here.backend)[0].status is JobStatus.CANCELLED
+
+
 def test_it_is_reaped_as_one_thing(place: Any) -> None:
     here: Place = place(lambda pod: [here.tell(pod), behaviours.succeeds()][1])
     here.submit([1, 2])

@@ -48,7 +48,7 @@ def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None)
     told = kinetic("reap", "--apply").out
     assert handle.job_id in told
     assert alive.job_id not in told
-    assert handle.status() is kinetic_core.JobStatus.FAILED
+    assert handle.status() is kinetic_core.JobStatus.CANCELLED
     assert not alive.status().is_terminal
     alive.cancel()
 
@@ -159,7 +159,7 @@ def test_the_jobs_of_a_dead_dag_run(kinetic: Kinetic, own_jobs: None) -> None:
     assert kinetic("reap").out == "nothing to remove\n"  # it merely runs on
     told = kinetic(*words, "--apply", "--json")
     assert (told.code, [one["job_id"] for one in told.json["orphans"]]) == (0, [dead.job_id])
-    assert dead.status() is kinetic_core.JobStatus.FAILED
+    assert dead.status() is kinetic_core.JobStatus.CANCELLED
     assert not other.status().is_terminal
     every = kinetic("reap", "--origin", "dag_id=train", "--apply").out
     assert (other.job_id in every, over.job_id in every, every.endswith("\ncancelled\n")) == (

@@ -132,7 +132,7 @@ def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     assert again.out == f"{handle.job_id} had ended\n"
     assert kinetic("jobs", "result", handle.job_id).code == 1
     watched = kinetic("jobs", "watch", handle.job_id)
-    assert (watched.code, "FAILED" in watched.out) == (1, True)
+    assert (watched.code, "CANCELLED" in watched.out) == (1, True)
 
 
 @pytest.mark.promise("command: Job of another version")

@@ -106,7 +106,7 @@ def test_every_input_ends_in_its_own_way(api: ClusterApi) -> None:
     first, *_, fifth, sixth = early.value.partial_results
     assert (first[0], fifth, sixth) == (1, None, None)
     child(batch, 4).cancel()
-    assert child(batch, 4).status() is JobStatus.FAILED
+    assert child(batch, 4).status() is JobStatus.CANCELLED
     (pod,) = [p for p in objects(api, "Pod", batch) if p["metadata"]["labels"][HOST_INDEX] == "5"]
     evict(api, pod)
     with pytest.raises(BatchError, match="3 of 6") as caught:

@@ -140,7 +140,7 @@ def test_cancelled_while_it_waits_for_the_second(api: ClusterApi) -> None:
     wait_for(lambda: accelerators(api, handle) == ["gpu-h100-1"], 30)
     following.close()
     handle.cancel()
-    assert handle.status() is JobStatus.FAILED
+    assert handle.status() is JobStatus.CANCELLED
     with pytest.raises(JobCancelled):
         handle.result(stream_logs=False)
     assert accelerators(api, handle) == ["gpu-h100-1"]

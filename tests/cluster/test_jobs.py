@@ -130,7 +130,7 @@ def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises((UnverifiedResult, JobCancelled), match=handle.job_id):  # forged, or replaced by now
         handle.result(stream_logs=False)
     assert not inside.exists()
-    assert handle.status() is JobStatus.FAILED
+    assert handle.status() is JobStatus.CANCELLED
     assert handle.observe().reason in ("Cancelled", "Failed")  # a pod may have begun by then
     handle.cleanup()
 

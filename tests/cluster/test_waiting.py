@@ -137,7 +137,7 @@ def test_a_job_in_a_queue_says_so() -> None:
     wait_for(lambda: handle.observe().reason == "Queued", 10)
     assert "'research'" in handle.observe().message
     handle.cancel()
-    assert handle.status() is JobStatus.FAILED
+    assert handle.status() is JobStatus.CANCELLED
     handle.cleanup()
 
 

@@ -171,7 +171,7 @@ CASES: dict[str, tuple[Facts, JobStatus, tuple[type, ...]]] = {
     ),
     "a pod came too late, cancelled": (
         facts(choices(0, ["a", "b"], FAILED), passed_over=True, cancel_marker=True, outcome=NONE),
-        JobStatus.FAILED,
+        JobStatus.CANCELLED,
         (RecordFailure,),
     ),
     "the first of two failed": (

@@ -89,7 +89,7 @@ def test_after_a_cancellation_that_an_observer_wrote_down(place: Place) -> None:
     record_failure(place.backend, place.reference, there, running, failure)
     seen, asked = place.status()
     assert len(asked) == 3, asked
-    assert (seen.status, seen.failure) == (JobStatus.FAILED, failure)
+    assert (seen.status, seen.failure) == (JobStatus.CANCELLED, failure)
     assert (seen.started_at, seen.finished_at is None) == (running.started_at, False)
 
 

@@ -177,7 +177,7 @@ def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
         JobStatus.RUNNING,
     }
     handle.cancel()
-    assert observe(handle.place, handle).status is JobStatus.FAILED
+    assert observe(handle.place, handle).status is JobStatus.CANCELLED
     with pytest.raises(UnverifiedResult):
         handle.result(cleanup=False)
 

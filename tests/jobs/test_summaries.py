@@ -142,6 +142,20 @@ def test_an_outcome_without_its_state_is_read(place: Place) -> None:
     assert listed(place)[0].status is JobStatus.SUCCEEDED
 
 
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (wire.CANCELLED, JobStatus.CANCELLED),
+        (wire.DROPPED, JobStatus.CANCELLED),
+        ("strange", JobStatus.FAILED),
+    ],
+)
+def test_how_it_ended_when_its_job_is_gone(place: Place, state: str, status: JobStatus) -> None:
+    store(place, reference(1))
+    end(place, 1, state)
+    assert listed(place)[0].status is status
+
+
 @pytest.mark.attack
 def test_an_outcome_that_nobody_signed_is_no_state(place: Place) -> None:
     """Of jobs whose Kubernetes objects are gone, whoever can write to the bucket can write outcomes."""

@@ -108,7 +108,7 @@ def test_one_failed_index_may_end_all(world: Make) -> None:
     assert here.ended(name)["Failed"] == "MaxFailedIndexesExceeded"
     assert here.job(name)["status"]["failedIndexes"] == "1"
     view, _ = index_view(here.job(name), [], ("grp-a", 4), 4)
-    assert (observe(view, []).status, observe(view, []).reason) == (JobStatus.FAILED, "Cancelled")
+    assert (observe(view, []).status, observe(view, []).reason) == (JobStatus.CANCELLED, "Cancelled")
 
 
 def test_an_exit_code_may_forbid_retries(world: Make) -> None:

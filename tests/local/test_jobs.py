@@ -16,6 +16,7 @@ from kinetic_core import JobStatus
 from kinetic_core.backends.local import memory_limit, slots
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.errors import (
+    InvalidRequest,
     JobCancelled,
     JobDeadlineExceeded,
     JobLost,
@@ -51,7 +52,7 @@ def test_cancel_kills_everything_the_job_started(tmp_path: Path) -> None:
     grandchild = started(handle, tmp_path)
     handle.cancel()
     assert not is_alive(grandchild)
-    assert handle.status() is JobStatus.FAILED
+    assert handle.status() is JobStatus.CANCELLED
     with pytest.raises(JobCancelled, match="cancelled by a user"):
         handle.result()
     handle.cancel()  # again is fine
@@ -225,3 +226,29 @@ def test_nothing_is_left_of_a_collected_job() -> None:
     wait_for(lambda: not Path(layout.work(handle.job_id)).exists())
     assert handle.status() is JobStatus.SUCCEEDED
     assert handle.logs() == "said\n"
+
+
+def test_lists_are_of_states_and_as_long_as_asked(tmp_path: Path) -> None:
+    def ids(**asked: object) -> list[str]:
+        found = kinetic_core.list_jobs(namespace="lists", **asked)  # type: ignore[arg-type]
+        return [one.job_id for one in found]
+
+    on = kinetic_core.run(accelerator="cpu", namespace="lists")
+    living = on(sleep_with_a_grandchild.__wrapped__).run_async(str(tmp_path))
+    started(living, tmp_path)
+    done = on(os.getpid).run_async_map([(), ()])
+    done.results(cleanup=False)
+    both = {str(job.job_id) for job in done.jobs if job is not None}
+    assert ids(state=JobStatus.RUNNING) == [living.job_id]
+    assert set(ids(state={JobStatus.SUCCEEDED, JobStatus.FAILED})) == both
+    assert set(ids()) == {living.job_id, *both}
+    assert (len(ids(limit=1)), len(ids(state=JobStatus.SUCCEEDED, limit=1))) == (1, 1)
+    for wrong in ({"state": "RUNNING"}, {"state": []}, {"limit": 0}):
+        with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+            ids(**wrong)
+    with pytest.raises(InvalidRequest, match=r"cancel\(\) it first"):
+        living.cleanup()
+    living.cancel()
+    assert ids(state=JobStatus.CANCELLED) == [living.job_id]
+    living.cleanup()
+    done.cleanup()

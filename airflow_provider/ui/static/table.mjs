@@ -8,6 +8,7 @@ const WORDS = {
   RUNNING: "running",
   SUCCEEDED: "succeeded",
   FAILED: "failed",
+  CANCELLED: "cancelled",
   NOT_FOUND: "not found",
   NO_JOB: "no job yet",
   UNKNOWN: "unknown",

@@ -22,7 +22,6 @@ from kinetic_core.backends.kubernetes.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.backends.kubernetes.watch_cache import SELECTOR, SINGLE
 from kinetic_core.errors import ClusterError, ConfigurationError, JobConflict
-from kinetic_core.job import JobStatus
 
 
 def jobs_of(api: ClusterApi, namespace: str, job_id: str) -> list[Object]:
@@ -194,7 +193,7 @@ def find_job(api: ClusterApi, namespace: str, job_id: str) -> tuple[Object, Sequ
         found = current(jobs, api.list("Pod", namespace, query)["items"])
         return found[1] if found else []
 
-    failed = observe(job, ()).status is JobStatus.FAILED and not runs_in_set(job)
+    failed = observe(job, ()).status.ended_without_value and not runs_in_set(job)
     return job, Later(pods) if failed else pods()
 
 

@@ -103,7 +103,7 @@ def observe(shown: Object, shown_pods: Sequence[Object]) -> JobObservation:
         failure = _failure(ended, newest)
         return replace(
             seen,
-            status=JobStatus.FAILED,
+            status=JobStatus.after(failure),
             reason=ended.reason or "Failed",
             message=failure.message,
             failure=failure,

@@ -78,9 +78,7 @@ class Marks:
         found = backend.get(self._namespace, job_id)
         if found is None:
             return False
-        seen = observe(*found)
-        cancelled = seen.failure and seen.failure.failure_class == wire.FailureClass.CANCELLED
-        return seen.status is JobStatus.FAILED and not cancelled
+        return observe(*found).status is JobStatus.FAILED
 
     def cancel(self, job_ids: Collection[str]) -> None:
         """Cancel jobs, one after the other."""
