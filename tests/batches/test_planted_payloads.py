@@ -101,13 +101,50 @@ def test_equal_calls_with_other_bytes_make_one_job(place: Any) -> None:
     """Two submitters whose pickles differ: the second adopts the Job, and needs nobody's payload."""
     here = place()
     first = prepared(here)
-    second = replace(prepared(here), payload=first.payload.replace(b'"cwd"', b'"Cwd"'))
-    assert first.payload != second.payload
     submit(first)
     here.store.delete(wire.payload_object(ID, wire.digest(first.payload)))
-    submit(second)
+    submit(other_bytes(first))
     (job,) = here.jobs()
     assert payload_of(job) == wire.digest(first.payload)
+
+
+def other_bytes(one: Prepared) -> Prepared:
+    """The same call, whose pickle another process wrote in other bytes."""
+    other = replace(one, payload=one.payload.replace(b'"cwd"', b'"Cwd"'))
+    assert other.payload != one.payload
+    return other
+
+
+def test_a_job_names_a_payload_that_is_stored(place: Any) -> None:
+    """A submission that failed leaves a payload: an equal call with other bytes stores its own."""
+    here = place()
+    first = prepared(here)
+    here.fake.faults.answer("POST .*/jobs", 403, times=1)
+    with pytest.raises((ClusterError, ConfigurationError)):
+        submit(first)
+    submit(other_bytes(first))
+    (job,) = here.jobs()
+    assert wire.digest(here.store.read(wire.payload_object(ID, payload_of(job)))) == payload_of(job)
+
+
+def test_a_batchs_job_names_a_payload_that_is_stored(place: Any) -> None:
+    """Else all inputs fail: what was stored under this name is the payload of a call with other inputs."""
+    here = place()
+    for items in ([1, 2], [3, 4]):
+        here.submit(items)
+        (job,) = here.jobs()
+        here.fake.objects.remove("Job", "default", job["metadata"]["name"])
+        for gone in (manifest_object("grp-a"), finished_object("grp-a")):
+            here.store.delete(gone)
+        here.store.delete_all("index/")
+    frame = here.store.read(wire.batch_payload_object("grp-a", payload_of(job)))
+    assert wire.digest(frame) == payload_of(job)
+    header, _ = wire.decode_frame(frame)
+    inputs = here.store.read(header["inputs"]["object"])
+    assert all(
+        wire.digest(inputs[start : start + size]) == sha256
+        for _, start, size, sha256 in header["inputs"]["blocks"]
+    )
 
 
 def test_who_fails_takes_nothing_from_who_has_adopted(place: Any) -> None:

@@ -72,12 +72,15 @@ def test_two_submitters_of_one_id_make_one_job() -> None:
         submit(prepare(Call(increment, (2,)), options, default_connections(), job_id=handle.job_id))
 
 
-def test_a_submitter_killed_half_way_is_resumed_by_the_next() -> None:
+@pytest.mark.attack
+@pytest.mark.parametrize("spelling", ['"cwd"', '"Cwd"'], ids=["same bytes", "other bytes"])
+def test_a_submitter_killed_half_way_is_resumed_by_the_next(spelling: str) -> None:
+    """Also if its pickle of the same call had other bytes: the job runs the payload that its Job names."""
     options = RunOptions.checked("cpu", backend="local")
     prepared = prepare(Call(increment, (5,)), options, default_connections(), job_id="job-00000000000000f2")
     store = prepared.backend.store
-    name = wire.payload_object("job-00000000000000f2", wire.digest(prepared.payload))
-    store.create(name, prepared.payload)
+    payload = prepared.payload.replace(b'"cwd"', spelling.encode())
+    store.create(wire.payload_object("job-00000000000000f2", wire.digest(payload)), payload)
     handle = kinetic_core.JobHandle.of(
         submit(prepare(Call(increment, (5,)), options, default_connections(), job_id="job-00000000000000f2"))
     )
