@@ -110,6 +110,41 @@ def test_pools_over_functions_of_the_own_module(tmp_path: Path, condition: str) 
     assert found == repr(([_EXPECTED] * len(METHODS), True))
 
 
+_GIVEN = """\
+import multiprocessing
+from pathlib import Path
+import kinetic_core
+from kinetic_core._runner import wire
+from kinetic_core.jobs.collect import collect, result_reference
+
+on_cpu = kinetic_core.run(accelerator="cpu", timeout=60)
+DATA = kinetic_core.Data("data")
+
+def first():
+    return "of a job"
+
+def facts(value):
+    return value, Path(DATA, "file").read_text(), Path(__file__).read_text()[:6]
+
+def work(value, methods, given):
+    pools = [multiprocessing.get_context(method).Pool(1) for method in methods]
+    return [pool.map(given, [value]) for pool in pools]
+
+handle = on_cpu(first).run_async()
+handle.result(cleanup=False)
+reference = result_reference(handle, collect(handle.place, handle))
+print(on_cpu(work)(reference, {methods}, facts))
+"""
+
+
+def test_processes_of_pools_find_data_files_and_results(tmp_path: Path) -> None:
+    """What a payload names besides its pickles is there for processes that start from it, too."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/file").write_text("of the data")
+    found = run(tmp_path, _GIVEN.replace("{methods}", repr(METHODS)))
+    assert found == repr([[("of a job", "of the data", "import")]] * len(METHODS))
+
+
 def test_own_modules_state_is_one_in_the_job(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "import other\ncount = 0\nsize = 1\n"

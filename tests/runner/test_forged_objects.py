@@ -106,6 +106,30 @@ def test_a_value_in_another_store_is_not_read(tmp_path: Path) -> None:
         arguments(f"file://{pods}")
 
 
+class Planted:
+    """Leaves a trace where it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.trace),)
+
+
+def test_a_value_that_was_exchanged_is_not_unpickled(tmp_path: Path) -> None:
+    """What a job takes from another job is that which its payload names by digest."""
+    uri, trace = f"file://{tmp_path}", tmp_path / "trace"
+    genuine = wire.encode_frame({"protocol": 1, "codec": "typed"}, codec.encode("value"))
+    body = pickle.dumps(Planted(trace))
+    (tmp_path / "result").write_bytes(wire.encode_frame({"protocol": 1, "codec": "pickle"}, {"body": body}))
+    written = io.BytesIO()
+    References(written).dump([("result", uri, "result", wire.head_digest(genuine))])
+    parts = {"arguments": written.getvalue(), "argument_copies": b""}
+    with pytest.raises(wire.SignatureError, match="it changed since it was referred to"):
+        Payload(parts, [], "", str, uri).load_arguments()
+    assert not trace.exists()
+
+
 def test_an_outcome_that_came_too_late_replaces_none(attempts: Attempts) -> None:
     """Of an attempt that finds another's: it is kept as the attempt's, and in no other place."""
     place = attempts.folder / "store" / wire.result_object(JOB)

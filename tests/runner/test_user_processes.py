@@ -67,6 +67,7 @@ def test_what_left_its_group_dies_with_the_attempt(attempts: Attempts, fails: bo
     left = pids(attempts.folder / "left")
     assert len(left) == 2
     assert not any(is_alive(pid) for pid in left)
+    assert "do not die" not in attempts.log  # the runner waits until they are dead
 
 
 def test_user_code_dies_with_a_killed_runner(attempts: Attempts) -> None:
