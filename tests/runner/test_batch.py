@@ -75,6 +75,18 @@ def test_it_runs_its_own_input(batch: Batch) -> None:
     assert batch.child().value_or_raise() == (7, f"{GROUP}-7", f"{batch.folder}/out-7")
 
 
+@pytest.mark.attack
+def test_a_payload_of_a_batch_that_was_changed_is_not_loaded(batch: Batch) -> None:
+    name = wire.batch_payload_object(GROUP, batch.pack(place).payload_sha256)
+    other = batch.store.read(name).replace(b"function_name", b"function_Name")
+    batch.store.delete(name)
+    batch.store.create(name, other)
+    assert batch.run() == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobMisconfigured, match="not the one this batch was submitted with"):
+        batch.child().value_or_raise()
+
+
+@pytest.mark.attack
 def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
     batch.pack(place)
     header, _ = wire.decode_frame(batch.store.read(wire.batch_payload_object(GROUP, batch.payload_sha256)))

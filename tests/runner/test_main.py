@@ -149,6 +149,7 @@ def test_user_code_never_sees_the_key(attempts: Attempts) -> None:
     assert attempts.outcome().value_or_raise() == []
 
 
+@pytest.mark.attack
 def test_a_payload_that_was_changed_is_not_loaded(attempts: Attempts) -> None:
     name = wire.payload_object(JOB, attempts.submit(lambda: 1).payload_sha256)
     other = attempts.store.read(name).replace(b"function_name", b"function_Name")

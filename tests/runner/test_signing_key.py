@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,3 +86,25 @@ def test_an_input_has_no_key_of_another_input(tmp_path: Path) -> None:
         process.wait(timeout=30)
     assert process.returncode == wire.EXIT_SUCCEEDED
     wire.decode_frame(batch.store.read(wire.result_object(f"{GROUP}-7")), wire.input_key(key, 7))
+
+
+@pytest.mark.parametrize("index", [None, 7])
+def test_taking_the_key_leaves_no_copy_of_it(index: int | None) -> None:
+    """Looked for at once: what is freed stays in memory until something else needs the place."""
+    key = secrets.token_bytes(32)
+    program = (
+        "import os, sys\nfrom kinetic_core._runner.signing_key import take_key\n"
+        f"key = take_key(os.environ, {index})\nos.write(1, b'taken')\nos.read(0, 1)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "KINETIC_OUTCOME_KEY": key.hex()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == b"taken"
+        whole = memory(process.pid)
+        process.communicate(b"x")
+    assert key.hex().encode()[16:-16] not in whole
+    assert (key[8:-8] in whole) == (index is None)
