@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from . import results, wire
+from .accelerator import variables
 from .attempt import Job
 from .notice import VARIABLE, notice_path
 from .outcome import Outcome
@@ -52,7 +53,8 @@ def run_child(job: Job, store: Store) -> None:
         phase = "python"
         _check_python(header)
         os.environ.update(header["env"])
-        os.environ.setdefault("KERAS_BACKEND", "jax")
+        for name, value in {"KERAS_BACKEND": "jax", **variables(job)}.items():
+            os.environ.setdefault(name, value)
         if header.get("secrets"):
             phase = "secrets"
             from .secret_manager import read_secrets

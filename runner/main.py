@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import wire
+from .accelerator import missing
 from .attempt import BadEnvironment, Job, take_job
 from .child import OUTCOME_FILE, run_child, stop, wind_down
 from .claims import take_number
@@ -249,6 +250,8 @@ def _run(
         tee.say("kinetic: a process that user code starts in a session of its own may outlive it here")
     if job.backend == "local" and not job.accelerator.startswith("cpu"):
         tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
+    if (warning := missing(job)) is not None:
+        tee.say(warning)
     gauge = MemoryGauge(alarm=None if job.has_rendezvous else partial(remember, job), near=NEAR)
     if others is not None:
         others.watch(signals)

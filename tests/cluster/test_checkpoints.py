@@ -15,7 +15,7 @@ import pytest
 import kinetic_core
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import NODE_SILENT
-from tests.cluster.jobs import delete, evict, on_cpu, pods
+from tests.cluster.jobs import delete, evict, on_cpu, own_lines, pods
 from tests.cluster.machine import NODES, PAIR, TPU_TAINT, add_to_pair, cluster_tool, give_up, restored
 from tests.conftest import wait_for
 
@@ -46,7 +46,9 @@ def test_a_training_that_is_told_to_leave_goes_on_where_it_was(
     (pod,) = pods(api, handle)
     take_away(api, pod)
     state = handle.result(stream_logs=False, cleanup=False, timeout=180)
-    left = re.search(r"told to leave at step (\d+)\nbegins at step (\d+)\n", handle.logs() or "")
+    left = re.search(
+        r"told to leave at step (\d+)\nbegins at step (\d+)(\n|$)", "\n".join(own_lines(handle.logs()))
+    )
     assert left is not None
     assert state["step"] == 60
     assert state["begun_at"] == int(left[1]) == int(left[2]) >= 20

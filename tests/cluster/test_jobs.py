@@ -295,6 +295,7 @@ def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
     assert pod["spec"]["nodeName"] == "node-2"
     assert pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] == "4"
     assert json.loads(json.dumps(pod))["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert "kinetic: asked for tpu-v5e-4, and the pod has no TPU device" in (handle.logs() or "")
     handle.cleanup()
     assert Path(__file__).exists()
 

@@ -18,7 +18,7 @@ from kinetic_core.backends.kubernetes.names import WORKER_INDEX
 from kinetic_core.backends.kubernetes.set_objects import API_VERSION
 from kinetic_core.errors import ClusterError
 from kinetic_core.provision.namespaces import LEADER, LEADER_RULES
-from tests.cluster.jobs import pods
+from tests.cluster.jobs import own_lines, pods
 from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slices]
@@ -124,7 +124,7 @@ def test_a_slice_is_a_set_by_itself_and_gives_its_nodes_back(api: ClusterApi) ->
     (listed,) = (job for job in kinetic_core.list_jobs() if job.job_id == handle.job_id)
     assert listed.backend == "pathways"
     assert handle.result(stream_logs=False) == ("0", "0")
-    assert (handle.logs() or "").splitlines() == [f"[host {host}] start ('0', '0')" for host in (0, 1)]
+    assert own_lines(handle.logs()) == [f"[host {host}] start ('0', '0')" for host in (0, 1)]
     assert api.get("Job", handle.namespace, handle.k8s_name) is None
 
 

@@ -17,7 +17,7 @@ from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import HOST_INDEX, WORKER_INDEX
 from kinetic_core.errors import ClusterUnreachable, JobCancelled
 from kinetic_core.testing import FaultProxy
-from tests.cluster.jobs import pods
+from tests.cluster.jobs import own_lines, pods
 from tests.cluster.machine import NODES, TPU, cluster_tool, give_up, restored, stopped
 from tests.conftest import wait_for
 
@@ -64,7 +64,7 @@ def let_go(api: ClusterApi) -> None:
 
 
 def lines(handle: kinetic_core.JobHandle, host: int) -> list[str]:
-    return (handle.logs(host=host) or "").splitlines()
+    return own_lines(handle.logs(host=host))
 
 
 def ran(handle: kinetic_core.JobHandle) -> Counter[str]:

@@ -12,7 +12,7 @@ from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing import FaultProxy
-from tests.cluster.jobs import evict, pods
+from tests.cluster.jobs import evict, own_lines, pods
 from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.usefixtures("gke"), pytest.mark.alone, pytest.mark.slices]
@@ -83,13 +83,13 @@ def test_two_hosts_find_each_other_and_both_are_logged(
 ) -> None:
     handle = meet.run_async()
     *names, heard = handle.result(stream_logs=True, cleanup=False)
-    assert sorted(capsys.readouterr().out.splitlines()) == ["[host 0] worker 0", "[host 1] worker 1"]
+    assert sorted(own_lines(capsys.readouterr().out)) == ["[host 0] worker 0", "[host 1] worker 1"]
     assert heard == "hello from host 1"
     assert len({pod["spec"]["nodeName"] for pod in pods(api, handle)}) == len(names) == 2
     assert "hosts" in {phase.name for phase in handle.explain().phases}
     handle.cleanup(k8s=True, gcs=False)
-    assert (handle.logs() or "").splitlines() == ["[host 0] worker 0", "[host 1] worker 1"]
-    assert handle.logs(host=1) == "worker 1\n"
+    assert own_lines(handle.logs()) == ["[host 0] worker 0", "[host 1] worker 1"]
+    assert own_lines(handle.logs(host=1)) == ["worker 1"]
     assert handle.tail(1) == "[host 1] worker 1"
 
 

@@ -11,6 +11,7 @@ ENVIRON = {
     "PATH": "/bin",
     "WANDB_MODE": "offline",
     "WANDB_API_KEY": "hunter2",
+    "JAX_PLATFORMS": "cpu",
     "KERAS_BACKEND": "jax",
     "KINETIC_BACKEND": "local",
 }
@@ -30,7 +31,7 @@ def test_names_and_prefixes() -> None:
 def test_everything_is_not_this_machine() -> None:
     captured, notices = capture(["*"], ENVIRON)
     assert captured.keys() == {"WANDB_API_KEY", "WANDB_MODE"}
-    assert any("KERAS_BACKEND, KINETIC_BACKEND, PATH" in notice for notice in notices)
+    assert any("JAX_PLATFORMS, KERAS_BACKEND, KINETIC_BACKEND, PATH" in notice for notice in notices)
 
 
 def test_an_exact_name_is_always_meant() -> None:
