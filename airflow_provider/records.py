@@ -75,7 +75,7 @@ class JobEnd:
         return cls(
             status=observation.status,
             reason=observation.reason,
-            message=observation.message,
+            message=readable(observation.message),
             failure_class="" if failure is None else str(failure.failure_class),
             attempt=observation.attempt,
             phases=phases,
@@ -311,10 +311,10 @@ def _tag(text: str) -> str:
 _NO_RETRY = (JobMisconfigured, JobCancelled, JobBudgetExceeded, UnserializableResult)
 
 
-def raise_failure(outcome: Outcome, name: str = "") -> None:
-    """Write the evidence to the log, then raise the job's failure; both name the task instance.
+def failure_of(outcome: Outcome, name: str = "") -> BaseException:
+    """Write the evidence to the log, and return the job's failure; both name the task instance.
 
-    Raises the user's exception if it is a built-in one, AirflowFailException if trying again cannot help,
+    Returns the user's exception if it is a built-in one, AirflowFailException if trying again cannot help,
     AirflowException otherwise.
     """
     from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -322,13 +322,14 @@ def raise_failure(outcome: Outcome, name: str = "") -> None:
     error = outcome.exception()
     for line in evidence(outcome, name):
         logging.getLogger(__name__).error("%s", line)
+    text = named(name, readable(str(error)))
     if isinstance(error, _NO_RETRY):
-        raise AirflowFailException(named(name, error)) from error
+        return AirflowFailException(text)
     if isinstance(error, JobFailed):
-        raise AirflowException(named(name, error)) from error
+        return AirflowException(text)
     if name:
         error.add_note(name)
-    raise error
+    return error
 
 
 def publish(
@@ -401,8 +402,7 @@ def _shortened(parts: Iterator[str]) -> str:
     return text if len(text) <= _LONGEST_ARGUMENTS else f"{text[:_LONGEST_ARGUMENTS]}..."
 
 
-_REMEDIES = {
-    FailureClass.USER_ERROR: "the function itself failed: its traceback, or the end of its log, says where",
+_REMEDIES: dict[str, str] = {
     FailureClass.OUT_OF_MEMORY: "ask for more with memory=, or use less",
     FailureClass.OUT_OF_DISK: "ask for more with disk=, or write large files to KINETIC_OUTPUT_DIR",
     FailureClass.PREEMPTED: "not the function's fault: retries= starts it again, infrastructure_retries= "
@@ -431,9 +431,21 @@ def evidence(outcome: Outcome, name: str = "") -> Iterator[str]:
         where += f", exit code {failure.exit_code}"
     yield named(name, f"{outcome.job_id} failed: {failure.failure_class}: {failure.message} ({where})")
     if failure.traceback:
-        yield f"traceback in the job:\n{failure.traceback.rstrip()}"
+        yield f"traceback in the job:\n{readable(failure.traceback.rstrip())}"
     elif failure.last_lines:
         yield "the last lines of its log:\n" + "\n".join(failure.last_lines)
-    remedies = {str(each): text for each, text in _REMEDIES.items()}
-    if remedy := remedies.get(failure.failure_class):
+    if remedy := advice(failure):
         yield f"what to do: {remedy}"
+
+
+def advice(failure: Failure) -> str:
+    """Return what to do about a failure; "" for an exception of the function, which speaks for itself."""
+    return _REMEDIES.get(failure.failure_class, "")
+
+
+_DAG_MODULE = re.compile(r"\bunusual_prefix_[0-9a-f]{40}_")
+
+
+def readable(text: str) -> str:
+    """Return a text without the prefix that Airflow puts before the names of modules of DAG files."""
+    return _DAG_MODULE.sub("", text)

@@ -10,7 +10,8 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
@@ -41,6 +42,27 @@ _BROKEN = "__fail__"
 
 class _ToldWhileStarting(BaseException):  # so that nobody on the way takes it for an error of theirs
     """Airflow told the worker to stop while it was starting the job."""
+
+
+class _Failed(Exception):
+    """Failure of the job, on its way to the method that Airflow has called."""
+
+    def __init__(self, failure: BaseException) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def _plainly(leg: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Make a leg raise a job's failure itself: its traceback then has no frames of ours but this one."""
+
+    @wraps(leg)
+    def run(self: JobTask, *args: Any, **kwargs: Any) -> Answer:
+        try:
+            return leg(self, *args, **kwargs)
+        except _Failed as failed:
+            raise failed.failure from None
+
+    return run
 
 
 class JobTask(BaseOperator):
@@ -92,12 +114,14 @@ class JobTask(BaseOperator):
         """Return the reference of the task's job, as far as this process knows one; for links."""
         return self._reference
 
+    @_plainly
     def execute(self, context: Context) -> Any:
         """Start the job, or adopt that of an earlier leg or try; wait for it or defer."""
         limit = self.execution_timeout
         deadline = None if limit is None else time.time() + limit.total_seconds()
         return self._execute(context, deadline)
 
+    @_plainly
     def execute_after_build(
         self,
         context: Context,
@@ -119,6 +143,7 @@ class JobTask(BaseOperator):
             raise AirflowTaskTimeout(f"execution_timeout has passed: {event['message']}")
         raise ImageError(event["message"])
 
+    @_plainly
     def execute_complete(
         self,
         context: Context,
@@ -134,7 +159,7 @@ class JobTask(BaseOperator):
         """
         from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.task_logs import Cursor, LogTail, remote_log
-        from kinetic_core.job import JobReference
+        from kinetic_core.job import JobReference, JobStatus
         from kinetic_core.jobs.observe import observe
 
         if try_number not in (None, context["ti"].try_number):
@@ -152,7 +177,8 @@ class JobTask(BaseOperator):
         observation = self._answered(
             lambda: observe(backend, reference), context, tail, deadline, silent=silent
         )
-        if not observation.is_terminal and event["status"] == "timeout":
+        has_ended = observation.is_terminal and observation.status is not JobStatus.CANCELLED
+        if event["status"] == "timeout" and not has_ended:  # the trigger has cancelled it, or could not
             self._time_out(context, tail, observation.attempt)
         if not observation.is_terminal and self._may_defer:
             self._defer(context, reference, tail.cursor.to_list(), deadline, silent=silent)
@@ -246,7 +272,9 @@ class JobTask(BaseOperator):
         self._identity = TaskIdentity.of(context)
         remote = remote_log(context)
         try:
-            patience = config().defer_after if self._may_defer else None
+            # One instance of a mapped task shows the log of an image's build; the others wait quietly.
+            quiet = (context["ti"].map_index or 0) > 0
+            patience = (0.0 if quiet else config().defer_after) if self._may_defer else None
             started = self._start(context, patience, remote, deadline)
         except ImageBuilding as building:
             self.log.info("%s", building)
@@ -328,19 +356,22 @@ class JobTask(BaseOperator):
                 self._leave_to_next_try(context)
             left = None if deadline is None else max(0.0, deadline - time.time())
             patience = config().defer_after if self._may_defer else left
-            ended = wait_with_log(
-                self._known_job,
-                tail,
-                self.log.info,
-                observation,
-                patience,
-                is_told_to_stop=lambda: self._is_told,
-            )
+            try:
+                ended = wait_with_log(
+                    self._known_job,
+                    tail,
+                    self.log.info,
+                    observation,
+                    patience,
+                    is_told_to_stop=lambda: self._is_told,
+                )
+            except AirflowTaskTimeout:  # Airflow's own clock, which began before ours
+                self._time_out(context, tail, observation.attempt)
             if ended is not None:
                 return ended
             self._obey(context)
             if self._may_defer:
-                if build is not None:
+                if build is not None and (context["ti"].map_index or 0) < 1:
                     show_build_again(build, self._client(), self.log.info)
                 self._defer(context, self._known_job, tail.cursor.to_list(), deadline, silent=silent)
             if deadline is not None and time.time() >= deadline:
@@ -356,10 +387,22 @@ class JobTask(BaseOperator):
         raise AirflowException(self._named(context, text))
 
     def _time_out(self, context: Context, tail: LogTail, attempt: int) -> NoReturn:
+        """Cancel the job, report its end to Airflow if that is known now, and raise AirflowTaskTimeout."""
+        from airflow_provider.records import tell_end
+        from kinetic_core.errors import KineticError
+        from kinetic_core.jobs.collect import collect
+        from kinetic_core.jobs.observe import observe
+
         self._cancel()
         self._show_rest(tail, attempt)
-        text = f"{self._known_job.job_id} was cancelled: execution_timeout has passed"
-        raise AirflowTaskTimeout(self._named(context, text))
+        reference, backend, text = self._known_job, self._backend(), "execution_timeout has passed"
+        try:
+            outcome = collect(backend, reference, allow_pickle=False)
+            ended = replace(observe(backend, reference), message=text)
+            tell_end(context, self._known_starter, backend, reference, ended, outcome, self.conn_id)
+        except KineticError as error:
+            self.log.warning("how %s ended is not on its page: %s", reference.job_id, error)
+        raise AirflowTaskTimeout(self._named(context, f"{reference.job_id} was cancelled: {text}"))
 
     def _answered(
         self,
@@ -401,6 +444,13 @@ class JobTask(BaseOperator):
         assert self._reference is not None  # noqa: S101  set before anything waits for the job
         return self._reference
 
+    @property
+    def _known_starter(self) -> TaskIdentity:
+        """Return the try that has started the job of this leg."""
+        starter = self._starter or self._identity
+        assert starter is not None  # noqa: S101  every leg begins with it
+        return starter
+
     def _client(self) -> Connections:
         """Return the client of the task's connection, which is read once so that no kill waits for it."""
         if self._connections is None:
@@ -424,6 +474,7 @@ class JobTask(BaseOperator):
             self._reference = latest(options, self._client(), self._identity, self._origin, recorded)
         return self._reference
 
+    @_plainly
     def _after_broken_trigger(self, context: Context, told: Mapping[str, Any]) -> Any:
         """Continue after a failed trigger: the job may have ended; otherwise it gets another trigger.
 
@@ -516,7 +567,7 @@ class JobTask(BaseOperator):
     ) -> Any:
         """Return the task's value, or raise its failure, from the outcome of the finished job."""
         from airflow_provider.job_of_task import mark_spent
-        from airflow_provider.records import publish, raise_failure, tell_end
+        from airflow_provider.records import failure_of, publish, tell_end
         from airflow_provider.task_logs import describe
         from kinetic_core.jobs.cancel import drop_payloads
         from kinetic_core.jobs.collect import collect
@@ -530,11 +581,9 @@ class JobTask(BaseOperator):
         self.log.info("%s", describe(reference, observation))
         outcome = answered(lambda: collect(backend, reference, allow_pickle=False))
         self._obey(context)
-        starter = self._starter or self._identity
-        assert starter is not None  # noqa: S101  every leg begins with it
-        tell_end(context, starter, backend, reference, observation, outcome, self.conn_id)
+        tell_end(context, self._known_starter, backend, reference, observation, outcome, self.conn_id)
         if not outcome.succeeded:
-            raise_failure(outcome, self._name_of_instance(context))
+            raise _Failed(failure_of(outcome, self._name_of_instance(context)))
         value = answered(lambda: self._value(context, reference, outcome))
         if self.outlets:
             events = context["outlet_events"]

@@ -44,6 +44,19 @@ from kinetic_core.jobs.watch import Subscription
 from kinetic_core.store.protocol import ObjectStore
 
 
+class ShortEvent(TriggerEvent):
+    """Event whose line in the task's log says what happened only; the payload is for the next leg."""
+
+    def __init__(self, payload: Mapping[str, Any]) -> None:
+        super().__init__(payload)  # type: ignore[no-untyped-call]  # Airflow's is not annotated
+
+    def __repr__(self) -> str:
+        """Return the status and the job or build."""
+        told = self.payload
+        what = told.get("reference", {}).get("job_id") or told.get("build", {}).get("build_id", "")
+        return f"{told['status']} {what}".rstrip()
+
+
 class ConnectedTrigger(BaseTrigger):
     """Trigger for a task with `conn_id`, which is read again here, because a trigger's row holds no secret.
 
@@ -113,10 +126,10 @@ _last_acts: set[asyncio.Future[None]] = set()
 class KineticJobTrigger(ConnectedTrigger):
     """Trigger that fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
 
-    `cursor` says how much of the job's log is in the task's log already; the event carries it on. `conn_id`
-    names the task's connection, which is read again here, because a trigger's row holds no secret. `silent`:
-    the job's pods write to the task's log themselves. May run twice at once and be moved between triggerers,
-    because it changes nothing but the log.
+    At the deadline it cancels the job. `cursor` says how much of the job's log is in the task's log already;
+    the event carries it on. `conn_id` names the task's connection, which is read again here, because a
+    trigger's row holds no secret. `silent`: the job's pods write to the task's log themselves. May run twice
+    at once and be moved between triggerers: before the deadline it changes nothing but the log.
     """
 
     def __init__(
@@ -148,7 +161,7 @@ class KineticJobTrigger(ConnectedTrigger):
                 await self.on_kill()
             raise
         self._fired = True
-        yield TriggerEvent(  # type: ignore[no-untyped-call]
+        yield ShortEvent(
             {
                 "status": status,
                 "reference": self.reference,
@@ -207,6 +220,8 @@ class KineticJobTrigger(ConnectedTrigger):
                 )
                 if ended:
                     await self._until_store_answers(backend.store, reference)
+                else:
+                    await self._cancel_overdue(backend, reference)
         finally:
             subscription.close()
             _board.gone(self)
@@ -214,6 +229,14 @@ class KineticJobTrigger(ConnectedTrigger):
         await self._hold()
         await asyncio.sleep(max(0.0, self._shown_at + _SETTLED_SECONDS - time.monotonic()))
         return "ended" if ended else "timeout"
+
+    async def _cancel_overdue(self, backend: Backend, reference: JobReference) -> None:
+        """Cancel the job now: a worker may have no free slot for minutes. The worker cancels again."""
+        self.log.warning("execution_timeout has passed: cancelling %s", reference.job_id)
+        try:
+            await asyncio.to_thread(cancel, backend, reference)
+        except (KineticError, OSError) as error:
+            self.log.warning("cannot cancel %s here, a worker will: %s", reference.job_id, error)
 
     async def _subscribed(
         self, reference: JobReference, notice: Callable[[JobObservation], None]
@@ -358,9 +381,14 @@ class KineticBuildTrigger(ConnectedTrigger):
         """Show the build's log until it ends, then yield one event."""
         status, message = await self._follow(await self._client())
         await self._hold()
-        yield TriggerEvent(  # type: ignore[no-untyped-call]
+        yield ShortEvent(
             {"status": status, "message": message, "deadline": self.deadline, "build": self.build}
         )
+
+    @property
+    def _is_first(self) -> bool:
+        """Return whether this task shows the build's log: of a mapped task, only the first instance does."""
+        return self.task_instance is None or self.task_instance.map_index < 1
 
     async def _follow(self, connections: Connections) -> tuple[str, str]:
         """Return `built`, `failed` with the reason, or `timeout`; requests without an answer are repeated."""
@@ -374,7 +402,7 @@ class KineticBuildTrigger(ConnectedTrigger):
             except (ImageError, ConfigurationError) as error:
                 return "failed", str(error)
             finally:
-                for line in lines:
+                for line in lines if self._is_first else ():
                     self.log.info("%s", line)
             if digest is not None:
                 return "built", ""

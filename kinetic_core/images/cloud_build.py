@@ -36,7 +36,8 @@ _ADVICE = {
 class CloudBuild:
     """The builds of one region of a project, with a store for sources and logs.
 
-    `patience`: seconds after which `follow` no longer waits; None for as long as it takes.
+    `patience`: seconds after which `follow` no longer waits; None for as long as it takes. With 0 it tells
+    nothing of the log either: somebody else follows the build.
     """
 
     api: GoogleApi
@@ -96,7 +97,8 @@ class CloudBuild:
         takes too long.
         """
         following, started = Following(self, build_id), self.api.clock()
-        while (digest := following.look(say)) is None:
+        tell = say if self.patience != 0 else _nothing
+        while (digest := following.look(tell)) is None:
             waited = self.api.clock() - started
             if self.patience is not None and waited >= self.patience:
                 place = {"project": self.project, "region": self.region, "store_uri": self.store.uri}
@@ -104,6 +106,10 @@ class CloudBuild:
                 raise ImageBuilding(f"the image is still being built: {self.page(build_id)}", build)
             self.api.sleep(_POLL_SECONDS * (3 if waited > _POLLS_SLOWLY_AFTER else 1))
         return digest
+
+
+def _nothing(_: str) -> None:
+    """Take a line that somebody else shows."""
 
 
 class Following:

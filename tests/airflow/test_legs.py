@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -311,6 +312,64 @@ def test_a_timeout_ends_the_job(store: Path) -> None:
         task.operator.on_kill()
     seen = observe(backend_of(task.reference, default_connections()), task.reference)
     assert seen.status is JobStatus.CANCELLED
+
+
+def test_a_trigger_cancels_the_job_at_its_deadline(store: Path) -> None:
+    """A worker's slot may be minutes away. The last leg reports how the job ended, and when it did itself."""
+    from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+
+    from airflow_provider.records import KEY
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
+    from kinetic_core import JobStatus
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
+    from kinetic_core.jobs.observe import observe
+
+    async def fired(job: Task) -> Any:
+        event = job.event
+        return await anext(KineticJobTrigger(event["reference"], [0, 0], 0.0, time.time() - 1).run())
+
+    task = Task(wait_long, ended=False)
+    event = asyncio.run(fired(task))
+    assert repr(event) == f"timeout {task.reference.job_id}"
+    seen = observe(backend_of(task.reference, default_connections()), task.reference)
+    assert seen.status is JobStatus.CANCELLED
+    pushed: dict[str, Any] = {}
+    task.context["ti"].xcom_push = lambda key, value: pushed.update({key: value})
+    task.event = event.payload
+    with pytest.raises(AirflowTaskTimeout):
+        task.last_leg()
+    end = pushed[KEY]["end"]
+    assert (end["status"], end["message"]) == ("CANCELLED", "execution_timeout has passed")
+
+
+def test_a_job_that_ended_at_its_deadline_has_a_value(store: Path) -> None:
+    task = Task()
+    task.event["status"] = "timeout"
+    assert task.last_leg() == 42
+
+
+def fail(number: int) -> None:
+    raise ValueError(f"shard {number} is corrupt")
+
+
+class Unknown(Exception):
+    """One that Airflow cannot rebuild."""
+
+
+def fail_by_itself(number: int) -> None:
+    raise Unknown(f"shard {number} is corrupt")
+
+
+@pytest.mark.parametrize("function", [fail, fail_by_itself])
+def test_a_failure_has_one_frame_of_ours(store: Path, function: Callable[..., Any]) -> None:
+    """What the function raised is what a reader looks for, not how it was collected."""
+    task = Task(function)
+    with pytest.raises(Exception, match="shard 21 is corrupt") as raised:
+        task.last_leg()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert [frame.name for frame in frames if "airflow_provider/" in frame.filename][1:] == []
+    assert raised.value.__cause__ is None
 
 
 def test_a_signal_alone_ends_nothing(store: Path) -> None:

@@ -32,6 +32,19 @@ def test_a_traceback_stands_for_the_last_lines() -> None:
     assert "one" not in text
 
 
+def test_what_a_function_raised_needs_no_advice() -> None:
+    failure = Failure(FailureClass.USER_ERROR, "no luck", traceback="Traceback ...\n")
+    assert not any(line.startswith("what to do") for line in evidence(outcome(failure)))
+
+
+def test_classes_of_a_dag_file_have_the_name_they_were_given() -> None:
+    prefix = "unusual_prefix_3f3b6f8d2a9c4e5b7d1f0a8c6e4b2d9f7a5c3e1b_"
+    failure = Failure(
+        FailureClass.USER_ERROR, "no luck", traceback=f"Traceback ...\n{prefix}sweep.Weird: no\n"
+    )
+    assert list(evidence(outcome(failure)))[-1] == "traceback in the job:\nTraceback ...\nsweep.Weird: no"
+
+
 def test_an_instance_of_a_mapped_task_is_named_first() -> None:
     failure = Failure(FailureClass.USER_ERROR, "no luck")
     first = next(evidence(outcome(failure), "train[2] (rate=0.3)"))
@@ -39,7 +52,7 @@ def test_an_instance_of_a_mapped_task_is_named_first() -> None:
 
 
 @pytest.mark.promise("airflow: Failure evidence before the exception: class, code, last lines, remedy")
-@pytest.mark.parametrize("kind", FailureClass)
+@pytest.mark.parametrize("kind", [each for each in FailureClass if each != FailureClass.USER_ERROR])
 def test_every_class_has_a_remedy(kind: FailureClass) -> None:
     assert list(evidence(outcome(Failure(kind, "so it was"))))[-1].startswith("what to do: ")
 
