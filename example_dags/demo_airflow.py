@@ -67,8 +67,12 @@ class DemoAirflow:
         self.until(lambda: not self.api.unhealthy(), timeout, "Airflow to be healthy")
 
     def start_component(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start one component of Airflow."""
-        command = [sys.executable, "-m", "airflow", name, *arguments]
+        """Start one component of Airflow.
+
+        `-P` keeps the working directory off `sys.path`: in a checkout, the metadata of this provider lie
+        there a second time, and Airflow would show its plugin as one that cannot be loaded twice.
+        """
+        command = [sys.executable, "-P", "-m", "airflow", name, *arguments]
         self.processes[name] = start(self.home, name, command, self.environment)
         return self.processes[name]
 
