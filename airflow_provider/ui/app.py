@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -31,8 +31,9 @@ _HEADERS = {
 }
 _RUN = "/api/dags/{dag_id}/runs/{run_id}/jobs"
 _TASK = "/api/dags/{dag_id}/tasks/{task_id}/jobs"
+_logs_of_dag = requires_access_dag("GET", DagAccessEntity.TASK_LOGS)
 SEE_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
-SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
+SEE_LOGS = Depends(_logs_of_dag)
 
 
 def create_app(questions: Questions | None = None) -> FastAPI:
@@ -45,22 +46,26 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         dag_id: str,
         run_id: str,
         filters: Annotated[Filters, Depends(_filters)],
+        may_read_logs: Annotated[bool, Depends(_may_read_logs)],
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> Mapping[str, Any]:
         """Return the jobs of a DAG run, by task and map index."""
-        return await answers.jobs(Subject(dag_id, run_id), filters, offset, limit)
+        subject = Subject(dag_id, run_id)
+        return await answers.jobs(subject, filters, offset, limit, may_read_logs=may_read_logs)
 
     @app.get(_TASK, dependencies=[SEE_TASKS])
     async def jobs_of_task(
         dag_id: str,
         task_id: str,
         filters: Annotated[Filters, Depends(_filters)],
+        may_read_logs: Annotated[bool, Depends(_may_read_logs)],
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> Mapping[str, Any]:
         """Return the jobs of a task in the latest runs of its DAG, the newest first."""
-        return await answers.jobs(Subject(dag_id, "", task_id), filters, offset, limit)
+        subject = Subject(dag_id, "", task_id)
+        return await answers.jobs(subject, filters, offset, limit, may_read_logs=may_read_logs)
 
     @app.get(_RUN + "/{job_id}", dependencies=[SEE_TASKS, SEE_LOGS])
     async def job(dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any]:
@@ -83,6 +88,15 @@ def create_app(questions: Questions | None = None) -> FastAPI:
 
     app.mount("/page", StaticFiles(directory=STATIC, html=True), name="page")
     return app
+
+
+def _may_read_logs(request: Request, user: GetUserDep) -> bool:
+    """Return whether the user may read the logs of the DAG's tasks, by Airflow's own check."""
+    try:
+        _logs_of_dag(request, user)
+    except HTTPException:
+        return False
+    return True
 
 
 def _filters(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from airflow_provider.records import JobRecord
+from airflow_provider.records import JobRecord, advice, readable
 from airflow_provider.ui.rows import Instance, Live, row
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectNotFound
-from kinetic_core.job import JobReference
+from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs import addresses
+from kinetic_core.jobs.facts import stored_outcome
 from kinetic_core.jobs.logs import host_count
 from kinetic_core.jobs.timeline import known_phases
 
@@ -28,7 +29,7 @@ _MOST_HOSTS = 4
 
 
 def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
-    """Return the row of a task instance with the job of `record`, and `log`, `links`, `outputs`, `troubles`.
+    """Return the row of a task instance with the job of `record`, and all else that the page shows of it.
 
     `home` is the job's backend, or the reason why it is unknown.
     """
@@ -37,6 +38,8 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         "links": _links(reference),
         "namespace": reference.namespace,
         "image": reference.image_uri,
+        "advice": "",
+        "traceback": "",
         "log": [],
         "outputs": [],
         "troubles": [],
@@ -49,6 +52,8 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
             live = _live(home, reference)
         shown["log"] = tail(home, reference, _attempt(record, live))
         shown["outputs"] = _outputs(home, reference)
+        if record.end is not None and record.end.status is JobStatus.FAILED:
+            shown |= _failure(home, reference)
     except (KineticError, OSError) as error:
         trouble = str(error)
         shown["troubles"] = [trouble]
@@ -77,6 +82,15 @@ def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
 def _live(backend: Backend, reference: JobReference) -> Live | None:
     found = backend.get(reference.namespace, reference.job_id)
     return None if found is None else Live(verdict(*found), known_phases(backend, reference, found, {}))
+
+
+def _failure(backend: Backend, reference: JobReference) -> dict[str, str]:
+    """Return the traceback and the advice of a failed job; nothing of an outcome that nobody signed."""
+    found = backend.get(reference.namespace, reference.job_id)
+    failure = stored_outcome(backend, reference, found[0] if found else None).failure
+    if failure is None:
+        return {}
+    return {"traceback": readable(failure.traceback or ""), "advice": advice(failure)}
 
 
 def _attempt(record: JobRecord, live: Live | None) -> int:

@@ -11,7 +11,7 @@ from airflow_provider.ui.detail import detail
 from airflow_provider.ui.instances import Subject, instances
 from airflow_provider.ui.live import live_rows
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
-from airflow_provider.ui.rows import Filters, Instance, costed, page, row
+from airflow_provider.ui.rows import Filters, Instance, costed, page, row, without_exceptions
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.errors import KineticError
 from kinetic_core.jobs.cost import Prices, known_prices
@@ -45,8 +45,13 @@ class Questions:
         self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
         self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
 
-    async def jobs(self, subject: Subject, filters: Filters, offset: int, limit: int) -> Mapping[str, Any]:
-        """Return a page of the rows, the `currency` of costs, and under `troubles` what could not be read."""
+    async def jobs(
+        self, subject: Subject, filters: Filters, offset: int, limit: int, *, may_read_logs: bool = True
+    ) -> Mapping[str, Any]:
+        """Return a page of the rows, the `currency` of costs, and under `troubles` what could not be read.
+
+        `may_read_logs`: whether the text of a user's exception may be shown.
+        """
 
         async def ask() -> Rows:
             found = await self._of(subject)
@@ -56,7 +61,10 @@ class Questions:
             return [costed(each, prices) for each in rows], told
 
         rows, told = await self._rows.get(subject, ask, 3 * PATIENCE)
-        return await asyncio.to_thread(page, rows, filters, offset, limit) | told
+        shown = await asyncio.to_thread(page, rows, filters, offset, limit)
+        if not may_read_logs:
+            shown["jobs"] = [without_exceptions(each) for each in shown["jobs"]]
+        return shown | told
 
     def _known_prices(self) -> tuple[Prices | None, list[str]]:
         """Return the server's price table, or the reason why there is none."""

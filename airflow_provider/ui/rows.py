@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider.records import EarlierJob, JobRecord
+from kinetic_core._runner.wire import FailureClass
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.cost import Prices, usage_in
@@ -18,8 +19,10 @@ from kinetic_core.jobs.phases import Phase
 TASK_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """States of a task instance that are final."""
 NO_JOB = "NO_JOB"
+NEVER = "NEVER"
 UNKNOWN = "UNKNOWN"
-"""States of a row besides a job's own: no job was started, or its state is unknown."""
+"""States of a row besides a job's own: no job was started yet, none ever will be, or its state is unknown."""
+HIDDEN = "what the function raised is in the task's log, which you may not read"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "phases": [],
         "earlier": [asdict(each) for each in instance.earlier],
     }
+    if record is None and instance.state in TASK_ENDED:
+        return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
     if record is None:
         return shown
     reference = record.reference
@@ -129,6 +134,16 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
         "cost": _sum(each.get("cost") for each in wanted),
         "at": time.time(),
     }
+
+
+def without_exceptions(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row for somebody who may not read the task's log: without texts of the user's exceptions."""
+    earlier = [each | _hidden(each["reason"]) for each in row["earlier"]]
+    return {**row, "earlier": earlier, **_hidden(row["reason"])}
+
+
+def _hidden(reason: str) -> dict[str, str]:
+    return {"message": HIDDEN} if reason == FailureClass.USER_ERROR else {}
 
 
 def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:

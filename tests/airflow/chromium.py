@@ -80,13 +80,32 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
+    def click(self, selector: str) -> None:
+        """Click on an element as a person does, which the browser allows more than a script."""
+        box = f"document.querySelector({json.dumps(selector)})"
+        x, y = self.ask(
+            f"(() => {{ const e = {box}; e.scrollIntoView(); const b = e.getBoundingClientRect();"
+            " return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def colours(self, scheme: str) -> None:
         """What the system prefers: "dark" or "light"."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
+    def size(self, width: int, height: int) -> None:
+        """How large the window is, in points."""
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **screen)
+
     def picture(self, path: Path) -> None:
         """What is seen, as a PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(self.seen())
+
+    def seen(self) -> bytes:
+        """What is seen, as the bytes of a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def troubles(self) -> list[str]:
         """What the browser complained of."""

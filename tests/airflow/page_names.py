@@ -1,5 +1,7 @@
 """Names that the page's server, its seed and its tests share."""
 
+HTML = "<img src=x onerror='document.title=\"owned\"'>"
+"""What a name or a message may have in it, and no browser may run."""
 SILENT_BUCKET = "silent-bucket"
 """The bucket of a connection whose cluster and store never answer."""
 UNREACHABLE = "unreachable"

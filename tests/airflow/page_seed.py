@@ -14,7 +14,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from page_names import SILENT_BUCKET, UNREACHABLE
+from page_names import HTML, SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
 from airflow_provider.job_of_task import TaskIdentity
@@ -25,7 +25,6 @@ from kinetic_core.jobs.phases import Phase
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 
-HTML = "<img src=x onerror='document.title=\"owned\"'>"
 ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
 """Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
 connection leads elsewhere, one whose connection is not there, one that failed in the try before.

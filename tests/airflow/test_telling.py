@@ -53,7 +53,7 @@ def test_a_deferred_task_and_one_that_failed_tell_the_same_way(cases: Any) -> No
     assert (first["try_number"], first["status"], first["reason"]) == (1, "FAILED", "user error")
     assert "no luck" in first["message"]
     assert "no luck" in rows["builtin[-1]"]["message"]
-    assert rows["unpicklable[-1]"]["status"] == "NO_JOB"
+    assert rows["unpicklable[-1]"]["status"] == "NEVER"
 
 
 @pytest.mark.promise(

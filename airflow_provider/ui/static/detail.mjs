@@ -1,12 +1,15 @@
 /** The job that is open: why it is as it is, where its time went, its last lines, what it left. */
 
 import { address, duration, element, size, usage } from "./dom.mjs";
-import { badge, nameOf } from "./table.mjs";
+import { badge, nameOf, why } from "./table.mjs";
 import { stretches, timeline, total } from "./timeline.mjs";
+
+const ENDED = ["SUCCEEDED", "FAILED", "NOT_FOUND"];
 
 function facts(job) {
   const told = {
-    Why: [job.reason, job.message].filter(Boolean).join(": "),
+    Why: why(job),
+    "What to do": job.advice,
     Function: job.function,
     Accelerator: job.accelerator,
     Hosts: job.hosts,
@@ -39,8 +42,24 @@ function list(items) {
 function earlier(jobs) {
   return list(
     jobs.map((job) => {
-      const why = [job.reason, job.message].filter(Boolean).join(": ");
-      return element("span", {}, `try ${job.try_number}: `, badge(job.status), ` ${why} (${job.job_id})`);
+      return element("span", {}, `try ${job.try_number}: `, badge(job.status), ` ${why(job)} (${job.job_id})`);
+    }),
+  );
+}
+
+/** Commands for a terminal, each with a button that copies it. */
+function commands(job) {
+  const verbs = ["logs", "explain", ...(ENDED.includes(job.status) ? [] : ["cancel"])];
+  return list(
+    verbs.map((verb) => {
+      const text = element("code", {}, `kinetic jobs ${verb} ${job.job_id}`);
+      const button = element("button", { type: "button", class: "copy" }, "Copy");
+      button.addEventListener("click", () => {
+        getSelection().selectAllChildren(text);
+        // The clipboard's newer interface is forbidden in Airflow's frame.
+        button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+      });
+      return element("span", { class: "command" }, text, button);
     }),
   );
 }
@@ -51,6 +70,7 @@ export class Detail {
     this.home = home;
     this.closed = closed;
     this.id = null;
+    this.alone = false;
   }
 
   /** Open a job, of which the list's row is known; the rest follows with `show`. */
@@ -59,11 +79,11 @@ export class Detail {
     this.run = job.run_id;
     this.home.hidden = false;
     this.show({ ...job, links: [], log: null, outputs: [], troubles: [] });
-    this.home.focus();
+    if (!this.alone) this.home.focus();
   }
 
   close() {
-    if (this.id === null) return;
+    if (this.id === null || this.alone) return;
     this.id = null;
     this.home.hidden = true;
     this.home.replaceChildren();
@@ -74,26 +94,30 @@ export class Detail {
     const atEnd = this.#isAtEnd();
     const button = element("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
     button.addEventListener("click", () => this.close());
-    const log = job.log?.length ? element("pre", { tabindex: "0" }, job.log.join("\n")) : null;
+    const log = job.log?.length ? element("pre", { class: "log", tabindex: "0" }, job.log.join("\n")) : null;
     const nothing = job.log ? "no line is stored yet" : "loading…";
     const took = total(job.phases ?? []);
+    const traceback = job.traceback ? element("pre", { class: "traceback", tabindex: "0" }, job.traceback.trimEnd()) : null;
     const sections = [
+      section("Traceback", traceback),
       section("Where its time went", took ? element("div", {}, timeline(job.phases, took), stretches(job.phases)) : null),
       section("Links", list((job.links ?? []).map((link) => address(link.address, link.name)))),
       section("Last lines", log ?? element("p", { class: "hint" }, nothing)),
       section("Earlier tries", earlier(job.earlier ?? [])),
+      section("In a terminal", commands(job)),
       section("Outputs", list((job.outputs ?? []).map((file) => `${file.name} (${size(file.size)})`))),
     ];
     const title = element("h2", {}, badge(job.status), ` ${nameOf(job)}${took ? `, ${duration(took)}` : ""}`);
     const troubles = list(job.troubles ?? []);
     troubles?.setAttribute("class", "troubles");
-    this.home.replaceChildren(...[button, title, troubles, facts(job), ...sections].filter(Boolean));
+    const [first, ...others] = sections; // what it raised comes before what it was
+    this.home.replaceChildren(...[button, title, troubles, first, facts(job), ...others].filter(Boolean));
     if (log && atEnd) log.scrollTop = log.scrollHeight;
   }
 
   /** Whether the reader follows the log: then it stays at its end. */
   #isAtEnd() {
-    const log = this.home.querySelector("pre");
+    const log = this.home.querySelector("pre.log");
     return !log || log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
   }
 }

@@ -36,6 +36,7 @@ class Page {
     try {
       const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, asking.signal);
       this.#show(answer);
+      this.#openOnly(answer);
       if (this.detail.id) await this.#refreshDetail(asking.signal);
       this.failures = 0;
       pause = answer.running ? RUNNING_PAUSE : IDLE_PAUSE;
@@ -113,6 +114,16 @@ class Page {
     this.opened = job.job_id;
     this.detail.open(job);
     this.refresh();
+  }
+
+  /** The page of one task instance is its job: there is no list to choose from. */
+  #openOnly(answer) {
+    const [job] = answer.jobs;
+    const isOne = Boolean(this.subject.run && this.subject.task) && answer.total === 1 && Boolean(job.job_id);
+    if (!isOne || this.detail.id === job.job_id) return;
+    this.detail.alone = true;
+    document.body.classList.add("one");
+    this.detail.open(job);
   }
 
   #focusOpened() {

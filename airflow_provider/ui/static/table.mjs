@@ -11,6 +11,7 @@ const WORDS = {
   CANCELLED: "cancelled",
   NOT_FOUND: "not found",
   NO_JOB: "no job yet",
+  NEVER: "no job",
   UNKNOWN: "unknown",
 };
 
@@ -26,6 +27,11 @@ export function nameOf(job) {
   return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}${again}`;
 }
 
+/** Why a job is as it is: of a function that failed, what it raised and not that it did. */
+export function why(job) {
+  return [job.reason === "user error" && job.message ? "" : job.reason, job.message].filter(Boolean).join(": ");
+}
+
 /** A state as a coloured word. */
 export function badge(status) {
   return element("span", { class: `state state-${status in WORDS ? status : "UNKNOWN"}` }, stateWord(status));
@@ -33,10 +39,10 @@ export function badge(status) {
 
 function cells(job, longest) {
   const seconds = total(job.phases);
-  const why = job.reason || (job.status === "SUCCEEDED" || job.status === "RUNNING" ? "" : job.message);
+  const isWell = job.status === "SUCCEEDED" || job.status === "RUNNING";
   return [
     element("td", { title: job.message || null }, badge(job.status)),
-    element("td", { class: "why", title: job.message || null }, why),
+    element("td", { class: "why", title: job.message || null }, isWell ? job.reason : why(job)),
     element("td", { class: "spare" }, job.accelerator ?? ""),
     element("td", { class: "number rare" }, String(job.hosts ?? "")),
     element("td", { class: "number rare" }, String(job.attempts ?? "")),

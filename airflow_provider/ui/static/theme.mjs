@@ -1,6 +1,14 @@
-/** Dark or light as Airflow is: it keeps its user's choice in local storage; else as the system is. */
+/** Font and colours of the Airflow around this page: of its theme, which may be an administrator's own. */
 
 const KEY = "theme";
+const NAMES = {
+  "--back": "--chakra-colors-bg",
+  "--raised": "--chakra-colors-bg-muted",
+  "--line": "--chakra-colors-border",
+  "--text": "--chakra-colors-fg",
+  "--dim": "--chakra-colors-fg-muted",
+  "--font": "--chakra-fonts-body",
+};
 
 function chosen() {
   try {
@@ -10,13 +18,28 @@ function chosen() {
   }
 }
 
-function apply(theme) {
-  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
-  else delete document.documentElement.dataset.theme;
+/** Airflow's own document, null where this page is not inside of it. */
+function around() {
+  try {
+    return parent === window ? null : parent.document.documentElement;
+  } catch {
+    return null; // a frame of another origin
+  }
+}
+
+function apply() {
+  const [airflow, { style, dataset }] = [around(), document.documentElement];
+  const theme = ["dark", "light"].find((each) => airflow?.classList.contains(each)) ?? chosen();
+  if (theme === "dark" || theme === "light") dataset.theme = theme;
+  else delete dataset.theme;
+  const told = airflow ? getComputedStyle(airflow) : null;
+  for (const [ours, theirs] of Object.entries(NAMES)) style.setProperty(ours, told?.getPropertyValue(theirs) ?? "");
 }
 
 /** Follow the choice from now on. */
 export function followTheme() {
-  apply(chosen());
-  addEventListener("storage", (event) => event.key === KEY && apply(event.newValue));
+  apply();
+  addEventListener("storage", (event) => event.key === KEY && apply());
+  const airflow = around();
+  if (airflow) new MutationObserver(apply).observe(airflow, { attributes: true, attributeFilter: ["class", "style"] });
 }

@@ -71,6 +71,26 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     assert shown["troubles"] == []
 
 
+def fail() -> None:
+    raise ValueError("shard 3 is corrupt")
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_a_job_that_failed_shows_what_it_raised(tmp_path: Path) -> None:
+    who = replace(identity(), run_began=tmp_path.name)
+    options = RunOptions.checked(accelerator="cpu")
+    reference = submit(prepare(Call(fail, (), {}), options, default_connections(), job_id=who.job_id()))
+    seen = wait(backend_of(reference, default_connections()), reference)
+    told = JobRecord.of(who, reference, JobEnd.of(seen, ()))
+    shown = detail(
+        Instance("train", -1, "", "failed", 1, told), told, Places().of(reference, settings_of(""))
+    )
+    assert (shown["message"], shown["advice"]) == ("ValueError: shard 3 is corrupt", "")
+    assert shown["traceback"].endswith(
+        'in fail\n    raise ValueError("shard 3 is corrupt")\nValueError: shard 3 is corrupt\n'
+    )
+
+
 @pytest.mark.promise("page: Log tail")
 def test_only_the_end_of_a_long_log_is_read() -> None:
     store, told = MemoryObjectStore("memory://jobs"), record()

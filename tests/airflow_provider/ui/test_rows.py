@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider.records import EarlierJob
-from airflow_provider.ui.rows import Filters, Instance, Live, costed, page, row
+from airflow_provider.ui.rows import HIDDEN, Filters, Instance, Live, costed, page, row, without_exceptions
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.cost import Prices
 from kinetic_core.jobs.phases import Phase
@@ -20,6 +20,20 @@ WAITING = JobObservation(JobStatus.PENDING, "Unschedulable", "no node is free", 
 def test_a_task_without_a_job() -> None:
     shown = row(Instance("train", 0, "", "queued", 0, None), None)
     assert (shown["status"], shown["task_state"], "job_id" in shown) == ("NO_JOB", "queued", False)
+
+
+def test_a_task_that_was_skipped_waits_for_no_job() -> None:
+    shown = row(Instance("train", 0, "", "skipped", 0, None), None)
+    assert (shown["status"], shown["message"]) == ("NEVER", "the task is skipped and has started no job")
+
+
+def test_what_a_function_raised_is_for_who_may_read_logs() -> None:
+    before = EarlierJob(1, "job-of-the-first-try", "FAILED", "user error", "no luck")
+    failed = instance(state="failed", end=replace(ended(JobStatus.FAILED, "user error"), message="secret"))
+    hidden = without_exceptions(row(replace(failed, earlier=(before,)), None))
+    assert (hidden["message"], hidden["earlier"][0]["message"]) == (HIDDEN, HIDDEN)
+    other = row(instance(state="failed", end=ended(JobStatus.FAILED, "out of memory")), None)
+    assert without_exceptions(other) == other
 
 
 @pytest.mark.promise("page: State, reason, attempts")

@@ -1,0 +1,159 @@
+"""The page without Airflow: its files as they are, and answers that are the same on every machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import chromium
+
+from airflow_provider import ui
+
+STATIC = Path(ui.__file__).parent / "static"
+_PHASES = {"queue": 3.0, "scale-up": 45.0, "image": 20.0, "start": 4.0, "function": 120.0, "result": 1.0}
+_ENDS = (
+    ("RUNNING", "", ""),
+    ("SUCCEEDED", "", "the outcome is committed"),
+    ("FAILED", "user error", "ValueError: shard 3 is corrupt"),
+    ("PENDING", "FailedScheduling", "0/4 nodes are available: 4 Insufficient google.com/tpu"),
+    ("FAILED", "out of memory", "killed at 31.8 GiB of 32 GiB"),
+    ("NO_JOB", "", ""),
+)
+
+
+def job(index: int) -> dict[str, Any]:
+    """Row of the `index`-th mapped task."""
+    status, reason, message = _ENDS[index % len(_ENDS)]
+    task_state = {"SUCCEEDED": "success", "FAILED": "failed"}.get(status, "deferred")
+    told = {
+        "dag_id": "training",
+        "run_id": "manual__2026-11-23T13:00:00+00:00",
+        "task_id": "train_a_model",
+        "map_index": index,
+        "label": "",
+        "task_state": task_state,
+        "try_number": 1,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "phases": [],
+        "earlier": [],
+    }
+    if status == "NO_JOB":
+        return told
+    phases = [
+        {"name": name, "attempt": 0, "began": 1e9, "seconds": seconds * (1 + index % 4)}
+        for name, seconds in _PHASES.items()
+    ]
+    return told | {
+        "job_id": f"job-{index:016x}",
+        "job_try": 1,
+        "function": "train_a_model",
+        "accelerator": "tpu-v6e-8",
+        "hosts": 2,
+        "attempts": 1,
+        "backend": "gke",
+        "created_at": "2026-11-23T13:00:00Z",
+        "phases": phases if status != "PENDING" else phases[:2],
+        "chip_seconds": 960.0,
+        "cost": 1.25,
+    }
+
+
+def detail(index: int) -> dict[str, Any]:
+    """Answer about one job: a failed one with its traceback."""
+    lines = [f"step {number}: loss {1 / number:.3f}" for number in range(1, 40)]
+    return job(index) | {
+        "traceback": 'Traceback (most recent call last):\n  File "training.py", line 31, in train_a_model\n'
+        "    shard = read(number)\nValueError: shard 3 is corrupt\n"
+        if job(index)["status"] == "FAILED"
+        else "",
+        "links": [{"name": "Job", "address": "https://console.cloud.google.com/kubernetes/job"}],
+        "namespace": "default",
+        "image": "registry.example/team/training:2026-11-23",
+        "log": lines,
+        "outputs": [{"name": "model.ckpt", "size": 7_340_032}],
+        "troubles": [],
+        "currency": "EUR",
+    }
+
+
+def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Answer about the jobs of a run: twenty-four, or the one that is asked for."""
+    indexes = [int(text) for text in query.get("map_index", [])] or range(24)
+    jobs = [job(index) for index in indexes]
+    statuses = {status: sum(each["status"] == status for each in jobs) for status, _, _ in _ENDS}
+    return {
+        "jobs": jobs,
+        "total": len(jobs),
+        "statuses": {status: number for status, number in statuses.items() if number},
+        "reasons": {each["reason"]: 4 for each in jobs if each["reason"]},
+        "running": False,
+        "chip_seconds": 19200.0,
+        "cost": 25.0,
+        "currency": "EUR",
+        "troubles": [],
+        "at": 1e9,
+    }
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        if not asked.path.startswith("/kinetic/api/"):
+            self.path = asked.path.removeprefix("/kinetic/page")
+            super().do_GET()
+            return
+        last = asked.path.rpartition("/")[2]
+        told = detail(int(last[4:], 16)) if last.startswith("job-") else listing(parse_qs(asked.query))
+        body = json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def frame() -> Iterator[str]:
+    """The address of the page, served from here."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(STATIC)))
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/kinetic/page/?dag=training&run=manual"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+_SMALL = """(async () => {
+  const image = new Image();
+  image.src = "data:image/png;base64,%s";
+  await image.decode();
+  const canvas = Object.assign(document.createElement("canvas"), { width: 48, height: 36 });
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(image, 0, 0, 48, 36);
+  const told = [canvas.toDataURL("image/png").split(",")[1]];
+  told.push([...context.getImageData(0, 0, 48, 36).data].filter((_, place) => place %% 4 !== 3));
+  return told;
+})()"""
+
+
+def small(tab: chromium.Tab, picture: bytes) -> tuple[bytes, list[int]]:
+    """The picture at 48 × 36 points, where letters are grey and fonts alike: as PNG, and as its colours."""
+    encoded, colours = tab.ask(_SMALL % base64.b64encode(picture).decode())
+    return base64.b64decode(encoded), colours

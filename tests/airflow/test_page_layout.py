@@ -1,0 +1,108 @@
+"""The page in frames as narrow as Airflow's are: something is there to read, and it looks as it did.
+
+The pictures in `pictures/` are 48 × 36 points: letters are grey, so that another font is no difference.
+Write them anew with KINETIC_TEST_NEW_PICTURES=1, and look at them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import chromium
+import pytest
+from page_frame import frame, small
+
+from tests.conftest import needs_program
+
+pytestmark = pytest.mark.airflow
+PICTURES = Path(__file__).parent / "pictures"
+IS_NEW = bool(os.environ.get("KINETIC_TEST_NEW_PICTURES"))
+FRAMES = {"grid at 1024": 440, "grid at 1280": 560, "graph at 1440": 700, "grid at 1920": 900, "whole": 1600}
+"""Width of the frame that Airflow gives a page, by its view and the width of its window."""
+HEIGHT = 700
+VIEWS = {
+    "list": ("", "#jobs button"),
+    "job": ("", "#detail h2"),
+    "task": ("&task=train_a_model&map=2", "#detail pre.traceback"),
+}
+"""What follows the page's address, and something to read there."""
+_MOST = 7.0
+"""Mean difference of a point's colours, of 255: a blank page's is 9 and more, that of another font 1."""
+_SEEN = """(() => {
+  const [box] = document.querySelector("%s").getClientRects();
+  const found = document.elementFromPoint((box.left + box.right) / 2, (box.top + box.bottom) / 2);
+  return Boolean(found?.closest("%s")) && box.right <= innerWidth;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with frame() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Tab]:
+    needs_program(chromium.program(), "no Chromium (Debian: apt-get install chromium): nobody looked at it")
+    with chromium.tab(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+def look(tab: chromium.Tab, address: str, view: str, width: int, theme: str) -> None:
+    """Open a view in a frame of this width."""
+    more, _ = VIEWS[view]
+    tab.size(width, HEIGHT)
+    tab.colours(theme)
+    mark = f"&at={view}-{width}-{theme}"
+    tab.open(f"{address}{more}{mark}")
+    tab.until(f"location.search.endsWith('{mark}') && document.querySelectorAll('#jobs tr').length > 0")
+    if view == "job":
+        tab.ask("document.querySelectorAll('#jobs button')[2].click()")
+    if view != "list":
+        tab.until("Boolean(document.querySelector('#detail pre.log'))")
+        tab.ask("scrollTo(0, 0)")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", FRAMES.values())
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_frame_is_too_narrow(tab: chromium.Tab, address: str, view: str, width: int, theme: str) -> None:
+    look(tab, address, view, width, theme)
+    shown = VIEWS[view][1]
+    assert tab.ask(_SEEN % (shown, shown)), f"{shown} is not to be seen"
+    assert tab.ask("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+    encoded, colours = small(tab, tab.seen())
+    file = PICTURES / f"page-{view}-{width}-{theme}.png"
+    if IS_NEW:
+        file.write_bytes(encoded)
+    _, before = small(tab, file.read_bytes())
+    difference = sum(abs(one - other) for one, other in zip(colours, before, strict=True)) / len(colours)
+    assert difference < _MOST, f"{file.name} differs by {difference:.1f} of 255"
+
+
+def test_a_blank_page_is_no_likeness(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "list", 440, "light")
+    _, before = small(tab, (PICTURES / "page-list-440-light.png").read_bytes())
+    tab.ask("document.querySelector('#columns').remove()")
+    _, blank = small(tab, tab.seen())
+    assert sum(abs(one - other) for one, other in zip(blank, before, strict=True)) / len(blank) > _MOST
+
+
+def test_one_task_is_shown_without_a_list(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "task", 700, "light")
+    hidden = "getComputedStyle(document.querySelector('main')).display === 'none'"
+    assert tab.ask(f"{hidden} && getComputedStyle(document.querySelector('#filters')).display === 'none'")
+    text = tab.ask("document.querySelector('#detail').innerText")
+    assert text.index("ValueError: shard 3 is corrupt") < text.index("Function")
+    tab.press("Escape")
+    assert tab.ask("document.querySelector('#detail').hidden") is False
+
+
+def test_commands_can_be_copied(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "task", 700, "light")
+    tab.ask("document.addEventListener('copy', () => { window.copied = String(getSelection()); })")
+    tab.click(".command button")
+    assert tab.ask("window.copied") == "kinetic jobs logs job-0000000000000002"
+    assert tab.ask("document.querySelector('.command button').textContent") == "Copied"
