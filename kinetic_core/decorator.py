@@ -41,6 +41,10 @@ class RemoteCallable(Generic[P, R]):
         self._options = options
         self._connections = connections
         functools.update_wrapper(self, function)
+        if not hasattr(self, "__name__"):  # a partial, or an object with __call__
+            from kinetic_core.project.callables import callable_name
+
+            self.__name__ = callable_name(function)
 
     @property
     def options(self) -> RunOptions:
@@ -54,11 +58,11 @@ class RemoteCallable(Generic[P, R]):
 
     def with_options(self, options: RunOptions) -> RemoteCallable[P, R]:
         """The same function, run in another way."""
-        return RemoteCallable(self._function, options, self._connections)
+        return type(self)(self._function, options, self._connections)
 
     def with_connections(self, connections: Connections) -> RemoteCallable[P, R]:
         """The same function, run by the client that has these connections."""
-        return RemoteCallable(self._function, self._options, connections)
+        return type(self)(self._function, self._options, connections)
 
     @property
     def _client(self) -> Connections:
@@ -136,7 +140,7 @@ class RemoteCallable(Generic[P, R]):
         above = isinstance(self._function, staticmethod | classmethod)
         if not above and (instance is None or not hasattr(self._function, "__get__")):
             return self
-        return RemoteCallable(self._function.__get__(instance, owner), self._options, self._connections)
+        return type(self)(self._function.__get__(instance, owner), self._options, self._connections)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # itemgetter(0)((f,)) is f: a reduction the standard library alone can undo.

@@ -1,0 +1,114 @@
+"""`map`, and batches with the life cycle of keras-kinetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self, Unpack
+
+from kinetic_core import client
+from kinetic_core.batches.handle import BatchError
+from kinetic_core.batches.handle import BatchHandle as NativeBatch
+from kinetic_core.compat.jobs import JobHandle, JobStatus, existing, handle_there, status_there
+from kinetic_core.decorator import RemoteCallable
+from kinetic_core.options import MAP_OPTIONS, MapKeywords
+
+__all__ = ["BatchError", "BatchHandle", "attach_batch", "map"]
+
+
+class BatchHandle(NativeBatch):
+    """Handle of a batch whose cancelled and collected jobs are `NOT_FOUND`."""
+
+    @classmethod
+    def of(cls, native: NativeBatch) -> Self:
+        """Return the handle of this package for one of `kinetic_core`; both have the same state."""
+        batch = cls.__new__(cls)
+        batch.__dict__.update(native.__dict__)
+        return batch
+
+    @property
+    def jobs(self) -> list[JobHandle | None]:  # type: ignore[override]  # a list of a subclass
+        """Return a list with an entry per input: its job's handle, or None without a job."""
+        return [None if job is None else handle_there(job) for job in super().jobs]
+
+    def statuses(self) -> list[tuple[int, JobStatus]]:
+        """Return index and status of every submitted job that was not dropped."""
+        jobs = super().jobs
+        there = existing(jobs)
+        return [
+            (index, status_there(status) if there & {job.job_id, job.group_id} else JobStatus.NOT_FOUND)
+            for index, status in super().statuses()
+            if (job := jobs[index]) is not None
+        ]
+
+    def as_completed(
+        self, *, poll_interval: float = 5.0, timeout: float | None = None
+    ) -> Iterator[JobHandle]:
+        """Yield handles in the order in which their jobs end, as `kinetic_core.BatchHandle.as_completed`."""
+        for job in super().as_completed(poll_interval=poll_interval, timeout=timeout):
+            yield handle_there(job)
+
+    def results(
+        self,
+        *,
+        timeout: float | None = None,
+        ordered: bool = True,
+        cleanup: bool = True,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Return the values of all inputs, as `kinetic_core.BatchHandle.results`.
+
+        Without `ordered`, and unless `return_exceptions` asks for exceptions too, the list has only values.
+        """
+        try:
+            return super().results(
+                timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
+            )
+        except BatchError as error:
+            error.failures = [handle_there(job) for job in error.failures]
+            raise
+
+    def failures(self) -> list[JobHandle]:  # type: ignore[override]  # a list of a subclass
+        """Return the handles of jobs that failed by the last `results()` call, else by now."""
+        return [handle_there(job) for job in super().failures()]
+
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """End what runs (`k8s`), then remove all inputs' Kubernetes objects and stored objects (`gcs`)."""
+        if k8s:
+            self.cancel()
+        super().cleanup(k8s=k8s, gcs=gcs)
+
+
+@MAP_OPTIONS.describes
+def map(  # noqa: A001  its name there
+    submit_fn: Callable[..., Any], inputs: Iterable[Any], **options: Unpack[MapKeywords]
+) -> BatchHandle:
+    """Start one job per input: `map(train.run_async, inputs)` is `train.run_async_map(inputs)`.
+
+    Raises TypeError for anything but the `run_async` of a decorated function: a batch is stored as one
+    function with its inputs, so that it goes on without this process.
+    """
+    function = getattr(submit_fn, "__self__", None)
+    if not isinstance(function, RemoteCallable) or submit_fn != function.run_async:
+        raise TypeError(
+            f"collections.map takes the run_async of a decorated function, not {submit_fn!r}. Decorate a "
+            "function that calls yours with the arguments that all inputs share"
+        )
+    return BatchHandle.of(function.run_async_map(inputs, **options))
+
+
+def attach_batch(
+    group_id: str,
+    project: str | None = None,
+    cluster: str | None = None,
+    poll_interval: float = 10.0,
+    poll_timeout: float | None = 1800.0,
+    *,
+    namespace: str | None = None,
+    backend: str | None = None,
+) -> BatchHandle:
+    """Return the handle of a batch that any process started, as `kinetic_core.attach_batch`."""
+    return BatchHandle.of(
+        client.attach_batch(
+            group_id, project, cluster, poll_interval, poll_timeout, namespace=namespace, backend=backend
+        )
+    )
