@@ -352,6 +352,20 @@ class RunOptions:
         """All accelerators, the first choice first."""
         return (self.accelerator, *self.fallbacks)
 
+    def on(self, accelerator: Accelerator) -> Self:
+        """Return the options with another machine that carries the accelerator's name. Raises InvalidRequest
+        if it does not go with the other options.
+        """
+        changed = replace(self, accelerator=accelerator)
+        changed.check_rules()
+        return changed
+
+    def check_rules(self) -> None:
+        """Raise InvalidRequest if options exclude each other."""
+        for row in self.table.rows.values():
+            if row.rule is not None:
+                row.rule(self)
+
     def settings(self, settings: "Settings") -> "Settings":
         """Return settings with the place that these options name."""
         return settings.with_arguments(
@@ -380,7 +394,5 @@ class RunOptions:
             values.setdefault("infrastructure_retries", 0)
         pod = PodOptions(**{name: values.pop(name) for name in _POD_FIELDS & values.keys()})
         checked = cls(choices[0], fallbacks=choices[1:], pod=pod, **values)
-        for row in cls.table.rows.values():
-            if row.rule is not None:
-                row.rule(checked)
+        checked.check_rules()
         return checked

@@ -14,20 +14,26 @@ the number (`tpu-v5litepod-2x4`), `x` before a count (`l4x4`, `a100-80gbx8`), a 
 (`tpu-v6e`, `gpu-h100`), `tpu` (v5e, 4 chips), `gpu` (one L4), other names of the same hardware
 (`v5litepod`, `nvidia-l4`, `h100-80gb`). A number alone (`8`, `gpu:4`) names no hardware and is refused.
 
-The number of a TPU name counts chips. Only v3 names count TensorCores, two a chip, because that is how
-Google writes them and nobody writes anything else: `v3-8` is 4 chips, 2x2. Google's Cloud TPU API counts
-cores for v4 and v5p too; GKE's machines and this package do not: `v5p-8` is 8 chips, 2x2x2, on two
-hosts. `describe()` spells chips, topology and hosts out.
+The number of a TPU name counts chips. Google's Cloud TPU API counts TensorCores for v4 and v5p, two a chip;
+GKE's machines and this package do not: `v5p-8` is 8 chips, 2x2x2, on two hosts. v2 names count TensorCores,
+because that is how Google writes them. `describe()` spells chips, topology and hosts out.
+
+Some names are carried by two machines (ADR 0059): `tpu-v6e-8` is one host of 8 chips or two of 4, and the
+number of a v3 name counts TensorCores for Google, chips for keras-kinetic. The value is then the first of
+them, and `others` are the rest: where the cluster has a pool of only one, that one is meant. A suffix for
+the host (`tpu-v6e-8-8t`) or a topology (`tpu-v3-4x8`) is carried by one machine only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from kinetic_core.errors import InvalidAccelerator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kinetic_core.accelerators.shapes import Family, Row
 
 Kind = Literal["cpu", "gpu", "tpu"]
@@ -64,6 +70,8 @@ class Accelerator:
     """What the container image must be built for, in Go's spelling: `amd64` or `arm64`."""
     shared_topology: bool = False
     """True if machines of another size carry the same labels, so that the host's size is selected too."""
+    others: tuple[Accelerator, ...] = field(default=(), compare=False, repr=False)
+    """Other machines that carry the name as it was written."""
 
     def __str__(self) -> str:
         return f"{self.name}:spot" if self.spot else self.name
@@ -72,6 +80,28 @@ class Accelerator:
     def hosts(self) -> int:
         """Machines, and pods, that one job needs at the same time."""
         return self.chips // self.chips_per_host if self.chips_per_host else 1
+
+    @property
+    def meanings(self) -> tuple[Accelerator, ...]:
+        """All machines that carry the name as it was written: this one, then the others."""
+        return (self, *(replace(other, spot=self.spot) for other in self.others))
+
+    @property
+    def asked(self) -> str:
+        """What was asked for, whichever of the meanings this is: `tpu-v6e-8 or tpu-v6e-8-4t`."""
+        return " or ".join(sorted(map(str, self.meanings)))
+
+    @property
+    def exact(self) -> str:
+        """A name that no other machine carries: `tpu-v6e-2x4-8t`; `str()` gives the usual one."""
+        if not self.topology:
+            return str(self)
+        prefix = self.name.removesuffix("-" + self.name.split(f"{self.family}-", 1)[1])
+        return f"{prefix}-{self.topology}-{self.chips_per_host}t{':spot' if self.spot else ''}"
+
+    def meaning(self, chosen: Accelerator) -> Accelerator:
+        """Return that one of the meanings, with the rest as its others."""
+        return replace(chosen, others=tuple(each for each in self.meanings if each != chosen))
 
     @property
     def resource_name(self) -> str | None:
@@ -130,7 +160,7 @@ def _equal(key: str, value: str) -> dict[str, str]:
 def parse_accelerator(text: str) -> Accelerator:
     """The hardware that `text` names; the grammar is in the docstring of this module.
 
-    A size that exists on one host and on several means the one host. Raises InvalidAccelerator, whose
+    A size that exists on one host and on several means the one host first. Raises InvalidAccelerator, whose
     message names the argument, says what is wrong with it and lists the nearest names.
     """
     if not isinstance(text, str):
@@ -169,7 +199,8 @@ def _device(text: str, body: str) -> Accelerator:
     kind = body[:3] if body[:4] in ("gpu-", "gpu:", "tpu-", "tpu:") else ""
     name = body[4:] if kind else body
     if number := _number(name):
-        raise _refusal(text, f"names no hardware, only a number. {_examples(kind, number)}")
+        reason = "names no hardware, only a number, and the first that has it is the dearest"
+        raise _refusal(text, f"{reason}. {_examples(kind, number)}")
     family, size = split_name(name)
     if family is None:
         raise _refusal(text, f"is not known. {_nearest_names(body)}")
@@ -194,9 +225,15 @@ def _sized(family: Family, size: str) -> Accelerator | None:
     else:
         shapes = family.by_number(_number(number))
     if not dash:
-        return next(shapes, None)
+        return first_with_others(shapes)
     fitting = (shape for shape in shapes if shape.kind == "tpu" and host == f"{shape.chips_per_host}t")
     return next(fitting, None)
+
+
+def first_with_others(shapes: Iterable[Accelerator]) -> Accelerator | None:
+    """The first of the shapes that carry a name, which knows the others; None if there are none."""
+    found = tuple(shapes)
+    return replace(found[0], others=found[1:]) if found else None
 
 
 def _number(text: str) -> int | None:
@@ -241,10 +278,11 @@ def _nearest_sizes(family: Family, size: str) -> str:
     number = prod(asked) * (family.cores_per_number if len(asked) > 1 else 1)
     shapes = [row.accelerator for row in family.rows]
     nearest = sorted(shapes, key=lambda shape: abs(family.number(shape) - number))[:3]
-    parts = [f"Nearest: {', '.join(shape.describe() for shape in nearest)}"]
+    absent = family.absent.get(size[1:])
+    parts = [*([absent] if absent else []), f"Nearest: {', '.join(shape.describe() for shape in nearest)}"]
     if len(shapes) > len(nearest):
         parts.append(f"All: {', '.join(map(str, shapes))}")
-    if family.cores_per_number > 1:
+    if family.cores_per_number > 1 and not family.chips_too:
         parts.append(f"The number counts TensorCores, {family.cores_per_number} a chip")
     if family.custom_limit:
         limit = f"multiples of 4 in ascending order, at most {family.custom_limit} chips"

@@ -17,13 +17,13 @@ A fact that only one of them has, or that they dispute, is told in the note besi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
 from typing import Any
 
-from kinetic_core.accelerators.grammar import Accelerator, Kind
+from kinetic_core.accelerators.grammar import Accelerator, Kind, first_with_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class Row:
 class Family:
     """Hardware that differs only in size.
 
-    A name without a size means `default_number`. A chip counts as `cores_per_number` in names.
+    A name without a size means `default_number`. A chip counts as `cores_per_number` in names; with
+    `chips_too` names that count chips are understood as well. `absent` says of sizes people may know from
+    elsewhere why there are none.
     `custom_limit` is the most chips of a topology beyond the list that GKE's rule for custom topologies
     allows; 0 means that there are none. A family with `retired` has no shapes: the text, which continues
     a sentence, says why and what to use instead.
@@ -69,11 +71,13 @@ class Family:
     machines: tuple[Machine, ...] = ()
     default_number: int = 1
     cores_per_number: int = 1
+    chips_too: bool = False
     custom_limit: int = 0
     architecture: str = "amd64"
     sources: tuple[str, ...] = ()
     note: str = ""
     retired: str = ""
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -88,7 +92,9 @@ class Family:
     @property
     def default(self) -> Accelerator:
         """What the name alone means."""
-        return next(self.by_number(self.default_number))
+        found = first_with_others(self.by_number(self.default_number))
+        assert found is not None  # noqa: S101  a test holds every family to it
+        return found
 
     def number(self, shape: Accelerator) -> int:
         """The number that the name of this shape carries."""
@@ -96,7 +102,10 @@ class Family:
 
     def by_number(self, number: int | None) -> Iterator[Accelerator]:
         """The shapes whose name carries this number, the preferred one first."""
-        return (row.accelerator for row in self.rows if self.number(row.accelerator) == number)
+        shapes = [row.accelerator for row in self.rows]
+        yield from (shape for shape in shapes if self.number(shape) == number)
+        if self.chips_too:
+            yield from (shape for shape in shapes if shape.chips == number)
 
     def by_topology(self, topology: str) -> Iterator[Accelerator]:
         """The listed shapes of this topology, the preferred one first; else a custom one, if allowed."""

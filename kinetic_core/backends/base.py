@@ -16,6 +16,7 @@ from kinetic_core.settings import BACKENDS, Settings
 from kinetic_core.store.protocol import ObjectStore
 
 if TYPE_CHECKING:
+    from kinetic_core.accelerators.grammar import Accelerator
     from kinetic_core.backends.kubernetes.connection import Target
     from kinetic_core.jobs.forward import Connection
 
@@ -147,6 +148,11 @@ class Backend(Protocol):
     def control(self, namespace: str, job_id: str) -> None:
         """Do for a job what a controller of this place would do: Kubernetes has controllers, this machine has
         whoever waits. Needed where a Job shown by `get` has the annotation NEEDS_CONTROL. Idempotent.
+        """
+
+    def meaning(self, accelerator: Accelerator) -> Accelerator | None:
+        """Which of the machines that carry an accelerator's name is here, the first if several; None if none
+        is known to be.
         """
 
     def never_runs(self, found: Found) -> str | None:

@@ -37,7 +37,8 @@ def accelerators(
     ] = False,
 ) -> None:
     """List accelerators by the names `accelerator=` takes."""
-    from kinetic_core.accelerators.grammar import known_accelerators
+    from kinetic_core.accelerators.grammar import known_accelerators, parse_accelerator
+    from kinetic_core.backends.kubernetes.capacity import meaning
 
     if kind not in (None, "tpu", "gpu"):
         raise InvalidRequest(f"{kind!r} is neither tpu nor gpu")
@@ -51,6 +52,8 @@ def accelerators(
         row.accelerator.name: None if cluster is None else pools_with(cluster, row.accelerator)
         for row in found
     }
+    named = {row.accelerator.name: parse_accelerator(row.accelerator.name) for row in found}
+    meant = {name: meaning(cluster, one) for name, one in named.items() if cluster is not None}
     if session.output.as_json:
         names = ("name", "kind", "chips", "hosts", "topology", "machine_type")
         listed = [
@@ -58,6 +61,8 @@ def accelerators(
                 **{name: getattr(row.accelerator, name) for name in names},
                 "note": row.note,
                 "pools": pools[row.accelerator.name],
+                "also": [other.exact for other in named[row.accelerator.name].others],
+                "means": meant[row.accelerator.name].exact if meant else None,
             }
             for row in found
         ]
@@ -72,6 +77,13 @@ def accelerators(
         for one in (row.accelerator for row in found)
     ]
     session.output.table(columns, rows, ("TOPOLOGY", "HOSTS", "CHIPS", "MACHINE"))
+    for name, one in named.items():
+        for other in one.others:
+            about = other.describe().partition(" (")[2].removesuffix(")")
+            here = f"; on this cluster it is {meant[name].exact}" if meant else ""
+            session.output.line(
+                f"{name} is also {other.exact}, {about}: where the cluster has a pool of that only{here}"
+            )
 
 
 def _cluster(session: Session) -> Mapping[str, Any] | None:

@@ -32,6 +32,8 @@ def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: 
 
     Raises InvalidRequest if stdin is not a terminal, ProvisioningError for steps that fail.
     """
+    for notice in (notice for pool in prepared.wanted.pools for notice in pool.notices()):
+        say(notice)
     show(session, prepared.steps)
     todo = [step for step in prepared.steps if step.acts]
     if only_plan:

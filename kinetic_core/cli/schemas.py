@@ -168,7 +168,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "build-image": {"images": "object: category to `address@sha256:…`"},
     "accelerators": {
         "accelerators": "list of `name`, `kind`, `chips`, `hosts`, `topology`, `machine_type`, `note`, "
-        "`pools` (names of node pools with it; null without `--live`, or if it is not known)"
+        "`pools` (names of node pools with it; null without `--live`, or if it is not known), `also` (other "
+        "machines that carry the name), `means` (the one that it means on this cluster; null like `pools`)"
     },
     "doctor": {"ok": "whether nothing failed", "checks": "list of check"},
     "profile.list": {"file": "the profiles file", "profiles": "list of profile"},

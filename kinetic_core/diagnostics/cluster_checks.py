@@ -182,4 +182,5 @@ def _hardware(node: dict[str, Any]) -> str:
 
 
 def _fits(node: dict[str, Any], accelerator: Accelerator) -> bool:
-    return accelerator.node_selector().items() <= (node["metadata"].get("labels") or {}).items()
+    labels = (node["metadata"].get("labels") or {}).items()
+    return any(each.node_selector().items() <= labels for each in accelerator.meanings)

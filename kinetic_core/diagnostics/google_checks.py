@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from kinetic_core.accelerators.grammar import Accelerator
-from kinetic_core.backends.kubernetes.capacity import makes_pools, pool_has
+from kinetic_core.backends.kubernetes.capacity import makes_pools, meaning, pool_has
 from kinetic_core.backends.kubernetes.connection import Target, gke_cluster
 from kinetic_core.connections import Connections
 from kinetic_core.diagnostics.checks import Check, Finding
@@ -81,6 +81,7 @@ def pools_finding(cluster: dict[str, Any], accelerator: Accelerator | None) -> F
     if makes_pools(cluster):
         found = f"{found}; the cluster makes others when jobs need them"
     elif accelerator is not None:
+        accelerator = meaning(cluster, accelerator)
         fitting = [pool_of(pool) for pool in every if pool_has(pool, accelerator)]
         if not fitting:
             return Finding("fail", f"{found}; none has {accelerator}", _new_pool(accelerator))

@@ -149,6 +149,32 @@ _LOG = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 
 
+def place(
+    options: RunOptions, connections: Connections, backend: Backend | None = None
+) -> tuple[RunOptions, Backend]:
+    """Return the backend of a call, and the options with the one machine that its accelerator's name means.
+
+    Asks the cluster for its pools only where several machines carry the name (ADR 0059). Raises as
+    `open_backend` and `backend_name` do, and InvalidRequest if the machine does not go with other options.
+    """
+    first = options.accelerator
+    there = backend or open_backend(backend_name(options.backend, first.hosts, connections), connections)
+    if not first.others or options.fallbacks:  # several accelerators have one host each
+        return options, there
+    found = there.meaning(first)
+    if found is not None and found != first:
+        _LOG.warning(
+            "kinetic: accelerator %s is taken for %s: the cluster has no pool of %s",
+            *(first, found.describe(), first.describe()),
+        )
+        options = options.on(first.meaning(found))
+        if backend is None:
+            there = open_backend(backend_name(options.backend, found.hosts, connections), connections)
+    elif there.name != "local":
+        _LOG.info("accelerator %s", first.describe())
+    return options, there
+
+
 @dataclass(frozen=True)
 class Packed:
     """Function and project, stored and ready to be called many times."""
@@ -205,8 +231,7 @@ def pack(
     """
     connections = connections.with_settings(options.settings(connections.settings))
     settings = connections.settings
-    name = backend_name(options.backend, options.accelerator.hosts, connections)
-    backend = backend or open_backend(name, connections)
+    options, backend = place(options, connections, backend)
     if backend.name == "local":
         options = replace(options, fallbacks=())  # this machine has capacity for the first
     progress(StepBegun(Step.PACK, "packing"))
@@ -296,7 +321,8 @@ def _budget(options: RunOptions, settings: Settings) -> Budget | None:
         return None
     from kinetic_core.jobs.cost import priced_budget
 
-    return priced_budget(options.budget, options.choices, settings)
+    every = [meaning for choice in options.choices for meaning in choice.meanings]
+    return priced_budget(options.budget, every, settings)
 
 
 def _images(options: RunOptions, find: Callable[[RunOptions], Image]) -> tuple[Image, tuple[Fallback, ...]]:

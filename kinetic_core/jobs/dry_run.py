@@ -15,6 +15,7 @@ from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
 from kinetic_core.backends.kubernetes.set_objects import leader_worker_set, runs_in_set
 from kinetic_core.connections import Connections
+from kinetic_core.jobs.bundle import place
 from kinetic_core.jobs.prepare import Call, prepare
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import source_file
@@ -54,8 +55,7 @@ def dry_run(call: Call, options: RunOptions, connections: Connections) -> dict[s
     Checks the call as submission does, and raises as `prepare` does.
     """
     connections = connections.with_settings(options.settings(connections.settings))
-    name = backend_name(options.backend, options.accelerator.hosts, connections)
-    backend = open_backend(name, connections)
+    options, backend = place(options, connections)
     with tempfile.TemporaryDirectory(prefix="kinetic-dry-run-") as folder:
         elsewhere: Any = _Elsewhere(backend, _UnreadStore(Path(folder, "store"), backend.store.uri))
         own = connections.with_settings(replace(connections.settings, cache=Path(folder, "cache")))

@@ -37,8 +37,8 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
     """
     spec = packed.spec
     asked: dict[str, Any] = {
-        "accelerator": str(spec.accelerator),
-        "backend": spec.backend,
+        "accelerator": spec.accelerator.asked,
+        "backend": "gke" if spec.accelerator.others else spec.backend,
         "namespace": spec.namespace,
         "memory": spec.memory,
         "timeout": spec.timeout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
 from kinetic_core.errors import ClusterError, JobConflict, ObjectExists, ObjectNotFound, UnverifiedResult
-from kinetic_core.job import JobReference
+from kinetic_core.job import JobReference, JobSpec
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.fallback import passed_over
@@ -30,13 +30,15 @@ __all__ = ["Call", "Prepared", "Unsent", "deliver", "prepare", "submit"]
 class Unsent:
     """Job that may not exist yet: its payload, and a function that makes its Jobs.
 
-    `manifests` takes the reference that counts: this one, with the time of an equal submission.
+    `manifests` takes the reference that counts: this one, with the time of an equal submission, and with its
+    accelerator if that is one of the `meanings` of the name that was asked for.
     """
 
     reference: JobReference
     payload: bytes
     manifests: Callable[[JobReference], Sequence[dict[str, Any]]]
     is_new: bool = False
+    meanings: Collection[str] = ()
 
 
 def submit(
@@ -62,9 +64,10 @@ def submit(
         key_id, key = new_key(prepared.backend, reference.namespace, reference.job_id, reference.spec_digest)
         payload = wire.digest(prepared.payload)
         delivery = Delivery(runner, payload, key, around, origin, key_id)
-        return every_manifest(prepared.spec, reference, delivery)
+        return every_manifest(_on_hardware(prepared.spec, reference), reference, delivery)
 
-    unsent = Unsent(prepared.reference, prepared.payload, manifests, prepared.is_new)
+    meanings = frozenset(map(str, prepared.spec.accelerator.meanings))
+    unsent = Unsent(prepared.reference, prepared.payload, manifests, prepared.is_new, meanings)
     return deliver(prepared.backend, unsent, origin)
 
 
@@ -73,7 +76,7 @@ def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
     reference, store = unsent.reference, backend.store
     existing = None if unsent.is_new else find(backend, reference.job_id)
     if existing is not None:
-        reference = _begun(reference, existing)
+        reference = _begun(unsent, existing)
         if store.find(wire.result_object(reference.job_id)) is not None:
             if (seen := observed(backend, existing)).reason == UNVERIFIED:
                 raise UnverifiedResult(
@@ -84,7 +87,7 @@ def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
     made: list[str] = []
     try:
         _store_payload(store, unsent, made)
-        reference = _stored_reference(backend, reference, made, origin)
+        reference = _stored_reference(backend, unsent, made, origin)
         every = unsent.manifests(reference)
         reached = 0 if unsent.is_new else len(passed_over(backend, reference))
         backend.create(first_of(every, reached))
@@ -118,10 +121,9 @@ def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
     made.append(name)
 
 
-def _stored_reference(
-    backend: Backend, reference: JobReference, made: list[str], origin: str
-) -> JobReference:
-    """Return the reference, with the time of the reference that is stored now."""
+def _stored_reference(backend: Backend, unsent: Unsent, made: list[str], origin: str) -> JobReference:
+    """Return the reference that counts, with the time of the reference that is stored now."""
+    reference = unsent.reference
     handle = wire.handle_object(reference.job_id)
     try:
         backend.store.create(handle, json.dumps(reference.to_dict(), sort_keys=True).encode())
@@ -129,7 +131,7 @@ def _stored_reference(
         existing = find(backend, reference.job_id)
         if existing is None:
             raise ObjectNotFound(f"{reference.job_id} was removed just now; submit again") from None
-        return _begun(reference, existing)
+        return _begun(unsent, existing)
     made.append(handle)
     entry = index_object(reference)
     try:
@@ -140,13 +142,24 @@ def _stored_reference(
     return reference
 
 
-def _begun(reference: JobReference, existing: JobReference) -> JobReference:
-    """Return the reference with the submission time of an existing one. Raises JobConflict.
+def _begun(unsent: Unsent, existing: JobReference) -> JobReference:
+    """Return the reference with the submission time of an existing one, and with its accelerator if that is
+    one of the machines that carry the name: there may be other pools now. Raises JobConflict.
 
     Nothing else of a stored reference goes into a Job: others who can write to the store could name an image.
     """
+    reference = unsent.reference
     _same(existing.spec_digest, reference)
+    if existing.accelerator in unsent.meanings:
+        reference = replace(reference, accelerator=existing.accelerator)
     return replace(reference, created_at=existing.created_at)
+
+
+def _on_hardware(spec: JobSpec, reference: JobReference) -> JobSpec:
+    """Return the specification for the machine that the reference says."""
+    first = spec.accelerator
+    chosen = next((each for each in first.meanings if str(each) == reference.accelerator), first)
+    return spec if chosen == first else replace(spec, accelerator=first.meaning(chosen))
 
 
 def _same(digest: str, reference: JobReference) -> None:

@@ -36,6 +36,13 @@ class WantedPool:
     zones: tuple[str, ...] = ()
     """Where its nodes are, if that is not where the cluster is."""
 
+    def notices(self) -> tuple[str, ...]:
+        """What the name of the accelerator might also have meant."""
+        made = f"pool {self.name} is {self.accelerator.describe()}"
+        return tuple(
+            f"{made}; --accelerator {each.exact} is {each.describe()}" for each in self.accelerator.others
+        )
+
 
 @dataclass(frozen=True)
 class WantedNamespace:

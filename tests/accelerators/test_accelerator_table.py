@@ -54,6 +54,8 @@ GPUS = {
     "gb200": {4: "a4x-highgpu-4g"},
     "gb300": {4: "a4x-maxgpu-4g-metal"},
     "rtx-pro-6000": {n: f"g4-standard-{48 * n}" for n in (1, 2, 4, 8)},
+    "p100": {n: f"n1-standard-{4 * n}" for n in (1, 2, 4)},
+    "p4": {n: f"n1-standard-{4 * n}" for n in (1, 2, 4)},
 }
 GPU_LABELS = {
     "t4": "nvidia-tesla-t4",
@@ -68,6 +70,8 @@ GPU_LABELS = {
     "gb200": "nvidia-gb200",
     "gb300": "nvidia-gb300",
     "rtx-pro-6000": "nvidia-rtx-pro-6000",
+    "p100": "nvidia-tesla-p100",
+    "p4": "nvidia-tesla-p4",
 }
 
 

@@ -26,6 +26,11 @@ SPELLINGS = {
     "tpu": "tpu-v5e-4",
     "tpu-v3-8": "tpu-v3-8",
     "v3-8": "tpu-v3-8",
+    "v3-4": "tpu-v3-8",
+    "v3-16": "tpu-v3-32",
+    "p100": "gpu-p100-1",
+    "gpu-p4x2": "gpu-p4-2",
+    "nvidia-tesla-p100": "gpu-p100-1",
     "v3": "tpu-v3-8",
     "v3-2x2": "tpu-v3-8",
     "v3-4x4": "tpu-v3-32",
@@ -124,6 +129,32 @@ def test_one_host_is_preferred_to_two(name: str) -> None:
     assert (two.hosts, two.chips, two.topology) == (2, 8, parse_accelerator(name).topology)
 
 
+@pytest.mark.parametrize("row", known_accelerators(), ids=lambda row: str(row.accelerator))
+def test_an_exact_name_is_carried_by_one_machine(row) -> None:
+    for shape in (row.accelerator, replace(row.accelerator, spot=True)):
+        found = parse_accelerator(shape.exact)
+        assert (found, found.others) == (shape, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        ("tpu-v6e-8", ["tpu-v6e-8-4t"]),
+        ("tpu-v6e-8:spot", ["tpu-v6e-8-4t:spot"]),
+        ("v5e-2x4", ["tpu-v5e-8-4t"]),
+        ("v3-32", ["tpu-v3-64"]),
+        ("v3-8", []),
+        ("v6e-8-8t", []),
+        ("v4-8", []),
+    ],
+)
+def test_a_name_knows_the_machines_that_carry_it(text: str, others: list[str]) -> None:
+    found = parse_accelerator(text)
+    assert [str(each) for each in found.meanings] == [str(found), *others]
+    swapped = [found.meaning(each) for each in found.meanings]
+    assert {each.asked for each in swapped} == {found.asked}
+
+
 REFUSED = {
     "": "TPUs are",
     "gpu:": "GPUs are",
@@ -158,9 +189,9 @@ REFUSED = {
     "v5e-4-": "Nearest: tpu-v5e-4 ",
     "v5e-08": "Nearest: tpu-v5e-1 ",
     "v5ex8": "TPUs are",
-    "v3-4": "The number counts TensorCores, 2 a chip",
-    "v3-16": "The number counts TensorCores, 2 a chip",
-    "v3-4096": "Nearest: tpu-v3-2048 (1024 chips",
+    "v3-4096": "A v3 Pod has 2048 TensorCores. Nearest: tpu-v3-2048 (1024 chips",
+    "v3-32x64": "32x64 would be 2048",
+    "v2-64": "The number counts TensorCores, 2 a chip",
     "v5p-4x4x6": "multiples of 4 in ascending order, at most 6144 chips",
     "v5p-16x8x4": "multiples of 4 in ascending order",
     "v5p-16x16x28": "at most 6144 chips",
@@ -170,12 +201,9 @@ REFUSED = {
     "l4-": "All: gpu-l4-1, gpu-l4-2, gpu-l4-4, gpu-l4-8",
     "l4-x4": "All: gpu-l4-1, gpu-l4-2, gpu-l4-4, gpu-l4-8",
     "l4-٤": "All: gpu-l4-1",
-    "a100-80gb-16": "Nearest: gpu-a100-80gb-8 ",
+    "a100-80gb-16": "no machine with 16 of them; its machine with 16 GPUs has A100 40GB, 'gpu-a100-16'",
     "h200-1": "Nearest: gpu-h200-8 ",
     "v2-16": "Nearest: tpu-v2-8 ",
-    "p100": "obsolete",
-    "gpu-p4x2": "obsolete",
-    "nvidia-tesla-p100": "obsolete",
     "nvidia-tesla-k80": "obsolete",
 }
 

@@ -67,6 +67,7 @@ SCALING_PLAIN = {**PLAIN, "autoscaling": {"enabled": True, "maxNodeCount": 3}}
             "warn",
             "what GKE says",
         ),
+        ("tpu-v6e-8", [pool("tpu-v6e-8-4t")], "ok", ""),
         (None, [pool("gpu-l4", "RUNNING_WITH_ERROR", why="GCE_STOCKOUT")], "warn", "what GKE says"),
     ],
 )
@@ -93,6 +94,10 @@ def test_pools_that_have_an_accelerator() -> None:
     assert pools_with(cluster, parse_accelerator("gpu-l4-1")) == ["gpu-l4-1"]
     assert pools_with(cluster, parse_accelerator("tpu-v5e-4")) == ["tpu-v5e-4"]
     assert pools_with(cluster, parse_accelerator("tpu-v5e-8")) == []
+    two_hosts = {"nodePools": [pool("tpu-v6e-8-4t")]}
+    assert pools_with(two_hosts, parse_accelerator("tpu-v6e-8")) == []
+    one_host = {"nodePools": [pool("tpu-v6e-8")]}
+    assert pools_with(one_host, parse_accelerator("tpu-v6e-8-4t")) == []
     autopilot = {**cluster, "autopilot": {"enabled": True}}
     assert pools_with(autopilot, parse_accelerator("tpu-v5e-8")) == ["(made when asked for)"]
 

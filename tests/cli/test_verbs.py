@@ -88,6 +88,16 @@ def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kineti
     assert "Traceback" not in done.err
 
 
+def test_a_name_of_two_machines_is_told(kinetic: Kinetic) -> None:
+    (line,) = [line for line in kinetic("accelerators", "v6e-8").out.splitlines() if "is also" in line]
+    assert line == (
+        "tpu-v6e-8 is also tpu-v6e-2x4-4t, 8 chips, 2x4, 2 hosts of ct6e-standard-4t: where the cluster "
+        "has a pool of that only"
+    )
+    listed = kinetic("accelerators", "v6e-8", "--json").json["accelerators"]
+    assert [(one["also"], one["means"]) for one in listed] == [(["tpu-v6e-2x4-4t"], None), ([], None)]
+
+
 @pytest.mark.promise("command: `accelerators`, `--live` too")
 def test_the_list_is_printed_though_pools_are_unknown(
     kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

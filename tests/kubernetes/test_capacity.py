@@ -68,6 +68,32 @@ def test_pools_of_no_node(asked: str, pools: list[dict[str, Any]], fits: bool) -
         assert f"pools are {names}. Make a pool for it" in refusal
 
 
+def tpu_pool(machine: str, topology: str = "") -> dict[str, Any]:
+    placed = {"placementPolicy": {"tpuTopology": topology}} if topology else {}
+    return {"name": machine, "config": {"machineType": machine}, **placed}
+
+
+@pytest.mark.parametrize(
+    ("pools", "asked", "meant"),
+    [
+        ([tpu_pool("ct6e-standard-4t", "2x4")], "tpu-v6e-8", "tpu-v6e-8-4t"),
+        ([tpu_pool("ct6e-standard-4t", "2x4")], "tpu-v6e-8-8t", None),
+        ([tpu_pool("ct6e-standard-4t")], "tpu-v6e-8", None),
+        ([tpu_pool("ct6e-standard-4t")], "tpu-v6e-4", "tpu-v6e-4"),
+        ([tpu_pool("ct6e-standard-8t")], "tpu-v6e-8", "tpu-v6e-8"),
+        ([tpu_pool("ct6e-standard-8t")], "tpu-v6e-8-4t", None),
+        ([tpu_pool("ct6e-standard-4t", "2x4")], "tpu-v6e-8:spot", None),
+        ([tpu_pool("ct3p-hightpu-4t", "4x8")], "tpu-v3-32", "tpu-v3-64"),
+        ([tpu_pool("ct3p-hightpu-4t", "4x4"), tpu_pool("ct3p-hightpu-4t", "4x8")], "tpu-v3-32", "tpu-v3-32"),
+        ([tpu_pool("ct3p-hightpu-4t", "4x8")], "tpu-v3-4x4", None),
+        ([], "tpu-v6e-8", None),
+    ],
+)
+def test_the_pools_say_what_a_name_means(pools: list[dict[str, Any]], asked: str, meant: str | None) -> None:
+    found = Supply(pools=pools).meaning(parse_accelerator(asked))
+    assert (found and str(found)) == meant
+
+
 def test_nothing_is_impossible_where_pools_are_unknown() -> None:
     assert Supply().refusal(pod("tpu-v6e-8")) is None
     assert Supply(nodes=[]).refusal(pod("tpu-v6e-8")) is None

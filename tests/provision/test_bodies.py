@@ -12,6 +12,7 @@ from kinetic_core.provision.plan import down_resources, resources
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import Bucket, Registry
 from kinetic_core.provision.resources import Resource
+from kinetic_core.provision.specification import wanted_pool
 from tests.provision.worlds import WANTED, World
 
 LABELS = {"kinetic": "true", "goog-packaged-solution": "kinetic", "kinetic-cluster": "training"}
@@ -114,3 +115,24 @@ def test_down_removes_all_kinds_that_up_makes(world: World) -> None:
         "kn-training-nodes@my-project.iam.gserviceaccount.com",
         "kn-training-builds@my-project.iam.gserviceaccount.com",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "topology", "other"),
+    [
+        ("v6e-8", "ct6e-standard-8t", None, "tpu-v6e-2x4-4t is tpu-v6e-8-4t"),
+        ("v6e-2x4-4t", "ct6e-standard-4t", "2x4", None),
+        ("v3-32", "ct3p-hightpu-4t", "4x4", "tpu-v3-4x8-4t is tpu-v3-64"),
+        ("v3-4x8", "ct3p-hightpu-4t", "4x8", None),
+        ("v3-16", "ct3p-hightpu-4t", "4x4", None),
+    ],
+)
+def test_a_pool_is_what_the_name_means(
+    name: str, machine: str, topology: str | None, other: str | None
+) -> None:
+    pool = wanted_pool(name)
+    body = NodePool(WANTED, pool).body()
+    assert body["config"]["machineType"] == machine
+    assert body.get("placementPolicy", {}).get("tpuTopology") == topology
+    assert bool(pool.notices()) is bool(other)
+    assert all(str(other) in notice for notice in pool.notices())

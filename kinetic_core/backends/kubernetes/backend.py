@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.backends.kubernetes.attempts import ClaimedAttempts
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
@@ -157,6 +158,10 @@ class GkeBackend:
 
     def control(self, namespace: str, job_id: str) -> None:
         """Do nothing, because a cluster has controllers of its own."""
+
+    def meaning(self, accelerator: Accelerator) -> Accelerator | None:
+        """Say which machine that carries the name the cluster has; reads nodes and node pools."""
+        return self._supply.meaning(accelerator)
 
     def never_runs(self, found: Found) -> str | None:
         """Say why no node can ever run a job; reads nodes and node pools at most twice a minute."""

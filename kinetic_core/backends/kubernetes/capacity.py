@@ -23,7 +23,8 @@ _SPOT = "cloud.google.com/gke-spot"
 _GPU_TYPE = "cloud.google.com/gke-accelerator"
 _TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
 _TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
-_DECIDED_BY_POOL = (_GPU_TYPE, _TPU_TYPE, _TPU_TOPOLOGY, _SPOT, FLEX_START, RESERVATION, _POOL)
+_TPU_COUNT = "cloud.google.com/gke-accelerator-count"
+_DECIDED_BY_POOL = (_GPU_TYPE, _TPU_TYPE, _TPU_TOPOLOGY, _TPU_COUNT, _SPOT, FLEX_START, RESERVATION, _POOL)
 """Labels that a pool's description settles; any other label may be put on a node otherwise."""
 _WHILE_SICK = "node.kubernetes.io/"
 """Taints of this domain come and go with the state of a node."""
@@ -58,6 +59,17 @@ class Supply:
             f"Its pools are {names}. Make a pool for it, or choose another accelerator="
         )
 
+    def meaning(self, accelerator: Accelerator) -> Accelerator | None:
+        """Return the first machine that carries the name and that is here; None if there is none."""
+        return next((each for each in accelerator.meanings if self._has(each)), None)
+
+    def _has(self, accelerator: Accelerator) -> bool:
+        if any(pool_has(pool, accelerator) for pool in self.pools or ()):
+            return True
+        wanted, devices = accelerator.node_selector(), _counts(accelerator)
+        pod = {"spec": {"tolerations": accelerator.tolerations()}}
+        return any(_node_takes(node, wanted, devices, pod) for node in self.nodes or ())
+
 
 def makes_pools(cluster: Object) -> bool:
     """Return whether a cluster, as the GKE API describes it, creates pools when jobs need them."""
@@ -65,14 +77,22 @@ def makes_pools(cluster: Object) -> bool:
     return bool(autopilot or (cluster.get("autoscaling") or {}).get("enableNodeAutoprovisioning"))
 
 
+def meaning(cluster: Object, accelerator: Accelerator) -> Accelerator:
+    """Return the machine that the name means on a cluster, as the GKE API describes it."""
+    return Supply(pools=cluster.get("nodePools") or ()).meaning(accelerator) or accelerator
+
+
 def pool_has(pool: Object, accelerator: Accelerator) -> bool:
     """Return whether the machines of a node pool are this hardware; for `cpu`, have no accelerator."""
-    devices = {name: int(count) for name, count in accelerator.device_resources().items()}
     if accelerator.kind == "cpu":
         config = pool.get("config") or {}
         if config.get("accelerators") or config.get("machineType") in _tpu_machines():
             return False
-    return _pool_takes(pool, accelerator.node_selector(), devices)
+    return _pool_takes(pool, accelerator.node_selector(), _counts(accelerator))
+
+
+def _counts(accelerator: Accelerator) -> dict[str, int]:
+    return {name: int(count) for name, count in accelerator.device_resources().items()}
 
 
 def _node_takes(node: Object, wanted: Mapping[str, str], devices: Mapping[str, int], pod: Object) -> bool:
@@ -103,9 +123,10 @@ def _pool_takes(pool: Object, wanted: Mapping[str, str], devices: Mapping[str, i
     slice_of = _tpu_machines().get(config.get("machineType"))
     if slice_of is not None:
         has[_TPU_TYPE], counts[_TPU] = slice_of.label or "", slice_of.chips_per_host
-        # A pool of single hosts need not name the topology, so the topology does not decide there.
+        # A pool of single hosts need not name the topology: it is the machine's own.
         topology = (pool.get("placementPolicy") or {}).get("tpuTopology")
-        has[_TPU_TOPOLOGY] = topology or wanted.get(_TPU_TOPOLOGY, "")
+        has[_TPU_TOPOLOGY] = topology or slice_of.topology or ""
+        has[_TPU_COUNT] = str(slice_of.chips_per_host)
     settled = [name for name in _DECIDED_BY_POOL if name in wanted]
     return all(has.get(name) == wanted[name] for name in settled) and all(
         counts[name] >= count for name, count in devices.items()
@@ -121,7 +142,11 @@ def _reservations(config: Object) -> set[str]:
 
 @cache
 def _tpu_machines() -> dict[str | None, Accelerator]:
-    return {row.accelerator.machine_type: row.accelerator for row in rows() if row.accelerator.kind == "tpu"}
+    """Return the slice that is one host, if there is one, of every machine type of TPUs."""
+    tpus = sorted(
+        (row.accelerator for row in rows() if row.accelerator.kind == "tpu"), key=lambda one: -one.hosts
+    )
+    return {one.machine_type: one for one in tpus}
 
 
 def _devices(pod: Object) -> dict[str, int]:

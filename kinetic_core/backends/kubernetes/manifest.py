@@ -20,6 +20,7 @@ from kinetic_core.backends.kubernetes.names import (
     FLEX_START,
     FUNCTION,
     GROUP_ID,
+    HARDWARE,
     HOSTS_SERVICE,
     IGNORED_COUNT,
     JOB_ID,
@@ -134,6 +135,8 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     if _is_slice(spec):
         labels[SLICE] = "true"
     annotations = {SPEC_DIGEST: reference.spec_digest, FUNCTION: reference.func_name}
+    if spec.accelerator.others:
+        annotations[HARDWARE] = spec.accelerator.describe()
     job: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": hosts,

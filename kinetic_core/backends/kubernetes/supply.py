@@ -8,6 +8,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.backends.kubernetes.capacity import Supply, makes_pools
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, gke_cluster
@@ -38,16 +39,26 @@ class SupplyReader:
                 self._until = time.monotonic() + _FRESH_SECONDS
             return self._supply
 
+    def meaning(self, accelerator: Accelerator) -> Accelerator | None:
+        """Return which machine that carries the name the cluster has; None if none, or nobody may know."""
+        supply = self.read()
+        if supply.pools is None:
+            supply = Supply(self._nodes())
+        return supply.meaning(accelerator)
+
     def _asked(self) -> Supply:
         cluster = self._cluster()
         if cluster is None:
             return Supply()
+        return Supply(self._nodes(), cluster.get("nodePools") or [], makes_pools(cluster))
+
+    def _nodes(self) -> list[Any] | None:
         try:
-            nodes = self._api.list("Node", "")["items"]
+            found: list[Any] = self._api.list("Node", "")["items"]
         except ClusterError as exc:
             _LOG.debug("nodes cannot be listed, judging by the pools: %s", exc)
-            nodes = None
-        return Supply(nodes, cluster.get("nodePools") or [], makes_pools(cluster))
+            return None
+        return found
 
     def _cluster(self) -> dict[str, Any] | None:
         """Return the GKE API's description of this cluster; None if the API does not know or show it."""

@@ -239,6 +239,9 @@ class LocalBackend:
         except OSError as exc:
             raise translated(exc, f"cannot control {job_id} in {self._layout.root}") from exc
 
+    def meaning(self, accelerator: object) -> None:
+        """This machine has no pools."""
+
     def never_runs(self, found: object) -> None:
         """Any accelerator is accepted here."""
 
