@@ -307,10 +307,10 @@ def test_a_value_outwaits_a_store_away_longer_than_a_request(
     wait_for(lambda: any("/log/" in info.name for info in store.list(f"jobs/{handle.job_id}/")), 60)
     store_proxy.faults.answer(".", 503, times=None)
     time.sleep(150)
-    store_proxy.faults.clear()
     query = {"labelSelector": f"{JOB_ID}={handle.job_id}"}
     (pod,) = api.list("Pod", handle.namespace, query)["items"]
     assert pod["status"]["phase"] == "Running"
+    store_proxy.faults.clear()
     assert handle.result(stream_logs=False, cleanup=False, timeout=120) == "done"
     (after,) = api.list("Pod", handle.namespace, query)["items"]
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
