@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow-test test-pythons airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix attack busy-test nightly examples docs lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix attack busy-test nightly examples docs lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
@@ -71,6 +71,12 @@ test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besid
 	done; failed=; for each in $$tried; do \
 	  wait $${each#*:} || failed=1; echo "Python $${each%:*}"; cat .venv-$${each%:*}/tests.log; \
 	done; [ -z "$$failed" ]
+
+test-oldest: $(VENV)/.ready ## the default suite with the oldest libraries that setup allows, among them those of Airflow 3.1's constraints
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python .venv-oldest
+	@$(UV_INSTALL) --python .venv-oldest/bin/python -r .ci/locks/test.txt
+	@$(UV_INSTALL) --python .venv-oldest/bin/python --resolution lowest-direct --upgrade --editable .
+	@.venv-oldest/bin/python -m pytest -q -n $(WORKERS) $(TESTS)
 
 airflow-test: airflow-local-test airflow-own-test airflow-cluster-test ## what the provider promises, against a real Airflow
 

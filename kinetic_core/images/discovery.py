@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.pylock import is_valid_pylock_path
-
 from kinetic_core.errors import InvalidDependencies, InvalidRequest
 from kinetic_core.images.lock_files import read_pylock, read_uv_lock
 from kinetic_core.images.pyproject import read_pyproject, read_script
@@ -17,6 +15,9 @@ from kinetic_core.images.requirements import Dependencies, parse_requirements, r
 _ORDER = ("requirements.txt", "pylock.toml", "uv.lock", "pyproject.toml")
 """The first one in a directory counts: what somebody wrote for an installer, then locks, then ranges."""
 _ASKED = re.compile(r"(?P<path>.*?)(\[(?P<extras>[^\[\]]+)\])?(:(?P<groups>[\w.,-]+))?", re.DOTALL)
+
+_PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
+"""The names that PEP 751 has for a lock."""
 
 Requirements = str | Path | Sequence[str] | None
 """What `requirements=` may be: a path (`pyproject.toml[extra]`, `uv.lock:group`), or requirements."""
@@ -74,7 +75,7 @@ def _read(
 ) -> Dependencies:
     if path.name == "uv.lock":
         return read_uv_lock(path, name, target, extras=extras, groups=groups)
-    if is_valid_pylock_path(path):
+    if _PYLOCK.fullmatch(path.name):
         return read_pylock(path, name, target, extras=extras, groups=groups)
     if path.suffix == ".toml":
         return read_pyproject(path, name, extras=extras, groups=groups)

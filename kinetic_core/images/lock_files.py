@@ -6,15 +6,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.markers import Marker, default_environment
-from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
 
 from kinetic_core.errors import InvalidDependencies
-from kinetic_core.images.pyproject import line_of, load
+from kinetic_core.images.pyproject import line_of, load, older_packaging
 from kinetic_core.images.requirements import Dependencies, Wanted, check_url, refused, requirement
+
+if TYPE_CHECKING:
+    from packaging.pylock import Package
 
 _NAME = 'name = "{}"'
 _PYPI = "https://pypi.org/simple"
@@ -44,7 +46,14 @@ def read_pylock(
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
 ) -> Dependencies:
-    """The packages that a PEP 751 lock wants in `target`, with the default groups or those asked for."""
+    """The packages that a PEP 751 lock wants in `target`, with the default groups or those asked for.
+
+    Raises InvalidDependencies, also where `packaging` is older than 26.1.
+    """
+    try:
+        from packaging.pylock import Pylock, PylockValidationError
+    except ImportError as exc:
+        raise older_packaging(name) from exc
     text, content = load(path, name)
     try:
         lock = Pylock.from_dict(content)

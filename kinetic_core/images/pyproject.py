@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from packaging.dependency_groups import DependencyGroupResolver
 from packaging.utils import canonicalize_name
 
 from kinetic_core.errors import InvalidDependencies
@@ -70,6 +70,14 @@ def load(path: Path, name: str) -> tuple[str, dict[str, Any]]:
         raise InvalidDependencies(f"{name} cannot be read: {exc}") from exc
 
 
+def older_packaging(what: str) -> InvalidDependencies:
+    """The error for what a `packaging` as old as that of Airflow 3.1's constraints cannot read."""
+    return InvalidDependencies(
+        f"{what} cannot be read by packaging {version('packaging')}, which is installed here; install "
+        "packaging>=26.1, or name a requirements.txt"
+    )
+
+
 def line_of(text: str, piece: str) -> int:
     """The number of the line that is `piece`, else of the first that has it, else 1."""
     found = [
@@ -89,6 +97,10 @@ def _group(groups: dict[str, Any], group: str, text: str, name: str) -> Iterable
     known = {canonicalize_name(key) for key in groups}
     if canonicalize_name(group) not in known:
         raise _absent(name, "dependency group", group, known)
+    try:
+        from packaging.dependency_groups import DependencyGroupResolver
+    except ImportError as exc:
+        raise older_packaging(f"{name}: dependency group {group!r}") from exc
     try:
         found = DependencyGroupResolver(groups).resolve(group)
     except (ValueError, LookupError, ExceptionGroup) as exc:

@@ -41,8 +41,9 @@ class Wanted:
 
     @property
     def line(self) -> str:
-        """As a line of a requirements file, always written in the same way."""
-        return " ".join([str(self.requirement), *(f"--hash={one}" for one in sorted(self.hashes))])
+        """As a line of a requirements file, written in the same way by every version of `packaging`."""
+        text = re.sub(r"(?<=\S)@ ", " @ ", str(self.requirement), count=1)
+        return " ".join([text, *(f"--hash={one}" for one in sorted(self.hashes))])
 
 
 @dataclass(frozen=True, slots=True)

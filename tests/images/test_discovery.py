@@ -129,6 +129,7 @@ def test_torch_without_cuda_where_there_is_none() -> None:
 
 
 def test_each_version_of_a_lock_comes_from_its_own_index(tmp_path: Path) -> None:
+    pytest.importorskip("packaging.pylock")
     (tmp_path / "pylock.toml").write_text(
         'lock-version = "1.0"\ncreated-by = "uv"\n[[packages]]\nname = "six"\nversion = "1.17.0"\n'
         'index = "https://other/simple"\n'

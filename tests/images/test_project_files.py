@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,21 @@ def pyproject(folder: Path, text: str = PYPROJECT, **asked: tuple[str, ...]) -> 
 @pytest.mark.promise("data: `pyproject.toml`: dependencies, extras, groups")
 def test_dependencies_extras_and_groups(tmp_path: Path) -> None:
     assert lines(pyproject(tmp_path).wanted) == ("numpy>=2",)
+    pytest.importorskip("packaging.dependency_groups")
     found = pyproject(tmp_path, extras=("train",), groups=("all",))
     assert lines(found.wanted) == ("attrs", "numpy>=2", "pytest", "six")
     assert found.wanted[0].where == "pyproject.toml:4"
+
+
+@pytest.mark.skipif(
+    find_spec("packaging.pylock") is not None, reason="shown by `make test-oldest`: packaging is new enough"
+)
+def test_what_an_older_packaging_cannot_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").write_text(PYLOCK)
+    with pytest.raises(InvalidDependencies, match=r"pylock\.toml cannot be read .* packaging>=26\.1"):
+        read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
+    with pytest.raises(InvalidDependencies, match=r"group 'all' cannot be read .* packaging>=26\.1"):
+        pyproject(tmp_path, groups=("all",))
 
 
 def test_what_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
@@ -207,6 +220,7 @@ vcs = { type = "git", url = "https://github.com/g/g", commit-id = "abc" }
 
 @pytest.mark.promise("data: `uv.lock`, `pylock.toml`, PEP 723")
 def test_pylock(tmp_path: Path) -> None:
+    pytest.importorskip("packaging.pylock")
     (tmp_path / "pylock.toml").write_text(PYLOCK)
     found = read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
     assert lines(found.wanted) == ("g @ git+https://github.com/g/g@abc", "six==1.17.0 --hash=sha256:aa")

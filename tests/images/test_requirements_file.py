@@ -41,7 +41,7 @@ def test_a_url_gets_its_name() -> None:
         "-e git+https://github.com/a/c#egg=c&subdirectory=src\n"
         "https://host/x/some_pkg-1.0-py3-none-any.whl\n"
     )
-    assert [str(one.requirement) for one in found.wanted] == [
+    assert [one.line for one in found.wanted] == [
         "b @ git+https://github.com/a/b@v1",
         "c @ git+https://github.com/a/c#subdirectory=src",
         "some-pkg @ https://host/x/some_pkg-1.0-py3-none-any.whl",
