@@ -275,7 +275,9 @@ def _run(
         outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
     if hang is not None and hang.has_hung and outcome.state != "succeeded":
         outcome = hang.outcome()
-    if outcome.state == "succeeded" or not (ending.terminated or outcome.is_infrastructure):
+    if ending.terminated:  # until the process leaves; one connection that hangs must not take all that time
+        store.keep(KEPT_SECONDS, hurried=True)
+    elif outcome.state == "succeeded" or not outcome.is_infrastructure:
         over_at = min((each.over_at for each in (others, deadline) if each is not None), default=float("inf"))
         store.keep(min(KEPT_SECONDS, over_at - time.time()))
     tee.close()

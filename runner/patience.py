@@ -6,7 +6,7 @@ import errno
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from .store import Content, SinkType, Store, StoreUnavailable
@@ -16,6 +16,7 @@ Answer = TypeVar("Answer")
 KEPT_SECONDS = 3600.0
 """Seconds for which the end of user code is kept in the pod for a store that does not answer."""
 _PAUSE = 5.0
+_SHORT_PAUSE = 0.5
 _LASTING = (
     errno.EACCES,
     errno.EPERM,
@@ -44,10 +45,14 @@ class PatientStore:
         self.uri = store.uri
         self._store, self._sleep, self._clock = store, sleep, clock
         self._give_up = clock()
+        self._is_hurried = False
 
-    def keep(self, seconds: float) -> None:
-        """Repeat requests for `seconds` from now on."""
-        self._give_up = self._clock() + seconds
+    def keep(self, seconds: float, *, hurried: bool = False) -> None:
+        """Repeat requests for `seconds` from now on.
+
+        `hurried`: a connection that says nothing is soon replaced, because the pod is about to be killed.
+        """
+        self._give_up, self._is_hurried = self._clock() + seconds, hurried
 
     def read(self, name: str) -> bytes:
         return self._answered(lambda: self._store.read(name))
@@ -76,10 +81,11 @@ class PatientStore:
     def _answered(self, ask: Callable[[], Answer]) -> Answer:
         while True:
             try:
-                return ask()
+                with self._store.hurried() if self._is_hurried else nullcontext():
+                    return ask()
             except StoreUnavailable as exc:
                 left = self._give_up - self._clock()
                 if left <= 0 or exc.errno in _LASTING:
                     raise
                 sys.stderr.write(f"kinetic: what user code has left is kept until the store answers: {exc}\n")
-            self._sleep(min(_PAUSE, left))
+            self._sleep(min(_SHORT_PAUSE if self._is_hurried else _PAUSE, left))

@@ -40,8 +40,9 @@ class Signals:
     """Signals SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists until the end.
 
     `told` holds the stop signals that have arrived; `descriptor` becomes readable with every signal.
-    `leave_after` seconds after the first one the process exits as an interrupted one does, even from
-    within a request that a silent store keeps open: killed by the kubelet it would seem the user's fault.
+    `leave_after` seconds after the first one the process exits, even from within a request that a silent
+    store keeps open: killed by the kubelet it would seem the user's fault. The exit code says that not
+    everything is stored, so that who reads the log asks the node for its end.
     """
 
     def __init__(self, leave_after: float) -> None:
@@ -52,7 +53,7 @@ class Signals:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGALRM, lambda *_: os._exit(wire.EXIT_INTERRUPTED))
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(wire.EXIT_UNPUBLISHED))
         for number in _STOPPING:
             signal.signal(number, self._note)
 

@@ -70,7 +70,8 @@ EXIT_FENCED = 66
 EXIT_INTERRUPTED = 143
 """Exit code: SIGTERM stopped the runner before the function had ended: 128 + 15, as a shell would say."""
 EXIT_UNPUBLISHED = 67
-"""Exit code: the outcome could not be written to the store. An infrastructure restart may mend it."""
+"""Exit code: the outcome, or the end of the log, could not be written to the store. An infrastructure restart
+may mend it."""
 EXIT_REGROUP = 68
 """Exit code: all hosts of the slice start anew together; their rendezvous counts whose fault it was."""
 EXIT_NO_RUNNER = 70

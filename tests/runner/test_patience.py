@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core._runner.patience import PatientStore
 from kinetic_core._runner.store import DirectoryStore, StoreUnavailable
+from tests.conftest import wait_for
 from tests.runner.attempts import JOB, Attempts
 
 pytestmark = pytest.mark.attack
@@ -111,9 +113,61 @@ def test_whoever_is_told_to_end_does_so_within_its_grace(attempts: Attempts) -> 
     process = attempts.submit(losing(lambda: "value"), str(attempts.store.root)).start()
     until_kept(attempts)
     process.terminate()
-    assert process.wait(timeout=20) == wire.EXIT_INTERRUPTED
+    assert process.wait(timeout=20) == wire.EXIT_UNPUBLISHED
     bring_back(attempts)
     assert not attempts.is_committed()
+
+
+def test_what_is_printed_after_sigterm_waits_for_the_store(attempts: Attempts) -> None:
+    """As the attempt's end does. Nothing else has it: the pod, and its container's log, are about to go."""
+    begun = attempts.folder / "begun"
+
+    def work(root: str) -> None:
+        import time
+
+        begun.touch()
+        try:
+            time.sleep(600)
+        finally:
+            losing(lambda: print("saved"))(root)
+
+    process = attempts.submit(work, str(attempts.store.root)).start(KINETIC_GRACE_SECONDS="60")
+    wait_for(begun.exists)
+    process.terminate()
+    until_kept(attempts)
+    bring_back(attempts)
+    assert process.wait(timeout=30) == wire.EXIT_INTERRUPTED
+    prefix = f"jobs/{JOB}/attempts/0/log/"
+    assert b"saved" in b"".join(attempts.store.read(info.name) for info in attempts.store.list(prefix))
+    assert attempts.store.find(wire.attempt_outcome_object(JOB, 0, 0)) is not None
+
+
+class Hanging(Away):
+    """A directory whose first write hangs until the connection counts as lost: soon if in a hurry."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        super().__init__(root, 1, errno.EIO)
+        self.clock, self.silence = clock, 30.0
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        self.silence = 5.0
+        yield
+        self.silence = 30.0
+
+    def create(self, name: str, content: object, state: str = "") -> bool:
+        if self.times:
+            self.clock.sleep(self.silence)
+        return super().create(name, content, state)
+
+
+def test_a_hanging_request_takes_little_of_a_pods_last_time(tmp_path: Path) -> None:
+    """Else it takes all: a pod has 38 seconds by default, most of which the function may have used."""
+    clock = Clock()
+    store = PatientStore(Hanging(tmp_path, clock), clock.sleep, clock)
+    store.keep(600, hurried=True)
+    assert store.create("a", b"")
+    assert clock.now < 100 + 10
 
 
 def test_the_time_of_the_job_bounds_it(attempts: Attempts) -> None:

@@ -37,7 +37,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
 @pytest.mark.parametrize("started", [(0.2, "os.read(reading, 1)")], indirect=True)
 def test_a_request_that_is_never_answered_is_left_in_time(started: subprocess.Popen[bytes]) -> None:
     started.send_signal(signal.SIGTERM)
-    assert started.wait(timeout=10) == wire.EXIT_INTERRUPTED
+    assert started.wait(timeout=10) == wire.EXIT_UNPUBLISHED
 
 
 @pytest.mark.parametrize(
