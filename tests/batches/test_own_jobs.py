@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from kinetic_core.batches.client_driven import attach_client_driven, start_clien
 from kinetic_core.batches.definition import Plan, finished_object, line_object, manifest_object
 from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
+from kinetic_core.batches.rerun import run_again
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, JobNotFound, StoreError
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.prepare import timestamp
 from kinetic_core.options import RunOptions
+from kinetic_core.store.directory import DirectoryObjectStore
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -307,6 +310,65 @@ def test_what_has_no_value_runs_again(place: Place) -> None:
     both = [place.start([0, 1, 2], skip_done=True) for _ in range(2)]
     assert [batch.results(cleanup=False) for batch in both] == [[0, 1, 2]] * 2
     assert sorted(place.began()) == [0, 1, 1, 2]
+
+
+class Thawing(DirectoryObjectStore):
+    """The store of a client that is frozen once it has begun to run a batch again."""
+
+    def __init__(self, root: Path, meanwhile: Callable[[], None]) -> None:
+        super().__init__(root)
+        self.meanwhile = meanwhile
+
+    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+        super().create(name, content, metadata)
+        if name.endswith("/resumed-0"):
+            self.meanwhile()
+
+
+class Anew(Cluster):
+    """A cluster on which another client then makes the Jobs anew. Counts what is removed."""
+
+    def __init__(self, lines: Kept, others: Callable[[], None]) -> None:
+        super().__init__()
+        self.lines, self.removed, self.has_thawed = lines, list[str](), False
+        self.store = Thawing(self._machine.store.root, lambda: self.thaw(others))  # type: ignore[attr-defined]
+
+    def thaw(self, others: Callable[[], None]) -> None:
+        others()
+        self.has_thawed = True
+
+    def get(self, namespace: str, job_id: str) -> Any:
+        found = self._machine.get(namespace, job_id)
+        if found is None or not self.has_thawed:
+            return found
+        return {**found[0], "metadata": {**found[0]["metadata"], "uid": "another"}}, found[1]
+
+    def remove(self, _namespace: str, *job_ids: str) -> None:
+        self.removed += job_ids
+
+
+@pytest.mark.attack
+def test_a_client_that_thaws_removes_nothing_new(place: Place) -> None:
+    """It was taken to be dead; another has run again what has no value."""
+    place.let_go("go", "fail-1")
+    with pytest.raises(BatchError):
+        place.start([0, 1]).results(cleanup=False)
+    store, line_sha256 = place.cluster.store, place.cluster.lines.find("default", place.group_id)
+    wait_for(lambda: store.find(finished_object(place.group_id)) is not None)
+    new = [wire.result_object(f"{place.group_id}-1"), finished_object(place.group_id)]
+
+    def others() -> None:
+        for name in new:
+            store.delete(name)
+            store.create(name, b"the new Job's")
+
+    thawed: Any = Anew(place.cluster.lines, others)
+    found = read_line(thawed, "default", place.group_id, line_sha256)
+    assert found is not None
+    run_again(thawed, found[0], place.group_id)
+    assert thawed.has_thawed
+    assert thawed.removed == []
+    assert [store.read(name) for name in new] == [b"the new Job's"] * 2
 
 
 def test_what_was_removed_by_hand_does_not_run_again(place: Place) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +16,7 @@ from typing import TypeVar
 import pytest
 
 import kinetic_core
+from kinetic_core._runner.gcs import GcsStore
 from kinetic_core.connections import Connections
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
@@ -109,6 +112,67 @@ def test_a_lock_that_is_held_while_forking_stops_no_child() -> None:
 
 def is_free() -> bool:
     return CLIENT.get("lock", threading.Lock).acquire(timeout=5)
+
+
+class Shared:
+    """Something that a parent holds: tells when it is closed or released."""
+
+    def __init__(self, told: Path) -> None:
+        self.told = told
+
+    def close(self) -> None:
+        self.told.touch()
+
+    def __del__(self) -> None:
+        self.told.touch()
+
+
+def test_a_child_neither_closes_nor_releases_its_parents(tmp_path: Path) -> None:
+    """Closing would say goodbye in the parent's name; releasing could wait for a lock for ever."""
+    connections = Connections(Settings())
+    kept = [connections.get("shared", lambda: Shared(tmp_path / "told"))]
+    told = in_forks(is_untouched, [(kept.pop().told,)])  # nothing but the connections holds it
+    assert told == [True]
+    assert not (tmp_path / "told").exists()
+    connections.close()
+    assert (tmp_path / "told").exists()
+
+
+def is_untouched(told: Path) -> bool:
+    gc.collect()
+    return not told.exists()
+
+
+class Ports(BaseHTTPRequestHandler):
+    """Answers every request with the port of the connection on which it came."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = str(self.client_address[1]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_runners_child_has_a_connection_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner has asked its store before it forks user code, whose process asks the same store."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ports) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+            store = GcsStore("gs://bucket")
+            own = store.read_range("object", 0, 10)
+            assert in_forks(store.read_range, [("object", 0, 10)], 20) != [own]
+            assert store.read_range("object", 0, 10) == own
+            store.close()
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def read_many(location: str, number: int) -> set[bytes]:
