@@ -14,7 +14,13 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import open_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
-from kinetic_core.batches.definition import Plan, finished_object, line_object, manifest_object
+from kinetic_core.batches.definition import (
+    Plan,
+    finished_object,
+    line_object,
+    manifest_object,
+    resumptions,
+)
 from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.batches.rerun import run_again
@@ -310,6 +316,17 @@ def test_what_has_no_value_runs_again(place: Place) -> None:
     both = [place.start([0, 1, 2], skip_done=True) for _ in range(2)]
     assert [batch.results(cleanup=False) for batch in both] == [[0, 1, 2]] * 2
     assert sorted(place.began()) == [0, 1, 1, 2]
+
+
+def test_nothing_runs_again_while_an_input_still_runs(place: Place) -> None:
+    batch = place.start([0, 1])
+    store = place.cluster.store
+    wait_for(lambda: store.find(finished_object(place.group_id)) is not None)
+    again = place.start([0, 1], skip_done=True)
+    assert list(store.list(resumptions(place.group_id))) == []
+    place.let_go()
+    assert batch.results(cleanup=False) == again.results() == [0, 1]
+    assert len(place.began()) == 2
 
 
 class Thawing(DirectoryObjectStore):

@@ -287,6 +287,15 @@ def test_a_client_that_thaws_deletes_no_new_outcome(place: Any) -> None:
     assert made == [1], "creating what is there already changes nothing"
 
 
+def test_nothing_is_run_again_while_an_input_still_runs(place: Any) -> None:
+    here: Place = place(lambda _: behaviours.runs_until_stopped())
+    here.submit([1, 2])
+    stored = {info.name for info in here.store.list("")}
+    here.submit([1, 2], replace(PLAN, skip_done=True))
+    assert len(here.jobs()) == 1
+    assert {info.name for info in here.store.list("")} == stored
+
+
 @pytest.mark.promise("batches: `skip_done=True` resumes a half-failed sweep")
 def test_what_has_no_value_is_run_again(place: Any) -> None:
     healed: list[bool] = []

@@ -62,8 +62,8 @@ class PodLog:
         self.has_ended = False
         """Whether the thread has stopped; a reader that comes back later starts another."""
         self.was_given_up = False
-        self.is_broken = False
-        """Whether the node does not serve the log just now: its container may be gone."""
+        self.is_broken = True
+        """Whether the node does not serve the log: it has not answered yet, or the container is gone."""
         self._begun = threading.Event()
         threading.Thread(target=self._follow, name=f"kinetic-log-{pod}", daemon=True).start()
 
