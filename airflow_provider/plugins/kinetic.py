@@ -1,4 +1,4 @@
-"""Plugin: a page for a DAG run, a task and a task instance in Airflow's UI (3.1 and newer)."""
+"""Plugin: a page for all that runs, a DAG run, a task and a task instance in Airflow's UI (3.1 and newer)."""
 
 from __future__ import annotations
 
@@ -38,21 +38,23 @@ class LazyApp:
         await self._app(scope, receive, send)
 
 
-def _view(destination: str, query: str) -> dict[str, str]:
+def _view(destination: str, query: str = "") -> dict[str, str | bool]:
     base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
     return {
         "name": "Kinetic",
-        "href": f"{base}{PREFIX}/page/?{query}",
+        "href": f"{base}{PREFIX}/page/{query}",
         "destination": destination,
         "url_route": f"kinetic-{destination.replace('_', '-')}",
+        "nav_top_level": destination == "nav",
     }
 
 
 _APPS: list[Any] = [{"app": LazyApp(), "url_prefix": PREFIX, "name": "Kinetic"}]
 _VIEWS: list[Any] = [
-    _view("dag_run", "dag={DAG_ID}&run={RUN_ID}"),
-    _view("task", "dag={DAG_ID}&task={TASK_ID}"),
-    _view("task_instance", "dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}"),
+    _view("nav"),
+    _view("dag_run", "?dag={DAG_ID}&run={RUN_ID}"),
+    _view("task", "?dag={DAG_ID}&task={TASK_ID}"),
+    _view("task_instance", "?dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}"),
 ]
 
 

@@ -6,20 +6,24 @@ of Airflow's own that answers 401 or 403.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider.ui.instances import Subject
-from airflow_provider.ui.queries import Questions
-from airflow_provider.ui.rows import Filters
+from airflow_provider.ui.queries import Questions, Right, Rights
+from airflow_provider.ui.rows import TASK_ENDED, Filters
 
 STATIC = Path(__file__).parent / "static"
 _HEADERS = {
@@ -31,9 +35,48 @@ _HEADERS = {
 }
 _RUN = "/api/dags/{dag_id}/runs/{run_id}/jobs"
 _TASK = "/api/dags/{dag_id}/tasks/{task_id}/jobs"
-_logs_of_dag = requires_access_dag("GET", DagAccessEntity.TASK_LOGS)
 SEE_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
-SEE_LOGS = Depends(_logs_of_dag)
+SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
+
+
+def _filters(
+    task_id: str = "", map_index: int | None = None, status: str = "", reason: str = "", text: str = ""
+) -> Filters:
+    return Filters(task_id, map_index, status, reason, text)
+
+
+def _place(
+    offset: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
+) -> tuple[int, int]:
+    return offset, limit
+
+
+def _rights(user: GetUserDep) -> Rights:
+    """Return what the user may do in each DAG, by Airflow's own checks."""
+
+    def of_dag(dag_id: str) -> Right:
+        details = DagDetails(id=dag_id, team_name=_team_of(dag_id))
+
+        def may(method: ResourceMethod, entity: DagAccessEntity) -> bool:
+            return get_auth_manager().is_authorized_dag(
+                method=method, access_entity=entity, details=details, user=user
+            )
+
+        tasks = DagAccessEntity.TASK_INSTANCE
+        return Right(may("GET", tasks), may("GET", DagAccessEntity.TASK_LOGS), may("PUT", tasks))
+
+    return of_dag
+
+
+def _team_of(dag_id: str) -> str | None:
+    """Return the team of a DAG; None for none, and for Airflow 3.1, which has no teams."""
+    named = getattr(DagModel, "get_team_name", None)
+    return None if named is None else named(dag_id)
+
+
+GivenFilters = Annotated[Filters, Depends(_filters)]
+GivenPlace = Annotated[tuple[int, int], Depends(_place)]
+GivenRights = Annotated[Rights, Depends(_rights)]
 
 
 def create_app(questions: Questions | None = None) -> FastAPI:
@@ -41,39 +84,33 @@ def create_app(questions: Questions | None = None) -> FastAPI:
     answers = questions or Questions()
     app = FastAPI(title="Kinetic", docs_url=None, redoc_url=None, openapi_url=None)
 
+    @app.get("/api/jobs")
+    async def running(rights: GivenRights, filters: GivenFilters, at: GivenPlace) -> Mapping[str, Any]:
+        """Return the jobs that run or wait now, of all DAGs that the user may see."""
+        return await answers.jobs(Subject(), filters, *at, rights)
+
     @app.get(_RUN, dependencies=[SEE_TASKS])
     async def jobs(
-        dag_id: str,
-        run_id: str,
-        filters: Annotated[Filters, Depends(_filters)],
-        may_read_logs: Annotated[bool, Depends(_may_read_logs)],
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        dag_id: str, run_id: str, rights: GivenRights, filters: GivenFilters, at: GivenPlace
     ) -> Mapping[str, Any]:
         """Return the jobs of a DAG run, by task and map index."""
-        subject = Subject(dag_id, run_id)
-        return await answers.jobs(subject, filters, offset, limit, may_read_logs=may_read_logs)
+        return await answers.jobs(Subject(dag_id, run_id), filters, *at, rights)
 
     @app.get(_TASK, dependencies=[SEE_TASKS])
     async def jobs_of_task(
-        dag_id: str,
-        task_id: str,
-        filters: Annotated[Filters, Depends(_filters)],
-        may_read_logs: Annotated[bool, Depends(_may_read_logs)],
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        dag_id: str, task_id: str, rights: GivenRights, filters: GivenFilters, at: GivenPlace
     ) -> Mapping[str, Any]:
         """Return the jobs of a task in the latest runs of its DAG, the newest first."""
-        subject = Subject(dag_id, "", task_id)
-        return await answers.jobs(subject, filters, offset, limit, may_read_logs=may_read_logs)
+        return await answers.jobs(Subject(dag_id, "", task_id), filters, *at, rights)
 
     @app.get(_RUN + "/{job_id}", dependencies=[SEE_TASKS, SEE_LOGS])
-    async def job(dag_id: str, run_id: str, job_id: str) -> Mapping[str, Any]:
-        """Return one job of a DAG run, with the end of its log."""
+    async def job(dag_id: str, run_id: str, job_id: str, rights: GivenRights) -> Mapping[str, Any]:
+        """Return one job of a DAG run, with the end of its log, and whether the user may cancel it."""
         found = await answers.job(dag_id, run_id, job_id)
         if found is None:
             raise HTTPException(404, f"no task of this run has the job {job_id}")
-        return found
+        may_cancel = (await asyncio.to_thread(rights, dag_id)).cancel
+        return {**found, "may_cancel": may_cancel and found["task_state"] not in TASK_ENDED}
 
     @app.exception_handler(TimeoutError)
     @app.exception_handler(SQLAlchemyError)
@@ -88,18 +125,3 @@ def create_app(questions: Questions | None = None) -> FastAPI:
 
     app.mount("/page", StaticFiles(directory=STATIC, html=True), name="page")
     return app
-
-
-def _may_read_logs(request: Request, user: GetUserDep) -> bool:
-    """Return whether the user may read the logs of the DAG's tasks, by Airflow's own check."""
-    try:
-        _logs_of_dag(request, user)
-    except HTTPException:
-        return False
-    return True
-
-
-def _filters(
-    task_id: str = "", map_index: int | None = None, status: str = "", reason: str = "", text: str = ""
-) -> Filters:
-    return Filters(task_id, map_index, status, reason, text)

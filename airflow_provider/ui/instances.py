@@ -1,4 +1,4 @@
-"""Task instances of a DAG run or a task that have or will have a job: three queries of the database."""
+"""Task instances that have or will have a job: three queries of the database, for whatever subject."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import or_, select
+from sqlalchemy import or_, select, tuple_
 
 from airflow_provider.config import config
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, earlier_from_value
 from airflow_provider.ui.rows import Instance
 
-_Place = tuple[str, str, str, int]
-"""Key of an XCom, id of a run and of a task, and map index."""
+_Place = tuple[str, str, str, str, int]
+"""Key of an XCom, ids of a DAG, a run and a task, and map index."""
+_LIVE = ("queued", "running", "deferred")
+"""States of task instances that hold or want a job now."""
 
 
 class Subject(NamedTuple):
-    """Subject of a query: a DAG run, or with `run_id` "" a task in the latest runs."""
+    """Subject of a query: a DAG run, without `run_id` a task in its latest runs, by default all that runs."""
 
-    dag_id: str
-    run_id: str
+    dag_id: str = ""
+    run_id: str = ""
     task_id: str = ""
 
 
@@ -38,13 +40,14 @@ def instances(subject: Subject) -> list[Instance]:
     with create_session(scoped=False) as session:
         runs = [subject.run_id] if subject.run_id else list(session.scalars(_latest(subject.dag_id)))
         records, rows = _queries(subject, runs)
-        told = {
-            (each.key, each.run_id, each.task_id, each.map_index): each.value
-            for each in session.execute(records)
-        }
-        found = [_instance(subject.dag_id, each, told) for each in session.execute(rows)]
+        told = {(each.key, *_place(each)): each.value for each in session.execute(records)}
+        found = [_instance(each, told) for each in session.execute(rows)]
     place = {run_id: number for number, run_id in enumerate(runs)}
-    return sorted(found, key=lambda each: place[each.run_id])
+    return sorted(found, key=lambda each: place.get(each.run_id, 0))
+
+
+def _place(found: Any) -> tuple[str, str, str, int]:
+    return found.dag_id, found.run_id, found.task_id, found.map_index
 
 
 def _latest(dag_id: str) -> Any:
@@ -55,18 +58,26 @@ def _latest(dag_id: str) -> Any:
 def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
     """Return the queries of the tasks' records and of the task instances."""
     ti, xcom = TaskInstance.__table__.c, XComModel.__table__.c
-    records = select(xcom.run_id, xcom.task_id, xcom.map_index, xcom.key, xcom.value).where(
-        xcom.dag_id == subject.dag_id, xcom.run_id.in_(runs), xcom.key.in_((KEY, EARLIER_KEY))
+    records = select(xcom.dag_id, xcom.run_id, xcom.task_id, xcom.map_index, xcom.key, xcom.value).where(
+        xcom.key.in_((KEY, EARLIER_KEY))
     )
+    rows = select(
+        *(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
+        *(ti.rendered_map_index, ti.state, ti.try_number),
+    )
+    if subject.dag_id:
+        records = records.where(xcom.dag_id == subject.dag_id, xcom.run_id.in_(runs))
+        rows = rows.where(ti.dag_id == subject.dag_id, ti.run_id.in_(runs))
+    else:
+        live = select(ti.dag_id, ti.run_id, ti.task_id, ti.map_index).where(ti.state.in_(_LIVE))
+        records = records.where(tuple_(xcom.dag_id, xcom.run_id, xcom.task_id, xcom.map_index).in_(live))
+        rows = rows.where(ti.state.in_(_LIVE))
     of_ours = or_(
         ti.custom_operator_name == KineticOperator.custom_operator_name,
-        ti.task_id.in_(records.with_only_columns(xcom.task_id)),
+        tuple_(ti.dag_id, ti.task_id).in_(records.with_only_columns(xcom.dag_id, xcom.task_id)),
     )
     rows = (
-        select(ti.run_id, ti.task_id, ti.map_index, ti.rendered_map_index, ti.state, ti.try_number)
-        .where(ti.dag_id == subject.dag_id, ti.run_id.in_(runs), of_ours)
-        .order_by(ti.task_id, ti.map_index)
-        .limit(config().page_task_instances)
+        rows.where(of_ours).order_by(ti.dag_id, ti.task_id, ti.map_index).limit(config().page_task_instances)
     )
     if subject.task_id:
         records = records.where(xcom.task_id == subject.task_id)
@@ -74,10 +85,10 @@ def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
     return records, rows
 
 
-def _instance(dag_id: str, found: Any, told: Mapping[_Place, Any]) -> Instance:
-    place = found.run_id, found.task_id, found.map_index
+def _instance(found: Any, told: Mapping[_Place, Any]) -> Instance:
+    place = _place(found)
     record = JobRecord.from_value(_plain(told.get((KEY, *place))))
-    started_by = None if record is None else record.started_by(dag_id, *place)
+    started_by = None if record is None else record.started_by(*place)
     return Instance(
         task_id=found.task_id,
         map_index=found.map_index,
@@ -88,6 +99,7 @@ def _instance(dag_id: str, found: Any, told: Mapping[_Place, Any]) -> Instance:
         job_try=started_by or 0,
         earlier=earlier_from_value(_plain(told.get((EARLIER_KEY, *place)))),
         run_id=found.run_id,
+        dag_id=found.dag_id,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider.records import JobRecord
 from airflow_provider.ui.detail import detail
@@ -23,6 +23,23 @@ _RUN_SECONDS = 2.0
 _CLUSTER_SECONDS = 3.0
 _JOB_SECONDS = 2.0
 
+Rights = Callable[[str], "Right"]
+"""Function from the id of a DAG to what one user may do there."""
+
+
+class Right(NamedTuple):
+    """What a user may do in a DAG."""
+
+    see: bool = True
+    read_logs: bool = True
+    cancel: bool = True
+
+
+def everything(_: str) -> Right:
+    """Grant everything in every DAG."""
+    return Right()
+
+
 Rows = tuple[list[dict[str, Any]], dict[str, Any]]
 """Rows of a run or a task, and the other fields of its answers."""
 
@@ -30,6 +47,18 @@ Rows = tuple[list[dict[str, Any]], dict[str, Any]]
 def prices_by_settings() -> Prices | None:
     """Return the price table that this process's environment names. Raises ConfigurationError."""
     return known_prices(read_settings())
+
+
+def _shown(
+    rows: list[dict[str, Any]], filters: Filters, offset: int, limit: int, rights: Rights
+) -> dict[str, Any]:
+    known = {dag_id: rights(dag_id) for dag_id in {each["dag_id"] for each in rows}}
+    seen = [each for each in rows if known[each["dag_id"]].see]
+    shown = page(seen, filters, offset, limit)
+    shown["jobs"] = [
+        each if known[each["dag_id"]].read_logs else without_exceptions(each) for each in shown["jobs"]
+    ]
+    return shown
 
 
 class Questions:
@@ -46,11 +75,11 @@ class Questions:
         self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
 
     async def jobs(
-        self, subject: Subject, filters: Filters, offset: int, limit: int, *, may_read_logs: bool = True
+        self, subject: Subject, filters: Filters, offset: int, limit: int, rights: Rights = everything
     ) -> Mapping[str, Any]:
         """Return a page of the rows, the `currency` of costs, and under `troubles` what could not be read.
 
-        `may_read_logs`: whether the text of a user's exception may be shown.
+        `rights` says which DAGs' rows, and whose texts of exceptions, are shown.
         """
 
         async def ask() -> Rows:
@@ -61,10 +90,7 @@ class Questions:
             return [costed(each, prices) for each in rows], told
 
         rows, told = await self._rows.get(subject, ask, 3 * PATIENCE)
-        shown = await asyncio.to_thread(page, rows, filters, offset, limit)
-        if not may_read_logs:
-            shown["jobs"] = [without_exceptions(each) for each in shown["jobs"]]
-        return shown | told
+        return await asyncio.to_thread(_shown, rows, filters, offset, limit, rights) | told
 
     def _known_prices(self) -> tuple[Prices | None, list[str]]:
         """Return the server's price table, or the reason why there is none."""

@@ -22,6 +22,7 @@ NO_JOB = "NO_JOB"
 NEVER = "NEVER"
 UNKNOWN = "UNKNOWN"
 """States of a row besides a job's own: no job was started yet, none ever will be, or its state is unknown."""
+_MOST_GROUPS = 20
 HIDDEN = "what the function raised is in the task's log, which you may not read"
 
 
@@ -41,6 +42,7 @@ class Instance:
     job_try: int = 0
     earlier: tuple[EarlierJob, ...] = ()
     run_id: str = ""
+    dag_id: str = ""
 
     @property
     def may_live(self) -> bool:
@@ -71,6 +73,7 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
     """Return one row, plain JSON. `trouble` says why nothing is known of a job that may live."""
     record = instance.record
     shown: dict[str, Any] = {
+        "dag_id": instance.dag_id,
         "run_id": instance.run_id,
         "task_id": instance.task_id,
         "map_index": instance.map_index,
@@ -129,11 +132,25 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
         "total": len(wanted),
         "statuses": Counter(each["status"] for each in inside),
         "reasons": Counter(each["reason"] for each in inside if each["reason"]),
+        "groups": {name: _grouped(wanted, name) for name in ("dag_id", "accelerator")},
         "running": any(each["task_state"] not in TASK_ENDED for each in inside),
         "chip_seconds": round(sum(each.get("chip_seconds", 0.0) for each in wanted), 1),
         "cost": _sum(each.get("cost") for each in wanted),
         "at": time.time(),
     }
+
+
+def _grouped(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Return the number of jobs and their cost for each value of a field, the most jobs first."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for each in rows:
+        if "job_id" in each:
+            found.setdefault(str(each.get(name, "")), []).append(each)
+    told = [
+        {"name": value, "jobs": len(jobs), "cost": _sum(each.get("cost") for each in jobs)}
+        for value, jobs in found.items()
+    ]
+    return sorted(told, key=lambda each: (-int(each["jobs"] or 0), str(each["name"])))[:_MOST_GROUPS]
 
 
 def without_exceptions(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +190,7 @@ def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:
 def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
     if filters.status not in ("", row["status"]) or filters.reason not in ("", row["reason"]):
         return False
-    names = ("run_id", "task_id", "label", "job_id", "function", "accelerator")
+    names = ("dag_id", "run_id", "task_id", "label", "job_id", "function", "accelerator")
     texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
     texts += (each["job_id"] for each in row["earlier"])
     return any(filters.text.casefold() in text.casefold() for text in texts)

@@ -83,6 +83,7 @@ def detail(index: int) -> dict[str, Any]:
         "outputs": [{"name": "model.ckpt", "size": 7_340_032}],
         "troubles": [],
         "currency": "EUR",
+        "may_cancel": job(index)["status"] in ("RUNNING", "PENDING"),
     }
 
 
@@ -91,8 +92,13 @@ def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
     indexes = [int(text) for text in query.get("map_index", [])] or range(24)
     jobs = [job(index) for index in indexes]
     statuses = {status: sum(each["status"] == status for each in jobs) for status, _, _ in _ENDS}
+    groups = {
+        "dag_id": [{"name": "training", "jobs": 20, "cost": 25.0}],
+        "accelerator": [{"name": "tpu-v6e-8", "jobs": 20, "cost": 25.0}],
+    }
     return {
         "jobs": jobs,
+        "groups": groups,
         "total": len(jobs),
         "statuses": {status: number for status, number in statuses.items() if number},
         "reasons": {each["reason"]: 4 for each in jobs if each["reason"]},
@@ -132,7 +138,7 @@ def frame() -> Iterator[str]:
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/kinetic/page/?dag=training&run=manual"
+        yield f"http://127.0.0.1:{server.server_port}/kinetic/page/"
     finally:
         server.shutdown()
         thread.join()

@@ -104,6 +104,26 @@ def test_the_jobs_of_a_task_in_its_latest_runs(server: Server) -> None:
     assert server.get("/kinetic/api/dags/sweep/tasks/other/jobs", "admin")[1]["total"] == 0
 
 
+def test_what_runs_now_in_every_dag_that_one_may_see(server: Server) -> None:
+    seen = {}
+    for user in PASSWORDS:
+        status, answer = server.get("/kinetic/api/jobs?limit=500", user)
+        assert status == 200
+        assert {each["task_state"] for each in answer["jobs"]} <= {"queued", "running", "deferred"}
+        seen[user] = {group["name"]: group["jobs"] for group in answer["groups"]["dag_id"]}
+    assert server.get("/kinetic/api/jobs", None)[0] == 401
+    assert set(seen["admin"]) == {"sweep", "secret"}
+    assert (seen["admin"]["secret"], set(seen["guest"])) == (2, {"sweep"})
+    _, found = server.get("/kinetic/api/jobs?text=secret", "admin")
+    assert [each["dag_id"] for each in found["jobs"]] == ["secret", "secret"]
+
+
+def test_only_who_may_change_a_task_is_offered_its_end(server: Server) -> None:
+    for index, user, offered in [(0, "admin", True), (0, "guest", False), (1, "admin", False)]:
+        job_id = server.jobs("sweep", user, f"?map_index={index}")[1]["jobs"][0]["job_id"]
+        assert server.jobs("sweep", user, f"/{job_id}")[1]["may_cancel"] is offered
+
+
 @pytest.mark.promise("page: Connection missing")
 def test_a_job_whose_connection_is_not_there_opens_all_the_same(server: Server) -> None:
     job_id = server.jobs("sweep", "admin", "?map_index=8")[1]["jobs"][0]["job_id"]
@@ -118,6 +138,7 @@ def test_airflow_offers_the_page(server: Server) -> None:
     (plugin,) = (each for each in answer["plugins"] if each["name"] == "kinetic")
     views = {view["destination"]: view["href"] for view in plugin["external_views"]}
     assert views == {
+        "nav": "/kinetic/page/",
         "dag_run": "/kinetic/page/?dag={DAG_ID}&run={RUN_ID}",
         "task": "/kinetic/page/?dag={DAG_ID}&task={TASK_ID}",
         "task_instance": "/kinetic/page/?dag={DAG_ID}&run={RUN_ID}&task={TASK_ID}&map={MAP_INDEX}",
@@ -251,7 +272,7 @@ def test_it_refreshes_while_something_runs(server: Server, tab: chromium.Tab) ->
 @pytest.mark.promise("page: Dark and light")
 def test_dark_as_airflow_or_the_system_is(server: Server, tab: chromium.Tab) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
-    dark, light = "rgb(17, 17, 17)", "rgb(255, 255, 255)"
+    dark, light = "oklch(0.23185 0.0323 266.44)", "rgb(255, 255, 255)"
     tab.open(server.page("sweep"))
     tab.until(f"{ROWS} === 100")
     for choice, system, expected in [
@@ -277,10 +298,38 @@ def test_inside_airflows_own_pages(server: Server, tab: chromium.Tab) -> None:
     tab.open(f"{server.url}/dags/sweep/runs/{run}/plugin/kinetic-dag-run")
     tab.until(f"{inside} === 100", 60)
     picture(tab, "airflow-page-in-airflow")
+    airflow, own = "getComputedStyle(document.body)", "document.querySelector('iframe').contentWindow"
+    assert tab.ask(f"{own}.getComputedStyle({own}.document.body).fontFamily === {airflow}.fontFamily")
+    tab.open(f"{server.url}/plugin/kinetic-nav")
+    tab.until(f"{inside} > 2", 60)
+    picture(tab, "airflow-page-of-all")
     tab.open(f"{server.url}/dags/sweep/runs/{run}/tasks/train/mapped/0/plugin/kinetic-task-instance")
     tab.until(f"{inside} === 1", 60)
     tab.open(f"{server.url}/dags/secret/tasks/train/plugin/kinetic-task")
     tab.until(f"{inside} === 2", 60)
+
+
+def test_a_job_is_ended_with_the_second_click(server: Server, tab: chromium.Tab) -> None:
+    tab.open(f"{server.url}/kinetic/page/")
+    tab.until("document.querySelector('#groups')?.textContent.includes('secret: ')")
+    tab.ask(
+        "[...document.querySelectorAll('#groups button')].find((e) => /^secret/.test(e.textContent)).click()"
+    )
+    tab.until(f"{ROWS} === 2")
+    tab.ask("document.querySelectorAll('#jobs button')[0].click()")
+    tab.until("document.querySelector('.end')?.textContent === 'Cancel…'")
+    tab.ask("document.querySelector('.end').click()")
+    tab.until("document.querySelector('.end').textContent.startsWith('Really')")
+    tab.ask("document.querySelector('.end').click()")
+    tab.until(f"{ROWS} === 1")  # of what runs
+    states = [
+        server.get(f"/api/v2/dags/secret/dagRuns/{quote(each['run_id'])}/taskInstances/train", "admin")[1][
+            "state"
+        ]
+        for each in server.get("/kinetic/api/dags/secret/tasks/train/jobs", "admin")[1]["jobs"]
+    ]
+    assert sorted(states) == ["deferred", "failed"]
+    assert tab.troubles() == []
 
 
 @pytest.mark.promise("page: For a DAG run and for a task: its jobs")

@@ -16,6 +16,8 @@ pytestmark = [
 
 def answer(error: Exception) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of what somebody gets who may see everything."""
+    from airflow.api_fastapi.core_api.security import get_user
+
     from airflow_provider.ui import app as module
     from airflow_provider.ui.queries import Questions
 
@@ -26,6 +28,7 @@ def answer(error: Exception) -> tuple[int, dict[str, str], Any]:
     app = module.create_app(Broken())
     for each in (module.SEE_TASKS, module.SEE_LOGS):
         app.dependency_overrides[each.dependency] = lambda: None
+    app.dependency_overrides[get_user] = lambda: None
     told: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

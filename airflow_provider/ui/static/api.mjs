@@ -7,38 +7,50 @@ const SENTENCES = {
   503: "Airflow's database gives no answer now.",
 };
 
-/** What the address says: whose jobs these are, of a run or, without one, of a task. A plus sign is one, in run ids. */
+/** What the address says: whose jobs these are, of a run, of a task without one, or all that run now. A plus sign is one, in run ids. */
 export function subject(search) {
   const pairs = search.replace(/^\?/, "").split("&").map((pair) => pair.split("="));
   const told = Object.fromEntries(pairs.map(([name, value]) => [name, decodeURIComponent(value ?? "")]));
   const isTask = Boolean(told.task);
   const index = /^-?\d+$/.test(told.map ?? "") ? Number(told.map) : null;
-  return { dag: told.dag, run: told.run ?? "", task: isTask ? told.task : "", map: isTask ? index : null };
+  return { dag: told.dag ?? "", run: told.run ?? "", task: isTask ? told.task : "", map: isTask ? index : null };
+}
+
+function ofDag(dag) {
+  return `../api/dags/${encodeURIComponent(dag)}`;
+}
+
+function ofRun(dag, run) {
+  return `${ofDag(dag)}/runs/${encodeURIComponent(run)}/jobs`;
 }
 
 export class Api {
   constructor({ dag, run, task }) {
-    this.dag = `../api/dags/${encodeURIComponent(dag)}`;
-    this.home = run ? this.ofRun(run) : `${this.dag}/tasks/${encodeURIComponent(task)}/jobs`;
+    if (!dag) this.home = "../api/jobs";
+    else this.home = run ? ofRun(dag, run) : `${ofDag(dag)}/tasks/${encodeURIComponent(task)}/jobs`;
   }
 
-  ofRun(run) {
-    return `${this.dag}/runs/${encodeURIComponent(run)}/jobs`;
-  }
-
-  /** A page of the jobs that `filters` leave, of a run, or without one of a task. */
+  /** A page of the jobs that `filters` leave. */
   jobs(filters, offset, limit, signal) {
     const wanted = Object.entries({ ...filters, offset, limit }).filter(([, value]) => value !== "" && value !== null);
     return this.ask(`${this.home}?${new URLSearchParams(wanted)}`, signal);
   }
 
   /** One job in detail. */
-  job(run, id, signal) {
-    return this.ask(`${this.ofRun(run)}/${encodeURIComponent(id)}`, signal);
+  job({ dag_id, run_id, job_id }, signal) {
+    return this.ask(`${ofRun(dag_id, run_id)}/${encodeURIComponent(job_id)}`, signal);
   }
 
-  async ask(url, signal) {
-    const response = await fetch(url, { signal, headers: { Accept: "application/json" } });
+  /** Mark the job's task as failed, as a person does in Airflow, which asks whether this user may; that cancels the job. */
+  cancel({ dag_id, run_id, task_id, map_index }) {
+    const names = ["dags", dag_id, "dagRuns", run_id, "taskInstances", task_id, ...(map_index < 0 ? [] : [map_index])];
+    const body = JSON.stringify({ new_state: "failed" });
+    return this.ask(`../../api/v2/${names.map(encodeURIComponent).join("/")}`, undefined, { method: "PATCH", body });
+  }
+
+  async ask(url, signal, others = {}) {
+    const headers = { Accept: "application/json", ...(others.body ? { "Content-Type": "application/json" } : {}) };
+    const response = await fetch(url, { signal, headers, ...others });
     if (!response.ok) throw new Error(SENTENCES[response.status] ?? `The server answered ${response.status}.`);
     return response.json();
   }

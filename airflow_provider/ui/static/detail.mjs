@@ -15,6 +15,7 @@ function facts(job) {
     Hosts: job.hosts,
     Attempts: job.attempts,
     Used: usage(job),
+    DAG: job.dag_id,
     Run: job.run_id,
     "Task state": `${job.task_state}, try ${job.try_number}`,
     Image: job.image,
@@ -65,9 +66,10 @@ function commands(job) {
 }
 
 export class Detail {
-  /** `closed()` is called when somebody closes it. */
-  constructor(home, closed) {
+  /** `closed()` is called when somebody closes it, `cancel(job)` when somebody wants its job ended. */
+  constructor(home, closed, cancel) {
     this.home = home;
+    this.cancel = cancel;
     this.closed = closed;
     this.id = null;
     this.alone = false;
@@ -76,7 +78,8 @@ export class Detail {
   /** Open a job, of which the list's row is known; the rest follows with `show`. */
   open(job) {
     this.id = job.job_id;
-    this.run = job.run_id;
+    this.job = job;
+    this.isAsked = false;
     this.home.hidden = false;
     this.show({ ...job, links: [], log: null, outputs: [], troubles: [] });
     if (!this.alone) this.home.focus();
@@ -111,8 +114,21 @@ export class Detail {
     const troubles = list(job.troubles ?? []);
     troubles?.setAttribute("class", "troubles");
     const [first, ...others] = sections; // what it raised comes before what it was
-    this.home.replaceChildren(...[button, title, troubles, first, facts(job), ...others].filter(Boolean));
+    const end = job.may_cancel ? this.#end(job) : null;
+    this.home.replaceChildren(...[button, title, troubles, first, facts(job), end, ...others].filter(Boolean));
     if (log && atEnd) log.scrollTop = log.scrollHeight;
+  }
+
+  /** The button that ends a job, at the second click. */
+  #end(job) {
+    const words = () => (this.isAsked ? "Really fail the task and cancel its job?" : "Cancel…");
+    const button = element("button", { type: "button", class: "end" }, words());
+    button.addEventListener("click", () => {
+      if (this.isAsked) this.cancel(job);
+      this.isAsked = !this.isAsked;
+      button.textContent = words();
+    });
+    return button;
   }
 
   /** Whether the reader follows the log: then it stays at its end. */

@@ -3,6 +3,7 @@
 import { Api, subject } from "./api.mjs";
 import { Detail } from "./detail.mjs";
 import { element, usage } from "./dom.mjs";
+import { groups } from "./groups.mjs";
 import { stateWord, Table } from "./table.mjs";
 import { followTheme } from "./theme.mjs";
 import { legend } from "./timeline.mjs";
@@ -21,8 +22,8 @@ class Page {
     this.failures = 0;
     this.timer = null;
     this.asking = null;
-    this.table = new Table(find("#jobs"), (job) => this.#open(job), !this.subject.run);
-    this.detail = new Detail(find("#detail"), () => this.#focusOpened());
+    this.table = new Table(find("#jobs"), (job) => this.#open(job), this.subject);
+    this.detail = new Detail(find("#detail"), () => this.#focusOpened(), (job) => this.#cancel(job));
     find("#legend").append(...legend());
     this.#listen();
   }
@@ -56,8 +57,18 @@ class Page {
 
   async #refreshDetail(signal) {
     const id = this.detail.id;
-    const job = await this.api.job(this.detail.run, id, signal);
+    const job = await this.api.job(this.detail.job, signal);
     if (this.detail.id === id) this.detail.show(job);
+  }
+
+  async #cancel(job) {
+    try {
+      await this.api.cancel(job);
+    } catch (error) {
+      this.#tell([error.message]);
+      return;
+    }
+    this.refresh();
   }
 
   #filters() {
@@ -87,7 +98,18 @@ class Page {
     const parts = Object.entries(answer.statuses).map(([status, number]) => `${number} ${stateWord(status)}`);
     const used = usage(answer);
     const told = parts.join(", ") + (used ? ` (${used})` : "");
-    this.find("#summary").textContent = told || "No task here runs as a Kinetic job.";
+    this.find("#summary").textContent = told || (this.subject.dag ? "No task here runs as a Kinetic job." : "Nothing runs now.");
+    if (!this.subject.dag) this.#group(answer);
+  }
+
+  /** How many jobs each DAG and each accelerator has now, and their cost: a button that searches for them. */
+  #group(answer) {
+    const home = this.find("#groups");
+    home.hidden = answer.total === 0;
+    home.replaceChildren(...groups(answer, (name) => {
+      this.find("[name=text]").value = name;
+      this.#turn(0);
+    }));
   }
 
   /** The choices of a filter, and how many rows each leaves. */

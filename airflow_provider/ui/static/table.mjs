@@ -47,16 +47,16 @@ function cells(job, longest) {
     element("td", { class: "number rare" }, String(job.hosts ?? "")),
     element("td", { class: "number rare" }, String(job.attempts ?? "")),
     element("td", { class: "bar" }, timeline(job.phases, longest)),
-    element("td", { class: "number" }, seconds ? duration(seconds) : ""),
+    element("td", { class: "number time" }, seconds ? duration(seconds) : ""),
   ];
 }
 
 export class Table {
-  /** `open(job)` is called when somebody chooses a row that has a job. `ofRuns`: the rows are of several. */
-  constructor(body, open, ofRuns) {
+  /** `open(job)` is called when somebody chooses a row that has a job. `subject`: what all rows are of. */
+  constructor(body, open, subject) {
     this.body = body;
     this.open = open;
-    this.ofRuns = ofRuns;
+    this.subject = subject;
     this.rows = new Map();
     body.addEventListener("keydown", (event) => this.#move(event));
   }
@@ -65,7 +65,7 @@ export class Table {
     const longest = Math.max(...jobs.map((job) => total(job.phases)), 0);
     const kept = new Map();
     for (const job of jobs) {
-      const key = JSON.stringify([job.run_id, job.task_id, job.map_index]);
+      const key = JSON.stringify([job.dag_id, job.run_id, job.task_id, job.map_index]);
       const row = this.rows.get(key) ?? this.#made();
       const said = JSON.stringify([job, longest]);
       if (row.said !== said) this.#change(row, job, longest);
@@ -89,7 +89,10 @@ export class Table {
 
   #change(row, job, longest) {
     row.job = job;
-    row.button.textContent = this.ofRuns ? `${nameOf(job)} of ${job.run_id}` : nameOf(job);
+    const { dag, run } = this.subject;
+    const others = dag ? job.run_id : job.dag_id;
+    row.button.textContent = run ? nameOf(job) : `${nameOf(job)} of ${others}`;
+    row.button.title = job.run_id;
     row.button.disabled = !job.job_id;
     row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest));
   }

@@ -22,6 +22,20 @@ def test_a_task_without_a_job() -> None:
     assert (shown["status"], shown["task_state"], "job_id" in shown) == ("NO_JOB", "queued", False)
 
 
+def test_groups_are_of_jobs_and_the_largest_comes_first() -> None:
+    rows = [
+        *(costed(row(replace(instance(each), dag_id="sweep"), None), None) for each in range(3)),
+        costed(row(replace(instance(accelerator="gpu-l4-1"), dag_id="nightly"), None), None),
+        costed(row(Instance("train", 0, "", "queued", 0, None, dag_id="waits"), None), None),
+    ]
+    groups = page(rows, Filters(), 0, 10)["groups"]
+    assert groups["dag_id"] == [
+        {"name": "sweep", "jobs": 3, "cost": None},
+        {"name": "nightly", "jobs": 1, "cost": None},
+    ]
+    assert [each["name"] for each in groups["accelerator"]] == ["tpu-v6e-8", "gpu-l4-1"]
+
+
 def test_a_task_that_was_skipped_waits_for_no_job() -> None:
     shown = row(Instance("train", 0, "", "skipped", 0, None), None)
     assert (shown["status"], shown["message"]) == ("NEVER", "the task is skipped and has started no job")
