@@ -191,6 +191,12 @@ def test_missing_credentials_are_told_early(monkeypatch: pytest.MonkeyPatch, tmp
         ensure_credentials("p", "z", "c")
 
 
+def test_without_a_place_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(ConfigurationError, match="KINETIC_PROJECT"):
+        kinetic.run(accelerator="cpu", backend="gke")(double).run_async(1)
+
+
 def test_a_closed_debugging_session_may_be_closed_again() -> None:
     class Session:
         closed = 0

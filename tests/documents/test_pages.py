@@ -48,6 +48,8 @@ BRIEF = {
     "guides/distributed_training": "guides/multi-host.md",
     "guides/containers": "guides/images.md",
     "guides/advanced": "guides/detached-jobs.md",
+    "guides/profiling": "guides/profiling.md",
+    "examples/vllm": "guides/vllm.md",
     "examples/keras_training": "examples/keras-training.md",
     "examples/jax_training": "examples/jax-training.md",
     "examples/pytorch_training": "examples/pytorch-training.md",
