@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from packaging.requirements import Requirement
 
-from kinetic_core.images.requirements import KEEP, Dependencies, Wanted, lines
+from kinetic_core.images.requirements import IMPORTED, KEEP, Dependencies, Wanted, lines
 
 _JAX = {"cpu": "", "tpu": "tpu", "gpu": "cuda12"}
 _TENSORFLOW = {
@@ -73,7 +73,9 @@ def choose(dependencies: Dependencies, kind: str, *, has_framework: bool = False
     if dropped:
         told = ", ".join(f"{one.where}: {one.requirement}" for one in dropped)
         notices.append(f"left out, because jax brings the one that fits: {told}. '# {KEEP}' keeps it")
-    if not has_framework:
+    if has_framework:
+        wanted = [one for one in wanted if not one.where.startswith(IMPORTED) or one.name not in _FRAMEWORKS]
+    else:
         named = {one.name for one in wanted}
         wanted += [_fitting(one, kind) for one in _defaults(named, dependencies, kind)]
     frameworks = [one for one in wanted if one.name in _FRAMEWORKS]

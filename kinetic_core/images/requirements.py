@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ from packaging.utils import (
 from kinetic_core.errors import InvalidDependencies
 
 _REMOTE = re.compile(r"((git|hg|bzr|svn)\+)?(https?|ssh|git)://", re.IGNORECASE)
+IMPORTED = "imported by "
+"""How the place of a requirement begins that nobody wrote: the project imports the package."""
 KEEP = "kn:keep"
 """In the comment behind a requirement: install exactly this, whatever the accelerator."""
 
@@ -42,7 +45,9 @@ class Wanted:
     @property
     def line(self) -> str:
         """As a line of a requirements file, written in the same way by every version of `packaging`."""
-        text = re.sub(r"(?<=\S)@ ", " @ ", str(self.requirement), count=1)
+        written = copy(self.requirement)
+        written.name, written.extras = self.name, {canonicalize_name(one) for one in written.extras}
+        text = re.sub(r"(?<=\S)@ ", " @ ", str(written), count=1)
         return " ".join([text, *(f"--hash={one}" for one in sorted(self.hashes))])
 
 
@@ -233,20 +238,23 @@ def _read_requirement(line: str, where: str, keep: bool) -> Wanted:
 
 
 def _named(text: str, where: str) -> str:
-    """A bare URL as `name @ URL`; everything else as it is."""
+    """A bare URL as `name @ URL`, a repository without `egg=` by its own name; everything else as it is."""
     if "://" not in text.partition(" ")[0] or text.startswith("file:"):
         return text
     url, _, marker = text.partition(" ")
     address, _, fragment = url.partition("#")
     egg = re.search(r"(?:^|&)egg=([^&]+)", fragment)
-    name = egg[1] if egg else _name_of_file(address.rpartition("/")[2])
+    name = egg[1] if egg else _name_of_file(address)
     if name is None:
         raise refused(where, text, "does not say which package it is: write 'name @ URL'")
     rest = "&".join(part for part in fragment.split("&") if part and not part.startswith("egg="))
     return f"{name} @ {address}{'#' + rest if rest else ''} {marker}".strip()
 
 
-def _name_of_file(file: str) -> str | None:
+def _name_of_file(address: str) -> str | None:
+    file = address.rpartition("/")[2]
+    if address.startswith("git+"):
+        return file.partition("@")[0].removesuffix(".git") or None
     try:
         return parse_wheel_filename(file)[0] if file.endswith(".whl") else parse_sdist_filename(file)[0]
     except (InvalidWheelFilename, InvalidSdistFilename):

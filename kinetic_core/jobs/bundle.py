@@ -256,6 +256,7 @@ def pack(
         project=project,
         script=source,
         progress=progress,
+        function=getattr(function, "__qualname__", type(function).__qualname__).partition(".")[0],
     )
     image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
     progress(StepBegun(Step.UPLOAD, "uploading"))

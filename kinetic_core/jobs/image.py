@@ -22,6 +22,7 @@ from kinetic_core.project.root import Project
 if TYPE_CHECKING:
     from kinetic_core.images.bundled import Workshop
     from kinetic_core.images.frameworks import Installation
+    from kinetic_core.images.requirements import Dependencies
 
 _LOG = logging.getLogger(__name__)
 _given: set[tuple[Path, str]] = set()
@@ -63,13 +64,15 @@ def find_image(
     script: Path | None,
     progress: Callable[[str], None],
     *,
+    function: str = "",
     dry: bool = False,
     patience: float | None = None,
 ) -> Image:
     """Find the image for a call, and build it if it is missing; `dry` only names what would be built.
 
-    Raises InvalidDependencies before anything is built, ImageError if the build fails, ImageBuilding if the
-    build takes longer than `patience` seconds, ConfigurationError.
+    `function` is the top-level name of the script that the call is for. Raises InvalidDependencies before
+    anything is built, ImageError if the build fails, ImageBuilding if the build takes longer than `patience`
+    seconds, ConfigurationError.
     """
     if backend.name == "local":
         unused = "requirements= is not installed by backend 'local': jobs have what this interpreter has"
@@ -88,32 +91,29 @@ def find_image(
                 "'bundled' or 'prebuilt'"
             )
         return Image(asked, asked)
-    installation = _installation(options, project, script, progress, has_framework=asked == PREBUILT)
+    from kinetic_core.images.frameworks import choose
+
+    found = _dependencies(options, project, script, function)
+    progress(StepBegun(Step.BUILD, f"dependencies: {found.source or 'none stated'}"))
+    installation = choose(found, options.accelerator.kind, has_framework=asked == PREBUILT)
     give(project.root, installation.notices)  # not after minutes of building
     if asked == PREBUILT:
         return _prebuilt(options, connections, installation, project)
     return _bundled(options, connections, installation, progress, dry=dry, patience=patience)
 
 
-def _installation(
-    options: RunOptions,
-    project: Project,
-    script: Path | None,
-    progress: Callable[[str], None],
-    *,
-    has_framework: bool,
-) -> Installation:
+def _dependencies(options: RunOptions, project: Project, script: Path | None, function: str) -> Dependencies:
+    """What the files say, and what the function imports besides."""
     from kinetic_core.images.discovery import find_dependencies
-    from kinetic_core.images.frameworks import choose
+    from kinetic_core.images.imported import with_imports
     from kinetic_core.images.lock_files import environment
 
-    accelerator = options.accelerator
-    target = environment(accelerator.architecture)
+    target = environment(options.accelerator.architecture)
     found = find_dependencies(
         options.requirements, root=project.base or project.root, script=script, target=target
     )
-    progress(StepBegun(Step.BUILD, f"dependencies: {found.source or 'none stated'}"))
-    return choose(found, accelerator.kind, has_framework=has_framework)
+    places = [project.root / path for path in project.sys_path]
+    return with_imports(found, script, function, [*places, *(each.directory for each in project.elsewhere)])
 
 
 def _bundled(

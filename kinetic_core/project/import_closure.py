@@ -56,10 +56,25 @@ def closure(
     return Closure(frozenset(reader.modules), reader.data(closed, named), tuple(reader.unknown))
 
 
+def foreign_imports(script: str, name: str, import_roots: Sequence[str]) -> dict[str, str]:
+    """Return the top-level modules that a function of a script needs from elsewhere, each with the place of
+    an import, as `file:line`.
+
+    Of the script, whose functions travel by value, only those imports count that the function, and what it
+    names of the script, uses; of a module that it imports from `import_roots`, all. The standard library and
+    imports that may fail (in `try` with an `except ImportError`) or are for type checkers only are left out.
+    """
+    reader = _Reader(tuple(import_roots), frozenset(import_roots))
+    reader.read_needed(script, name)
+    reader.run()
+    return reader.foreign
+
+
 @dataclass
 class _Reader:
     roots: tuple[str, ...]
     shared: frozenset[str]
+    foreign: dict[str, str] = field(default_factory=dict)
     modules: dict[str, None] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -86,24 +101,40 @@ class _Reader:
             if file.endswith(".py"):
                 self._read(file)
 
+    def read_needed(self, file: str, name: str) -> None:
+        """Read what the top-level `name` of a file uses, and not the rest of the file."""
+        if (tree := _parsed(file)) is not None:
+            self._read_nodes(file, tree, (node for each in _used_by(tree, name) for node in ast.walk(each)))
+
     def _read(self, file: str) -> None:
-        try:
-            with open(file, "rb") as stream:
-                tree = ast.parse(stream.read())
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            return
-        for node in ast.walk(tree):
+        if (tree := _parsed(file)) is not None:
+            self._read_nodes(file, tree, ast.walk(tree))
+
+    def _read_nodes(self, file: str, tree: ast.Module, nodes: Iterable[ast.AST]) -> None:
+        optional = _optional(tree)
+        for node in nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._follow(self.roots, alias.name)
+                    if node not in optional:
+                        self._note(alias.name, file, node.lineno)
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(file, node)
+                if node.level == 0 and node not in optional:
+                    self._note(node.module or "", file, node.lineno)
             elif isinstance(node, ast.Call):
                 self._call(file, node)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self._mention(node.value)
             elif isinstance(node, ast.JoinedStr):
                 self._mention(_pattern(node))
+
+    def _note(self, name: str, file: str, line: int) -> None:
+        """Note a top-level module that is neither the project's nor Python's."""
+        top = name.partition(".")[0]
+        known = top in _OURS or top in sys.stdlib_module_names or top in self.foreign
+        if not known and not any(_has_module(root, top) for root in (*self.roots, os.path.dirname(file))):
+            self.foreign[top] = f"{os.path.basename(file)}:{line}"
 
     def _follow(self, folders: Sequence[str], name: str) -> Sequence[str]:
         """Take the module of a dotted name; the directories in which its own modules are looked for."""
@@ -244,6 +275,67 @@ def _pattern(node: ast.expr, file: str = "") -> str:
     if file and isinstance(node, ast.Name) and node.id in ("__name__", "__package__"):
         return ""  # what follows begins with a dot, so it is relative to the file's package
     return "*"
+
+
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        with open(file, "rb") as stream:
+            return ast.parse(stream.read())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _used_by(tree: ast.Module, name: str) -> list[ast.AST]:
+    """The body of a top-level function or class, and the statements that bind what is used there."""
+    bound: dict[str, list[ast.AST]] = {}
+    for statement in tree.body:
+        for each in _bound_by(statement):
+            bound.setdefault(each, []).append(statement)
+    found: dict[ast.AST, None] = {}
+    left = [part for each in bound.get(name, ()) for part in getattr(each, "body", [each])]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found[node] = None
+            names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            left += [statement for each in names if each != name for statement in bound.get(each, ())]
+    return list(found)
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+    return found
+
+
+def _optional(tree: ast.AST) -> set[ast.AST]:
+    """The nodes of a module that only a type checker reads, or that may fail to import."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        tried = isinstance(node, ast.Try) and any(map(_catches_import_error, node.handlers))
+        typing = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if (tried or typing) and isinstance(node, ast.Try | ast.If):
+            found.update(each for statement in node.body for each in ast.walk(statement))
+    return found
+
+
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    caught = "Exception" if handler.type is None else ast.unparse(handler.type)
+    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "Exception"))
+
+
+def _has_module(folder: str, name: str) -> bool:
+    base = os.path.join(folder, name)
+    return os.path.isdir(base) or any(os.path.isfile(base + end) for end in _MODULES)
 
 
 def _package(file: str, level: int) -> str:

@@ -17,6 +17,24 @@ def read(text: str, folder: Path = Path("/nowhere")) -> Dependencies:
     return parse_requirements(text.split("\n"), "requirements.txt", folder)
 
 
+def test_one_package_has_one_spelling() -> None:
+    one, other = read("SciPy\na_b[Some_Extra]>=1\n"), read("scipy\na-b[some-extra]>=1\n")
+    assert lines(one.wanted) == lines(other.wanted) == ("a-b[some-extra]>=1", "scipy")
+
+
+@pytest.mark.parametrize(
+    ("line", "read_as"),
+    [
+        ("-e git+https://github.com/a/c.git", "c @ git+https://github.com/a/c.git"),
+        ("-e git+https://github.com/a/C_D.git@v1.2", "c-d @ git+https://github.com/a/C_D.git@v1.2"),
+        ("git+ssh://git@github.com/a/c@main", "c @ git+ssh://git@github.com/a/c@main"),
+        ("--editable=git+https://github.com/a/c#egg=e", "e @ git+https://github.com/a/c"),
+    ],
+)
+def test_a_repository_is_called_by_its_name(line: str, read_as: str) -> None:
+    assert lines(read(line + "\n").wanted) == (read_as,)
+
+
 @pytest.mark.promise("data: `requirements.txt`: continuations, hashes, includes, comments, markers")
 def test_comments_continuations_hashes_and_markers() -> None:
     found = read(
@@ -27,7 +45,7 @@ def test_comments_continuations_hashes_and_markers() -> None:
         "Flask[async]\n"
     )
     assert lines(found.wanted) == (
-        "Flask[async]",
+        "flask[async]",
         "numpy<3,>=2",
         "six==1.17.0 --hash=sha256:aa --hash=sha256:bb",
         'tomli; python_version < "3.11"',
