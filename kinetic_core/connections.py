@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 from weakref import WeakSet
 
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.settings import Settings, read_settings
+from kinetic_core.settings import Settings, read_settings, set_up_logging
 
 Made = TypeVar("Made")
 
@@ -87,6 +87,7 @@ class Connections:
 
     def __init__(self, settings: Settings, held: Held | None = None) -> None:
         self.settings = settings
+        set_up_logging()
         self._held = Held() if held is None else held
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:

@@ -226,7 +226,7 @@ class MapKeywords(TypedDict, total=False):
     fail_fast: Annotated[bool, Option(
         "Start nothing more after the first failure.", checks.truth, default=False)]
     cancel_running_on_fail: Annotated[bool, Option(
-        "With `fail_fast`, also end what runs.", checks.truth, default=False)]
+        "With `fail_fast`, also end what runs; without it, nothing.", checks.truth, default=False)]
     name: Annotated[str | None, Option("Kept with the batch, for people.", checks.title)]
     tags: Annotated[Mapping[str, str] | None, Option("Kept with the batch.", checks.tags)]
     project: Annotated[str | None, Option("Google Cloud project. None is what `run` says.", checks.text)]

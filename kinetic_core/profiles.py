@@ -4,6 +4,9 @@
 
 The file is read whenever settings are, and written whole: to a temporary file that then takes its name. One
 that cannot be understood is refused and never overwritten.
+
+keras-kinetic reads this file too, and knows profiles of GKE clusters only. What it would refuse, other fields
+and profiles of other kinds, is written to a file beside it, `profiles.more.json`, and both are read as one.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +43,8 @@ OVERRIDES = "api_endpoint_overrides"
 """The one field that is an object: a service of Google's, such as `container`, to its address."""
 _NAME = re.compile(r"[A-Za-z0-9][-\w]{0,63}", re.ASCII)
 _KEYS = ("current", "profiles")
+_SHARED = ("project", "zone", "cluster", "namespace")
+"""What a profile of keras-kinetic says."""
 
 Profile = Mapping[str, Any]
 
@@ -64,7 +69,8 @@ class Profiles:
 
     def having(self, name: str, profile: Profile) -> Profiles:
         """With a profile added or replaced; the first one becomes current. Raises ConfigurationError."""
-        if fault := _fault(check_name(name), dict(profile)):
+        fault = _fault(check_name(name), dict(profile))
+        if fault := fault or ("" if not (missing := missing_fields(profile)) else _missing(name, missing)):
             raise ConfigurationError(fault)
         return replace(self, current=self.current or name, profiles={**self.profiles, name: dict(profile)})
 
@@ -97,10 +103,31 @@ def missing_fields(profile: Profile) -> list[str]:
 
 
 def read_profiles(file: Path) -> Profiles:
-    """What the file says; no profiles if there is none.
+    """What the file says, with what the one beside it adds; no profiles if there are none.
 
     Raises ConfigurationError, naming file and field, for what is not a profiles file.
     """
+    shared, more = _read(file), _read(_more(file))
+    found: dict[str, Profile] = {
+        name: {**profile, **more.profiles.get(name, {})} for name, profile in shared.profiles.items()
+    }
+    # An addition to a profile that keras-kinetic has removed is nothing by itself.
+    alone = {name: each for name, each in more.profiles.items() if not missing_fields(each)}
+    found = {**alone, **found}
+    for name, profile in found.items():
+        if missing := missing_fields(profile):
+            raise _unusable(file, _missing(name, missing))
+    current = more.current or shared.current
+    return Profiles(file, current if current in found else None, found)
+
+
+def _more(file: Path) -> Path:
+    """Where the rest of a profiles file is kept."""
+    return file.with_name(f"{file.stem}.more{file.suffix}")
+
+
+def _read(file: Path) -> Profiles:
+    """One file as it is."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -117,7 +144,7 @@ def read_profiles(file: Path) -> Profiles:
     for name, profile in found.items():
         if fault := _fault(name, profile):
             raise _unusable(file, fault)
-    return Profiles(file, current if current in found else None, found)
+    return Profiles(file, current, found)
 
 
 @contextmanager
@@ -139,15 +166,33 @@ def editing(file: Path) -> Iterator[list[Profiles]]:
 
 
 def _write(profiles: Profiles) -> None:
-    stored = {name: dict(profile) for name, profile in profiles.profiles.items()}
-    text = json.dumps({"current": profiles.current, "profiles": stored}, indent=2, sort_keys=True) + "\n"
-    handle, temporary = tempfile.mkstemp(prefix=".profiles-", dir=profiles.file.parent)
+    """Store the profiles: what keras-kinetic would refuse first, so that nothing is ever in neither file."""
+    shared: dict[str, Profile] = {}
+    more: dict[str, Profile] = {}
+    for name, profile in profiles.profiles.items():
+        common = {key: profile[key] for key in _SHARED if key in profile}
+        if all(key in common for key in _SHARED[:3]):
+            shared[name] = common
+        else:
+            common = {}
+        if rest := {key: value for key, value in profile.items() if key not in common}:
+            more[name] = rest
+    here = profiles.current if profiles.current in shared else None
+    beside = _more(profiles.file)
+    if more or beside.exists():
+        _write_file(beside, None if here else profiles.current, more)
+    _write_file(profiles.file, here, shared)
+
+
+def _write_file(file: Path, current: str | None, profiles: Mapping[str, Profile]) -> None:
+    text = json.dumps({"current": current, "profiles": profiles}, indent=2, sort_keys=True) + "\n"
+    handle, temporary = tempfile.mkstemp(prefix=".profiles-", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).replace(profiles.file)
+        Path(temporary).replace(file)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -179,11 +224,12 @@ def _fault(name: str, values: Any) -> str:
                 return f"{where}: {key!r} must be an object of services and their addresses"
         elif not isinstance(value, str) or not value:
             return f"{where}: {key!r} must be a text that is not empty"
-    missing = missing_fields(values)
-    if not missing:
-        return ""
+    return ""
+
+
+def _missing(name: str, missing: Sequence[str]) -> str:
     return (
-        f"{where} has no {' and no '.join(missing)}, which only one with a kubeconfig or of backend "
+        f"profile {name!r} has no {' and no '.join(missing)}, which only one with a kubeconfig or of backend "
         "'local' can do without"
     )
 

@@ -195,7 +195,7 @@ def settings_of_profiles(environ: Mapping[str, str] | None = None) -> list[Setti
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> int:
-    """`KINETIC_LOG_LEVEL`: how much the command says on stderr, as `logging` counts; default INFO."""
+    """`KINETIC_LOG_LEVEL`: how much appears on stderr, as `logging` counts; default INFO."""
     name = (os.environ if environ is None else environ).get("KINETIC_LOG_LEVEL") or "INFO"
     level = logging.getLevelNamesMapping().get(name.upper())
     if level is None:
@@ -203,6 +203,21 @@ def log_level(environ: Mapping[str, str] | None = None) -> int:
             f"KINETIC_LOG_LEVEL={name!r} is not one of DEBUG, INFO, WARNING, ERROR, FATAL"
         )
     return level
+
+
+def set_up_logging(*, always: bool = False) -> None:
+    """Let what the library logs appear on stderr from `KINETIC_LOG_LEVEL` on, unless the program has said
+    where its log goes. Without that variable nothing happens, or with `always` as if it were INFO. Raises
+    ConfigurationError.
+    """
+    if not (always or os.environ.get("KINETIC_LOG_LEVEL")):
+        return
+    logger = logging.getLogger("kinetic_core")
+    logger.setLevel(log_level())
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
 
 
 def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, Any]]:

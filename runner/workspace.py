@@ -97,7 +97,27 @@ class Workspace:
             if os.path.islink(mount) and os.readlink(mount).startswith(self._volumes + os.sep):
                 os.unlink(mount)  # left by an earlier job
             os.makedirs(os.path.dirname(mount), exist_ok=True)
+            os.write(lock, b"" if os.fstat(lock).st_size else os.fsencode(mount))
             os.symlink(folder, mount)
+
+
+def unlink_volumes(folder: str) -> None:
+    """Remove the links to volumes below `folder` that no running job has."""
+    import fcntl
+
+    for name in os.listdir(folder):
+        if not name.startswith("lock-"):
+            continue
+        lock = os.open(os.path.join(folder, name), os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mount = os.fsdecode(os.read(lock, 1 << 16))
+            if os.path.islink(mount) and os.readlink(mount).startswith(folder + os.sep):
+                os.unlink(mount)
+        except OSError:  # a job has it, or it is gone
+            continue
+        finally:
+            os.close(lock)
 
 
 def make_workspace(job: Job, store: Store, header: dict[str, Any]) -> Workspace:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,35 @@ def test_every_documented_variable_is_a_setting(tmp_path: Path) -> None:
     assert len(values) > 15
     assert set(read.origins.values()) == values.keys()
     assert read.base_image_repo == "1"
+
+
+@pytest.mark.parametrize(("level", "shown"), [("INFO", "said\n"), ("ERROR", ""), ("", "")])
+def test_the_log_level_counts_in_scripts(level: str, shown: str) -> None:
+    script = (
+        "import logging, kinetic_core;"
+        "kinetic_core.default_client();"
+        "from kinetic_core.connections import default_connections as made; made();"
+        "logging.getLogger('kinetic_core.jobs').info('said')"
+    )
+    environ = {**os.environ, "KINETIC_LOG_LEVEL": level}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == shown
+
+
+def test_a_program_with_a_log_of_its_own_keeps_it() -> None:
+    script = (
+        "import logging, kinetic_core; logging.basicConfig(level='DEBUG', format='own %(message)s');"
+        "from kinetic_core.connections import default_connections as made; made();"
+        "logging.getLogger('kinetic_core.jobs').info('quiet');"
+        "logging.getLogger('kinetic_core.jobs').warning('said')"
+    )
+    environ = {**os.environ, "KINETIC_LOG_LEVEL": "WARNING"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "own said\n"
 
 
 def test_the_log_level_is_a_name() -> None:

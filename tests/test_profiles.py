@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,40 @@ def test_a_write_that_fails_midway_leaves_what_was_there(file: Path) -> None:
         file.name,
         f".{file.name}.lock",
     }
+
+
+def refused_by_keras_kinetic(file: Path) -> str:
+    """What keras-kinetic, as its documentation says, would not accept in the shared file."""
+    document = json.loads(file.read_text())
+    if document.keys() != {"current", "profiles"} or not isinstance(document["current"], str | None):
+        return "file"
+    for name, profile in document["profiles"].items():
+        whole = {"project", "zone", "cluster"} <= profile.keys()
+        if not whole or profile.keys() - {"project", "zone", "cluster", "namespace"}:
+            return str(name)
+    return ""
+
+
+def test_our_profiles_do_not_break_keras_kinetics(file: Path) -> None:
+    more = {**TEAM, "namespace": "n", "bucket": "b", "api_endpoint_overrides": {"container": "http://x"}}
+    kinds = {"team": TEAM, "more": more, "here": {"backend": "local"}, "config": {"kubeconfig": "/k"}}
+    with editing(file) as box:
+        for name, profile in kinds.items():
+            box[0] = box[0].having(name, profile)
+        box[0] = replace(box[0], current="here")
+    assert refused_by_keras_kinetic(file) == ""
+    assert json.loads(file.read_text())["current"] is None
+    found = read_profiles(file)
+    assert (found.profiles, found.current) == (kinds, "here")
+    with editing(file) as box:
+        box[0] = replace(box[0], current="team").without("config").without("here").without("more")
+    assert (read_profiles(file).profiles, read_profiles(file).current) == ({"team": TEAM}, "team")
+
+
+def test_a_profile_that_keras_kinetic_removed_is_gone(file: Path) -> None:
+    with editing(file) as box:
+        box[0] = box[0].having("team", {**TEAM, "bucket": "b"})
+    file.write_text(json.dumps({"current": None, "profiles": {}}))
+    assert read_profiles(file).profiles == {}
+    file.write_text(json.dumps({"current": "team", "profiles": {"team": {**TEAM, "cluster": "new"}}}))
+    assert read_profiles(file).profiles == {"team": {**TEAM, "cluster": "new", "bucket": "b"}}

@@ -52,7 +52,7 @@ def run_map(
         raise InvalidRequest("inputs is empty: there is nothing to map over")
     values = MAP_OPTIONS.check("run_async_map", **asked)
     if values["cancel_running_on_fail"] and not values["fail_fast"]:
-        raise InvalidRequest("cancel_running_on_fail=True needs fail_fast=True")
+        _LOG.warning("cancel_running_on_fail=True has no effect without fail_fast=True")
     if values["skip_done"] and "group_id" not in values:
         raise InvalidRequest("skip_done=True goes on with an earlier batch: say which with group_id=")
     if values["max_concurrent"] is None and len(items) > _UNLIMITED_WARNING:
@@ -70,7 +70,7 @@ def run_map(
         input_mode=values["input_mode"],
         max_concurrent=values["max_concurrent"],
         fail_fast=values["fail_fast"],
-        cancel_running=values["cancel_running_on_fail"],
+        cancel_running=values["cancel_running_on_fail"] and values["fail_fast"],
         name=values.get("name"),
         tags=values.get("tags", {}),
         skip_done=values["skip_done"],

@@ -18,6 +18,7 @@ from kinetic_core.errors import (
     ProtocolMismatch,
     ProvisioningError,
     StoreError,
+    UnloadableResult,
     UnverifiedResult,
     WaitTimeout,
 )
@@ -71,6 +72,7 @@ _ORDER: tuple[tuple[type[KineticError], Exit], ...] = (
     (JobConflict, Exit.USER_ERROR),
     (ProtocolMismatch, Exit.USER_ERROR),
     (UnverifiedResult, Exit.USER_ERROR),
+    (UnloadableResult, Exit.USER_ERROR),
 )
 
 

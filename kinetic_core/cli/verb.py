@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import logging
 import os
 import sys
 import traceback
@@ -26,7 +25,7 @@ from kinetic_core.cli.exit_codes import Exit, exit_code
 from kinetic_core.cli.output import Output, printable
 from kinetic_core.errors import KineticError
 from kinetic_core.options import OPTIONS
-from kinetic_core.settings import Settings, log_level, read_settings
+from kinetic_core.settings import Settings, read_settings, set_up_logging
 
 if TYPE_CHECKING:
     from kinetic_core.connections import Connections
@@ -107,16 +106,6 @@ def verb(
     return register
 
 
-def _set_up_logging() -> None:
-    """What the library logs goes to stderr; importing it sets nothing up."""
-    logger = logging.getLogger("kinetic_core")
-    logger.setLevel(log_level())
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
-
-
 def _common_parameters() -> list[inspect.Parameter]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -139,7 +128,7 @@ def _perform(function: Verb, values: dict[str, Any]) -> int:
     before: dict[str, str] = values.pop("context").find_root().obj or {}
     flags = before | {name: value for name in _FLAGS if (value := values.pop(name)) is not None}
     try:
-        _set_up_logging()
+        set_up_logging(always=True)
         code = _answer(function, Session(output, flags), values)
         output.flush()
     except KeyboardInterrupt:

@@ -104,7 +104,7 @@ def _brought(names: Iterable[str]) -> tuple[set[str], str]:
 
 
 def _required(package: Distribution) -> list[str]:
-    wanted = []
+    wanted: list[str] = []
     for text in package.requires or ():
         try:
             one = Requirement(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic_core._runner import codec, wire
@@ -23,6 +23,7 @@ from kinetic_core.errors import (
     JobOutOfDisk,
     JobOutOfMemory,
     ObjectNotFound,
+    UnloadableResult,
     UnserializableResult,
     UnverifiedResult,
 )
@@ -70,18 +71,28 @@ class Outcome:
     may_unpickle: bool
     result_repr: str | None = None
     digest: str = ""
+    place: str = ""
+    """Where it is stored, "" if that is not known."""
 
     def value_or_raise(self) -> Any:
         """Return the function's value, or raise the function's exception, or a JobError.
 
-        Raises UnverifiedResult instead of unpickling what may not be unpickled.
+        Raises UnverifiedResult instead of unpickling what may not be unpickled, UnloadableResult if this
+        machine lacks the value's class.
         """
         if not self.succeeded:
             raise self.exception()
         if self.codec == "typed":
             return self._decoded()
         self._require_pickle()
-        return self._unpickled()
+        try:
+            return self._unpickled()
+        except (ImportError, AttributeError) as exc:
+            raise UnloadableResult(
+                f"{self.job_id} returned a {self.result_type or 'value'} that cannot be loaded here: {exc}. "
+                f"It lies at {self.place or wire.result_object(self.job_id)}: ask for it where its class can "
+                "be imported, or let the function return plain data"
+            ) from exc
 
     def exception(self) -> BaseException:
         """Return the exception of `value_or_raise`, with remote traceback and last log lines as notes."""
@@ -300,7 +311,7 @@ def collect(
     """
     start = _start(backend, reference)
     store, name = backend.store, wire.result_object(reference.job_id)
-    return read_outcome(
+    outcome = read_outcome(
         start,
         _key(backend, reference, start, key),
         job_id=reference.job_id,
@@ -308,6 +319,7 @@ def collect(
         known=known_digest is not None and known_digest == wire.head_digest(start),
         download=lambda new_reader: store.download(name, new_reader),
     )
+    return replace(outcome, place=f"{store.uri}/{name}")
 
 
 def result_reference(reference: JobReference, outcome: Outcome) -> ResultReference:

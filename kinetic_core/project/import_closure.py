@@ -306,7 +306,7 @@ def _bound_by(statement: ast.stmt) -> set[str]:
     """The names that a top-level statement binds."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)

@@ -182,13 +182,17 @@ def test_outputs_are_not_shared(tmp_path: Path) -> None:
         {"input_mode": "rows"},
         {"max_concurrent": 0},
         {"retries": -1},
-        {"cancel_running_on_fail": True},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_bad_options_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(options))):
         inverse.run_async_map(**{"inputs": [1], **options})
+
+
+def test_cancel_running_alone_has_no_effect_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert inverse.run_async_map([1], cancel_running_on_fail=True).results() == [1]
+    assert "has no effect without fail_fast=True" in caplog.text
 
 
 def test_a_script_that_ends_at_once_still_submits_every_input(tmp_path: Path) -> None:

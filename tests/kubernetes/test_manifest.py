@@ -276,3 +276,12 @@ def test_the_archive_has_what_an_image_may_lack(tmp_path: Path) -> None:
         [sys.executable, "-I", "-S", "-c", program, place], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith(place)
+
+
+def test_a_job_has_the_labels_and_variables_of_keras_kinetic() -> None:
+    job = manifest()
+    told = {each["name"]: each.get("value") for each in container(job)["env"]}
+    job_id = told["KINETIC_JOB_ID"]
+    assert (told["JOB_ID"], told["GCS_BUCKET"]) == (job_id, "bucket")
+    assert job["metadata"]["labels"]["job-id"] == job_id
+    assert job["spec"]["template"]["metadata"]["labels"]["job-id"] == job_id

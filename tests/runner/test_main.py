@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,14 @@ from urllib.error import HTTPError
 import pytest
 
 from kinetic_core._runner import wire
-from kinetic_core.errors import JobError, JobFailed, JobMisconfigured, UnserializableResult, UnverifiedResult
+from kinetic_core.errors import (
+    JobError,
+    JobFailed,
+    JobMisconfigured,
+    UnloadableResult,
+    UnserializableResult,
+    UnverifiedResult,
+)
 from kinetic_core.jobs.collect import read_outcome
 from tests.runner.attempts import JOB, KEY, Attempts, appending
 
@@ -133,6 +142,21 @@ def test_an_unserialisable_value_shows_its_repr(attempts: Attempts) -> None:
     with pytest.raises(UnserializableResult) as caught:
         attempts.outcome().value_or_raise()
     assert "<Stubborn 7>" in "".join(caught.value.__notes__)
+
+
+def test_a_value_whose_class_is_not_here_is_named(attempts: Attempts) -> None:
+    class Elsewhere:
+        def __reduce__(self) -> Any:
+            return importlib.import_module, ("module_of_another_machine",)
+
+    attempts.submit(lambda: Elsewhere()).run()
+    place = f"gs://bucket/jobs/{attempts.outcome().job_id}/result"
+    with pytest.raises(UnloadableResult) as caught:
+        replace(attempts.outcome(), place=place).value_or_raise()
+    said = str(caught.value)
+    assert said.startswith(f"{attempts.outcome().job_id} returned a ")
+    assert "Elsewhere that cannot be loaded here: No module named 'module_of_another_machine'" in said
+    assert f"It lies at {place}: ask for it where its class can be imported" in said
 
 
 def test_the_environment_is_there_before_anything_is_unpickled(attempts: Attempts) -> None:

@@ -30,6 +30,7 @@ from kinetic_core.backends.kubernetes.names import (
     ORIGIN,
     ORIGIN_ID,
     OUTCOME_KEY,
+    PLAIN_JOB_ID,
     QUEUE,
     RESERVATION,
     SLICE,
@@ -129,7 +130,7 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     For backend `pathways` the Job has no pods: its template is that of a LeaderWorkerSet, see `set_objects`.
     """
     hosts = spec.accelerator.hosts
-    labels = {**spec.pod.labels, "app": "kinetic", JOB_ID: reference.job_id}
+    labels = {**spec.pod.labels, "app": "kinetic", JOB_ID: reference.job_id, PLAIN_JOB_ID: reference.job_id}
     if spec.group_id is not None:
         labels[GROUP_ID] = spec.group_id
     if _is_slice(spec):
@@ -312,6 +313,7 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_PROTOCOL": str(wire.PROTOCOL),
         "KINETIC_STORE": reference.store_uri,
         "KINETIC_JOB_ID": reference.job_id,
+        "JOB_ID": reference.job_id,
         "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
         "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
         OUTCOME_KEY: delivery.outcome_key,
@@ -324,6 +326,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         "KINETIC_BACKEND": reference.backend,
         **delivery.surroundings.environment,
     }
+    if reference.store_uri.startswith("gs://"):
+        values["GCS_BUCKET"] = reference.store_uri.removeprefix("gs://").partition("/")[0]
     if spec.pod.lease is not None:
         values[LEASE_SECONDS] = f"{spec.pod.lease:g}"
     if spec.debug_wait is not None:

@@ -2,6 +2,8 @@
 
 SPEC_DIGEST = "kinetic.dev/spec-digest"
 JOB_ID = "kinetic.dev/job-id"
+PLAIN_JOB_ID = "job-id"
+"""The same label as keras-kinetic has it, for `kubectl -l job-id=`; we select by ours."""
 GROUP_ID = "kinetic.dev/group-id"
 CHUNK = "kinetic.dev/part"
 """Label of the Job of a chunk, and of its pods: the number of the chunk."""

@@ -173,6 +173,10 @@ class Agent:
         if self._limit is not None and code > 128 and self._limit.kills():
             reason = "OOMKilled"
         self._end_limit()
+        if os.path.isdir(self._layout.volumes):
+            from kinetic_core._runner.workspace import unlink_volumes
+
+            unlink_volumes(self._layout.volumes)
         status = pod["status"]
         status["phase"] = "Succeeded" if code == 0 else "Failed"
         container = status["containerStatuses"][0]
