@@ -108,9 +108,17 @@ class _Reader:
         with self.board.changed:
             known = sum(job is not None for job in self.board.jobs) + len(self.board.submission_failures)
         if finished or known == self.board.size:
+            if self.backend.supervised_queue is not None:  # where all jobs are stored before this is said
+                self.board.lose(self._without_job())
             self.board.finish()
             return True
         return False
+
+    def _without_job(self) -> dict[int, str]:
+        with self.board.changed:
+            missing = [index for index, job in enumerate(self.board.jobs) if job is None]
+            failed = self.board.submission_failures
+            return {index: input_id(self.group_id, index) for index in missing if index not in failed}
 
     def run(self) -> None:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout

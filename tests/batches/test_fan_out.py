@@ -15,7 +15,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
-from kinetic_core.errors import BatchTimeout, InvalidRequest, JobCancelled
+from kinetic_core.errors import BatchTimeout, InvalidRequest, JobCancelled, JobNotFound
 from tests.batches.scripts import SIX, first_run, run_script
 from tests.conftest import wait_for
 
@@ -188,6 +188,20 @@ def test_outputs_are_not_shared(tmp_path: Path) -> None:
 def test_bad_options_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(options))):
         inverse.run_async_map(**{"inputs": [1], **options})
+
+
+def test_an_input_whose_job_is_removed_is_unavailable() -> None:
+    batch = inverse.run_async_map([1, 2, 4])
+    batch.wait()
+    removed = batch.jobs[1]
+    assert removed is not None
+    removed.cleanup()
+    later = kinetic_core.attach_batch(batch.group_id)
+    assert later.unavailable_children == {1: removed.job_id}
+    with pytest.raises(kinetic_core.BatchError) as caught:
+        later.results()
+    assert isinstance(caught.value.exceptions[1], JobNotFound)
+    assert caught.value.partial_results == [1, None, 0.25]
 
 
 def test_cancel_running_alone_has_no_effect_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
