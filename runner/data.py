@@ -3,7 +3,8 @@
 A source is plain JSON in the payload:
 `{"kind": "tree", "tree": sha256, "file": name or null}` content the submitter stored,
 `{"kind": "gcs", "uri": ...}` a directory or object of any bucket, as it is when the job starts,
-`{"kind": "hub", "repo": ..., "revision", "config", "split", "code", "endpoint"}` a dataset of the hub,
+`{"kind": "hub", "repo": ..., "revision", "config", "split", "code", "endpoint", "plain"}` a dataset of the
+    hub, as `datasets.load_from_disk` reads it, or its `plain` files,
 `{"kind": "mounted", "path": ..., "file": ..., "uri": ...}` what the manifest has mounted.
 With `"shard": true` each host gets its share of the files.
 """
@@ -18,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -32,6 +34,7 @@ from .unpack import materialise_tree
 
 if TYPE_CHECKING:
     from .downloads import Item
+    from .hugging_face import HubData
 
 Source = dict[str, Any]
 Found = tuple[str, str | None]
@@ -45,7 +48,8 @@ class DataFolder:
 
     Entries appear whole, and are never changed: in a shared directory nobody may write to them. It is for
     attempts of one user only, who trust each other; pods share a `cache` instead, whose entries are copied
-    before use. `shard` is this host's number and the number of hosts.
+    before use. `shard` is this host's number and the number of hosts. No module below `away`, the project, is
+    imported to make an entry.
     """
 
     def __init__(
@@ -56,8 +60,9 @@ class DataFolder:
         shared: bool,
         shard: tuple[int, int] = (0, 1),
         cache: SharedCache | None = None,
+        away: str = "",
     ) -> None:
-        self._folder = folder
+        self._folder, self._away = folder, away
         self._store = store
         self._shared = shared
         self._shard = shard
@@ -84,6 +89,8 @@ class DataFolder:
 
             hub = HubData(source)
             items, make, file, name = hub.items, hub.make, None, hub.commit
+            if not source.get("plain"):
+                make, suffix = partial(_make_dataset, hub, source["split"], self._away), f"-dataset{suffix}"
         else:
             raise ValueError(f"data of kind {source['kind']!r}: the job was submitted by a newer version")
         content = wire.digest(canonical([name, [tuple(item) for item in items]]))
@@ -161,6 +168,25 @@ class DataFolder:
                 if left.startswith(name + ".") and left.endswith(".part"):
                     _remove(os.path.join(self._folder, left))
             yield
+
+
+def _make_dataset(
+    hub: HubData, split: str | None, away: str, items: list[Item], target: str, cache: SharedCache | None
+) -> None:
+    """Download the given items, and write them to `target` as `datasets` keeps a dataset on a disk."""
+    from .dataset_form import save_dataset
+
+    work = (
+        target.removesuffix(".part") + "-files.part"
+    )  # which is removed as the target is, if this is killed
+    files = os.path.join(work, "files")
+    try:
+        os.makedirs(work)
+        hub.make(items, files, cache)
+        save_dataset(hub.uri, files, target, split, [item.path for item in items], away)
+    finally:
+        if os.path.isdir(work):
+            _remove(work)
 
 
 class _ThreadStores:

@@ -39,9 +39,10 @@ class HubData:
         self._sleep = sleep
         self._endpoint = (os.environ.get("HF_ENDPOINT") or source["endpoint"] or ENDPOINT).rstrip("/")
         self._repo = source["repo"]
-        self._name = f"hf://{self._repo}"
+        self._name = self.uri = f"hf://{self._repo}"
         config, split, asked = source["config"], source["split"], source["revision"]
-        revision = asked or (_PARQUET if config or split else "main")
+        whole = bool(source.get("plain")) and not (config or split)
+        revision = asked or ("main" if whole else _PARQUET)
         commit = self._commit(revision)
         if commit is None and revision == _PARQUET:
             commit = self._commit("main")
@@ -52,6 +53,8 @@ class HubData:
             )
         self.commit = commit
         found = self._tree(commit)
+        if not (source.get("plain") or split or asked):
+            found = self._of_one_configuration(found, config)
         self.items = self._selected(found, config, split)
         if not source["code"]:
             self.items = [item for item in self.items if not item.path.endswith(".py")]
@@ -78,6 +81,19 @@ class HubData:
             page, path = answer
             found += [_item(entry) for entry in page if entry["type"] == "file"]
         return found
+
+    def _of_one_configuration(self, items: list[Item], config: str | None) -> list[Item]:
+        """Leave out other configurations than the default one, of a dataset that has several and no split."""
+        configs = sorted({item.path.split("/")[0] for item in items if item.path.count("/") == 2})
+        if (
+            config is not None
+            or len(configs) < 2
+            or not all(item.path.endswith(".parquet") for item in items)
+        ):
+            return items
+        if "default" not in configs:
+            raise ValueError(f"{self._name} has several configurations: add config_name= one of {configs}")
+        return [item for item in items if item.path.startswith("default/")]
 
     def _selected(self, items: list[Item], config: str | None, split: str | None) -> list[Item]:
         data = [item for item in items if "/" in item.path or _is_data(item.path)]

@@ -19,13 +19,15 @@ class Workspace:
 
     def __init__(self, job: Job, store: Store) -> None:
         self.workspace = os.path.join(job.work_dir, "workspace")
-        shard = job.host, job.hosts
+        shard, away = (job.host, job.hosts), self.workspace
         if job.cache_dir is not None and job.volumes_dir is not None:  # jobs of one user, on one machine
-            self._data = DataFolder(os.path.join(job.cache_dir, "data"), store, shared=True, shard=shard)
+            self._data = DataFolder(
+                os.path.join(job.cache_dir, "data"), store, shared=True, shard=shard, away=away
+            )
         else:
             cache = None if job.cache_dir is None else SharedCache(job.cache_dir)
             own = os.path.join(job.work_dir, "data")
-            self._data = DataFolder(own, store, shared=False, shard=shard, cache=cache)
+            self._data = DataFolder(own, store, shared=False, shard=shard, cache=cache, away=away)
         self._project = DataFolder(job.work_dir, store, shared=False)
         self._volumes = job.volumes_dir
         self._job, self._has_noted = job, False
@@ -58,7 +60,7 @@ class Workspace:
             for name in [file] if file else os.listdir(folder):
                 os.symlink(os.path.join(folder, name), os.path.join(mount, name))
             return
-        shared = DataFolder(self._volumes, self._store, shared=True, shard=self._shard)
+        shared = DataFolder(self._volumes, self._store, shared=True, shard=self._shard, away=self.workspace)
         folder, _ = shared.find(source)
         try:
             self._link(mount, folder)

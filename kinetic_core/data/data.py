@@ -52,8 +52,9 @@ class Data:
     - a local file or directory: `~` and relative paths are resolved here and now. Its content is stored
       once per content, so passing the same data again uploads nothing;
     - `gs://bucket/directory/` (with the slash) or `gs://bucket/object`, as it is when the job starts;
-    - `hf://dataset?split=train&config_name=...&revision=...`: files of a dataset of the Hugging Face Hub.
-      Python files among them come along only with `hf_trust_remote_code=True`.
+    - `hf://dataset?split=train&config_name=...&revision=...`: a dataset of the Hugging Face Hub, as a
+      directory that `datasets.load_from_disk` reads; the job needs the package `datasets`. With `plain=true`
+      its files as they are; Python files among them come along only with `hf_trust_remote_code=True`.
 
     `fuse=True` mounts local or `gs://` data in the pod instead of copying it there: what is not read is not
     fetched. `shard=True` gives each host of a multi-host job its share of the files.

@@ -10,17 +10,21 @@ from kinetic_core.errors import InvalidRequest
 
 _BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")  # cloud.google.com/storage/docs/buckets#naming
 _DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-_PARAMETERS = ("split", "config_name", "revision")
+_PARAMETERS = ("split", "config_name", "revision", "plain")
 
 
 @dataclass(frozen=True, slots=True)
 class HubDataset:
-    """A dataset of the Hugging Face Hub; what is None is the hub's default, or everything."""
+    """A dataset of the Hugging Face Hub; what is None is the hub's default, or everything.
+
+    `plain` is its files as they are on the hub.
+    """
 
     repo: str
     split: str | None = None
     config_name: str | None = None
     revision: str | None = None
+    plain: bool = False
 
 
 def gcs_location(uri: str) -> tuple[str, str]:
@@ -44,7 +48,7 @@ def hub_dataset(uri: str) -> HubDataset:
     if not _DATASET.fullmatch(repo) or ".." in repo:
         raise InvalidRequest(
             f"Data({uri!r}): {repo!r} is no dataset; write 'hf://owner/name' or 'hf://name', with "
-            "?split=, config_name= or revision= behind it"
+            "?split=, config_name=, revision= or plain=true behind it"
         )
     try:
         given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
@@ -57,4 +61,7 @@ def hub_dataset(uri: str) -> HubDataset:
             raise InvalidRequest(f"Data({uri!r}): {name}= is empty; leave it out")
     if len(given) != len(dict(given)):
         raise InvalidRequest(f"Data({uri!r}) names a parameter twice")
-    return HubDataset(repo, **dict(given))
+    asked = dict(given)
+    if (plain := asked.pop("plain", "false")) not in ("true", "false"):
+        raise InvalidRequest(f"Data({uri!r}): plain={plain} is neither true nor false")
+    return HubDataset(repo, **asked, plain=plain == "true")

@@ -216,6 +216,7 @@ def _hub(data: Data, endpoint: str) -> dict[str, Any]:
         "split": dataset.split,
         "code": data.hf_trust_remote_code,
         "endpoint": endpoint,
+        "plain": dataset.plain,
     }
 
 

@@ -277,7 +277,9 @@ def test_a_dataset_of_the_hub(monkeypatch: pytest.MonkeyPatch, api: ClusterApi) 
     host = os.environ["STORAGE_EMULATOR_HOST"].partition("//")[2].partition(":")[0]
     with FakeHub({"acme/set": {"main": files}}, host=host) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        ((_, whole), (_, train)) = look(Data("hf://acme/set"), Data("hf://acme/set?split=train"))
+        ((_, whole), (_, train)) = look(
+            Data("hf://acme/set?plain=true"), Data("hf://acme/set?split=train&plain=true")
+        )
     assert whole["README.md"][2] == b"# set"
     assert sorted(whole["data"]) == ["test-0.csv", "train-0.csv"]
     assert list(train["data"]) == ["train-0.csv"]

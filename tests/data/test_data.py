@@ -43,6 +43,7 @@ def test_a_bucket_path_says_by_its_slash_what_it_is(uri, bucket, name, is_dir):
     [
         ("hf://imdb", HubDataset("imdb")),
         ("hf://imdb?split=train", HubDataset("imdb", "train")),
+        ("hf://imdb?plain=true", HubDataset("imdb", plain=True)),
         ("hf://datasets/acme/set?config_name=en&revision=v1", HubDataset("acme/set", None, "en", "v1")),
     ],
 )
@@ -68,6 +69,7 @@ def test_a_dataset_of_the_hub(uri, dataset):
         ("hf://imdb?split", "name=value"),
         ("hf://imdb?name=x", "'name' is not one of split"),
         ("hf://imdb?split=", "split= is empty"),
+        ("hf://imdb?plain=1", "neither true nor false"),
         ("hf://imdb?split=a&split=b", "twice"),
         ("s3://bucket/x", "s3:// is not one of"),
     ],

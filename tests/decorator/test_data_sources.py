@@ -28,12 +28,14 @@ def read(*paths: str) -> list[Any]:
 def test_a_dataset_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeHub({"acme/set": {"main": {"train.csv": b"a", "test.csv": b"b", "load.py": b"c"}}}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        seen = read(Data("hf://acme/set"), {"deep": [Data("hf://acme/set?split=test")]}["deep"][0])
+        seen = read(Data("hf://acme/set?plain=true"), Data("hf://acme/set?split=test&plain=true"))
         assert seen == [{"train.csv": "a", "test.csv": "b"}, {"test.csv": "b"}]
-        trusted = Data("hf://acme/set", hf_trust_remote_code=True)
+        trusted = Data("hf://acme/set?plain=true", hf_trust_remote_code=True)
         assert read(trusted) == [{"train.csv": "a", "test.csv": "b", "load.py": "c"}]
         with pytest.raises(JobMisconfigured, match="no split 'dev'"):
-            read(Data("hf://acme/set?split=dev"))
+            read(Data("hf://acme/set?split=dev&plain=true"))
+        with pytest.raises(JobMisconfigured, match=r"hf://acme/set .*no package 'datasets'"):
+            read(Data("hf://acme/set"))
 
 
 def test_what_would_be_mounted_on_a_cluster_is_copied(

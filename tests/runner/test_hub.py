@@ -1,5 +1,6 @@
 """`hf://` data as a job gets it, from a stand-in of the hub."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def folder(tmp_path):
 
 
 def source(repo: str, **more):
-    empty = {"revision": None, "config": None, "split": None, "code": False, "endpoint": ""}
+    empty = {"revision": None, "config": None, "split": None, "code": False, "endpoint": "", "plain": True}
     return {"kind": "hub", "repo": repo, **empty, **more}
 
 
@@ -137,3 +138,75 @@ def test_the_same_commit_is_downloaded_once(hub, folder):
     asked = len(hub.requests)
     assert folder.find(source("imdb")) == first
     assert not any("/resolve/" in path for path, _ in hub.requests[asked:])
+
+
+LIBRARY = """
+import json, os, shutil
+def load_dataset(kind, split=None, data_files=None):
+    assert os.environ["HF_DATASETS_OFFLINE"] == "1"
+    class Loaded:
+        def save_to_disk(self, target):
+            os.mkdir(target)
+            told = {"kind": os.path.basename(kind), "split": split, "files": {}}
+            for name, paths in (data_files or {}).items():
+                told["files"][name] = [[os.path.basename(path), os.path.getsize(path)] for path in paths]
+            told["found"] = [] if data_files else sorted(os.listdir(kind))
+            with open(os.path.join(target, "dataset_info.json"), "w") as stream:
+                json.dump(told, stream)
+    return Loaded()
+"""
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """What stands for the package `datasets`; its like in the project would be imported before it."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/datasets.py").write_text(LIBRARY)
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace/datasets.py").write_text("raise SystemExit('the project was imported')")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(str(tmp_path / "workspace"))
+
+
+def dataset(tmp_path: Path, repo: str = "imdb", **more) -> dict:
+    store = DirectoryStore("file:///none", "/none")
+    folder = DataFolder(str(tmp_path / "data"), store, shared=False, away=str(tmp_path / "workspace"))
+    (found,) = contents(folder.find(source(repo, plain=False, **more))).values()
+    assert [path.name for path in (tmp_path / "data").iterdir() if "part" in path.name] == []
+    return json.loads(found)
+
+
+@pytest.mark.usefixtures("hub", "library")
+def test_a_dataset_is_what_load_from_disk_reads(tmp_path):
+    train = [["0000.parquet", len(_LARGE)], ["0001.parquet", 4]]
+    expected = {"kind": "parquet", "found": []}
+    assert dataset(tmp_path) == {
+        **expected,
+        "split": None,
+        "files": {"train": train, "test": [["0000.parquet", 1]]},
+    }
+    assert dataset(tmp_path, split="train") == {**expected, "split": "train", "files": {"train": train}}
+    at_revision = dataset(tmp_path, revision="main")
+    assert at_revision == {"kind": "files", "split": None, "files": {}, "found": ["README.md", "plain_text"]}
+
+
+def test_a_job_without_the_library_says_what_to_do(hub, folder):
+    with pytest.raises(ValueError, match="no package 'datasets': add it to the requirements, or take"):
+        folder.find(source("imdb", plain=False))
+    assert contents((folder.find(source("imdb"))[0], None))
+
+
+@pytest.mark.usefixtures("hub", "library")
+def test_a_dataset_that_the_library_cannot_read_is_named(tmp_path):
+    (tmp_path / "site/datasets.py").write_text("def load_dataset(*_, **more):\n    raise ValueError('odd')")
+    with pytest.raises(ValueError, match=r"(?s)hf://imdb cannot be read by.*odd"):
+        dataset(tmp_path)
+
+
+@pytest.mark.usefixtures("library")
+def test_one_configuration_of_several_is_a_dataset(hub, tmp_path):
+    parquet = {"en/train/0.parquet": b"e", "fr/train/0.parquet": b"f"}
+    hub.datasets = {"many": {"refs/convert/parquet": parquet}}
+    with pytest.raises(ValueError, match=r"config_name= one of \['en', 'fr'\]"):
+        dataset(tmp_path, "many")
+    assert dataset(tmp_path, "many", config="fr")["files"] == {"train": [["0.parquet", 1]]}
