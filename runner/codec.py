@@ -160,7 +160,7 @@ def _scalar(value: Any, kind: type) -> Any:
     if name in ("decimal.Decimal", "uuid.UUID"):
         text = str(value)
         return {"t": kind.__name__, "v": text} if len(text) <= _MAX_DECIMAL else None
-    if kind.__name__ in ("PosixPath", "PurePosixPath") and kind.__module__.startswith("pathlib"):
+    if kind.__name__ in ("PosixPath", "PurePosixPath") and kind.__module__ in ("pathlib", "pathlib._local"):
         return {"t": kind.__name__, "v": str(value)}
     if kind.__module__ == "datetime":
         return _datetime(value, kind)

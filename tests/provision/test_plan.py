@@ -14,7 +14,7 @@ from kinetic_core._runner import wire
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.jobs.cost import Prices
 from kinetic_core.provision.cluster import Cluster
-from kinetic_core.provision.iam import Grant, Policy, below, jobs_policy, principal
+from kinetic_core.provision.iam import Grant, Policy, below, builds_policy, jobs_policy, principal
 from kinetic_core.provision.namespaces import LEADER, LEADER_RULES, RULES, USER
 from kinetic_core.provision.plan import Action, Found, plan, resources
 from kinetic_core.provision.pools import NodePool
@@ -331,6 +331,14 @@ def test_what_pods_may_do_to_each_object(name: str) -> None:
     assert not policy.allows(pods, "list", "", listing="vision/")
     assert not policy.allows(pods, "get", f"vision/{name}")
     assert all(policy.allows(person, verb, f"ml/{name}") for verb in ("get", "create", "delete"))
+
+
+@pytest.mark.attack
+@pytest.mark.promise("provisioning: Least privilege: own prefix only, no writing of builds")
+def test_only_builds_have_rights_in_their_bucket() -> None:
+    (change,) = builds_policy(WANTED).changes({"bindings": [], "etag": "1"})
+    members = [member for binding in (change.body or {})["bindings"] for member in binding["members"]]
+    assert members == [f"serviceAccount:{WANTED.email('builds')}"]
 
 
 @pytest.mark.promise("provisioning: Least privilege: own prefix only, no writing of builds")

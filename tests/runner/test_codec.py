@@ -148,6 +148,7 @@ for _ in range(300):
         np.ma.masked_array([1]),
         {"f": print},
         ValueError("x"),
+        type("PosixPath", (), {"__module__": "pathlib2"})(),
     ],
     ids=lambda value: type(value).__name__,
 )
