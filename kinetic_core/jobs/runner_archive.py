@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kinetic_core._runner import wire
@@ -14,25 +15,25 @@ _SEEN_SECONDS = 600.0
 """Seconds for which a client does not look again for a runner that it found in a remote store."""
 
 
-def note_runner(backend: Backend, *, is_there: bool) -> None:
+def note_runner(backend: Backend, *, is_there: bool, clock: Callable[[], float] = time.monotonic) -> None:
     """Note whether a request that packing makes anyway found the runner's archive."""
     uri = backend.store.uri
-    _seen(backend, uri).at = time.monotonic() if is_there and not uri.startswith("file:") else None
+    _seen(backend, uri).at = clock() if is_there and not uri.startswith("file:") else None
 
 
-def stored_runner(backend: Backend) -> str:
+def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic) -> str:
     """Store the runner's archive unless the store has it; return its digest."""
     store, (sha256, archive) = backend.store, runner_archive(backend.connections.settings.cache)
     name = wire.runner_object(sha256)
     seen = _seen(backend, store.uri).at
-    if seen is not None and time.monotonic() - seen < _SEEN_SECONDS:
+    if seen is not None and clock() - seen < _SEEN_SECONDS:
         return sha256
     if store.find(name) is None:
         try:
             store.create(name, archive)
         except ObjectExists:
             return sha256  # another submitter was quicker with the same bytes
-    note_runner(backend, is_there=True)
+    note_runner(backend, is_there=True, clock=clock)
     return sha256
 
 

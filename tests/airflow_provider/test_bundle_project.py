@@ -147,6 +147,17 @@ def test_what_the_dag_needs_ships_and_nothing_else(layout: Layout) -> None:
     assert layout.ships() == expected(layout)
 
 
+def test_a_repository_that_holds_airflow_home_is_no_project(tmp_path: Path) -> None:
+    """Its code beside AIRFLOW_HOME would be one by its pyproject.toml, with all of Airflow in it."""
+    layout = lay_out("official", tmp_path)
+    write(tmp_path / "opt", {"pyproject.toml": "", "library/steps.py": "", "notes_of_others.md": "secret"})
+    project = bundle_project(
+        tmp_path / "opt/library/steps.py", layout.around, sys_path=layout.sys_path, cwd=tmp_path
+    )
+    assert project.only is not None
+    assert not {path for path in paths(project) if "notes" in path or "team_b" in path}
+
+
 def test_import_directories_are_those_of_the_worker(layout: Layout) -> None:
     found = layout.project().sys_path
     assert [entry for entry in found if entry != ""] == ["config", "plugins", *filter(None, [layout.at])]

@@ -12,6 +12,9 @@ import pytest
 from kinetic_core._runner import wire
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
 from kinetic_core.connections import default_connections
+from kinetic_core.jobs.runner_archive import note_runner, stored_runner
+from kinetic_core.testing import kubelet as behaviours
+from tests.batches.places import Place
 
 
 @pytest.mark.promise("data: No Docker on the client; the client is not installed in pods")
@@ -41,6 +44,24 @@ def test_an_archive_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> 
     assert digest_elsewhere(tmp_path) == wire.digest(other), "what is its owner's is"
     os.chown(kept, 12345, 12345)
     assert digest_elsewhere(tmp_path) == digest
+
+
+@pytest.mark.attack
+def test_a_runner_that_a_bucket_has_lost_is_stored_again(tmp_path: Path) -> None:
+    """The next call's request finds it gone; without such a request, it is looked for every ten minutes."""
+    here, now = Place(tmp_path, lambda _: behaviours.succeeds()), [0.0]
+    name = wire.runner_object(stored_runner(here.backend, lambda: now[0]))
+
+    def is_stored_after(seconds: float) -> bool:
+        here.store.delete(name)
+        now[0] += seconds
+        stored_runner(here.backend, lambda: now[0])
+        return here.store.find(name) is not None
+
+    assert [is_stored_after(seconds) for seconds in (599, 2, 1)] == [False, True, False]
+    note_runner(here.backend, is_there=False)
+    assert is_stored_after(0)
+    here.close()
 
 
 def digest_elsewhere(cache: Path) -> str:
