@@ -98,7 +98,7 @@ def test_whose_budget_an_exit_spends() -> None:
     by_code = {
         code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())
     }
-    assert by_code[wire.EXIT_NEVER_RETRY] == "FailIndex"
+    assert by_code[wire.EXIT_NEVER_RETRY] == by_code[wire.EXIT_NO_RUNNER] == "FailIndex"
     assert by_code[wire.EXIT_UNPUBLISHED] == "Ignore"
     assert wire.EXIT_USER_ERROR not in by_code
 

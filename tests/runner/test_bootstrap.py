@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 
 import pytest
@@ -94,6 +96,21 @@ def test_a_store_that_refuses_the_runner_is_told_at_once(
         done = start(store)
         assert (done.returncode, store.faults.count("runners/")) == (code, 1)
         assert "cannot fetch the runner from gs://bucket/prefix" in done.stderr
+
+
+@pytest.mark.attack
+def test_a_runner_that_was_replaced_runs_nowhere() -> None:
+    """Whoever can write the bucket would run in every pod, before anything else does."""
+    planted = io.BytesIO()
+    with zipfile.ZipFile(planted, "w") as archive:
+        archive.writestr("kinetic_runner/__init__.py", "print('planted')")
+        archive.writestr("kinetic_runner/main.py", "main = lambda: 0")
+    with FaultProxy("http://127.0.0.1:1") as store:
+        store.faults.answer("runners/", 200, body=planted.getvalue())
+        done = start(store)
+    assert done.returncode == wire.EXIT_NEVER_RETRY
+    assert "is not the one this job was submitted with" in done.stderr
+    assert "planted" not in done.stdout
 
 
 @pytest.mark.attack
