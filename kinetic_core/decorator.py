@@ -73,6 +73,8 @@ class RemoteCallable(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it as a job, print what it prints, return its value or raise what it raised.
 
+        Meanwhile stderr shows what the call does or waits for: a live line at a terminal, else plain lines.
+
         With `debug=True` a debugger can attach meanwhile, see `JobHandle.debug_attach`. Whether there is a
         terminal, a free port and the permission is known before anything is uploaded.
         """
@@ -80,13 +82,13 @@ class RemoteCallable(Generic[P, R]):
         from kinetic_core.terminal import Progress
 
         with (
-            Progress() as progress,
-            debug_door(self._function, self._options, self._client, progress.status) as door,
+            Progress(retries=self._options.retries) as progress,
+            debug_door(self._function, self._options, self._client, progress.observe) as door,
         ):
             handle = self._submit(args, kwargs, progress)
             try:
                 with door(handle):
-                    value: R = handle.result(stream_logs=True, on_status_change=progress.status)
+                    value: R = handle.shown_result(progress)
             except KeyboardInterrupt:
                 progress.leave(handle)
                 raise
@@ -126,7 +128,7 @@ class RemoteCallable(Generic[P, R]):
         call = Call(self._function, args, kwargs)
         prepared = prepare(call, self._options, self._client, progress=progress.say)
         handle = JobHandle.of(submit(prepared), prepared.backend.connections)
-        progress.say(f"submitted {handle.job_id}")
+        progress.submitted(handle)
         return handle
 
     @overload

@@ -1,56 +1,310 @@
-"""What a person at a terminal sees while a call is under way; nothing at all when piped."""
+"""What a person sees while a call or a batch is under way: one live line, and a few lines that stay.
+
+The live line is on stderr. It is drawn here and not by `rich`, which would take over `sys.stdout`: a job's
+output goes there as it comes, progress bars included, and may be redirected while stderr is a terminal.
+Without a terminal, each change is a plain line.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import threading
 import time
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from kinetic_core.job import JobStatus
+from kinetic_core._runner.wire import Failure, FailureClass
+from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.phases import Step, StepBegun
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.handle import JobHandle
 
-_WORDS = {
-    JobStatus.PENDING: "waiting to start",
-    JobStatus.RUNNING: "running",
-    JobStatus.SUCCEEDED: "done",
+_FRAMES, _ASCII_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+SHOW_SECONDS = 0.1
+"""Seconds between two drawings of a live line."""
+_DETAIL_SECONDS = 10.0
+"""Seconds between two plain lines about one phase: a build tells hundreds."""
+_COUNT_SECONDS = 0.5
+"""Seconds between two counts of a batch, which may have 100,000 inputs."""
+_ERASE = "\r\x1b[2K"
+_SHOWN = {"\n", "\t"}
+_STEPS = {Step.PACK: "packing", Step.BUILD: "image", Step.UPLOAD: "uploading"}
+_ENDED = {
+    JobStatus.SUCCEEDED: "succeeded",
     JobStatus.FAILED: "failed",
     JobStatus.CANCELLED: "cancelled",
-    JobStatus.NOT_FOUND: "gone",
+    JobStatus.NOT_FOUND: "is gone",
 }
+_WORTH_TELLING = 0.05
+"""Seconds below which a phase is left out of what a call took."""
+_USER_FAULTS = (FailureClass.USER_ERROR, FailureClass.OUT_OF_MEMORY, FailureClass.OUT_OF_DISK)
+
+
+class LiveLine:
+    """Line at the bottom of a terminal that is drawn anew; lines above it stay. Threads may share it."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr or io.StringIO()
+        self.is_live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._lock = threading.RLock()
+        self._text = ""
+        self._is_drawn = False
+        self._at_start = True
+        self._frames = _FRAMES if in_letters_of(self.stream, _FRAMES) == _FRAMES else _ASCII_FRAMES
+
+    def draw(self, text: str) -> None:
+        """Show a text in place of the last one; nothing without a terminal."""
+        with self._lock:
+            self._text = text
+            if self.is_live and self._at_start and text:
+                frame = self._frames[int(time.monotonic() / SHOW_SECONDS) % len(self._frames)]
+                shown = in_letters_of(self.stream, printable(text).replace("\n", " ").expandtabs())
+                self._put(f"{_ERASE}{_cut(f'{frame} {shown}', self._width() - 1)}")
+                self._is_drawn = True
+
+    def erase(self) -> None:
+        """Remove the line from the terminal."""
+        with self._lock:
+            if self._is_drawn:
+                self._put(_ERASE)
+            self._is_drawn = False
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        with self._lock:
+            self.erase()
+            begin = "" if self._at_start or not self.is_live else "\n"
+            self._put(f"{begin}kinetic: {in_letters_of(self.stream, printable(text))}\n")
+            self._at_start = True
+            self.draw(self._text)
+
+    def write(self, text: str) -> None:
+        """Write what the job printed to stdout, above the line."""
+        with self._lock:
+            self.erase()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._at_start = text.endswith("\n") or not sys.stdout.isatty()
+            self.draw(self._text)
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self.stream.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
+
+    def _put(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # nobody reads stderr any more, or it was closed: the call goes on
+            self.stream, self.is_live = io.StringIO(), False
 
 
 class Progress:
-    """One line per phase on stderr, with the seconds since the call began."""
+    """Progress of one call: its phase, why that lasts, and how long; in the end what each phase took.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._shown = self._stream.isatty()
-        self._start = time.monotonic()
-        self._last = ""
+    `retries` is how many failures of the function are followed by another attempt.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        retries: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._line = LiveLine(stream)
+        self._clock, self._retries, self._failed = clock, retries, 0
+        self._start = self._since = self._told_at = clock()
+        self._phase = self._detail = ""
+        self._told = ("", "")
+        self._spent: dict[str, float] = {}
+        self._stopped = threading.Event()
 
     def __enter__(self) -> Self:
+        if self._line.is_live:
+            threading.Thread(target=self._animate, name="kinetic-progress", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is open."""
+        self._stopped.set()
+        self._line.draw("")
+        self._line.erase()
+
+    @property
+    def write(self) -> Callable[[str], None]:
+        """What writes the job's output."""
+        return self._line.write
 
     def leave(self, handle: JobHandle) -> None:
         """Say, piped or not, how to find the job of a call that was interrupted."""
         attach = f"kinetic_core.attach({handle.job_id!r}, backend={handle.backend!r})"
-        self._stream.write(f"kinetic: {handle.job_id} goes on. To stop it: {attach}.cancel()\n")
+        self._line.say(f"{handle.job_id} goes on. To stop it: {attach}.cancel()")
 
-    def say(self, phase: str) -> None:
-        """Show a phase, once."""
-        if self._shown and phase != self._last:
-            self._last = phase
-            self._stream.write(f"kinetic {time.monotonic() - self._start:6.1f}s  {phase}\n")
-            self._stream.flush()
+    def begin(self, phase: str, detail: str = "") -> None:
+        """Begin a phase, or say something new about the one that lasts."""
+        now = self._clock()
+        if phase != self._phase:
+            self._count(now)
+            self._phase, self._since, self._told_at = phase, now, float("-inf")
+        self._detail = detail
+        self._line.draw(self._text(now))
+        is_due = now - self._told_at >= _DETAIL_SECONDS
+        if not self._line.is_live and detail and is_due and (phase, detail) != self._told:
+            self._told, self._told_at = (phase, detail), now
+            self._line.say(f"{phase}: {detail}")
 
-    def status(self, status: JobStatus) -> None:
-        """Show the job's new status."""
-        self.say(_WORDS[status])
+    def say(self, line: str) -> None:
+        """Show a line of progress of preparing the job: a step that begins, or how far it is."""
+        phase = _STEPS[line.step] if isinstance(line, StepBegun) else self._phase
+        self.begin(phase, "" if line == phase else line.removeprefix(f"{phase}: "))
+
+    def submitted(self, handle: JobHandle) -> None:
+        """Say what the job is called."""
+        self._line.say(f"submitted {handle.job_id}: {handle.func_name} on {handle.hardware}")
+        self.begin("waiting")
+
+    def observe(self, seen: JobObservation) -> None:
+        """Show the job's new state, and at its end what each phase took."""
+        if seen.status is JobStatus.PENDING:
+            self.begin(f"waiting ({seen.reason})" if seen.reason else "waiting", seen.message)
+        elif seen.status is JobStatus.RUNNING:
+            attempt = f"attempt {seen.attempt + 1}"
+            self.begin("running", attempt if seen.reason == "Running" else seen.message)
+        else:
+            self._end(_ENDED[seen.status])
+
+    def attempt_ended(self, attempt: int, failure: Failure | None) -> None:
+        """Say why an attempt was not the last; `failure` None: its runner left no word."""
+        self._told_at = float("-inf")
+        told = failure.message.partition("\n")[0] if failure else "its pod is gone"
+        name = f"attempt {attempt + 1}"
+        if failure is not None and failure.failure_class in _USER_FAULTS:
+            name = f"attempt {self._failed + 1} of {self._retries + 1}" if self._retries else name
+            self._failed += 1
+            self._line.say(f"{name} failed: {told}; starting again")
+        else:
+            self._line.say(f"{name} was lost: {told}; starting again")
+
+    def _end(self, how: str) -> None:
+        now = self._clock()
+        self._count(now)
+        self._phase = ""
+        self._line.draw("")
+        parts = [f"{name} {duration(took)}" for name, took in self._spent.items() if took >= _WORTH_TELLING]
+        self._line.say(f"{how} in {duration(now - self._start)}: {', '.join(parts)}".removesuffix(": "))
+
+    def _count(self, now: float) -> None:
+        if self._phase:
+            self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
+
+    def _text(self, now: float) -> str:
+        if not self._phase:
+            return ""
+        detail = f": {self._detail}" if self._detail else ""
+        return f"{duration(now - self._since)} {self._phase}{detail}"
+
+    def _animate(self) -> None:
+        while not self._stopped.wait(SHOW_SECONDS):
+            self._line.draw(self._text(self._clock()))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds."""
+
+    size: int
+    done: int
+    failed: int = 0
+    retried: int = 0
+    slowest: tuple[int, float] | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.done}/{self.size} done"]
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.retried} retried"] if self.retried else []
+        if self.slowest is not None:
+            parts.append(f"slowest: input {self.slowest[0]}, {duration(self.slowest[1])}")
+        return ", ".join(parts)
+
+
+class BatchProgress:
+    """Progress of a batch while somebody waits for it; without a terminal, a line for each tenth."""
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line, self._clock = LiveLine(stream), clock
+        self._start, self._first, self._tenths = clock(), -1, -1
+        self._looked_at, self._shown, self._is_over = float("-inf"), "", False
+
+    def show(self, counts: Callable[[], Counts]) -> None:
+        """Draw the line; `counts` is called a few times a second at most."""
+        now = self._clock()
+        if now - self._looked_at >= _COUNT_SECONDS:
+            self._looked_at, seen = now, counts()
+            self._first = seen.done if self._first < 0 else self._first
+            self._shown = f"{seen}{self._rest(seen, now)}"
+            tenths = seen.done * 10 // seen.size
+            if not self._line.is_live and tenths > self._tenths and seen.done < seen.size:
+                self._line.say(self._shown)
+            self._tenths = tenths
+        self._line.draw(f"{duration(now - self._start)} {self._shown}")
+
+    def hide(self) -> None:
+        """Remove the line, until it is shown again."""
+        self._line.draw("")
+        self._line.erase()
+
+    def end(self, counts: Counts) -> None:
+        """Say, once, how it ended."""
+        self.hide()
+        if not self._is_over and self._looked_at > float("-inf"):
+            self._line.say(f"{counts} in {duration(self._clock() - self._start)}")
+        self._is_over = True
+
+    def _rest(self, seen: Counts, now: float) -> str:
+        """How long the rest will take, at the pace of the inputs that ended while somebody looked."""
+        fresh = seen.done - self._first
+        if not fresh:
+            return ""
+        return f", about {duration((seen.size - seen.done) * (now - self._start) / fresh)} left"
+
+
+def duration(seconds: float) -> str:
+    """The length of a time for people: `0.4 s`, `2 min 05 s`, `1 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey (escape sequences, bells) spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _SHOWN else ascii(c)[1:-1] for c in text)
+
+
+def in_letters_of(stream: TextIO, text: str) -> str:
+    """The text with letters spelt out that the stream has not, as it would write them."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _cut(text: str, width: int) -> str:
+    """The text as far as it fits into so many cells; wide letters take two, accents none."""
+    used, kept = 0, []
+    for letter in text:
+        used += 0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        if used > width:
+            break
+        kept.append(letter)
+    return "".join(kept)

@@ -23,6 +23,7 @@ from kinetic_core.errors import (
 )
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.terminal import BatchProgress
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.handle import JobHandle
@@ -82,6 +83,7 @@ class BatchHandle:
         self._scheduler = scheduler
         self._cached_failures: list[JobHandle] | None = None
         self._collected: dict[str, JobHandle] = {}
+        self._progress = BatchProgress()
 
     @property
     def jobs(self) -> list[JobHandle | None]:
@@ -216,7 +218,7 @@ class BatchHandle:
     def _wait_for(self, condition: Callable[[], T | None], deadline: float | None) -> T:
         """Wait on the board; Ctrl-C starts no further job, and prints what goes on and how to stop it."""
         try:
-            return self._board.wait_for(condition, deadline, f"batch {self.group_id}")
+            value = self._board.wait_for(condition, deadline, f"batch {self.group_id}", self._progress)
         except KeyboardInterrupt:
             self._board.stop(cancel=False)
             with self._board.changed:
@@ -227,6 +229,12 @@ class BatchHandle:
                 f"kinetic_core.attach_batch({self.group_id!r}, backend={scheduler.backend.name!r}).cancel()\n"
             )
             raise
+        finally:
+            self._progress.hide()
+        with self._board.changed:
+            if self._board.is_over():
+                self._progress.end(self._board.counts())
+        return value
 
     def _must_be_over(self) -> None:
         """Raise unless the batch has ended: one that runs without a client still needs its objects."""

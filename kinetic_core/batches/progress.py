@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from kinetic_core.backends.kubernetes.names import DROPPED
@@ -13,6 +15,7 @@ from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
+from kinetic_core.terminal import SHOW_SECONDS, BatchProgress, Counts
 
 T = TypeVar("T")
 
@@ -130,10 +133,33 @@ class Board:
         """Return whether every input has ended. Call it under `changed`."""
         return self.complete and self.active() == 0
 
-    def wait_for(self, condition: Callable[[], T | None], deadline: float | None, what: str) -> T:
+    def counts(self) -> Counts:
+        """Count what has become of the inputs. Call it under `changed`."""
+        took = {
+            index: seen.finished_at - seen.started_at
+            for index, seen in self.ended.items()
+            if seen.started_at is not None and seen.finished_at is not None
+        }
+        jobless = len(self.submission_failures) + len(self.dropped) + len(self.unavailable)
+        return Counts(
+            self.size,
+            len(self.ended) + jobless,
+            len(self.failed()) + jobless,
+            sum(seen.attempt > 0 for seen in self.ended.values()),
+            max(took.items(), key=itemgetter(1), default=None),
+        )
+
+    def wait_for(
+        self,
+        condition: Callable[[], T | None],
+        deadline: float | None,
+        what: str,
+        shown: BatchProgress | None = None,
+    ) -> T:
         """Follow the jobs and block until `condition()`, called under `changed`, is neither None nor False.
 
-        Returns the condition's value. Raises WaitTimeout at the deadline.
+        Returns the condition's value. `shown` shows the batch's progress meanwhile. Raises WaitTimeout at the
+        deadline.
         """
         self.follow()
         with self.changed:
@@ -144,6 +170,9 @@ class Board:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     raise WaitTimeout(f"timed out waiting for {what}; its jobs go on")
+                if shown is not None:
+                    shown.show(self.counts)
+                    remaining = min(SHOW_SECONDS, math.inf if remaining is None else remaining)
                 self.changed.wait(remaining)
 
     def _observed(self, index: int, observation: JobObservation) -> None:

@@ -20,6 +20,7 @@ from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, Obj
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
+from kinetic_core.terminal import Progress
 
 _LOG = logging.getLogger(__name__)
 _UNLIMITED_WARNING = 100
@@ -63,7 +64,9 @@ def run_map(
         project=values.get("project", options.project),
         cluster=values.get("cluster", options.cluster),
     )
-    packed = pack(function, options, connections, calls=[((item,), {}) for item in items], tolerant=True)
+    calls = [((item,), {}) for item in items]
+    with Progress() as progress:
+        packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
     plan = Plan(
         group_id=values.get("group_id") or f"grp-{secrets.token_hex(8)}",
         is_new="group_id" not in values,

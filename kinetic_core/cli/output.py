@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from kinetic_core.cli.schemas import SCHEMAS, numbered
-
-_SHOWN = {"\n", "\t"}
+from kinetic_core.terminal import in_letters_of, printable
 
 
 class Output:
@@ -106,16 +105,3 @@ def _fitting(widths: Mapping[str, int], spare: Sequence[str], limit: int) -> lis
         if sum(shown.values()) + 2 * len(shown) > limit:
             del shown[name]
     return list(shown)
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal would obey (escape sequences, bells) spelt out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in _SHOWN else ascii(c)[1:-1] for c in text)
-
-
-def in_letters_of(stream: TextIO, text: str) -> str:
-    """The text with letters spelt out that the stream has not, as it would write them."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)

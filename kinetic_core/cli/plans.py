@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from kinetic_core.cli.output import printable
 from kinetic_core.cli.verb import Session
 from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
@@ -18,6 +17,7 @@ from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.vendored import AddOn
+from kinetic_core.terminal import printable
 
 
 def named_project(session: Session) -> Connections:

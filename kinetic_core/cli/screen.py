@@ -19,10 +19,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from kinetic_core.cli.output import STYLES, in_letters_of, printable
+from kinetic_core.cli.output import STYLES
 from kinetic_core.cli.watch import LogTail, Watched
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.terminal import in_letters_of, printable
 
 _FRAME_SECONDS = 0.2
 _HELP = "up/down choose  c cancel  e explain  q leave"

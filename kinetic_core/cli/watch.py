@@ -13,7 +13,6 @@ import typer
 
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.jobs import attached, job_ids, summaries_of
-from kinetic_core.cli.output import printable
 from kinetic_core.cli.parallel import side_by_side
 from kinetic_core.cli.root import jobs_app
 from kinetic_core.cli.verb import Session, verb
@@ -22,6 +21,7 @@ from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs import logs, observe
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.watch import Subscription
+from kinetic_core.terminal import printable
 
 if TYPE_CHECKING:
     from kinetic_core.job import JobObservation

@@ -112,16 +112,16 @@ def attach(
     working_dir: str | None,
     scheduling_timeout: float,
     listening_timeout: float,
-    on_status: Callable[[JobStatus], None] = lambda _status: None,
+    on_change: Callable[[JobObservation], None] = lambda _seen: None,
 ) -> DebugSession:
     """Forward a listening local port to the job's debugger once it listens, and print how to connect.
 
-    `on_status` is called with the job's status until the job has started; the time-outs are in seconds.
+    `on_change` is called with every observation until the job has started; the time-outs are in seconds.
     Raises InvalidRequest for a job without `debug=True`, HasEnded, WaitTimeout naming the time that was too
     short, ConfigurationError where ports may not be forwarded, ClusterError. Every error closes the listener.
     """
     try:
-        debugger = _awaited(backend, reference, scheduling_timeout, listening_timeout, on_status)
+        debugger = _awaited(backend, reference, scheduling_timeout, listening_timeout, on_change)
     except BaseException:
         listener.close()
         raise
@@ -152,7 +152,7 @@ def _awaited(
     reference: JobReference,
     scheduling: float,
     listening: float,
-    on_status: Callable[[JobStatus], None],
+    on_change: Callable[[JobObservation], None],
 ) -> Debugger:
     """Wait until the job's debugger listens; return its address."""
     if not reference.debug:
@@ -160,7 +160,7 @@ def _awaited(
     backend.ports.check(reference.namespace)
     news: SimpleQueue[JobObservation] = SimpleQueue()
     with closing(watch(backend, reference, news.put)):
-        _await_start(reference, news, scheduling, on_status)
+        _await_start(reference, news, scheduling, on_change)
         deadline = time.monotonic() + listening
         while (debugger := _found(backend, reference)) is None:
             if time.monotonic() >= deadline:
@@ -178,11 +178,11 @@ def _await_start(
     reference: JobReference,
     news: SimpleQueue[JobObservation],
     patience: float,
-    on_status: Callable[[JobStatus], None],
+    on_change: Callable[[JobObservation], None],
 ) -> None:
     last, deadline = None, time.monotonic() + patience
     while (seen := _next(reference, news, deadline)) is not None:
-        on_status(seen.status)
+        on_change(seen)
         if seen.status is JobStatus.RUNNING:
             return
         last = seen
@@ -238,7 +238,7 @@ def debug_door(
     function: Callable[..., Any],
     options: RunOptions,
     connections: Connections,
-    on_status: Callable[[JobStatus], None],
+    on_change: Callable[[JobObservation], None],
 ) -> Iterator[Door]:
     """Open a call's job to a debugger; without `debug=True` the door does nothing.
 
@@ -276,7 +276,7 @@ def debug_door(
                     str(root),
                     SCHEDULING_SECONDS,
                     LISTENING_SECONDS,
-                    on_status,
+                    on_change,
                 )
             except HasEnded:
                 return nullcontext()  # its result says how

@@ -13,7 +13,7 @@ from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
 from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.backends.kubernetes.set_objects import is_live
-from kinetic_core.errors import ObjectNotFound
+from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import Decision, Fact, Facts, Unknown, decide
 from kinetic_core.jobs.fallback import is_passed_over
@@ -118,6 +118,18 @@ def stored_outcome(
 
 
 _REASONS = {wire.CANCELLED: "Cancelled", wire.DROPPED: DROPPED}
+
+
+def attempt_failure(backend: Backend, reference: JobReference, attempt: int) -> wire.Failure | None:
+    """Return how an attempt failed that was not the last, as it has signed; None if nothing says so."""
+    name = wire.attempt_outcome_object(reference.job_id, attempt)
+    try:
+        found = backend.get(reference.namespace, reference.job_id)
+        start = read_start(backend.store, name)
+        header = verified_header(backend, reference, start, found[0] if found else None, name)
+        return Header.from_dict(header).failure
+    except (KineticError, wire.FrameError):
+        return None
 
 
 def _started(header: Mapping[str, Any]) -> float | None:

@@ -18,11 +18,13 @@ from kinetic_core.jobs import cancel as ending
 from kinetic_core.jobs import collect as collecting
 from kinetic_core.jobs import logs
 from kinetic_core.jobs import observe as observing
+from kinetic_core.jobs.facts import attempt_failure
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.debug import DebugSession
     from kinetic_core.jobs.outputs import Outputs
     from kinetic_core.jobs.timeline import Explanation
+    from kinetic_core.terminal import Progress
 
 SCHEDULING_SECONDS = 1800.0
 """Seconds a debugger waits for a job to start: a node may have to be created first."""
@@ -148,12 +150,44 @@ class JobHandle(JobReference):
         del cleanup_timeout, cleanup_poll_interval
         if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool)):
             raise TypeError(f"timeout={timeout!r} must be a number of seconds")
-        follower = _Follower(self) if stream_logs else None
+        self._wait(timeout, _announcer(on_status_change), _print if stream_logs else None)
+        return self._collected(cleanup, trust_store)
+
+    def shown_result(self, progress: Progress) -> Any:
+        """Wait for the job as `result` does, and show its progress and what it prints meanwhile."""
+        shown = 0
+
+        def show(seen: JobObservation) -> None:
+            nonlocal shown
+            for attempt in range(shown, seen.attempt):
+                progress.attempt_ended(attempt, attempt_failure(self.place, self, attempt))
+            shown = max(shown, seen.attempt)
+            progress.observe(seen)
+
+        self._wait(None, show, progress.write)
+        return self._collected(None, trust_store=False)
+
+    def _wait(
+        self,
+        timeout: float | None,
+        on_change: Callable[[JobObservation], None],
+        write: Callable[[str], None] | None,
+    ) -> None:
+        """Wait for the end; `write` gets what the job prints, all of it before the last observation."""
+        follower = _Follower(self, write) if write is not None else None
+
+        def changed(seen: JobObservation) -> None:
+            if follower is not None and seen.is_terminal:
+                follower.set()
+            on_change(seen)
+
         try:
-            observing.wait(self.place, self, timeout, _announcer(on_status_change, follower))
+            observing.wait(self.place, self, timeout, changed)
         finally:
             if follower is not None:
                 follower.set()
+
+    def _collected(self, cleanup: bool | None, trust_store: bool) -> Any:
         value = self.collect(trust_store=trust_store)
         if cleanup or (cleanup is None and not self.debug):
             ending.drop_payloads(self._client, [self])
@@ -228,42 +262,40 @@ class JobHandle(JobReference):
 
 
 class _Follower:
-    """Thread that prints a job's lines to stdout until `set` says that the job has ended."""
+    """Thread that writes a job's lines until `set` says that the job has ended."""
 
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
+    def __init__(self, handle: JobHandle, write: Callable[[str], None]) -> None:
+        self._handle, self._write = handle, write
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kinetic-log-{handle.job_id}", daemon=True)
         self._thread.start()
 
     def set(self) -> None:
-        """Print the rest of the log and stop, because the job has ended. May be called again."""
+        """Write the rest of the log and stop, because the job has ended. May be called again."""
         self._ended.set()
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
         try:
             for text in logs.follow_log(self._handle.place, self._handle, self._ended.is_set):
-                sys.stdout.write(text)
-                sys.stdout.flush()
+                self._write(text)
         except BrokenPipeError:
             return  # nobody reads our output any more; the job's log is kept
 
 
-def _announcer(
-    callback: Callable[[JobStatus], None] | None, follower: _Follower | None
-) -> Callable[[JobObservation], None] | None:
-    """Return a callback that reports each status once, and a final one after the whole log is printed."""
-    if callback is None:
-        return None
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _announcer(callback: Callable[[JobStatus], None] | None) -> Callable[[JobObservation], None]:
+    """Return a function that calls back with each status once."""
     last: list[JobStatus] = []
 
     def announce(observation: JobObservation) -> None:
-        if last and last[-1] is observation.status:
+        if callback is None or (last and last[-1] is observation.status):
             return
         last.append(observation.status)
-        if follower is not None and observation.is_terminal:
-            follower.set()
         try:
             callback(observation.status)
         except Exception:  # noqa: BLE001  the promise of `on_status_change`: its mistakes never lose a result

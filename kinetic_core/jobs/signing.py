@@ -27,18 +27,23 @@ _LONGEST = 300
 
 
 def verified_header(
-    backend: Backend, reference: JobReference, frame: bytes, job: Mapping[str, Any] | None
+    backend: Backend,
+    reference: JobReference,
+    frame: bytes,
+    job: Mapping[str, Any] | None,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Verify and return the header of a job's outcome, of which `frame` has at least the head.
 
-    The Job's key counts if the Job exists. Raises wire.FrameError for a frame that is not signed with the
-    key, or belongs to another job or attempt.
+    The Job's key counts if the Job exists. `name` is the object that was read; default: the job's
+    outcome. Raises wire.FrameError for a frame that is not signed with the key, or belongs to another job or
+    attempt.
     """
     key = outcome_key(job) or Keys(backend, reference.namespace).of_frame(frame, reference)
     if key is None:
         raise wire.SignatureError("its job's Kubernetes object is gone, and no key of the namespace signs it")
     header = wire.decode_head(frame, key)
-    wire.require_place(header, reference.job_id)
+    wire.require_place(header, reference.job_id, name)
     return header
 
 

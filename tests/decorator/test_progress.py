@@ -1,0 +1,70 @@
+"""What the calls of a script show at a terminal, and that its output stays its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.screen import Screen, read_all
+
+SCRIPT = """
+import kinetic_core
+
+@kinetic_core.run(accelerator="cpu", retries=1)
+def train():
+    import os, time
+    if os.environ.get("KINETIC_FAILED_COUNT", "0") == "0":
+        raise ValueError("shard 3 is corrupt")
+    print("epoch 1")
+    time.sleep(0.5)
+
+@kinetic_core.run(accelerator="cpu")
+def square(x):
+    return 10 / x
+
+train()
+square.run_async_map([1, 0, 2]).results(return_exceptions=True)
+"""
+
+
+@pytest.fixture
+def script(local_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.delenv("KINETIC_PACKAGE_ROOT")
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "script.py").write_text(SCRIPT)
+    return [sys.executable, str(place / "script.py")]
+
+
+def test_a_terminal_shows_the_retry_and_what_it_took(script: list[str]) -> None:
+    reading, writing = os.openpty()
+    with subprocess.Popen(
+        script, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=writing, text=True
+    ) as process:
+        os.close(writing)
+        screen = Screen()
+        screen.feed(read_all(reading))
+        os.close(reading)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, screen.lines
+    assert out == "epoch 1\n"
+    told = [line.removeprefix("kinetic: ") for line in screen.lines]
+    assert told[0].startswith("submitted job-")
+    assert told[1] == "attempt 1 of 2 failed: ValueError: shard 3 is corrupt; starting again"
+    assert told[2].startswith("succeeded in ")
+    assert "running" in told[2]
+    assert told[3].startswith("3/3 done, 1 failed")
+    assert told[4:] == [""]
+    assert any("s running: attempt 2" in line for line in screen.drawn)
+    assert any("/3 done" in line for line in screen.drawn)
+
+
+def test_a_pipe_gets_plain_lines_on_stderr_only(script: list[str]) -> None:
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "epoch 1\n"), done.stderr
+    assert "kinetic: attempt 1 of 2 failed: ValueError: shard 3 is corrupt; starting again\n" in done.stderr
+    assert "\x1b" not in done.stderr

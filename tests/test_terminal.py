@@ -1,0 +1,153 @@
+"""The live line of a call and of a batch, on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import pytest
+
+from kinetic_core._runner.wire import Failure, FailureClass
+from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.phases import Step, StepBegun
+from kinetic_core.terminal import BatchProgress, Counts, LiveLine, Progress, duration
+from tests.screen import terminal
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+NO_NODE = JobObservation(JobStatus.PENDING, "Unschedulable", "0/3 nodes are available")
+RUNS = JobObservation(JobStatus.RUNNING, "Running", "the runner has started")
+DONE = JobObservation(JobStatus.SUCCEEDED, "Completed", "the function returned")
+
+
+def call(progress: Progress, clock: Clock) -> None:
+    """A call that packs, waits 41 seconds for a node, fails once and succeeds."""
+    progress.say(StepBegun(Step.PACK, "packing"))
+    clock.now += 0.4
+    progress.say(StepBegun(Step.UPLOAD, "uploading"))
+    progress.say("uploading: 40 of 300 MiB")
+    clock.now += 2.0
+    progress.observe(NO_NODE)
+    clock.now += 41.0
+    progress.observe(RUNS)
+    clock.now += 3.0
+    progress.attempt_ended(0, Failure(FailureClass.USER_ERROR, "ValueError: shard 3 is corrupt\nmore"))
+    progress.attempt_ended(1, Failure(FailureClass.PREEMPTED, "the node was taken away"))
+    progress.observe(JobObservation(JobStatus.RUNNING, "Running", "the runner has started", attempt=2))
+    clock.now += 7.0
+    progress.observe(DONE)
+
+
+TOOK = "packing 0.4 s, uploading 2.0 s, waiting (Unschedulable) 41.0 s, running 10.0 s"
+STAYS = [
+    "kinetic: attempt 1 of 3 failed: ValueError: shard 3 is corrupt; starting again",
+    "kinetic: attempt 2 was lost: the node was taken away; starting again",
+    f"kinetic: succeeded in 53.4 s: {TOOK}",
+]
+
+
+def test_a_terminal_shows_each_phase_with_its_reason() -> None:
+    with terminal(columns=110) as (stream, screen):
+        clock = Clock()
+        call(Progress(stream, retries=2, clock=clock), clock)
+    assert screen.lines == [*STAYS, ""]
+    drawn = [line[2:] for line in screen.drawn if line]
+    assert "0.0 s packing" in drawn
+    assert "0.0 s uploading: 40 of 300 MiB" in drawn
+    assert "0.0 s waiting (Unschedulable): 0/3 nodes are available" in drawn
+    assert "3.0 s running: attempt 3" in drawn
+
+
+def test_a_pipe_gets_a_plain_line_for_each_change() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(stream, retries=2, clock=clock) as progress:
+        call(progress, clock)
+    assert stream.getvalue().splitlines() == [
+        "kinetic: uploading: 40 of 300 MiB",
+        "kinetic: waiting (Unschedulable): 0/3 nodes are available",
+        "kinetic: running: attempt 1",
+        *STAYS[:2],
+        "kinetic: running: attempt 3",
+        STAYS[2],
+    ]
+
+
+def test_a_pipe_gets_few_lines_of_a_build_log() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock=clock)
+    progress.say(StepBegun(Step.BUILD, "dependencies: uv.lock"))
+    for number in range(400):
+        clock.now += 0.1
+        progress.say(f"Step #1: line {number}")
+    assert len(stream.getvalue().splitlines()) <= 5
+
+
+def test_what_the_job_prints_stays_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal() as (stream, screen):
+        monkeypatch.setattr("sys.stdout", stream)
+        line = LiveLine(stream)
+        line.draw("running")
+        line.write("epoch 1\n")
+        line.write("\r10 %")
+        line.draw("running")  # a progress bar is not torn apart
+        line.write("\r20 %")
+        line.say("attempt 1 failed")
+        line.draw("")
+        line.erase()
+    assert screen.lines == ["epoch 1", "20 %", "kinetic: attempt 1 failed", ""]
+    assert not any("10 %" in line for line in screen.drawn)
+
+
+def test_a_line_fits_into_the_terminal_and_obeys_nobody() -> None:
+    with terminal(columns=20) as (stream, screen):
+        LiveLine(stream).draw("漢字漢字漢字漢字漢字漢字")
+        LiveLine(stream).draw("bell \x07 and \x1b[2J clear")
+    assert [line[2:] for line in (screen.drawn[-1], screen.lines[-1])] == [
+        "漢字漢字漢字漢字",
+        "bell \\x07 and \\x1",
+    ]
+
+
+class Unread(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_closed_pipe_stops_no_call() -> None:
+    clock = Clock()
+    call(Progress(Unread(), clock=clock), clock)
+
+
+def test_a_batch_shows_counts_slowest_and_the_rest() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = BatchProgress(stream, clock)
+    for done in range(0, 200, 5):
+        clock.now += 2.0
+        progress.show(lambda done=done: Counts(200, done, done // 50, done // 20, (3, 41.2)))
+    progress.end(Counts(200, 200, 4, 10, (3, 41.2)))
+    progress.end(Counts(200, 200, 4, 10, (3, 41.2)))
+    told = stream.getvalue().splitlines()
+    assert told[5] == (
+        "kinetic: 100/200 done, 2 failed, 5 retried, slowest: input 3, 41.2 s, about 42.0 s left"
+    )
+    assert told[10:] == [
+        "kinetic: 200/200 done, 4 failed, 10 retried, slowest: input 3, 41.2 s in 1 min 20 s"
+    ]
+
+
+def test_durations_are_read_at_a_glance() -> None:
+    assert [duration(each) for each in (0.04, 59.9, 125, 4803)] == [
+        "0.0 s",
+        "59.9 s",
+        "2 min 05 s",
+        "1 h 20 min",
+    ]
