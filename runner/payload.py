@@ -54,6 +54,8 @@ class ShippedModules:
             if isinstance(args[0], type(made.__code__)):
                 args = (args[0], self._namespace(args[1]), *args[2:])
             self._made.append(make(*args))
+            if isinstance(self._made[-1], FunctionType):
+                results.BY_VALUE.add(self._made[-1])
             return self._made[-1]
 
         return made
@@ -154,7 +156,7 @@ class _Unpickler(pickle.Unpickler):
         if pid[0] == "result":
             return _result(self._payload.store_uri, *pid[1:])
         if pid[0] == "shipped":
-            return os.path.join(self._payload.workspace, pid[1])
+            return os.path.join(self._payload.workspace, pid[1]).rstrip(os.sep)
         if pid[0] == "named":
             return self._named(pid[1], pid[2])
         raise pickle.UnpicklingError(f"unknown reference {pid[0]!r} in the payload, of a newer version?")

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 from . import codec, wire
 from .outcome import Outcome, failed, safe_repr, type_name
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_TEXT = 8 << 10
+BY_VALUE: WeakSet[FunctionType] = WeakSet()
+"""Functions that the payload brought by value: a reader may not find them by name."""
 
 
 def succeeded(value: Any, modules: Sequence[str]) -> Outcome:
@@ -229,14 +232,9 @@ def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | N
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type) and obj in internals._DYNAMIC_CLASS_TRACKER_BY_CLASS:
                 return internals._dynamic_class_reduce(obj)
-            if isinstance(obj, FunctionType) and obj.__module__ in known and came_by_value(obj):
+            if isinstance(obj, FunctionType) and obj.__module__ in known and obj in BY_VALUE:
                 return self._dynamic_function_reduce(obj)
             return super().reducer_override(obj)
-
-    def came_by_value(function: FunctionType) -> bool:
-        return (
-            getattr(sys.modules.get(function.__module__), "__file__", None) != function.__code__.co_filename
-        )
 
     def copied(kind: type) -> bytes:
         stream = io.BytesIO()

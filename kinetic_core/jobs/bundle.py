@@ -241,7 +241,7 @@ def pack(
     project = project or locate_project(source, package_root=settings.package_root)
     own = getattr(function, "__module__", None) or ""
     elsewhere = [(str(place.directory), place.path) for place in project.elsewhere]
-    modules = ProjectModules(str(project.root), own, ships_paths=options.debug, elsewhere=elsewhere)
+    modules = ProjectModules(str(project.root), own, elsewhere=elsewhere)
     substitutes = Substitutes(backend.store.uri)
     in_function = Recorder(substitutes)
     packed_function = pack_function(function, project, modules, in_function)

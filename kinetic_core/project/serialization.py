@@ -9,11 +9,14 @@ nothing is registered, so threads do not disturb each other.
 
 from __future__ import annotations
 
+import ast
+import functools
 import io
 import os
 import sys
 import types
 from collections.abc import Callable, Iterable
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
@@ -33,8 +36,6 @@ class ProjectModules:
 
     A virtualenv inside the project, the standard library and this package are not part of it. `own` is the
     module of the function that becomes a job: its functions travel together, with the globals they have now.
-    With `ships_paths` their code says of itself that it is from the shipped file, where a debugger looks for
-    breakpoints; else from the file it was written in, which tells a person more.
     """
 
     def __init__(
@@ -42,11 +43,9 @@ class ProjectModules:
         root: str,
         own: str = "",
         *,
-        ships_paths: bool = False,
         elsewhere: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.own = own
-        self.ships_paths = ships_paths
         places = [(root, ""), *((directory, path + "/") for directory, path in elsewhere)]
         self._prefixes = tuple(os.path.join(os.path.realpath(directory), "") for directory, _ in places)
         self._shipped_at = dict(zip(self._prefixes, (path for _, path in places), strict=True))
@@ -65,6 +64,7 @@ class ProjectModules:
     def relative(self, file: str) -> str | None:
         """A file's path below the root; None if it is not there."""
         path = os.path.realpath(file)
+        path = os.path.join(path, "") if f"{path}{os.sep}" in self._prefixes else path
         prefix = max(filter(path.startswith, self._prefixes), key=len, default=None)
         return None if prefix is None else self._shipped_at[prefix] + path.removeprefix(prefix)
 
@@ -104,6 +104,29 @@ class _Shipped(str):
     """A path of the project, relative to its root: in the job, the path of the shipped copy."""
 
     __slots__ = ()
+
+
+class _ShippedPath(NamedTuple):
+    """The same as an object of `pathlib`."""
+
+    kind: type[PurePath]
+    relative: _Shipped
+
+
+@functools.lru_cache(maxsize=256)
+def _names_from_file(file: str, _changed: int) -> frozenset[str]:
+    """The globals that a module makes from its `__file__`, by its source; none if that cannot be read."""
+    try:
+        statements = ast.parse(Path(file).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    names = {"__file__"}
+    for each in statements:
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+            used = {node.id for node in ast.walk(each.value) if isinstance(node, ast.Name)}
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            names |= {one.id for one in targets if isinstance(one, ast.Name)} if used & names else set()
+    return frozenset(names - {"__file__"})
 
 
 class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
@@ -155,12 +178,29 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
             kept["__file__"] = _Shipped(path)
 
     def _reduced_function(self, function: types.FunctionType) -> Any:
-        """cloudpickle's reduction, with the job's own path for a `__file__` that the code itself names."""
+        """cloudpickle's reduction, with the job's own paths for `__file__` and for what is made from it."""
         reduced = self._dynamic_function_reduce(function)
         used, file = reduced[2][1]["__globals__"], function.__globals__.get("__file__")
-        if "__file__" in used and isinstance(file, str) and (path := self._project.relative(file)):
+        if not isinstance(file, str):
+            return reduced
+        if "__file__" in used and (path := self._project.relative(file)):
             used["__file__"] = _Shipped(path)
+        values = ((name, self._shipped_value(value)) for name, value in used.items())
+        shipped = [(name, path) for name, path in values if path is not None]
+        if shipped and os.path.isfile(file):
+            made = _names_from_file(file, os.stat(file).st_mtime_ns)
+            used.update(each for each in shipped if each[0] in made)
         return reduced
+
+    def _shipped_value(self, value: Any) -> _Shipped | _ShippedPath | None:
+        """What stands for an absolute path in the project; None for any other value."""
+        if not isinstance(value, str | PurePath) or not os.path.isabs(value):
+            return None
+        path = self._project.relative(str(value))
+        if path is None:
+            return None
+        kept = _Shipped(path)
+        return _ShippedPath(type(value), kept) if isinstance(value, PurePath) else kept
 
     def _shipped_code(self, code: types.CodeType) -> Any:
         """cloudpickle's reduction of code, with the job's own path for its file if that ships."""
@@ -178,8 +218,10 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         elif isinstance(obj, type):
             if obj.__module__ in self._project:
                 return _internals._dynamic_class_reduce(obj)
-        elif isinstance(obj, types.CodeType) and self._project.ships_paths:
+        elif isinstance(obj, types.CodeType):
             return self._shipped_code(obj)
+        elif isinstance(obj, _ShippedPath):
+            return obj.kind, (obj.relative,)
         elif isinstance(obj, TypeVar) and obj.__module__ in self._project:
             return _internals._make_typevar, _internals._decompose_typevar(obj)
         return super().reducer_override(obj)

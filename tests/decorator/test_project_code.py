@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -16,12 +17,11 @@ from kinetic_core.jobs import collect
 from tests.decorator import shapes
 from tests.decorator.shapes import Circle, NotRound
 
-WRITTEN_IN = __file__
 on_cpu = kinetic_core.run(accelerator="cpu")
 
 
 @on_cpu
-def use(circle: Circle) -> tuple[object, ...]:
+def use(circle: Circle, written_in: str) -> tuple[object, ...]:
     try:
         shapes.check(7)
     except NotRound:
@@ -37,8 +37,37 @@ def use(circle: Circle) -> tuple[object, ...]:
         shapes.here(),
         Path(__file__).name,
         Path(__file__).exists(),
-        __file__ != WRITTEN_IN,
+        __file__ != written_in,
     )
+
+
+FOLDER = Path(__file__).parent
+NAMES: str = str(FOLDER / "shapes.py")
+WRITTEN_AS = str(Path.cwd())
+
+
+@on_cpu
+def places(fails: bool) -> tuple[str, ...]:
+    if fails:
+        raise ValueError("a line of source")
+    made = [Path(name).relative_to(Path.cwd()).as_posix() for name in (FOLDER, NAMES)]
+    return *made, WRITTEN_AS, inspect.getsource(sys._getframe())
+
+
+def test_paths_made_from_the_modules_file_are_the_workspaces() -> None:
+    folder, names, written, source = places(False)
+    assert (folder, names) == ("tests/decorator", "tests/decorator/shapes.py")
+    assert written == str(Path.cwd())  # the same text, but not made from `__file__`
+    assert source.startswith("@on_cpu\ndef places(fails: bool)")
+
+
+def test_a_traceback_has_the_jobs_files_and_their_lines() -> None:
+    with pytest.raises(ValueError, match="a line of source") as caught:
+        places(True)
+    (note,) = caught.value.__notes__
+    assert "workspace/tests/decorator/test_project_code.py" in note
+    assert 'raise ValueError("a line of source")' in note
+    assert note.count("  File ") == 1  # none of the runner's
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +78,7 @@ def _root(local_jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_classes_and_state_are_one_and_files_are_shipped() -> None:
     first_line = '"""A module of a user\'s project: in a job, everything in it must be itself."""'
     own = Path(__file__).name
-    assert use(Circle(2)) == (12.0, 3.0, True, 2, 2, True, first_line, own, True, True)
+    assert use(Circle(2), __file__) == (12.0, 3.0, True, 2, 2, True, first_line, own, True, True)
 
 
 def test_what_the_main_script_defines_can_be_pickled_in_the_job(tmp_path: Path) -> None:
