@@ -170,7 +170,7 @@ def run(
 
     The options are the rows of `kinetic_core.options.RunKeywords`; the reference has
     [a page of them](options.md). The first ones may be given by position. Options of pods have no effect with
-    backend `local`, except that `secrets` is refused there.
+    backend `local`, which says so; `secrets` is refused there.
 
     Everything is checked here, when the decoration is evaluated. Raises InvalidRequest or one of its kinds,
     and TypeError for an unknown option or a value of the wrong type.

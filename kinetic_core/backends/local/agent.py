@@ -8,6 +8,7 @@ SIGTERM means cancel. Imports are few and small: every job waits for them.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -215,7 +216,7 @@ class Agent:
 
     def _slots_wanted(self) -> int:
         requests = self._spec["template"]["spec"]["containers"][0]["resources"]["requests"]
-        return max(1, min(int(requests.get("cpu", 1)), core_count()))
+        return max(1, min(math.ceil(float(requests.get("cpu", 1))), core_count()))
 
     def _set_deadline(self) -> None:
         seconds = self._spec.get("activeDeadlineSeconds")

@@ -36,7 +36,7 @@ from kinetic_core.backends.local.signing import read_secret
 from kinetic_core.backends.local.slots import core_count
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
-from kinetic_core.job import ClusterName, JobSpec, Line
+from kinetic_core.job import ClusterName, JobSpec, Line, PodOptions
 from kinetic_core.settings import Settings
 from kinetic_core.store.directory import DirectoryObjectStore, translated
 
@@ -93,6 +93,22 @@ _LOST = "Failed", "NodeLost", "nothing of the job is alive: killed, or the machi
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 3.0
 _PACE_SECONDS = 0.04
+
+
+_OF_PODS = (
+    "disk",
+    "reservation",
+    "flex_start",
+    "priority_class",
+    "queue",
+    "service_account",
+    "node_selector",
+    "tolerations",
+    "run_as_root",
+    "cache_volume",
+    "security_context",
+)
+"""Options that only mean something to a pod."""
 
 
 class LocalBackend:
@@ -165,6 +181,9 @@ class LocalBackend:
             )
         if spec.container_image is not None:
             notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
+        default = PodOptions()
+        if unused := [name for name in _OF_PODS if getattr(spec.pod, name) != getattr(default, name)]:
+            notices.append(f"{'=, '.join(unused)}= has no effect with backend 'local', which has no pods")
         return tuple(notices)
 
     def check_output_dir(self, place: str) -> None:

@@ -1,0 +1,177 @@
+"""Every option, on every backend: it has its effect, or is refused or called idle by its name.
+
+The rows are those of the table; an option without a case here fails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetic_core
+from airflow_provider.options import REFUSED, RENAMED, refuse_options, run_options
+from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
+from kinetic_core.connections import Connections
+from kinetic_core.errors import BackendUnavailable, InvalidRequest
+from kinetic_core.job import PodOptions
+from kinetic_core.jobs.prepare import Call, prepare
+from kinetic_core.options import OPTIONS, RunOptions
+from kinetic_core.settings import read_settings
+from kinetic_core.testing import stays_pending
+from tests.batches.places import Place
+from tests.kubernetes.manifests import DELIVERY
+
+
+@dataclass(frozen=True)
+class Case:
+    """An option's value, what goes with it, and what a cluster's Job then says.
+
+    `shown` is a part of the Job's JSON; None: the option names a place or an image, or goes with the payload.
+    `local`: `runs`, or the word for what this machine does with the option.
+    """
+
+    value: Any
+    shown: str | None = None
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    local: str = "runs"
+
+
+HERE = Path(__file__).parent
+GPU = {"accelerator": "gpu-l4", "container_image": "python:3.11"}
+CASES: Mapping[str, Case] = {
+    "accelerator": Case("cpu:2", '"cpu": "2"'),
+    "container_image": Case("example.org/image:1", '"image": "example.org/image:1"', local="not used"),
+    "base_image_repo": Case("europe-docker.pkg.dev/p/base"),
+    "zone": Case("us-central1-a"),
+    "project": Case("another-project"),
+    "capture_env_vars": Case(["MATRIX_WORD"]),
+    "cluster": Case("another"),
+    "backend": Case("local"),
+    "namespace": Case("research", '"namespace": "research"'),
+    "volumes": Case({}),
+    "spot": Case(True, '"cloud.google.com/gke-spot": "true"', GPU),
+    "output_dir": Case("gs://bucket/out", local="refused"),
+    "requirements": Case(["six"], local="not installed"),
+    "memory": Case("64Mi", '"memory": "67108864"', local="enforced or refused"),
+    "timeout": Case(500, '"activeDeadlineSeconds": 500'),
+    "capacity_timeout": Case(77, "77", {**GPU, "accelerator": ["gpu-l4", "gpu-a100"]}),
+    "budget": Case(2.5, "KINETIC_BUDGET"),
+    "infrastructure_retries": Case(3, '"KINETIC_INFRASTRUCTURE_RETRIES", "value": "3"'),
+    "cpu": Case(0.1, '"cpu": "0.1"'),
+    "disk": Case("3Gi", '"ephemeral-storage": "3221225472"', local="no effect"),
+    "reservation": Case("weekly", '"weekly"', GPU, local="no effect"),
+    "flex_start": Case(True, '"cloud.google.com/gke-flex-start": "true"', GPU, local="no effect"),
+    "priority_class": Case("urgent", '"priorityClassName": "urgent"', local="no effect"),
+    "service_account": Case("trainer", '"serviceAccountName": "trainer"', local="no effect"),
+    "node_selector": Case({"disk": "ssd"}, '"disk": "ssd"', local="no effect"),
+    "tolerations": Case([{"key": "night"}], '"key": "night"', local="no effect"),
+    "labels": Case({"team": "vision"}, '"team": "vision"'),
+    "secrets": Case({"TOKEN": "hub/token"}, '"secretKeyRef"', local="refused"),
+    "run_as_root": Case(True, '"runAsUser": 0', local="no effect"),
+    "cache_volume": Case("cache", '"claimName": "cache"', local="no effect"),
+    "lease": Case(20, '"KINETIC_LEASE_SECONDS", "value": "20'),
+    "hang_after": Case(30, '"KINETIC_HANG_SECONDS", "value": "30'),
+    "security_context": Case({"privileged": True}, '"privileged": true', local="no effect"),
+    "debug": Case(True, "KINETIC_DEBUG_WAIT_TIMEOUT", local="a person"),
+    "retries": Case(2, '"backoffLimitPerIndex": 2'),
+    "queue": Case("research", '"kueue.x-k8s.io/queue-name": "research"', local="no effect"),
+}
+
+
+IDLE = [name for name, case in CASES.items() if case.local == "no effect"]
+
+
+def word(_number: int = 0) -> str:
+    return os.environ.get("MATRIX_WORD", "")
+
+
+def test_every_option_has_a_case() -> None:
+    assert CASES.keys() == OPTIONS.rows.keys()
+
+
+@pytest.fixture(autouse=True)
+def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\n[on_demand]\n"cpu" = 1.0\n"gpu-l4" = 2.0\n')
+    monkeypatch.setenv("KINETIC_PRICES", str(prices))
+    monkeypatch.setenv("MATRIX_WORD", "seen")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path, lambda _pod: stays_pending())
+    yield place
+    place.close()
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shown])
+def test_a_clusters_job_says_the_option(name: str, cluster: Place) -> None:
+    case = CASES[name]
+    asked: dict[str, Any] = {"accelerator": "cpu", "container_image": "python:3.11", **case.beside}
+    options = RunOptions.checked(**{**asked, name: case.value})
+    settings = replace(read_settings(), cache=cluster.folder / "cache", package_root=str(HERE))
+    call = prepare(
+        Call(word), replace(options, pod=PodOptions()), Connections(settings), backend=cluster.backend
+    )
+    spec = replace(call.spec, pod=options.pod)  # the cluster has no queue to look for
+    job = json.dumps(first_of(every_manifest(spec, call.reference, DELIVERY), 0))
+    assert case.shown is not None
+    assert case.shown in job.replace('"name": "KINETIC_', '"KINETIC_')
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.local == "runs"])
+def test_this_machine_runs_a_call_and_a_map(name: str, local_jobs: Path) -> None:
+    case = CASES[name]
+    beside = {} if "accelerator" in case.beside else case.beside
+    asked: dict[str, Any] = {"accelerator": "cpu", "backend": "local", **beside, name: case.value}
+    function = kinetic_core.run(**asked)(word)
+    expected = "seen" if name == "capture_env_vars" else ""
+    call, batch = function.run_async(), function.run_async_map([1])
+    assert call.result(60) == expected
+    assert batch.results(timeout=60) == [expected]
+
+
+def test_this_machine_says_what_has_no_effect(local_jobs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    named = [*IDLE, "requirements"]
+    asked: dict[str, Any] = {name: CASES[name].value for name in named if name != "flex_start"}
+    with caplog.at_level(logging.WARNING):
+        assert kinetic_core.run(accelerator="cpu", backend="local", **asked)(word)() == ""
+        flexible = kinetic_core.run(accelerator="gpu-l4", backend="local", flex_start=True)
+        flexible(word).dry_run()
+    assert all(f"{name}=" in caplog.text for name in named), caplog.text
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.local == "refused"])
+def test_this_machine_refuses_by_name(name: str, local_jobs: Path) -> None:
+    asked: dict[str, Any] = {"accelerator": "cpu", "backend": "local", name: CASES[name].value}
+    with pytest.raises(InvalidRequest, match=f"^{name}="):
+        kinetic_core.run(**asked)(word).run_async()
+    with pytest.raises(InvalidRequest, match=f"^{name}="):
+        kinetic_core.run(**asked)(word).run_async_map([1])
+
+
+def test_memory_is_enforced_or_refused_by_name(local_jobs: Path) -> None:
+    function = kinetic_core.run(accelerator="cpu", backend="local", memory="64Mi")(word)
+    try:
+        assert function() == ""
+    except BackendUnavailable as error:
+        assert str(error).startswith("memory=")  # noqa: PT017  where cgroups are not ours
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_task_takes_the_option_or_refuses_it(name: str) -> None:
+    case = CASES[name]
+    asked: dict[str, Any] = {"accelerator": "cpu", **case.beside, name: case.value}
+    if name in REFUSED:
+        with pytest.raises(InvalidRequest, match=f"^{name}="):
+            refuse_options({name: case.value})
+        return
+    renamed = {RENAMED.get(option, option): value for option, value in asked.items()}
+    assert run_options(renamed) == RunOptions.checked(**asked)
