@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kinetic_core.cli.plans import answer, carry_out, named_project
+from kinetic_core.cli.plans import answer, carry_out, named_project, require_person
 from kinetic_core.cli.root import app
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.connections import Connections
@@ -198,9 +198,14 @@ def down(
     if not session.output.as_json:
         for line in state.losses():
             session.output.line(line)
-    if not plan and not yes and any(step.acts for step in prepared.steps):
-        _ask_for_the_name(session, settings.cluster)
-    done = carry_out(session, cloud, prepared, only_plan=plan, yes=True)
+    done = carry_out(
+        session,
+        cloud,
+        prepared,
+        only_plan=plan,
+        yes=yes,
+        agreed=lambda _question: _types_the_name(session, settings.cluster),
+    )
     removed = forget_profiles(session, settings, remove=remove_profiles) if done else []
     remains = prepared.remains
     if session.output.as_json:
@@ -211,11 +216,12 @@ def down(
         session.output.line(f"remains: {line}")
 
 
-def _ask_for_the_name(session: Session, cluster: str) -> None:
-    if session.output.as_json or not sys.stdin.isatty():
-        raise InvalidRequest("stdin is not a terminal: pass --yes to apply, or --plan to only look")
+def _types_the_name(session: Session, cluster: str) -> bool:
+    """Whether a person types the cluster's name, below what will be removed. Raises InvalidRequest."""
+    require_person(session)
     if typer.prompt(f"Type the cluster's name, {cluster}, to remove all of this") != cluster:
         raise InvalidRequest("the name does not match: nothing was removed")
+    return True
 
 
 @verb(app, "status", examples=["kinetic status", "kinetic status --json"])

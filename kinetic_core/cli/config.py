@@ -54,4 +54,4 @@ def config(
 def _plain(value: object) -> object:
     if value is None:
         return ""
-    return value if isinstance(value, bool | int | dict) else str(value)
+    return value if isinstance(value, bool | int | float | dict) else str(value)

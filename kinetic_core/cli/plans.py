@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -27,9 +28,18 @@ def named_project(session: Session) -> Connections:
     return session.connections
 
 
-def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: bool, yes: bool) -> bool:
+def carry_out(
+    session: Session,
+    cloud: Cloud,
+    prepared: Prepared,
+    *,
+    only_plan: bool,
+    yes: bool,
+    agreed: Callable[[str], bool] | None = None,
+) -> bool:
     """Show a plan, and do it if it is agreed to; whether it was done (or there was nothing to do).
 
+    `agreed` asks a person, by default for yes or no.
     Raises InvalidRequest if stdin is not a terminal, ProvisioningError for steps that fail.
     """
     for notice in (notice for pool in prepared.wanted.pools for notice in pool.notices()):
@@ -41,17 +51,23 @@ def carry_out(session: Session, cloud: Cloud, prepared: Prepared, *, only_plan: 
     if not todo:
         session.output.line("nothing to do")
         return True
-    if not yes and not agreed(session, f"{len(todo)} steps in {prepared.wanted.path}: go on?"):
+    ask = agreed or (lambda question: agree(session, question))
+    if not yes and not ask(f"{len(todo)} steps in {prepared.wanted.path}: go on?"):
         return False
     apply(cloud, prepared, say)
     return True
 
 
-def agreed(session: Session, question: str) -> bool:
-    """Whether a person says yes. Raises InvalidRequest where there is none to ask."""
+def agree(session: Session, question: str) -> bool:
+    """Ask a person for yes or no. Raises InvalidRequest where there is none to ask."""
+    require_person(session)
+    return bool(typer.confirm(question))
+
+
+def require_person(session: Session) -> None:
+    """Raise InvalidRequest where nobody can be asked."""
     if session.output.as_json or not sys.stdin.isatty():
         raise InvalidRequest("stdin is not a terminal: pass --yes to apply, or --plan to only look")
-    return bool(typer.confirm(question))
 
 
 def say(line: str) -> None:

@@ -27,6 +27,7 @@ from kinetic_core.terminal import in_letters_of, printable
 
 _FRAME_SECONDS = 0.2
 _HELP = "up/down choose  c cancel  e explain  q leave"
+_ALL_OVER = "all have ended  e or q leave"
 _KEYS = {"\x1b[A": "up", "k": "up", "\x1b[B": "down", "j": "down"}
 _SILENT = "(nothing printed yet)"
 _KEY = re.compile(r"\x1b\[[A-Z]|.", re.DOTALL)
@@ -67,12 +68,14 @@ class View:
 
 
 def show(watched: Watched, stream: TextIO) -> None:
-    """The view, until all jobs have ended or `q`. Leaves the last table on the terminal."""
+    """The view, until all jobs have ended and no explanation is open, or `q`. Leaves the last table."""
     view = View(watched, stream)
     view.choose(0)
     console = Console(file=stream, highlight=False)
     with _keyboard() as read, Live(console=console, screen=True, auto_refresh=False) as live:
-        while not watched.is_over():
+        while view.pane or not watched.is_over():
+            if watched.is_over():
+                view.note = _ALL_OVER
             console.size = ConsoleDimensions(*os.get_terminal_size(stream.fileno()))
             live.update(render(view, console.width, console.height), refresh=True)
             if not all(press(view, key) for key in read(_FRAME_SECONDS)):

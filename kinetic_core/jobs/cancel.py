@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import calendar
 import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, backend_of
@@ -89,5 +89,5 @@ def delete_payloads(store: ObjectStore, references: Sequence[JobReference]) -> N
 
 def index_object(reference: JobReference) -> str:
     """Return the name of the job's index entry, which sorts newer jobs first in a listing."""
-    created = time.strptime(reference.created_at, "%Y-%m-%dT%H:%M:%SZ")
-    return f"index/{10**11 - calendar.timegm(created):012d}-{reference.job_id}"
+    created = int(datetime.fromisoformat(reference.created_at).timestamp())
+    return f"index/{10**11 - created:012d}-{reference.job_id}"

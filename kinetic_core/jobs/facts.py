@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from kinetic_core._runner import wire
@@ -106,34 +107,49 @@ def stored_outcome(
         return JobObservation(JobStatus.NOT_FOUND, UNVERIFIED, f"the stored outcome is not its own: {exc}")
     attempt = header.get("attempt")
     number = attempt if isinstance(attempt, int) else 0
-    started = _started(header)
+    seen = JobObservation(
+        JobStatus.SUCCEEDED,
+        "Completed",
+        "the outcome is committed",
+        attempt=number,
+        created_at=datetime.fromisoformat(reference.created_at).timestamp() if reference.created_at else None,
+        started_at=_time(header, "started"),
+        finished_at=_time(header, "finished"),
+    )
     if header.get("state") == "succeeded":
-        text = "the outcome is committed"
-        return JobObservation(JobStatus.SUCCEEDED, "Completed", text, attempt=number, started_at=started)
+        return seen
     message = failure.message if failure else "the job failed"
     reason = _REASONS.get(str(header.get("state")), "Failed")
-    return JobObservation(
-        JobStatus.after(failure), reason, message, attempt=number, started_at=started, failure=failure
-    )
+    return replace(seen, status=JobStatus.after(failure), reason=reason, message=message, failure=failure)
 
 
 _REASONS = {wire.CANCELLED: "Cancelled", wire.DROPPED: DROPPED}
 
 
 def attempt_failure(backend: Backend, reference: JobReference, attempt: int) -> wire.Failure | None:
-    """Return how an attempt failed that was not the last, as it has signed; None if nothing says so."""
-    name = wire.attempt_outcome_object(reference.job_id, attempt)
+    """Return how an attempt failed that was not the last; None if nothing says so."""
     try:
         found = backend.get(reference.namespace, reference.job_id)
+    except KineticError:
+        return None
+    header = attempt_header(backend, reference, attempt, found[0] if found else None)
+    return header.failure if header is not None else None
+
+
+def attempt_header(
+    backend: Backend, reference: JobReference, attempt: int, job: Mapping[str, Any] | None
+) -> Header | None:
+    """Return what an attempt has signed that was not the last; None if it left no word."""
+    name = wire.attempt_outcome_object(reference.job_id, attempt)
+    try:
         start = read_start(backend.store, name)
-        header = verified_header(backend, reference, start, found[0] if found else None, name)
-        return Header.from_dict(header).failure
+        return Header.from_dict(verified_header(backend, reference, start, job, name))
     except (KineticError, wire.FrameError):
         return None
 
 
-def _started(header: Mapping[str, Any]) -> float | None:
-    """Return the time the attempt began according to the outcome's header, None if the header has none."""
+def _time(header: Mapping[str, Any], event: str) -> float | None:
+    """Return the time of an event in the attempt by the outcome's header, None if the header has none."""
     times = header.get("times")
-    started = times.get("started") if isinstance(times, dict) else header.get("started_at")
-    return float(started) if isinstance(started, int | float) else None
+    at = times.get(event) if isinstance(times, dict) else header.get(f"{event}_at")
+    return float(at) if isinstance(at, int | float) else None

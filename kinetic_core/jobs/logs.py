@@ -127,13 +127,13 @@ class _HostLog:
 
     def read(self, over: bool) -> str | None:
         """Read the new part; return None if there is none, and never will be once the job is `over`."""
-        chunk = self._log(self._attempt, self._offset, _PIECE)
+        chunk = self._log(self._attempt, self._offset, _PIECE, over)
         self._offset += len(chunk)
         if chunk:
             text = self._decoder.decode(chunk)
             self._at_start = text.endswith("\n") if text else self._at_start
             return text
-        follows = bool(self._log(self._attempt + 1, 0, 1))
+        follows = bool(self._log(self._attempt + 1, 0, 1, over))
         if not follows and not over:
             return None
         text = self._decoder.decode(b"", final=True) + ("" if self._at_start else "\n")
@@ -143,9 +143,14 @@ class _HostLog:
             return text
         return text or None
 
-    def _log(self, attempt: int, offset: int, size: int) -> bytes:
+    def _log(self, attempt: int, offset: int, size: int, over: bool) -> bytes:
+        """Read the container's log; of a job that is over and whose pod is gone, the stored one."""
         where = self._reference.namespace, self._reference.job_id
-        return self._backend.log(*where, attempt, offset, self._host, size) or b""
+        piece = self._backend.log(*where, attempt, offset, self._host, size)
+        if piece is None and over:
+            stored = read_pieces(self._backend, self._reference, attempt, self._host, offset)
+            piece = next(stored, None)
+        return piece or b""
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -44,6 +44,9 @@ PHASES: Mapping[str, PhaseKind] = {
     "capacity": PhaseKind(
         WAITING, False, "accelerators before the one it got had none; name those first that you really get"
     ),
+    "upload": PhaseKind(
+        WAITING, False, "the call was stored and its Job made; smaller arguments are quicker"
+    ),
     "queue": PhaseKind(
         WAITING,
         False,
@@ -85,9 +88,9 @@ PHASES: Mapping[str, PhaseKind] = {
 class Phase:
     """Phase of a job's life. `began` is in Unix seconds, `seconds` its length so far.
 
-    `name`: capacity (of accelerators given up for another), queue, scheduling, scale-up, image, container,
-    hosts (of a slice), start, dependencies, data, debugger, function, result, or replacement (between
-    attempts).
+    `name`: upload, capacity (of accelerators given up for another), queue, scheduling, scale-up, image,
+    container, hosts (of a slice), start, dependencies, data, debugger, function, result, or replacement
+    (between attempts).
     """
 
     name: str

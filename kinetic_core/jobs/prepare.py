@@ -222,7 +222,7 @@ def pickle_arguments(
 
 def timestamp() -> str:
     """Return the time now in the format of `JobReference.created_at`."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def reference_of(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from kinetic_core._runner import wire
@@ -15,6 +16,7 @@ from kinetic_core.backends.kubernetes.names import CONTAINER
 from kinetic_core.backends.kubernetes.objects import Pod, seconds
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference
+from kinetic_core.jobs.facts import attempt_header
 from kinetic_core.jobs.fallback import PassedOver, passed_over
 from kinetic_core.jobs.observe import observe
 from kinetic_core.jobs.phases import Phase
@@ -85,8 +87,35 @@ def known_phases(
     pods = [pod for pod in pods if Pod(pod).host == told]
     events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
     passed = passed_over(backend, reference)
-    moved_on_at = float(int(passed[-1].at)) if passed else None  # as whole as Kubernetes' own times
-    return tuple(phases(submitted_at(reference), job, pods, events, outcome, time.time(), moved_on_at))
+    return tuple(
+        phases(
+            submitted_at(reference),
+            job,
+            pods,
+            events,
+            outcome,
+            time.time(),
+            passed[-1].at if passed else None,
+            _earlier(backend, reference, job, pods, int(outcome.get("attempt") or 0)),
+        )
+    )
+
+
+def _earlier(
+    backend: Backend,
+    reference: JobReference,
+    job: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    last: int,
+) -> dict[int, Mapping[str, float]]:
+    """Return the times of the attempts before the last of whose pods nothing is known any more."""
+    known = {Pod(pod).attempt for pod in pods}
+    headers = {
+        attempt: attempt_header(backend, reference, attempt, job or None)
+        for attempt in range(last)
+        if attempt not in known
+    }
+    return {attempt: header.times for attempt, header in headers.items() if header is not None}
 
 
 def submitted_at(reference: JobReference) -> float:
@@ -102,12 +131,15 @@ def phases(
     outcome: Mapping[str, Any],
     now: float,
     moved_on_at: float | None = None,
+    earlier: Mapping[int, Mapping[str, float]] = MappingProxyType({}),
 ) -> Iterator[Phase]:
     """Yield the phases of a job, in order, from Kubernetes' objects and the header of its outcome.
 
-    `events` are those of the job's pods, which a cluster keeps for an hour. Kubernetes' own times are whole
-    seconds, so a phase of less may be missing. `moved_on_at`: when the job moved to its current accelerator.
-    The API server's clock counts where the clock of the submitter or of a node cannot be right.
+    They add up to the time from submission to the end, or to now. `events` are those of the job's pods, which
+    a cluster keeps for an hour. Kubernetes' own times are whole seconds, so a phase of less may be missing,
+    and a time before the submission counts as the submission's. `moved_on_at`: when the job moved to its
+    current accelerator. `earlier` are the times of attempts without a pod. The API server's clock counts
+    where the clock of the submitter or of a node cannot be right.
     """
     times = {str(key): float(value) for key, value in (outcome.get("times") or {}).items()}
     told = int(outcome.get("attempt") or 0) if times else None
@@ -120,6 +152,11 @@ def phases(
     marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
     if moved_on_at is not None:
         marks = [(submitted, "capacity", 0), (moved_on_at, "queue", 0)]
+    elif made is not None:
+        marks = [(submitted, "upload", 0), (made, "queue", 0)]
+    for attempt, noted in earlier.items():
+        marks += [(noted[key], name, attempt) for key, name in _TOLD_BY_THE_RUNNER.items() if key in noted]
+        marks += [(noted["finished"], "replacement", attempt)] if "finished" in noted else []
     for pod in sorted(pods, key=lambda pod: Pod(pod).attempt):
         own = list(_pod_marks(pod, Pod(pod).attempt, times=Pod(pod).attempt == told))
         own = [mark for mark in own if mark[1:] != ("start", told) or starts[0] <= mark[0] <= starts[1]]
@@ -133,9 +170,12 @@ def phases(
         elif any(mark[1:] == ("start", told) for mark in marks):
             del named["started"]  # the container's own start is earlier
         marks += [(times[key], name, told) for key, name in named.items() if key in times]
-    # Only by time: of marks in the same second, the later phase stands later in the list.
-    marks = sorted((mark for mark in marks if mark[0] >= submitted), key=lambda mark: mark[0])
-    end = times.get("finished") or _end(job) or now
+    # Only by time: of marks in the same second, the later phase stands later in the list. A mark in whole
+    # seconds may lie before the submission that it follows.
+    first = max(submitted, moved_on_at or submitted)
+    marks = [(at if at == submitted else max(at, first), name, attempt) for at, name, attempt in marks]
+    marks.sort(key=lambda mark: mark[0])
+    end = max(times.get("finished") or _end(job) or now, marks[-1][0])
     for (began, name, attempt), until in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
         if until > began:
             yield Phase(name, attempt, began, until - began)

@@ -101,6 +101,25 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(
     assert running.status() is kinetic_core.JobStatus.RUNNING
 
 
+def test_an_explanation_stays_when_all_jobs_have_ended(
+    running: kinetic_core.JobHandle, terminal: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    command = f"{KINETIC} jobs watch {running.job_id}; echo ended with $?; sleep 60"
+    terminal("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "20", "sh", "-c", command)
+
+    def screen() -> str:
+        return terminal("capture-pane", "-p").stdout
+
+    wait_for(lambda: "line 49" in screen())
+    terminal("send-keys", "e")
+    wait_for(lambda: "your own code" in screen())
+    running.cancel()
+    wait_for(lambda: "all have ended" in screen())
+    assert "your own code" in screen()
+    terminal("send-keys", "e")
+    wait_for(lambda: "ended with 1" in screen())
+
+
 @pytest.fixture
 def waiting(running: kinetic_core.JobHandle) -> Iterator[kinetic_core.JobHandle]:
     """A job that gets no core while another one has one."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.cli.plans import agreed
+from kinetic_core.cli.plans import agree
 from kinetic_core.cli.verb import verb
 from tests.conftest import wait_for
 
@@ -79,12 +79,12 @@ AGREEING = f"""\
 import sys
 from kinetic_core.cli.main import main
 from kinetic_core.cli import root
-from {agreed.__module__} import agreed
+from {agree.__module__} import agree
 from {verb.__module__} import verb
 
 @verb(root.app, "ask")
 def ask(session):
-    session.output.line(str(agreed(session, "go on?")))
+    session.output.line(str(agree(session, "go on?")))
 
 main()
 """

@@ -218,6 +218,19 @@ def test_package_says_what_ships_and_stores_it(
     assert "1 files" in kinetic("package", f"{sample}:scaled").out
 
 
+def test_a_collected_job_has_its_log_and_its_times(kinetic: Kinetic, local_jobs: Path) -> None:
+    job_id = double.run_async(4).job_id
+    assert kinetic("jobs", "result", job_id, "--cleanup").out == "8\n"
+    assert kinetic("jobs", "logs", job_id, "-f").out == "doubling 4\n"
+    told = kinetic("jobs", "status", job_id, "--json").json
+    assert told["created_at"] <= told["started_at"] <= told["finished_at"]
+
+
+def test_numbers_of_the_configuration_are_numbers(kinetic: Kinetic) -> None:
+    told = {one["name"]: one["value"] for one in kinetic("config", "--json").json["settings"]}
+    assert isinstance(told["debug_wait"], int | float)
+
+
 @pytest.mark.promise("command: `config`: each value and where it came from")
 def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert kinetic("profile", "create", "team", "--project", "p", "zone=z", "cluster=c").code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -153,8 +154,9 @@ def test_the_clock_of_the_submitter_may_be_wrong(minutes: int) -> None:
     told = {"attempt": 0, "times": times}
     ran = pod(0, 1001, 1002, 1004, 1036)
     found = list(phases(1000.0 + wrong, ended_job(1037), [ran], [], told, 2000.0 + wrong))
-    assert found[0] == Phase("queue", 0, min(1000.0, 1000.0 + wrong), 1 + max(0, -wrong))
-    assert [phase.name for phase in found] == [
+    waited = [Phase("upload", 0, 1000.0 + wrong, -wrong)] if wrong < 0 else []
+    assert found[: len(waited) + 1] == [*waited, Phase("queue", 0, 1000.0, 1)]
+    assert [phase.name for phase in found[len(waited) :]] == [
         "queue",
         "scheduling",
         "container",
@@ -174,3 +176,73 @@ def test_it_can_be_printed(tmp_path: Path) -> None:
     assert "data: the runner fetched the data" in text
     assert "function: your own code" in text
     handle.cleanup()
+
+
+def fate(random: Random) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], float, float]:
+    """A Job of up to three attempts with its pods, its outcome, and when it was submitted and ended."""
+    submitted = now = 1000.0 + random.random()
+    now += random.choice([0.05, 0.3, 4.0])  # the payload is stored
+    job: dict[str, Any] = {"metadata": {"creationTimestamp": stamp(int(now))}, "status": {}}
+    pods, outcome = [], {}
+    attempts = random.randint(1, 3)
+    for attempt in range(attempts):
+        created = now = now + random.choice([0.01, 0.2, 70.0])
+        scheduled = now = now + random.choice([0.01, 0.5, 300.0])
+        started = now = now + random.choice([0.02, 0.9, 45.0])
+        times = {"started": now}
+        times["user_started"] = now = now + random.choice([0.03, 0.4, 20.0])
+        times["user_finished"] = now = now + random.choice([0.01, 0.19, 600.0])
+        times["finished"] = now = now + random.choice([0.01, 0.3])
+        pods.append(pod(attempt, int(created), int(scheduled), int(started), int(now)))
+        outcome = {"attempt": attempt, "times": times}
+    is_lost = random.random() < 0.3
+    ended = now if not is_lost else float(int(now))
+    if is_lost:
+        outcome = {}
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": stamp(int(now))}
+    job["status"]["conditions"] = [failed]
+    return job, pods, outcome, submitted, ended
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_phases_of_any_fate_add_up(seed: int) -> None:
+    job, pods, outcome, submitted, ended = fate(Random(seed))
+    found = list(phases(submitted, job, pods, [], outcome, 99999.0))
+    wall = max(ended - submitted, 0.0)
+    assert sum(phase.seconds for phase in found) == pytest.approx(wall, rel=0.01, abs=0.01)
+    assert [phase.began for phase in found[1:]] == pytest.approx([phase.end for phase in found[:-1]])
+    if outcome:
+        times = outcome["times"]
+        last = [phase for phase in found if phase.name == "function" and phase.attempt == outcome["attempt"]]
+        assert last[-1].seconds == pytest.approx(times["user_finished"] - times["user_started"])
+
+
+def test_a_quick_job_does_not_wait_in_a_queue_that_it_never_saw() -> None:
+    """Kubernetes' second may begin before the submission that it follows."""
+    times = {"started": 1000.95, "user_started": 1000.97, "user_finished": 1001.08, "finished": 1001.09}
+    outcome = {"attempt": 0, "times": times}
+    found = {
+        one.name: one.seconds
+        for one in phases(1000.9, {}, [pod(0, 1000, 1000, 1000, 1001)], [], outcome, 2000.0)
+    }
+    assert found.keys() == {"start", "function", "result"}
+    assert sum(found.values()) == pytest.approx(0.19)
+
+
+def test_uploads_and_attempts_without_a_pod_are_no_queue() -> None:
+    job = {"metadata": {"creationTimestamp": stamp(1030)}, "status": {}}
+    first = {"started": 1040.0, "user_started": 1041.0, "user_finished": 1061.0, "finished": 1062.0}
+    second = {"started": 1070.0, "user_started": 1071.0, "user_finished": 1081.0, "finished": 1082.0}
+    outcome = {"attempt": 1, "times": second}
+    found = list(phases(1000.0, job, [], [], outcome, 2000.0, None, {0: first}))
+    assert [(phase.name, phase.attempt, phase.seconds) for phase in found] == [
+        ("upload", 0, 30),
+        ("queue", 0, 10),
+        ("start", 0, 1),
+        ("function", 0, 20),
+        ("result", 0, 1),
+        ("replacement", 0, 8),
+        ("start", 1, 1),
+        ("function", 1, 10),
+        ("result", 1, 1),
+    ]

@@ -3,6 +3,7 @@
 import { duration, element } from "./dom.mjs";
 
 const CAUSES = [
+  "upload",
   "capacity",
   "queue",
   "scheduling",
