@@ -64,7 +64,7 @@ def run_map(
         project=values.get("project", options.project),
         cluster=values.get("cluster", options.cluster),
     )
-    calls = [((item,), {}) for item in items]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((item,), {}) for item in items]
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
     plan = Plan(
