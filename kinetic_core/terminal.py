@@ -41,7 +41,7 @@ _ENDED = {
     JobStatus.CANCELLED: "cancelled",
     JobStatus.NOT_FOUND: "is gone",
 }
-_WORTH_TELLING = 0.05
+_SHORTEST = 0.05
 """Seconds below which a phase is left out of what a call took."""
 _USER_FAULTS = (FailureClass.USER_ERROR, FailureClass.OUT_OF_MEMORY, FailureClass.OUT_OF_DISK)
 
@@ -186,7 +186,7 @@ class Progress:
     def attempt_ended(self, attempt: int, failure: Failure | None) -> None:
         """Say why an attempt was not the last; `failure` None: its runner left no word."""
         self._told_at = float("-inf")
-        told = failure.message.partition("\n")[0] if failure else "its pod is gone"
+        told = "".join(failure.message.splitlines()[:1]) if failure else "its pod is gone"
         name = f"attempt {attempt + 1}"
         if failure is not None and failure.failure_class in _USER_FAULTS:
             name = f"attempt {self._failed + 1} of {self._retries + 1}" if self._retries else name
@@ -200,7 +200,7 @@ class Progress:
         self._count(now)
         self._phase = ""
         self._line.draw("")
-        parts = [f"{name} {duration(took)}" for name, took in self._spent.items() if took >= _WORTH_TELLING]
+        parts = [f"{name} {duration(took)}" for name, took in self._spent.items() if took >= _SHORTEST]
         self._line.say(f"{how} in {duration(now - self._start)}: {', '.join(parts)}".removesuffix(": "))
 
     def _count(self, now: float) -> None:

@@ -10,7 +10,6 @@ nothing is registered, so threads do not disturb each other.
 from __future__ import annotations
 
 import ast
-import functools
 import io
 import os
 import sys
@@ -113,8 +112,7 @@ class _ShippedPath(NamedTuple):
     relative: _Shipped
 
 
-@functools.lru_cache(maxsize=256)
-def _names_from_file(file: str, _changed: int) -> frozenset[str]:
+def _names_from_file(file: str) -> frozenset[str]:
     """The globals that a module makes from its `__file__`, by its source; none if that cannot be read."""
     try:
         statements = ast.parse(Path(file).read_bytes()).body
@@ -187,8 +185,8 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
             used["__file__"] = _Shipped(path)
         values = ((name, self._shipped_value(value)) for name, value in used.items())
         shipped = [(name, path) for name, path in values if path is not None]
-        if shipped and os.path.isfile(file):
-            made = _names_from_file(file, os.stat(file).st_mtime_ns)
+        if shipped:
+            made = _names_from_file(file)
             used.update(each for each in shipped if each[0] in made)
         return reduced
 
