@@ -194,7 +194,7 @@ def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> N
     assert (
         {"start", "function"}
         <= named
-        <= {"queue", "scheduling", "image", "container", "start", "function", "result"}
+        <= {"upload", "queue", "scheduling", "image", "container", "start", "function", "result"}
     )
     handle.cleanup(k8s=True, gcs=False)
     assert "greeting later" in handle.logs()
