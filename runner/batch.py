@@ -14,7 +14,10 @@ from .store import Store, exists
 
 def why_not(job: Job, store: Store) -> Outcome | None:
     """Return the outcome of a job, of a batch or not, that must not start; None for one that may."""
-    if exists(store, wire.cancel_object(job.job_id)):
+    marks = [wire.cancel_object(job.job_id)]
+    if job.group_id is not None:  # a signal that came before this process had a handler is lost
+        marks.append(wire.chunk_cancel_object(job.group_id, job.key_id))
+    if any(exists(store, mark) for mark in marks):
         return _cancelled("it was cancelled before it started")
     if job.group_id is not None and job.fail_fast and exists(store, wire.stop_object(job.group_id)):
         text = "not started: another input had failed, and fail_fast was asked for"

@@ -602,5 +602,13 @@ def stop_object(group_id: str) -> str:
     return batch_object(group_id, "stopped")
 
 
+def chunk_cancel_object(group_id: str, key_id: str) -> str:
+    """Return the name of the object that lets no pod of one Job of a batch run its input.
+
+    It names the Job by its key's id, so that a later Job of the same inputs runs them.
+    """
+    return batch_object(group_id, f"cancelled-{digest(key_id.encode())[:16]}")
+
+
 def outputs_prefix(job_id: str) -> str:
     return f"outputs/{job_id}"

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,7 @@ from kinetic_core.jobs.prepare import Group, pickle_arguments, reference_of
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.references import checked_reference
 from kinetic_core.jobs.runner_archive import stored_runner
-from kinetic_core.jobs.signing import new_key, outcome_key
+from kinetic_core.jobs.signing import key_id_of, new_key, outcome_key
 from kinetic_core.jobs.submit import is_absent
 from kinetic_core.project.payload import InputBlocks, payload_frame
 from kinetic_core.store.documents import malformed
@@ -259,8 +259,16 @@ class IndexedScheduler:
         return [(index, known.get(index) or alive[index in running]) for index in jobs]
 
     def cancel(self, board: Board) -> None:
-        """Start no further input and stop every living job; return when none of their pods runs."""
+        """Start no further input and stop every living job; return when none of their pods runs.
+
+        The kernel drops the signal to a container whose Python has not begun yet. Such a pod would run its
+        input until its grace is over, so it finds a mark in the store.
+        """
         finish(self.backend, self._group_id, board)
+        for job in self._parts.parts(self._namespace, self._group_id):
+            mark = wire.chunk_cancel_object(self._group_id, key_id_of(job))
+            with suppress(ObjectExists):
+                self.backend.store.create(mark, b"")
         errors = in_parallel(lambda part: self.backend.delete(self._namespace, part), self._part_ids())
         for _, error in errors:
             if error is not None:

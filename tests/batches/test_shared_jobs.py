@@ -18,7 +18,8 @@ from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import resumption_object
-from kinetic_core.batches.indexed import can_share
+from kinetic_core.batches.indexed import IndexedScheduler, can_share
+from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
 from kinetic_core.errors import ConfigurationError, InvalidRequest, JobConflict, StoreError
 from kinetic_core.job import Fallback, JobStatus
@@ -26,6 +27,7 @@ from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.inputs import input_reference
 from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.signing import key_id_of
 from kinetic_core.jobs.watch import watch_for
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
@@ -161,6 +163,14 @@ def test_a_cancelled_input_is_told_from_a_failed_one(place: Any) -> None:
     board.wait_for(board.is_over, None, "")
     ends = {index: seen.status for index, seen in board.ended.items()}
     assert ends == {0: JobStatus.FAILED, 1: JobStatus.CANCELLED}
+
+
+def test_cancelling_leaves_a_mark_for_pods_that_hear_no_signal(place: Any) -> None:
+    here: Place = place()
+    whole, _ = here.submit([1, 2])
+    (job,) = here.jobs()
+    IndexedScheduler(here.backend, whole).cancel(Board(2))
+    assert here.store.find(wire.chunk_cancel_object("grp-a", key_id_of(job))) is not None
 
 
 def test_whoever_watches_one_input_is_told_of_its_end(place: Any) -> None:

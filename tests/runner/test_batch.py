@@ -110,6 +110,16 @@ def test_one_that_was_cancelled_does_not_start(batch: Batch) -> None:
     assert batch.store.find(wire.stop_object(GROUP)) is None
 
 
+def test_none_of_a_cancelled_job_of_the_batch_starts(batch: Batch) -> None:
+    """Its pod was told to end before its Python could hear it. Another Job of the same input runs it."""
+    batch.pack(place).store.create(wire.chunk_cancel_object(GROUP, "key of the first Job"), b"")
+    assert batch.run(KINETIC_KEY_ID="key of the first Job") == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobCancelled):
+        batch.child().value_or_raise()
+    batch.store.delete(wire.result_object(f"{GROUP}-7"))
+    assert batch.run(KINETIC_KEY_ID="key of the second Job") == wire.EXIT_SUCCEEDED
+
+
 def test_a_failure_stops_the_others_if_asked_for(batch: Batch) -> None:
     batch.pack(fail).retries = 1
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_USER_ERROR
