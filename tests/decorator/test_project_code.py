@@ -51,7 +51,7 @@ def places(fails: bool) -> tuple[str, ...]:
     if fails:
         raise ValueError("a line of source")
     made = [Path(name).relative_to(Path.cwd()).as_posix() for name in (FOLDER, NAMES)]
-    return *made, WRITTEN_AS, inspect.getsource(places.function)
+    return *made, WRITTEN_AS, inspect.getsource(places)
 
 
 def test_paths_made_from_the_modules_file_are_the_workspaces() -> None:
