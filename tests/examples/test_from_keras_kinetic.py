@@ -39,7 +39,7 @@ def printed(name: str, **settings: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    return "\n".join(line for line in lines if not line.startswith(("running on ", "epoch ")))
+    return "\n".join(line for line in lines if not line.startswith(("running on ", "epoch ", "kinetic: ")))
 
 
 def test_every_example_has_a_test() -> None:
