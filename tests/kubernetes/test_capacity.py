@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google.auth.credentials import Credentials
 
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.kubernetes.capacity import Supply
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.supply import SupplyReader
+from kinetic_core.connections import Connections
+from kinetic_core.settings import Account, Settings
+from kinetic_core.testing.fake_cluster import FakeCluster
 
 V5E_POOL: dict[str, Any] = {
     "name": "v5e",
@@ -39,7 +47,7 @@ def pod(name: str, **selector: str) -> dict[str, Any]:
 
 def node(devices: int, taint: str = "google.com/tpu", **labels: str) -> dict[str, Any]:
     return {
-        "metadata": {"labels": labels},
+        "metadata": {"name": "node", "labels": labels},
         "spec": {"taints": [{"key": taint, "value": "present", "effect": "NoSchedule"}]},
         "status": {"allocatable": {"google.com/tpu": str(devices)}},
     }
@@ -140,3 +148,26 @@ def test_a_node_that_is_there_counts_if_it_would_take_the_pod() -> None:
         (node(8, taint="node.kubernetes.io/not-ready", **wanted), True),
     ]:
         assert (Supply(nodes=[there], pools=[]).refusal(pod("tpu-v6e-8")) is None) is fits
+
+
+class Token(Credentials):
+    """A token that never expires."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = "t"
+
+    def refresh(self, request: Any) -> None:
+        raise AssertionError("it never expires")
+
+
+def test_a_gke_api_that_is_silent_leaves_the_nodes(tmp_path: Path) -> None:
+    one, two = parse_accelerator("tpu-v6e-8"), parse_accelerator("tpu-v6e-8-4t")
+    account = Account("somebody", "1", Token())
+    silent = Target(project="p", zone="z", cluster="c", gke_api="http://127.0.0.1:1", account=account)
+    with FakeCluster() as fake:
+        api = ClusterApi(Target(str(fake.write_kubeconfig(tmp_path / "kubeconfig"))))
+        reader = SupplyReader(api, silent, Connections(Settings()))
+        assert reader.meaning(one) is None
+        fake.objects.create("Node", "", node(4, **two.node_selector()) | {"kind": "Node"})
+        assert reader.meaning(one) == two

@@ -66,7 +66,7 @@ class SupplyReader:
             return None
         try:
             cluster = gke_cluster(self._gke, self._connections)
-        except ConfigurationError as exc:
+        except (ConfigurationError, OSError) as exc:
             _LOG.debug("the pools of the cluster cannot be listed: %s", exc)
             return None
         # A kubeconfig may lead to another cluster than the one the settings name.
