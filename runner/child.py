@@ -72,6 +72,7 @@ def run_child(job: Job, store: Store) -> None:
         payload.install(os.path.join(job.work_dir, "spawned"))
         function = payload.load_function()
         args, kwargs = payload.load_arguments()
+        payload.set_variables()
         if job.debug_wait is not None:
             phase = "debugger"
             from .debugger import await_debugger

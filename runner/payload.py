@@ -7,6 +7,7 @@ of it, and the module can be imported: in the job's process and in those that it
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import pickle
@@ -193,7 +194,7 @@ class Payload:
         self.workspace, self.store_uri = workspace, store_uri
         self._parts, self._names, self._find_data = parts, modules, find_data
         self._paths: dict[str, str] = {}
-        self._needed = ["function", "function_copies"]
+        self._needed = ["function", "function_copies", "changed"]
 
     def data(self, source: Any) -> str:
         """Return the path of a data directory, noted for spawned processes."""
@@ -224,6 +225,28 @@ class Payload:
         if self.modules.publish():
             self._needed += ["arguments", "argument_copies"]
         return arguments
+
+    def set_variables(self) -> None:
+        """Give variables of the project's modules the values that they had where the job was submitted.
+
+        Lists and dicts are changed in place: other modules may have imported them.
+        """
+        changed = self._parts.get("changed")
+        for name, values in pickle.loads(changed).items() if changed else ():
+            try:
+                namespace = vars(importlib.import_module(name))
+            except (Exception, SystemExit) as exc:  # noqa: BLE001  it is the user's code
+                sys.stderr.write(f"kinetic: {name} cannot be imported here ({type(exc).__name__}: {exc})\n")
+                continue
+            for key, value in values.items():
+                known = namespace.get(key)
+                if type(value) is list and type(known) is list:
+                    known[:] = value
+                elif type(value) is dict and type(known) is dict:
+                    known.clear()
+                    known.update(value)
+                else:
+                    namespace[key] = value
 
     def _load(self, body: str, copies: str) -> Any:
         return _Unpickler(self._parts[body], self._parts[copies], self).load()
@@ -288,6 +311,7 @@ def restored(state: str) -> dict[str, Any]:
     payload.load_function()
     if "arguments" in kept["parts"]:
         payload.load_arguments()
+    payload.set_variables()
     return {name: value for name, value in vars(main).items() if not _is_dunder(name)}
 
 

@@ -60,6 +60,7 @@ def package(
                 "root": str(contents.root),
                 "files": [{"path": file.path, "bytes": file.size} for file in contents.files],
                 "bytes": contents.size,
+                "left_out": contents.left_out,
                 "notices": notices,
                 "manifest": manifest,
                 "stored_bytes": stored,

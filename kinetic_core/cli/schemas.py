@@ -161,6 +161,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "root": "project directory",
         "files": "list of `path` and `bytes` that ship",
         "bytes": "their sum",
+        "left_out": "list of files and directories (these with `/`) that `.gitignore` names",
         "notices": "list of texts: what was left out or should be known",
         "manifest": "the Kubernetes Job, its key left out; null without `--dry-run`",
         "stored_bytes": "bytes that had to be added to the store; 0 with `--dry-run`",

@@ -30,6 +30,7 @@ from kinetic_core.jobs.runner_archive import note_runner
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import callable_name, source_file
 from kinetic_core.project.environment import capture
+from kinetic_core.project.imported_modules import change_notices, changed_variables, check_ships
 from kinetic_core.project.payload import PackedFunction, pack_arguments, pack_function
 from kinetic_core.project.root import Project, locate_project
 from kinetic_core.project.serialization import ProjectModules
@@ -247,6 +248,8 @@ def pack(
     packed_function = pack_function(function, project, modules, in_function)
     for args, kwargs in calls:
         _note_data(args, kwargs, modules, substitutes, tolerant)
+    check_ships(project, modules, settings.default_excludes)
+    changes = changed_variables(modules)
     substitutes.note(options.volumes.values())
     substitutes.check(connections)
     find = partial(
@@ -268,7 +271,8 @@ def pack(
     if substitutes.found:
         about_data = substitutes.store(shop)
         packed_function = pack_function(function, project, modules, substitutes)
-    give(project.root, (*notices, *project.notices, *tree.notices, *about_data))
+    packed_function = replace(packed_function, changes=changes)
+    give(project.root, (*notices, *project.notices, *change_notices(changes), *tree.notices, *about_data))
     volumes = {mount: substitutes.volume(mount, data) for mount, data in options.volumes.items()}
     return Packed(
         function,

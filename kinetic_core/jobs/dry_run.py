@@ -70,11 +70,12 @@ def dry_run(call: Call, options: RunOptions, connections: Connections) -> dict[s
 
 @dataclass(frozen=True)
 class Contents:
-    """Files of a project as they would ship. `size` is in bytes."""
+    """Files of a project as they would ship. `size` is in bytes; `left_out` is what Git's rules name."""
 
     project: Project
     files: tuple[FileFacts, ...]
     notices: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -107,4 +108,4 @@ def project_contents(function: Callable[..., Any], settings: Settings) -> Conten
     without = [settings.local_store, settings.cache]
     listing, by_name = project_listing(project, settings.default_excludes, without)
     notices = (*listing.notices, *project.notices, *by_name)
-    return Contents(project, tuple(sorted(listing.files)), notices)
+    return Contents(project, tuple(sorted(listing.files)), notices, tuple(listing.left_out))

@@ -51,6 +51,8 @@ def spec_digest(packed: Packed, arguments: bytes, call: Parts | None) -> str:
         "output_dir": packed.options.output_dir,
         "debug": packed.options.debug,
     }
+    if packed.packed_function.changes:
+        asked["variables"] = repr(packed.packed_function.changes)
     if spec.fallbacks:
         asked["fallbacks"] = [(str(one.accelerator), one.image_name) for one in spec.fallbacks]
     if spec.budget is not None:

@@ -31,7 +31,7 @@ class FileFacts(NamedTuple):
 class Listing:
     """What a directory tree holds that can be shipped; `empty` are directories with nothing in them.
 
-    `sources` says where a file lies that is not at its path below the root.
+    `sources` says where a file lies that is not at its path below the root, `left_out` what Git's rules name.
     """
 
     files: list[FileFacts] = field(default_factory=list)
@@ -39,6 +39,7 @@ class Listing:
     links: list[tuple[str, str]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     def add(self, other: Listing, root: str, prefix: str) -> None:
         """Add what another directory, `root`, holds, as if it lay at `prefix` below this one."""
@@ -49,6 +50,7 @@ class Listing:
         self.empty += [(f"{prefix}/{path}", mode) for path, mode in other.empty]
         self.links += [(f"{prefix}/{path}", target) for path, target in other.links]
         self.notices += other.notices
+        self.left_out += [f"{prefix}/{path}" for path in other.left_out]
 
 
 @dataclass(frozen=True)

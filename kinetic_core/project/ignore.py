@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kinetic_core.errors import InvalidProject
 
@@ -87,7 +88,8 @@ _DEFAULTS = frozenset({
     ".venv", "venv", "node_modules", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache",
     ".ipynb_checkpoints", "site-packages",
 })  # fmt: skip
-_GIT, _KINETIC = ".gitignore", ".kineticignore"
+_DEFAULT_FILE = ".DS_Store"
+_GIT, KINETIC_IGNORE = ".gitignore", ".kineticignore"
 _SECRET = re.compile(
     r"\.env(?!\.(?:example|sample|template)\Z)(?:\..*)?|\.envrc|.*\.pem|.*\.key|id_(?:rsa|dsa|ecdsa|ed25519).*"
     r"|credentials\.json|service[-_]account.*\.json|\.netrc|\.npmrc|\.pypirc|\.git-credentials"
@@ -111,7 +113,8 @@ class _IgnoreFile:
 class Rules:
     """The rules that hold in one directory; `below` gives those of a directory in it.
 
-    `secrets` collects what was left out for its name, in every directory, `airflow` what is Airflow's own.
+    `secrets` collects what was left out for its name, in every directory, `airflow` what is Airflow's own,
+    `ignored` what ignore files name, each with the name of the file.
     With `everything`, nothing is left out.
     """
 
@@ -120,17 +123,23 @@ class Rules:
     files: tuple[_IgnoreFile, ...] = ()
     secrets: list[str] = field(default_factory=list)
     airflow: list[str] = field(default_factory=list)
+    ignored: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def by_git(self) -> list[str]:
+        """Paths that only `.gitignore` leaves out, sorted; those of directories end in `/`."""
+        return sorted(path for path, by in self.ignored.items() if by == _GIT)
 
     def below(self, folder: str, relative: str, names: set[str]) -> Rules:
         """The rules in `folder` (`relative` to the root, "" for the root), which holds `names`.
 
         Raises InvalidProject for an ignore file that cannot be read or understood.
         """
-        if self.everything or (_GIT not in names and _KINETIC not in names):
+        if self.everything or (_GIT not in names and KINETIC_IGNORE not in names):
             return self
         found = [
             _read(os.path.join(folder, name), strip=len(relative) + 1 if relative else 0)
-            for name in (_GIT, _KINETIC)
+            for name in (_GIT, KINETIC_IGNORE)
             if name in names and os.path.isfile(os.path.join(folder, name))
         ]
         return replace(self, files=(*self.files, *found))
@@ -161,7 +170,7 @@ class Rules:
         if _SECRET.fullmatch(name):
             self.secrets.append(path)
             return True
-        return self.default_excludes and name == ".DS_Store"
+        return self.default_excludes and name == _DEFAULT_FILE
 
     def is_airflows(self, path: str, name: str) -> bool:
         """Is a file of this name Airflow's own, which nothing re-includes? Remembers its `path` if it is."""
@@ -182,8 +191,12 @@ class Rules:
         """
         for file in reversed(self.files):
             excluded = file.decision(path, is_folder)
+            if excluded:
+                if path.rpartition("/")[2] not in (*_DEFAULTS, _DEFAULT_FILE):
+                    self.ignored[f"{path}/" if is_folder else path] = KINETIC_IGNORE if file.ours else _GIT
+                return True
             if excluded is not None:
-                return True if excluded else (False if file.ours else None)
+                return False if file.ours else None
         return None
 
 
@@ -212,11 +225,48 @@ def _read(path: str, strip: int = 0, above: str = "") -> _IgnoreFile:
             patterns = parse(stream.read())
     except (OSError, ValueError) as exc:
         raise InvalidProject(f"{path} cannot be used: {exc}. Correct it, or remove it") from exc
-    return _IgnoreFile(patterns, strip, above, os.path.basename(path) == _KINETIC)
+    return _IgnoreFile(patterns, strip, above, os.path.basename(path) == KINETIC_IGNORE)
+
+
+_BY_DEFAULT = "a default rule"
+
+
+class Hidden(NamedTuple):
+    """Entry, a file or a directory with `/`, that does not ship, and what leaves it out."""
+
+    entry: str
+    by: str
+
+
+def hidden(root: str, paths: Iterable[str], default_excludes: bool) -> Iterator[tuple[str, Hidden]]:
+    """Yield those of a project's files that do not ship, and what keeps them. Raises InvalidProject."""
+    above = project_rules(root, default_excludes)
+    known: dict[str, Rules | Hidden] = {"": above.below(root, "", {_GIT, KINETIC_IGNORE})}
+
+    def inside(folder: str) -> Rules | Hidden:
+        if folder not in known:
+            parent, _, name = folder.rpartition("/")
+            rules, place = inside(parent), os.path.join(root, folder)
+            if isinstance(rules, Rules):
+                found = rules.inside(folder, name, place)
+                by = above.ignored.get(f"{folder}/", _BY_DEFAULT)
+                rules = Hidden(f"{folder}/", by) if found is None else found
+            known[folder] = (
+                rules.below(place, folder, {_GIT, KINETIC_IGNORE}) if isinstance(rules, Rules) else rules
+            )
+        return known[folder]
+
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        rules = inside(folder)
+        if isinstance(rules, Hidden):
+            yield path, rules
+        elif rules.excludes_file(path, name):
+            yield path, Hidden(path, above.ignored.get(path, _BY_DEFAULT))
 
 
 def name_notices(rules: Rules) -> list[str]:
-    """The notices about what was left out for its name, one of each kind."""
+    """The notices about what was left out for its name or by Git's rules, one of each kind."""
     notices = []
     if rules.secrets:
         notices.append(
@@ -230,6 +280,12 @@ def name_notices(rules: Rules) -> list[str]:
             f". For a directory of your own, add a line '!{_AIRFLOW_LOGS}/' to .kineticignore" if logs else ""
         )
         notices.append(f"left out Airflow's own: {_listed(rules.airflow)}{how}")
+    if by_git := rules.by_git:
+        notices.append(
+            f"left out {len(by_git)} file(s) and directories that .gitignore names: {_listed(by_git)}. "
+            "`kinetic package FILE --dry-run --json` lists them; a line '!NAME' in .kineticignore ships "
+            "one, and a line 'NAME' ends this notice"
+        )
     return notices
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from kinetic_core._runner import wire
 from kinetic_core.errors import InvalidRequest, UnpicklableArgument
 from kinetic_core.project.callables import callable_name
+from kinetic_core.project.imported_modules import Changes
 from kinetic_core.project.root import Project
 from kinetic_core.project.serialization import Pickled, ProjectModules, Substitute, dumps
 
@@ -24,6 +26,16 @@ class PackedFunction:
     pickle: Pickled
     project: Project
     modules: ProjectModules
+    changes: Changes = field(default_factory=dict)
+    """Variables of modules that were set since their import."""
+
+    def changed(self) -> bytes:
+        """Return the variables that the job sets in modules, as a pickle; b"" for none."""
+        values = {
+            module: {name: now for name, (now, _) in changed.items()}
+            for module, changed in self.changes.items()
+        }
+        return pickle.dumps(values) if values else b""
 
 
 def pack_function(
@@ -96,7 +108,11 @@ def payload_frame(
     }
     if inputs is not None:
         header["inputs"] = dict(inputs)
-    parts = {"function": function.pickle.body, "function_copies": function.pickle.copies}
+    parts = {
+        "function": function.pickle.body,
+        "function_copies": function.pickle.copies,
+        "changed": function.changed(),
+    }
     if arguments is not None:
         parts |= argument_parts(arguments)
     return wire.encode_frame(header, parts)

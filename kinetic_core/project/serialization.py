@@ -35,6 +35,8 @@ class ProjectModules:
 
     A virtualenv inside the project, the standard library and this package are not part of it. `own` is the
     module of the function that becomes a job: its functions travel together, with the globals they have now.
+    `mentioned` collects names by which what is pickled may refer to modules: those of modules, and all that code
+    of functions uses.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ProjectModules:
         elsewhere: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.own = own
+        self.mentioned: set[str] = set()
         places = [(root, ""), *((directory, path + "/") for directory, path in elsewhere)]
         self._prefixes = tuple(os.path.join(os.path.realpath(directory), "") for directory, _ in places)
         self._shipped_at = dict(zip(self._prefixes, (path for _, path in places), strict=True))
@@ -146,10 +149,16 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         self._named = named
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
-        if type(obj) is _Shipped:
+        kind = type(obj)
+        if kind is _Shipped:
             return "shipped", str(obj)
+        if kind is types.CodeType:
+            self._project.mentioned.update(obj.co_names)
+        elif kind is types.ModuleType:
+            self._project.mentioned.add(obj.__name__)
         if self._named is not None and isinstance(obj, types.FunctionType | type) and self._has_name(obj):
             self._named[obj.__module__, obj.__qualname__] = obj
+            self._project.mentioned.add(obj.__module__)
             return "named", obj.__module__, obj.__qualname__
         return self._substitute(obj)
 

@@ -88,7 +88,9 @@ def project_listing(
 
     def look(root: str, only: Collection[str] | None) -> tuple[Listing, list[str]]:
         rules = project_rules(root, default_excludes)
-        return scan(root, rules, only=only, without=left_out), name_notices(rules)
+        found = scan(root, rules, only=only, without=left_out)
+        found.left_out = rules.by_git
+        return found, name_notices(rules)
 
     listing, notices = look(str(project.root), project.only)
     for place in project.elsewhere:

@@ -15,6 +15,10 @@ class NotRound(Exception):
 
 
 _count = 0
+UNIT = "cm"
+LIMITS = {"most": 10}
+BOUNDS = LIMITS
+"""The same dict under another name, as another module would have it."""
 
 
 def area(shape: object) -> float | None:
@@ -34,3 +38,7 @@ def count() -> int:
 
 def here() -> str:
     return Path(__file__).read_text().splitlines()[0]
+
+
+def unit() -> str:
+    return UNIT

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 import kinetic_core
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs import collect
+from kinetic_core.jobs.prepare import Call, prepare
+from kinetic_core.options import RunOptions
 from tests.decorator import shapes
 from tests.decorator.shapes import Circle, NotRound
 
@@ -130,3 +133,70 @@ def test_a_class_of_a_dags_file_reaches_jobs_without_it(
     first.result(cleanup=False)
     reference = collect.result_reference(first, collect.collect(first.place, first, allow_pickle=False))
     assert on_cpu(module.use)(reference) == 8
+
+
+@on_cpu
+def settings(*folders: str) -> tuple[object, ...]:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return shapes.UNIT, shapes.LIMITS is shapes.BOUNDS, shapes.BOUNDS, pool.submit(shapes.unit).result()
+
+
+def test_variables_set_in_another_module_are_as_here(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert settings() == ("cm", True, {"most": 10}, "cm")
+    monkeypatch.setattr(shapes, "UNIT", "mm")
+    monkeypatch.setitem(shapes.LIMITS, "most", 20)
+    assert settings() == ("mm", True, {"most": 20}, "mm")
+    assert "UNIT is 'mm', in the file 'cm'" in caplog.text
+
+
+def test_two_calls_with_other_variables_are_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = RunOptions.checked(accelerator="cpu")
+    digests = set()
+    for unit in ("cm", "mm"):
+        monkeypatch.setattr(shapes, "UNIT", unit)
+        call = Call(settings.__wrapped__)
+        digests.add(prepare(call, options, default_connections(), job_id="job-0000000000000001").spec_digest)
+    assert len(digests) == 2
+
+
+def test_an_ignored_module_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    (tmp_path / "made_pb2.py").write_text("X = 1\n")
+    (tmp_path / ".gitignore").write_text("*_pb2.py\n/data/\n")
+    (tmp_path / "script.py").write_text(
+        "import kinetic_core, made_pb2\n"
+        "@kinetic_core.run(accelerator='cpu', backend='local')\n"
+        "def job(): return made_pb2.X\n"
+        "if __name__ == '__main__':\n"
+        "    print(job())\n"
+    )
+
+    def run() -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "HOME": str(tmp_path.parent / "home"),
+        }
+        return subprocess.run(
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = run()
+    assert "InvalidProject: the job would import made_pb2, and made_pb2.py does not ship" in refused.stderr
+    assert not list((tmp_path.parent / "home").rglob("packs"))
+    (tmp_path / ".kineticignore").write_text("!made_pb2.py\n")
+    (tmp_path / "data").mkdir()
+    shipped = run()
+    assert shipped.stdout == "1\n", shipped.stderr
+    assert (
+        "left out 1 file(s) and directories that .gitignore names: data/. `kinetic package" in shipped.stderr
+    )

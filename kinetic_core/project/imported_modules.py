@@ -1,0 +1,240 @@
+"""Modules of the project that a job imports: which they are, whether they ship, and what was set in them.
+
+The job imports a module anew, from its file. A file that Git ignores does not ship, and a variable that was
+set since the import has its old value there: either would be a wrong result, or a failure in the pod.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from kinetic_core.errors import InvalidProject
+from kinetic_core.project.ignore import KINETIC_IGNORE, hidden
+from kinetic_core.project.root import Project
+from kinetic_core.project.serialization import ProjectModules
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_LITERAL = (
+    ast.Constant, ast.Tuple, ast.List, ast.Dict,
+    ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.expr_context,
+)  # fmt: skip
+_MUTATORS = frozenset(
+    [
+        "append",
+        "extend",
+        "insert",
+        "remove",
+        "pop",
+        "popitem",
+        "clear",
+        "update",
+        "setdefault",
+        "sort",
+        "reverse",
+        "__setitem__",
+    ]
+)
+_SHOWN = 40
+
+Changes = dict[str, dict[str, tuple[object, object]]]
+"""By module and variable: the value here, and the one in the source."""
+
+
+def reached(modules: ProjectModules) -> list[str]:
+    """Return the loaded modules of the project that a job imports, sorted: those which its pickles refer to,
+    and what these import, also in functions. Found by the names in their bytecode, so it may be a few more.
+    """
+    loaded = frozenset(modules.names())
+    found: set[str] = set()
+    own = sys.modules.get(modules.own)
+    pending = sorted(_named(modules.mentioned, _package(own) if own else "", loaded))
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        parent = name.rpartition(".")[0]
+        pending += [parent] if parent in loaded else []
+        module = sys.modules[name]
+        pending += _named(set(_names(_code(module))), _package(module), loaded) - found
+    return sorted(found)
+
+
+def _package(module: ModuleType) -> str:
+    return module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
+
+
+def _named(names: set[str], package: str, loaded: frozenset[str]) -> set[str]:
+    """Return the loaded modules that code of a package with these names in it may import."""
+    folders = set()
+    while package:
+        folders.add(package)
+        package = package.rpartition(".")[0]
+    found = {name for name in names if name in loaded}
+    found |= {f"{folder}.{name}" for folder in folders for name in names} & loaded
+    parents = {*found, *(folders & names)}
+    return found | ({f"{parent}.{name}" for parent in parents for name in names} & loaded)
+
+
+def _code(module: ModuleType) -> CodeType | None:
+    """Return a module's bytecode, usually from its `.pyc`; None if it has none."""
+    get_code = getattr(getattr(module, "__loader__", None), "get_code", None)
+    try:
+        code = get_code(module.__name__) if get_code is not None else None
+    except (ImportError, OSError, SyntaxError, ValueError, EOFError):
+        return None
+    return code if isinstance(code, CodeType) else None
+
+
+def _names(code: CodeType | None) -> Iterator[str]:
+    if code is None:
+        return
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str):
+            yield constant
+
+
+def check_ships(project: Project, modules: ProjectModules, default_excludes: bool) -> None:
+    """Raise InvalidProject for a module that is imported here, that the job imports, and that does not ship.
+
+    What `.kineticignore` names is left out on purpose.
+    """
+    root, paths = str(project.root), {}
+    for name in reached(modules):
+        path = modules.relative(str(sys.modules[name].__file__))
+        if path is not None and os.path.isfile(os.path.join(root, path)):
+            paths[path] = name
+    for path, what in hidden(root, paths, default_excludes):
+        if what.by == KINETIC_IGNORE:
+            continue
+        raise InvalidProject(
+            f"the job would import {paths[path]}, and {path} does not ship: {what.by} leaves out "
+            f"{what.entry}. Add a line '!{what.entry}' to .kineticignore to ship it, or '{what.entry}' if "
+            "the job does not need it"
+        )
+
+
+def changed_variables(modules: ProjectModules) -> Changes:
+    """Return the variables of reached modules whose value is not the one in the module's source.
+
+    A variable counts if its name is public, its module binds it once, at the top level, to a literal and
+    does not change it itself, and if its value is plain: numbers, text, None, lists, tuples and dicts.
+    """
+    found: Changes = {}
+    for name in reached(modules):
+        module = sys.modules[name]
+        values = {key: value for key, value in vars(module).items() if key[:1] != "_" and _is_plain(value)}
+        if values and (changed := dict(_changes(values, _literals(str(module.__file__))))):
+            found[name] = changed
+    return found
+
+
+def change_notices(changes: Changes) -> list[str]:
+    """Return a sentence for each module in which something was set."""
+    notices = []
+    for name, changed in changes.items():
+        told = [f"{key} is {_short(now)}, in the file {_short(then)}" for key, (now, then) in changed.items()]
+        notices.append(
+            f"variables of {name} were set since it was imported, and the job gets their values: "
+            f"{'; '.join(told)}. Arguments say it more clearly"
+        )
+    return notices
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _changes(
+    values: dict[str, object], literals: dict[str, object]
+) -> Iterator[tuple[str, tuple[object, object]]]:
+    for name, now in values.items():
+        if name in literals:
+            then = literals[name]
+            if type(now) is not type(then) or (now != then and repr(now) != repr(then)):
+                yield name, (now, then)
+
+
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    if kind in (list, tuple):
+        return all(map(_is_plain, value))  # type: ignore[call-overload]
+    if kind is dict:
+        return all(_is_plain(key) and _is_plain(item) for key, item in value.items())  # type: ignore[attr-defined]
+    return kind in _SCALARS
+
+
+def _literals(file: str) -> dict[str, object]:
+    """Return the variables that a source file binds once, to a literal, and does not change itself.
+
+    An empty list or dict is meant to be filled, by whoever: that is a registry or a cache.
+    """
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    bound: dict[str, int] = {}
+    for name in _bound(tree):
+        bound[name] = bound.get(name, 0) + 1
+    own = {name for node in ast.walk(tree) for name in _changed_by(node)}
+    found: dict[str, object] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            value, targets = statement.value, statement.targets
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            value, targets = statement.value, [statement.target]
+        else:
+            continue
+        if not all(isinstance(node, _LITERAL) for node in ast.walk(value)):
+            continue
+        for target in targets:
+            if isinstance(target, ast.Name) and bound[target.id] == 1 and target.id not in own:
+                found[target.id] = _evaluated(value)
+    return {name: value for name, value in found.items() if value not in ([], {})}
+
+
+def _evaluated(value: Any) -> object:
+    """Return the value of an expression without names, which importing the module has computed before."""
+    return eval(compile(ast.Expression(value), "<literal>", "eval"), {"__builtins__": {}})  # noqa: S307
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield each name as often as code of a module binds it outside of functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
+            yield child.id
+        elif isinstance(child, ast.alias):
+            yield (child.asname or child.name).partition(".")[0]
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child.name
+            continue
+        elif isinstance(child, ast.ExceptHandler) and child.name:
+            yield child.name
+        if not isinstance(child, ast.Lambda):
+            yield from _bound(child)
+
+
+def _changed_by(node: ast.AST) -> Iterator[str]:
+    """Yield the variables that a node, anywhere in a module, changes or declares to change."""
+    if isinstance(node, ast.Global):
+        yield from node.names
+        return
+    target: ast.AST | None = None
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        target = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+        target = node.func.value
+    while isinstance(target, ast.Subscript | ast.Attribute):  # of a list in a dict, of what it returns
+        target = target.value
+    if isinstance(target, ast.Name):
+        yield target.id

@@ -1,0 +1,169 @@
+"""Modules that a job imports ship, and have the values that they had here; no others are looked at."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kinetic_core.errors import InvalidProject
+from kinetic_core.project.imported_modules import change_notices, changed_variables, check_ships, reached
+from kinetic_core.project.root import Project
+from kinetic_core.project.serialization import ProjectModules, dumps
+
+Load = Callable[..., ModuleType]
+"""Write a module of the project, and import it."""
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(name: str, text: str) -> ModuleType:
+        file = tmp_path / f"{name.replace('.', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def modules_of(tmp_path: Path, module: ModuleType) -> ProjectModules:
+    """What is known after the function `f` of a module was pickled."""
+    modules = ProjectModules(str(tmp_path), module.__name__)
+    dumps(module.f, modules, lambda _: None)
+    return modules
+
+
+def changed(tmp_path: Path, module: ModuleType) -> dict[str, dict[str, object]]:
+    found = changed_variables(modules_of(tmp_path, module))
+    return {name: {key: now for key, (now, _) in each.items()} for name, each in found.items()}
+
+
+@pytest.mark.parametrize(
+    "importing",
+    [
+        "import team.cfg as c\ndef f(): return c.LR",
+        "def f():\n    from team import cfg\n    return cfg.LR",
+        "def f():\n    from .cfg import LR\n    return LR",
+        "from team.model import Model\ndef f(): return Model()",
+        "from team import model\ndef f(): return model.Model.rate(None)",
+    ],
+)
+def test_what_a_job_imports_in_any_way_is_reached(load: Load, tmp_path: Path, importing: str) -> None:
+    load("team.cfg", "LR = 0.1\n")
+    load(
+        "team.model", "class Model:\n    def rate(self):\n        from . import cfg\n        return cfg.LR\n"
+    )
+    load("team.client", "import team.cfg\nVERBOSE = False\n")
+    found = reached(modules_of(tmp_path, load("team.job", importing)))
+    assert "team.cfg" in found
+    assert "team.client" not in found
+
+
+def test_a_variable_that_was_set_is_found(load: Load, tmp_path: Path) -> None:
+    cfg = load(
+        "cfg",
+        "LR = 0.1\nSTEPS: int = 10 * 100\nSIZES = [1, 2]\nMODEL = {'name': 'a'}\nON = False\nSEED = 1\n",
+    )
+    job = load("job", "import cfg\ndef f(): return cfg.LR")
+    assert changed(tmp_path, job) == {}
+    cfg.LR, cfg.STEPS, cfg.ON = 0.5, None, True  # type: ignore[attr-defined]
+    cfg.MODEL["name"] = "b"  # type: ignore[attr-defined]
+    expected = {"LR": 0.5, "STEPS": None, "ON": True, "MODEL": {"name": "b"}}
+    assert changed(tmp_path, job) == {"cfg": expected}
+    (notice,) = change_notices(changed_variables(modules_of(tmp_path, job)))
+    assert "variables of cfg were set" in notice
+    assert "LR is 0.5, in the file 0.1;" in notice
+
+
+OWN_BUSINESS = """
+import os, logging
+count = 0
+ready = False
+seen: list = []
+cache = {}
+names = ["a"]
+table = {"a": 1}
+log = logging.getLogger("x")
+home = os.environ.get("HOME")
+retries = 1
+if home:
+    retries = 2
+try:
+    speed = 1
+except ValueError:
+    pass
+total = 0
+for total in range(3):
+    pass
+_private = 1
+def work():
+    global count, ready
+    count += 1
+    ready = True
+    seen.append(1)
+    cache["a"] = 1
+    names.append("b")
+    table.setdefault("b", 2)
+"""
+
+
+def test_what_a_module_changes_itself_is_no_news(load: Load, tmp_path: Path) -> None:
+    module = load("busy", OWN_BUSINESS)
+    module.work()
+    module._private = 2  # type: ignore[attr-defined]
+    module.log = module.work  # type: ignore[attr-defined]
+    assert changed(tmp_path, load("job", "import busy\ndef f(): return busy.count")) == {}
+
+
+def test_equal_values_are_no_change(load: Load, tmp_path: Path) -> None:
+    cfg = load("cfg", "A = float\nNAN = 1e999 - 1e999\nPAIR = (1, -2)\nTEXT = 'a' 'b'\nSIZE = 1 << 20\n")
+    job = load("job", "import cfg\ndef f(): return cfg.A")
+    assert changed(tmp_path, job) == {}
+    cfg.PAIR = [1, -2]  # type: ignore[attr-defined]
+    assert changed(tmp_path, job) == {"cfg": {"PAIR": [1, -2]}}
+
+
+def test_only_what_the_job_reaches_counts(load: Load, tmp_path: Path) -> None:
+    cfg = load("cfg", "LR = 0.1\n")
+    cfg.LR = 0.5  # type: ignore[attr-defined]
+    job = load("job", "import cfg\ndef f(): return 1\ndef main(): return cfg.LR")
+    assert changed(tmp_path, job) == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "entry"), [("*_pb2.py\n", "gen/a_pb2.py"), ("gen/\n", "gen/"), ("/gen\n", "gen/")]
+)
+def test_an_imported_module_that_would_not_ship(load: Load, tmp_path: Path, pattern: str, entry: str) -> None:
+    load("gen.a_pb2", "X = 1\n")
+    load("gen.b_pb2", "X = 1\n")
+    modules = modules_of(tmp_path, load("job", "from gen import a_pb2\ndef f(): return a_pb2.X"))
+    project = Project(tmp_path)
+    check_ships(project, modules, True)
+    (tmp_path / ".gitignore").write_text(pattern)
+    with pytest.raises(InvalidProject) as caught:
+        check_ships(project, modules, True)
+    text = str(caught.value)
+    assert text.startswith(
+        "the job would import gen.a_pb2, and gen/a_pb2.py does not ship: .gitignore leaves"
+    )
+    for line in (f"!{entry}", entry):
+        assert f"'{line}'" in text
+        (tmp_path / ".kineticignore").write_text(line + "\n")
+        check_ships(project, modules, True)
+
+
+def test_a_default_rule_is_named_too(load: Load, tmp_path: Path) -> None:
+    load("logs.reader", "")
+    modules = modules_of(tmp_path, load("job", "import logs.reader\ndef f(): return logs.reader"))
+    with pytest.raises(InvalidProject, match=r"a default rule leaves out logs/\. Add a line '!logs/'"):
+        check_ships(Project(tmp_path), modules, True)
