@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from kinetic_core.accelerators.grammar import Accelerator
 from kinetic_core.errors import InvalidFunction
+from kinetic_core.job import in_job
 from kinetic_core.options import MAP_OPTIONS, NOT_GIVEN, OPTIONS, MapKeywords, RunKeywords, RunOptions
 
 if TYPE_CHECKING:
@@ -74,10 +75,13 @@ class RemoteCallable(Generic[P, R]):
         """Run it as a job, print what it prints, return its value or raise what it raised.
 
         Meanwhile stderr shows what the call does or waits for: a live line at a terminal, else plain lines.
+        In a job, the body runs in place: a job that waits for another would hold its own machine idle.
 
         With `debug=True` a debugger can attach meanwhile, see `JobHandle.debug_attach`. Whether there is a
         terminal, a free port and the permission is known before anything is uploaded.
         """
+        if in_job():
+            return self._function(*args, **kwargs)
         from kinetic_core.jobs.debug import debug_door
         from kinetic_core.terminal import Progress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -52,6 +53,11 @@ class JobStatus(Enum):
         """Return the final status of a job that this failure ended."""
         cancelled = failure is not None and failure.failure_class == FailureClass.CANCELLED
         return cls.CANCELLED if cancelled else cls.FAILED
+
+
+def in_job() -> bool:
+    """Return whether this is a job's user code, or a process that user code has started."""
+    return "KINETIC_JOB_ID" in os.environ  # the runner sets it
 
 
 ClusterName = tuple[str, str, str]

@@ -68,7 +68,14 @@ def run_child(job: Job, store: Store) -> None:
         phase = "project files"
         workspace = make_workspace(job, store, header)
         phase = "unpickle"
-        payload = Payload(parts, header["modules"], workspace.workspace, workspace.data, job.store_uri)
+        payload = Payload(
+            parts,
+            header["modules"],
+            workspace.workspace,
+            workspace.data,
+            job.store_uri,
+            header.get("client_package"),
+        )
         payload.install(os.path.join(job.work_dir, "spawned"))
         function = payload.load_function()
         args, kwargs = payload.load_arguments()

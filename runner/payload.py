@@ -18,6 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from . import results, wire
+from .client_package import ClientPackage
 from .store import open_store
 
 _MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")
@@ -189,10 +190,12 @@ class Payload:
         workspace: str,
         find_data: Callable[[Any], str],
         store_uri: str,
+        client_package: str | None = None,
     ) -> None:
         self.modules = ShippedModules(modules)
         self.workspace, self.store_uri = workspace, store_uri
         self._parts, self._names, self._find_data = parts, modules, find_data
+        self._client_package = client_package
         self._paths: dict[str, str] = {}
         self._needed = ["function", "function_copies", "changed"]
 
@@ -211,9 +214,16 @@ class Payload:
         main.__spec__ = _MainSpec(lambda: self._write(folder))
         main.__dict__["__builtins__"] = __builtins__
         self.modules.add(main)
-        sys.meta_path.insert(0, self.modules)
+        self.find_modules()
         sys.path.append(folder)
         sys.modules["__main__"] = main
+
+    def find_modules(self) -> None:
+        """Let this process import what was shipped by value, and `kinetic_core` if its image lacks it."""
+        sys.meta_path.insert(0, self.modules)
+        if self._client_package is not None:
+            folder = os.path.join(os.path.dirname(self.workspace), "client")
+            sys.meta_path.append(ClientPackage(self._client_package, self.store_uri, folder))
 
     def load_function(self) -> Any:
         function = self._load("function", "function_copies")
@@ -261,6 +271,7 @@ class Payload:
             "modules": list(self._names),
             "workspace": self.workspace,
             "store_uri": self.store_uri,
+            "client_package": self._client_package,
             "paths": self._paths,
             "folder": folder,
         }
@@ -304,10 +315,11 @@ def restored(state: str) -> dict[str, Any]:
         kept["workspace"],
         lambda source: paths[repr(source)],
         kept["store_uri"],
+        kept["client_package"],
     )
     main = ModuleType("__main__")
     payload.modules.add(main)
-    sys.meta_path.insert(0, payload.modules)
+    payload.find_modules()
     payload.load_function()
     if "arguments" in kept["parts"]:
         payload.load_arguments()

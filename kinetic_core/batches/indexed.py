@@ -170,6 +170,7 @@ def _payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: _In
         spec_digest=reference.spec_digest,
         dependencies=packed.image.dependencies,
         secrets=spec.pod.managed_secrets,
+        client_package=packed.client_package,
     )
 
 

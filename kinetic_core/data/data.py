@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kinetic_core.data.locations import HubDataset, gcs_location, hub_dataset
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.job import in_job
 
 _CHUNK = 256 << 10
 
@@ -88,7 +89,7 @@ class Data:
         scheme, separator, _ = text.partition("://")
         if not separator:
             path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111  links stay links
-            if not Path(path).exists():
+            if not (Path(path).exists() or in_job()):  # the job has it where it is an argument
                 raise FileNotFoundError(f"Data({text!r}): {path} does not exist")
             return path
         if scheme == "gs":

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 from kinetic_core._runner import wire
 from kinetic_core._runner.wire import outputs_prefix
 from kinetic_core.backends.base import Backend, backend_name, open_backend
-from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.backends.kubernetes.bootstrap import client_archive, runner_archive
 from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.sources import Shop, StoredData, check_data, store
@@ -26,7 +26,7 @@ from kinetic_core.job import BucketMount, Budget, Fallback, JobSpec
 from kinetic_core.jobs.image import Image, find_image, give
 from kinetic_core.jobs.phases import Step, StepBegun
 from kinetic_core.jobs.references import ResultReference
-from kinetic_core.jobs.runner_archive import note_runner
+from kinetic_core.jobs.runner_archive import note_runner, store_archive
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import callable_name, source_file
 from kinetic_core.project.environment import capture
@@ -194,6 +194,8 @@ class Packed:
     """The mounts that the volumes and the function itself need."""
     shop: Shop
     substitutes: Substitutes
+    client_package: str | None
+    """Digest of the stored archive of this package; None for jobs that have it from this interpreter."""
 
     @property
     def function_name(self) -> str:
@@ -264,7 +266,11 @@ def pack(
     image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
     progress(StepBegun(Step.UPLOAD, "uploading"))
     runner = wire.runner_object(runner_archive(settings.cache)[0])
-    tree = _stored_project(project, substitutes.paths(), backend, settings, progress, runner)
+    package = None if backend.name == "local" else client_archive(settings.cache)
+    beside = [runner, *([wire.runner_object(package[0])] if package else [])]
+    tree = _stored_project(project, substitutes.paths(), backend, settings, progress, beside)
+    if package is not None and beside[1] not in tree.beside:
+        store_archive(backend.store, package)
     note_runner(backend, is_there=runner in tree.beside)
     shop = _shop(backend, settings, progress)
     about_data: tuple[str, ...] = ()
@@ -288,6 +294,7 @@ def pack(
         (*(bucket for _, bucket in volumes.values() if bucket), *substitutes.mounts(in_function.data)),
         shop,
         substitutes,
+        package[0] if package else None,
     )
 
 
@@ -365,9 +372,9 @@ def _stored_project(
     backend: Backend,
     settings: Settings,
     progress: Progress,
-    runner: str,
+    beside: list[str],
 ) -> StoredTree:
-    """Store the project's tree, and note whether the same request found the runner's archive."""
+    """Store the project's tree, and note which of the archives `beside` it the same request found."""
     return store_project(
         project,
         backend.store,
@@ -376,7 +383,7 @@ def _stored_project(
         without=[*without, settings.local_store, settings.cache],
         warn_bytes=settings.project_warn_bytes,
         progress=progress,
-        beside=[runner],
+        beside=beside,
     )
 
 

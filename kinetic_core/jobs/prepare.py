@@ -169,6 +169,7 @@ def address(
         spec_digest=digest,
         dependencies=packed.dependencies,
         secrets=spec.pod.managed_secrets,
+        client_package=packed.client_package,
     )
     reference = reference_of(packed, spec, name, digest, group)
     return Prepared(packed.backend, spec, reference, payload, is_new=job_id is None or group is not None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
 from kinetic_core.errors import ObjectExists
+from kinetic_core.store.protocol import ObjectStore
 
 _SEEN_SECONDS = 600.0
 """Seconds for which a client does not look again for a runner that it found in a remote store."""
@@ -29,12 +31,15 @@ def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic)
     if seen is not None and clock() - seen < _SEEN_SECONDS:
         return sha256
     if store.find(name) is None:
-        try:
-            store.create(name, archive)
-        except ObjectExists:
-            return sha256  # another submitter was quicker with the same bytes
+        store_archive(store, (sha256, archive))
     note_runner(backend, is_there=True, clock=clock)
     return sha256
+
+
+def store_archive(store: ObjectStore, archive: tuple[str, bytes]) -> None:
+    """Store an archive, of the runner or of this package, under its digest."""
+    with suppress(ObjectExists):  # another submitter was quicker with the same bytes
+        store.create(wire.runner_object(archive[0]), archive[1])
 
 
 @dataclass

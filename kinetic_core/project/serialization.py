@@ -35,8 +35,8 @@ class ProjectModules:
 
     A virtualenv inside the project, the standard library and this package are not part of it. `own` is the
     module of the function that becomes a job: its functions travel together, with the globals they have now.
-    `mentioned` collects names by which what is pickled may refer to modules: those of modules, and all that code
-    of functions uses.
+    `mentioned` collects names by which what is pickled may refer to modules: those of modules, and all that
+    code of functions uses.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -298,6 +299,40 @@ def test_the_manifest_asks_for_the_accelerators_nodes(api: ClusterApi) -> None:
     assert "kinetic: asked for tpu-v5e-4, and the pod has no TPU device" in (handle.logs() or "")
     handle.cleanup()
     assert Path(__file__).exists()
+
+
+TRAINING = """
+import kinetic_core
+
+RATE = 0.1
+
+class Model:
+    pass
+
+@kinetic_core.run(accelerator="tpu-v5e-1")
+def scaled(x):
+    return x * RATE
+
+def work(model):
+    import sys
+    import training
+    return scaled(4), training.scaled(4), type(model) is training.Model, sys.modules["kinetic_core"].__file__
+"""
+
+
+def test_a_module_with_jobs_is_imported_in_any_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(tmp_path))
+    (tmp_path / "training.py").write_text(TRAINING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    training = importlib.import_module("training")
+    monkeypatch.setattr(training, "RATE", 0.5)
+    try:
+        handle = kinetic_core.run(accelerator="cpu")(training.work).run_async(training.Model())
+        *values, file = handle.result(stream_logs=False)
+    finally:
+        del sys.modules["training"]
+    assert values == [2.0, 2.0, True]
+    assert file.startswith("/kinetic/client/")
 
 
 @pytest.mark.promise("gke: Kill -9 of the client between any two steps, then again")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import kinetic_core
 
 
 class Circle:
@@ -42,3 +45,14 @@ def here() -> str:
 
 def unit() -> str:
     return UNIT
+
+
+@kinetic_core.run(accelerator="tpu-v5e-1")
+def job_id() -> str | None:
+    return os.environ.get("KINETIC_JOB_ID")
+
+
+class Drawing:
+    @kinetic_core.run(accelerator="gpu-l4")
+    def job_id(self) -> str:
+        return "drawn"

@@ -200,3 +200,14 @@ def test_an_ignored_module_is_refused_before_anything_is_stored(tmp_path: Path) 
     assert (
         "left out 1 file(s) and directories that .gitignore names: data/. `kinetic package" in shipped.stderr
     )
+
+
+@on_cpu
+def calls_another() -> tuple[object, ...]:
+    import os
+
+    return shapes.job_id() == os.environ["KINETIC_JOB_ID"], shapes.Drawing().job_id()
+
+
+def test_a_decorated_function_runs_in_place_in_a_job() -> None:
+    assert calls_another() == (True, "drawn")

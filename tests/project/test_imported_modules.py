@@ -120,7 +120,7 @@ def work():
 def test_what_a_module_changes_itself_is_no_news(load: Load, tmp_path: Path) -> None:
     module = load("busy", OWN_BUSINESS)
     module.work()
-    module._private = 2  # type: ignore[attr-defined]
+    vars(module)["_private"] = 2
     module.log = module.work  # type: ignore[attr-defined]
     assert changed(tmp_path, load("job", "import busy\ndef f(): return busy.count")) == {}
 

@@ -9,7 +9,7 @@ import marshal
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import kinetic_core
@@ -35,12 +35,40 @@ def runner_archive(cache: Path) -> tuple[str, bytes]:
     The archive is kept in the directory `cache`, because every submitter needs it and few live long.
     """
     sources = [(path, file.read_bytes()) for path, file in _members()]
-    made_with = (Path(__file__).read_bytes(), importlib.util.MAGIC_NUMBER, zlib.ZLIB_RUNTIME_VERSION.encode())
-    key = digest(b"".join([*made_with, *(path.encode() + source for path, source in sources)]))
-    file = cache.expanduser() / "runners" / key
+    key = [importlib.util.MAGIC_NUMBER, *(path.encode() + source for path, source in sources)]
+    return _made(
+        cache, key, lambda: [*sources, *((path + "c", _compiled(path, source)) for path, source in sources)]
+    )
+
+
+@functools.cache
+def client_archive(cache: Path) -> tuple[str, bytes]:
+    """Return digest and bytes of a zip of this package, for jobs in images that lack it."""
+    root = Path(kinetic_core.__file__).parent
+    files = [
+        (file.relative_to(root.parent).as_posix(), file)
+        for end in ("py", "json")
+        for file in root.rglob(f"*.{end}")
+    ]
+    files += [(f"kinetic_core/_runner/{file.name}", file) for file in runner_files()]  # through a link
+    members = sorted(dict(files).items())
+    facts = ((path, stat.st_size, stat.st_mtime_ns) for path, file in members for stat in [file.stat()])
+    return _made(
+        cache,
+        [repr(each).encode() for each in facts],
+        lambda: [(path, file.read_bytes()) for path, file in members],
+    )
+
+
+def _made(
+    cache: Path, key: Iterable[bytes], contents: Callable[[], Sequence[tuple[str, bytes]]]
+) -> tuple[str, bytes]:
+    """Return digest and bytes of an archive, kept for the next process under what it is made from."""
+    made_with = (Path(__file__).read_bytes(), zlib.ZLIB_RUNTIME_VERSION.encode())
+    file = cache.expanduser() / "runners" / digest(b"".join([*made_with, *key]))
     kept = _read(file)
     if kept is None:
-        whole = _archive(sources)
+        whole = _archive(contents())
         kept = digest(whole), whole
         keep(file, kept[0].encode() + whole)
     return kept
@@ -58,14 +86,13 @@ def _read(file: Path) -> tuple[str, bytes] | None:
     return (sha256, whole) if digest(whole) == sha256 else None
 
 
-def _archive(sources: Sequence[tuple[str, bytes]]) -> bytes:
+def _archive(contents: Sequence[tuple[str, bytes]]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, source in sources:
-            for name, content in ((path, source), (path + "c", _compiled(path, source))):
-                entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-                entry.external_attr = 0o644 << 16
-                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+        for name, content in contents:
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return stream.getvalue()
 
 

@@ -1,0 +1,58 @@
+"""Package `kinetic_core` for user code in an image without it: fetched only if something imports it.
+
+Modules that define jobs import it, and many classes are in such a module. No other package is brought along:
+a job that starts jobs needs an image in which this one is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+from . import wire
+from .store import MissingObject, open_store
+
+_PACKAGE = "kinetic_core"
+
+
+class ClientPackage:
+    """Last entry of `sys.meta_path`, so that it is asked for what the image does not have.
+
+    `sha256` is the digest of the archive in the store, as the verified payload says it.
+    """
+
+    def __init__(self, sha256: str, store_uri: str, folder: str) -> None:
+        self._sha256, self._store_uri, self._folder = sha256, store_uri, folder
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a spec, as `importlib.abc.MetaPathFinder` does. Raises ImportError if the archive is gone."""
+        if name != _PACKAGE:
+            return None
+        if not os.path.isdir(self._folder):
+            self._unpack()
+        if self._folder not in sys.path:
+            sys.path.append(self._folder)
+        return PathFinder.find_spec(name, [self._folder])
+
+    def _unpack(self) -> None:
+        try:
+            archive = open_store(self._store_uri).read(wire.runner_object(self._sha256))
+        except (OSError, MissingObject) as exc:
+            raise ImportError(f"{_PACKAGE} is not in this image, and cannot be fetched: {exc}") from exc
+        if wire.digest(archive) != self._sha256:
+            raise ImportError(f"the stored {_PACKAGE} is not the one this job was submitted with")
+        part = f"{self._folder}.{os.getpid()}"
+        with zipfile.ZipFile(io.BytesIO(archive)) as content:
+            content.extractall(part)
+        try:
+            os.rename(part, self._folder)
+        except OSError:  # another process of this job was quicker
+            if not os.path.isdir(self._folder):
+                raise

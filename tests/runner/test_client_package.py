@@ -1,0 +1,136 @@
+"""A project's modules that define jobs can be imported in a job whose image has nothing but Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner import wire
+from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, client_archive, runner_archive
+from kinetic_core.connections import default_connections
+from kinetic_core.project.payload import pack_arguments, pack_function, payload_frame
+from kinetic_core.project.root import locate_project
+from kinetic_core.project.serialization import ProjectModules
+from kinetic_core.project.tree import store_project
+from tests.runner.attempts import JOB, Attempts
+
+TRAINING = """
+import kinetic_core
+from kinetic_core import BatchError, BatchHandle, Client, Data, JobHandle, JobStatus, KineticError, run
+from kinetic_core.errors import JobError
+
+DATA = Data("./set")
+
+class Model:
+    @run(accelerator="gpu-l4")
+    def width(self):
+        return 3
+
+@kinetic_core.run(accelerator="tpu-v5e-1", retries=2)
+def double(x):
+    return 2 * x
+
+def in_pool(x):
+    return double(x)
+"""
+WORK = """
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+def work():
+    assert "kinetic_core" not in sys.modules
+    from training import Model, double, in_pool
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pooled = pool.submit(in_pool, 5).result()
+    return double(4), Model().width(), pooled, sys.modules["kinetic_core"].__file__
+
+def plain():
+    return "kinetic_core" in sys.modules
+
+def spawning():
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(first_there, 5).result()
+
+def first_there(x):
+    import training
+    return training.double(x)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "training.py").write_text(TRAINING)
+    (folder / "client_work.py").write_text(WORK)
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    for name in ("training", "client_work"):
+        sys.modules.pop(name, None)
+
+
+def run_bare(folder: Path, project: Path, function: str, *, stores: bool = True) -> Attempts:
+    """Run a function of `client_work` as a container does whose Python has no packages."""
+    import client_work  # type: ignore[import-not-found]
+
+    attempts = Attempts(folder)
+    cache = default_connections().settings.cache
+    runner, package = runner_archive(cache), client_archive(cache)
+    for sha256, archive in (runner, package) if stores else (runner,):
+        attempts.store.create(wire.runner_object(sha256), archive)
+    found = locate_project(project / "client_work.py", sys_path=[], cwd=project)
+    modules = ProjectModules(str(found.root), "client_work")
+    packed = pack_function(getattr(client_work, function), found, modules, lambda _: None)
+    payload = payload_frame(
+        packed,
+        pack_arguments((), {}, modules, lambda _: None),
+        tree=store_project(found, attempts.store, cache=folder / "cache").sha256,
+        env={},
+        volumes=[],
+        output_dir="",
+        spec_digest="",
+        client_package=package[0],
+    )
+    attempts.payload_sha256 = wire.digest(payload)
+    attempts.store.create(wire.payload_object(JOB, attempts.payload_sha256), payload)
+    told = {"KINETIC_RUNNER_SHA256": runner[0], "KINETIC_PROTOCOL": str(wire.PROTOCOL)}
+    environment = {**attempts.environment(), **told}
+    del environment["PYTHONPATH"]
+    Path(environment["KINETIC_WORK_DIR"]).mkdir(parents=True)
+    with (folder / "log").open("wb") as log:
+        subprocess.run(
+            [sys.executable, "-S", "-E", "-u", "-c", BOOTSTRAP],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            timeout=60,
+            check=False,
+        )
+    return attempts
+
+
+@pytest.mark.promise("data: No Docker on the client; the client is not installed in pods")
+def test_decorated_functions_run_in_place_in_any_image(tmp_path: Path, project: Path) -> None:
+    attempts = run_bare(tmp_path, project, "work")
+    *values, file = attempts.outcome().value_or_raise()
+    assert values == [8, 3, 10], attempts.log
+    assert file.startswith(str(tmp_path / "work"))
+    assert "cannot be imported" not in attempts.log
+
+
+def test_a_spawned_process_may_be_the_first_to_import_it(tmp_path: Path, project: Path) -> None:
+    assert run_bare(tmp_path, project, "spawning").outcome().value_or_raise() == 10
+
+
+def test_nothing_is_fetched_unless_it_is_imported(tmp_path: Path, project: Path) -> None:
+    assert run_bare(tmp_path, project, "plain", stores=False).outcome().value_or_raise() is False
+
+
+def test_a_package_that_is_gone_is_named(tmp_path: Path, project: Path) -> None:
+    with pytest.raises(ImportError, match="kinetic_core is not in this image, and cannot be fetched"):
+        run_bare(tmp_path, project, "work", stores=False).outcome().value_or_raise()
