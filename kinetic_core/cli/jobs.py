@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,6 +76,19 @@ def summary_fields(job: JobSummary) -> dict[str, Any]:
     return {**asdict(job), "status": job.status.value}
 
 
+def _age(created_at: str) -> str:
+    """How long ago a job was submitted, as `kubectl` shows it; "" if that is not known."""
+    from kinetic_core.job import is_timestamp
+
+    if not is_timestamp(created_at):
+        return ""
+    seconds = max(0, int(time.time() - datetime.fromisoformat(created_at).timestamp()))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
 def _outcome(job: JobSummary) -> str:
     """What a batch that has ended came to."""
     return f"{job.succeeded} of {job.inputs} succeeded" if job.inputs and job.status.is_terminal else ""
@@ -110,13 +125,13 @@ def list_jobs(
             job.func_name,
             job.accelerator,
             job.backend,
-            job.created_at,
+            _age(job.created_at),
             job.problem or job.reason or _outcome(job),
         )
         for job in found
     ]
-    columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "BACKEND", "CREATED", "WAITS FOR")
-    spare = ("BACKEND", "CREATED", "ACCELERATOR", "WAITS FOR", "FUNCTION")
+    columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "BACKEND", "AGE", "WAITS FOR")
+    spare = ("BACKEND", "AGE", "ACCELERATOR", "WAITS FOR", "FUNCTION")
     session.output.table(columns, rows, spare)
 
 

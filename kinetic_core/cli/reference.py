@@ -82,7 +82,9 @@ def _helps() -> Iterator[tuple[str, str]]:
 def _below(command: Any, name: str) -> Iterator[tuple[str, str]]:
     commands: Mapping[str, Any] | None = getattr(command, "commands", None)
     if commands is None:
-        context = command.context_class(command, info_name=name, terminal_width=_WIDTH)
+        context = command.context_class(
+            command, info_name=name, terminal_width=_WIDTH, help_option_names=["--help", "-h"]
+        )
         yield name, command.get_help(context).rstrip()
         return
     for word, below in sorted(commands.items()):

@@ -11,7 +11,11 @@ import kinetic_core
 
 def _group(help_text: str) -> typer.Typer:
     return typer.Typer(
-        help=help_text, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
     )
 
 

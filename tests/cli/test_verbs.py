@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,7 @@ def test_a_job_from_every_side(kinetic: Kinetic, local_jobs: Path) -> None:
     assert "function: your own code" in kinetic("jobs", "explain", job_id).out
     listed = kinetic("jobs", "list").out.splitlines()
     assert listed[0].split()[:2] == ["JOB", "STATUS"]
+    assert any(re.search(rf"{job_id} .* \d+s( |$)", line) for line in listed), listed  # its age
     assert next(line for line in listed if job_id in line).split()[1:3] == ["SUCCEEDED", "double"]
     assert kinetic("jobs", "cleanup", job_id).out == f"cleaned up {job_id}\n"
     assert kinetic("jobs", "status", job_id).code == 2
@@ -224,6 +226,11 @@ def test_a_collected_job_has_its_log_and_its_times(kinetic: Kinetic, local_jobs:
     assert kinetic("jobs", "logs", job_id, "-f").out == "doubling 4\n"
     told = kinetic("jobs", "status", job_id, "--json").json
     assert told["created_at"] <= told["started_at"] <= told["finished_at"]
+
+
+@pytest.mark.parametrize("words", [(), ("jobs",), ("jobs", "list")])
+def test_help_has_a_short_name(words: tuple[str, ...], kinetic: Kinetic) -> None:
+    assert kinetic(*words, "-h").out == kinetic(*words, "--help").out != ""
 
 
 def test_numbers_of_the_configuration_are_numbers(kinetic: Kinetic) -> None:

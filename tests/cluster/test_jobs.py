@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kinetic_core import JobStatus
 from kinetic_core._runner import wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.connections import default_connections
+from kinetic_core.decorator import RemoteCallable
 from kinetic_core.errors import (
     JobCancelled,
     JobConflict,
@@ -285,6 +287,32 @@ def test_what_is_asked_for_the_pod_reaches_it(api: ClusterApi, namespace: str) -
 def test_a_map_runs_as_one_batch() -> None:
     batch = greet.run_async_map(["a", "b", "c"], max_concurrent=3)
     assert batch.results() == ["hello a", "hello b", "hello c"]
+
+
+HERE = Path(__file__).parent
+
+
+@kinetic_core.run(accelerator="cpu", retries=1)
+def reads_beside_itself() -> str:
+    if os.environ["KINETIC_FAILED_COUNT"] == "0":
+        raise ValueError("a line of source")
+    return (HERE / "jobs.py").read_text()
+
+
+def test_code_is_that_of_the_workspace(capfd: pytest.CaptureFixture[str]) -> None:
+    assert reads_beside_itself() == HERE.joinpath("jobs.py").read_text()
+    told = capfd.readouterr().err
+    assert "kinetic: attempt 1 of 2 failed: ValueError: a line of source; starting again\n" in told
+    assert "kinetic: succeeded in " in told
+    with pytest.raises(ValueError, match="a line of source") as caught:
+        replace_retries(0)()
+    (note,) = caught.value.__notes__
+    assert "/kinetic/workspace/test_jobs.py" in note
+    assert 'raise ValueError("a line of source")' in note
+
+
+def replace_retries(retries: int) -> RemoteCallable[[], str]:
+    return reads_beside_itself.with_options(replace(reads_beside_itself.options, retries=retries))
 
 
 @pytest.mark.promise("gke: Node selector, tolerations, resources for CPU, GPU and TPU")
