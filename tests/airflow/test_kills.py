@@ -88,7 +88,15 @@ def test_execution_timeout_while_deferred_cancels_the_job(cases: Any) -> None:
     cases.start("late")
     assert cases.end("late") == "failed"
     ends(cases, "late", ["CANCELLED"])
-    assert "execution_timeout has passed" in cases.log("late", "long_job")
+    log = cases.log("late", "long_job")
+    assert log.index("execution_timeout has passed: cancelling job-") < log.index("Trigger fired event")
+    (event,) = (line for line in log.splitlines() if "Trigger fired event" in line)
+    assert len(event) < 250, event
+    (record,) = cases.values("late", "long_job", "kinetic_job")
+    assert (record["end"]["status"], record["end"]["message"]) == (
+        "CANCELLED",
+        "execution_timeout has passed",
+    )
 
 
 @pytest.mark.promise("airflow: A worker killed anywhere and run again adopts its job")

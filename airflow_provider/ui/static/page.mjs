@@ -36,8 +36,8 @@ class Page {
     let pause;
     try {
       const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, asking.signal);
-      this.#show(answer);
       this.#openOnly(answer);
+      this.#show(answer);
       if (this.detail.id) await this.#refreshDetail(asking.signal);
       this.failures = 0;
       pause = answer.running ? RUNNING_PAUSE : IDLE_PAUSE;
@@ -83,7 +83,7 @@ class Page {
       return;
     }
     this.table.show(answer.jobs);
-    this.#tell(answer.troubles);
+    this.#tell(this.detail.alone ? [] : answer.troubles); // of other jobs; an open one has its own
     this.#summarise(answer);
     this.#offer("status", answer.statuses, stateWord);
     this.#offer("reason", answer.reasons, (reason) => reason);
