@@ -94,6 +94,7 @@ def test_the_runner_goes_on_while_the_store_is_away(job: Job, tmp_path: Path) ->
     folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
     kept = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
     assert len(kept) == printed
+    assert max(path.stat().st_size for path in folder.iterdir()) <= 1 << 20, "more takes too long to send"
     assert len(set(kept.splitlines())) == printed // 8 // 512
 
 
