@@ -387,3 +387,20 @@ def test_a_signal_alone_ends_nothing(store: Path) -> None:
     task.operator.on_kill()
     assert not observe(backend_of(task.reference, default_connections()), task.reference).is_terminal
     cancel(backend_of(task.reference, default_connections()), task.reference)
+
+
+def test_a_worker_told_to_stop_lets_its_job_live(store: Path) -> None:
+    """While Airflow does not tell the task's state: nobody is known to have ended the task."""
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
+    from kinetic_core.jobs.cancel import cancel
+    from kinetic_core.jobs.observe import observe
+
+    task = Task(wait_long, ended=False, deferrable=False)
+    task.operator.on_kill()
+    with pytest.raises(AirflowException, match="the job lives on, and the next try adopts it"):
+        task.last_leg()
+    assert not observe(backend_of(task.reference, default_connections()), task.reference).is_terminal
+    cancel(backend_of(task.reference, default_connections()), task.reference)

@@ -142,3 +142,17 @@ def test_a_line_without_end_takes_no_memory(job: Job) -> None:
     log.join()
     assert list(bucket.events()) == ["x" * 4000 + f"... ({1600 * 65536} bytes)", "end"]
     assert list(bucket.objects) == [f"attempt=1.log.kinetic.00.0-0-000000000000-{1600 * 65536 + 4:012d}.log"]
+
+
+def test_what_a_silent_bucket_leaves_waiting_is_bounded(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    bucket = Bucket()
+    bucket.silence.clear()
+    log = TaskLog(job, bucket)  # type: ignore[arg-type]
+    line = b"x" * 3999 + b"\n"
+    for _ in range(12 * 256):
+        log.add(line * 2)
+    assert "more is printed than can be written" in capfd.readouterr().err
+    bucket.silence.set()
+    log.close()
+    log.join()
+    assert sum(map(len, bucket.objects.values())) < 24 << 20

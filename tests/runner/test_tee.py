@@ -119,3 +119,16 @@ def test_a_line_is_stored_soon_and_later_where_hundreds_write(
     assert file.read_bytes() == b"a line\n"
     os.close(writing)
     tee.close()
+
+
+def test_little_of_a_line_without_end_is_kept_as_evidence(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    reading, writing = os.pipe()
+    tee = LogTee(job, open_store((tmp_path / "store").as_uri()), reading)
+    for _ in range(20):
+        os.write(writing, b"x" * 60_000)
+        tee.pump()
+    os.close(writing)
+    assert tee.size == 1_200_000
+    assert [len(line) for line in tee.last_lines()] == [16 << 10]
+    tee.close()
