@@ -99,6 +99,22 @@ def test_attempts_of_this_machine_do_not_overlap(tmp_path: Path) -> None:
     assert not any(is_alive(pid) for folder in tmp_path.glob("left*") for pid in pids(folder))
 
 
+@pytest.mark.usefixtures("local_jobs")
+def test_what_a_killed_runner_leaves_dies_before_the_next_attempt(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+
+    def work() -> list[int]:
+        if left.exists():
+            return [pid for pid in pids(left) if is_alive(pid)]
+        leave_processes(left)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)  # its runner takes it along
+        return []
+
+    assert kinetic_core.run(accelerator="cpu", retries=1)(work)() == []
+    assert len(pids(left)) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_jobs")
 def test_a_job_that_a_job_submitted_outlives_it(tmp_path: Path) -> None:
