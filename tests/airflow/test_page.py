@@ -40,6 +40,7 @@ def test_who_may_see_what(server: Server) -> None:
 
 
 @pytest.mark.promise("page: Who may see no task logs opens no job")
+@pytest.mark.promise("page: What a function raised is told only to who may read task logs")
 def test_who_may_see_no_logs_opens_no_job(server: Server) -> None:
     status, answer = server.jobs("sweep", "nologs")
     assert (status, answer["total"]) == (200, 1000)
@@ -104,6 +105,7 @@ def test_the_jobs_of_a_task_in_its_latest_runs(server: Server) -> None:
     assert server.get("/kinetic/api/dags/sweep/tasks/other/jobs", "admin")[1]["total"] == 0
 
 
+@pytest.mark.promise("page: All that runs now, of the DAGs that one may see")
 def test_what_runs_now_in_every_dag_that_one_may_see(server: Server) -> None:
     seen = {}
     for user in PASSWORDS:
@@ -118,6 +120,7 @@ def test_what_runs_now_in_every_dag_that_one_may_see(server: Server) -> None:
     assert [each["dag_id"] for each in found["jobs"]] == ["secret", "secret"]
 
 
+@pytest.mark.promise("page: Cancelling asks Airflow, and is offered to who may")
 def test_only_who_may_change_a_task_is_offered_its_end(server: Server) -> None:
     for index, user, offered in [(0, "admin", True), (0, "guest", False), (1, "admin", False)]:
         job_id = server.jobs("sweep", user, f"?map_index={index}")[1]["jobs"][0]["job_id"]
@@ -308,6 +311,7 @@ def test_inside_airflows_own_pages(server: Server, tab: chromium.Tab) -> None:
     tab.until(f"{inside} === 2", 60)
 
 
+@pytest.mark.promise("page: Cancelling asks Airflow, and is offered to who may")
 def test_a_job_is_ended_with_the_second_click(server: Server, tab: chromium.Tab) -> None:
     tab.open(f"{server.url}/kinetic/page/")
     tab.until("document.querySelector('#groups')?.textContent.includes('secret: ')")

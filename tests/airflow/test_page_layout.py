@@ -76,6 +76,7 @@ def look(tab: chromium.Tab, address: str, view: str, width: int, theme: str) -> 
         tab.ask("scrollTo(0, 0)")
 
 
+@pytest.mark.promise("page: Something to read in every frame that Airflow gives")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", FRAMES.values())
 @pytest.mark.parametrize("view", VIEWS)
