@@ -46,10 +46,12 @@ def message_of(answer: Any) -> str:
 class Credentials:
     """Google's application default credentials, or an account's; refreshed before they expire, by one thread
     at a time.
+
+    Methods raise ConfigurationError for credentials that are refused, CloudUnreachable if there is no answer.
     """
 
     def __init__(self, account: Account | None = None) -> None:
-        self._credentials = _default() if account is None else account.held
+        self._credentials = _default() if account is None else _scoped(account.held)
         self._remedy = (
             "Run `gcloud auth application-default login` again"
             if account is None
@@ -63,6 +65,13 @@ class Credentials:
             if not self._credentials.valid:
                 self._refresh()
             return str(self._credentials.token)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that say who asks, and which project pays."""
+        self.token()
+        headers: dict[str, str] = {}
+        self._credentials.apply(headers)
+        return {name: value for name, value in headers.items() if value}
 
     def refresh(self) -> None:
         """Another token, whether or not the one here looks valid."""
@@ -81,12 +90,14 @@ class Credentials:
             raise ConfigurationError(f"{url} cannot be asked: {exc}. {self._remedy}") from exc
 
     def _refresh(self) -> None:
-        from google.auth.exceptions import GoogleAuthError
+        from google.auth.exceptions import GoogleAuthError, TransportError
         from google.auth.transport.requests import Request
 
         try:
             self._credentials.refresh(Request())
         except GoogleAuthError as exc:
+            if exc.retryable or isinstance(exc, TransportError):  # such as a metadata server that is busy
+                raise CloudUnreachable(f"Google gives no token: {exc}") from exc
             raise ConfigurationError(f"Google gives no token: {exc}. {self._remedy}") from exc
 
 
@@ -101,6 +112,12 @@ def _default() -> Any:
             "no Google credentials here. Run `gcloud auth application-default login`, or set "
             "GOOGLE_APPLICATION_CREDENTIALS"
         ) from exc
+
+
+def _scoped(held: Any) -> Any:
+    from google.auth.credentials import with_scopes_if_required
+
+    return with_scopes_if_required(held, [_SCOPE])
 
 
 def credentials(connections: Connections, account: Account | None) -> Credentials:

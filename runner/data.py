@@ -16,19 +16,18 @@ import errno
 import http.client
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from . import wire
 from .downloads import Item, Sink, download
-from .gcs import Answer, GcsStore
-from .identity_tokens import token_of_credentials
+from .gcs import ENDPOINT, GcsStore
+from .http_pool import Answer, HttpPool
+from .identity_tokens import Identity, token_of_credentials
 from .shared_cache import Content, SharedCache
-from .store import MissingObject, Store, StoreUnavailable, open_store
+from .store import MissingObject, Store, StoreUnavailable
 from .trees import canonical
 from .unpack import materialise_tree
 
@@ -102,14 +101,12 @@ class DataFolder:
         return self.find({"kind": "tree", "tree": tree, "file": None})[0]
 
     def _unpack(self, tree: str, target: str, shard: tuple[int, int]) -> None:
-        stores = _ThreadStores(self._store)
-
         def fetch(name: str) -> str:
-            return stores.fetch(name) if self._cache is None else self._cached(name, stores, self._cache)
+            return self._store.fetch(name) if self._cache is None else self._cached(name, self._cache)
 
         materialise_tree(tree, target, read=self._store.read, fetch=fetch, discard=self._discard, shard=shard)
 
-    def _cached(self, name: str, stores: _ThreadStores, cache: SharedCache) -> str:
+    def _cached(self, name: str, cache: SharedCache) -> str:
         """Return a file of this attempt's own with a pack, which is named by its digest."""
         pack = Content("sha256", name.rpartition("/")[2].partition(".")[0], None, _LARGEST_PACK)
         own = os.path.join(self._folder, f"{os.urandom(6).hex()}.pack")
@@ -118,7 +115,7 @@ class DataFolder:
         with cache.lock(pack.digest):
             if cache.take(pack, own):
                 return own
-            fetched = stores.fetch(name)
+            fetched = self._store.fetch(name)
             cache.keep(pack, fetched)
         return fetched
 
@@ -189,27 +186,6 @@ def _make_dataset(
             _remove(work)
 
 
-class _ThreadStores:
-    """Stores for threads: the job's store, with a connection for each thread."""
-
-    def __init__(self, store: Store) -> None:
-        import threading
-
-        self._main = store
-        self._owner = threading.get_ident()
-        self._own = threading.local()
-
-    def fetch(self, name: str) -> str:
-        import threading
-
-        if threading.get_ident() == self._owner:
-            return self._main.fetch(name)
-        if not hasattr(self._own, "store"):
-            self._own.store = open_store(self._main.uri)
-        path: str = self._own.store.fetch(name)
-        return path
-
-
 def _mounted(source: Source) -> Found:
     folder, file = source["path"], source["file"]
     try:
@@ -237,7 +213,7 @@ def _remove(folder: str) -> None:
     shutil.rmtree(folder)
 
 
-_FIELDS = "items(name,size,md5Hash,generation),nextPageToken"
+_FIELDS = "name,size,md5Hash,generation"
 _CHUNK = 1 << 20
 
 
@@ -245,27 +221,22 @@ class Bucket(GcsStore):
     """Objects of a bucket that is not the job's store, by their whole names."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"gs://{name}")
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+        is_users = (
+            os.environ.get("KINETIC_BACKEND") == "local"
+        )  # this machine, and perhaps its user's account
+        identity = Identity(get=token_of_credentials if is_users else None)
+        super().__init__(
+            f"gs://{name}", pool=HttpPool(emulator or ENDPOINT), access=None if emulator else identity
+        )
 
     def items(self, prefix: str) -> list[Item]:
         """List the objects below a prefix that ends with a slash, or is empty."""
-        found: list[Item] = []
-        token = ""
-        while True:
-            query = f"prefix={quote(prefix, safe='')}&fields={quote(_FIELDS)}&pageToken={quote(token)}"
-            answer = self._ask(prefix, f"/storage/v1/b/{self._bucket}/o?{query}")
-            self._check_data(answer, f"{self.uri}/{prefix}")
-            page = self._facts(answer, prefix)
-            found += [_item(entry, prefix) for entry in page.get("items", ()) if entry["name"] != prefix]
-            token = page.get("nextPageToken", "")
-            if not token:
-                return found
+        return [_item(entry, prefix) for entry in self.entries(prefix, _FIELDS) if entry["name"] != prefix]
 
     def item(self, name: str) -> Item:
         """Return one object, under the last part of its name."""
-        answer = self._ask(name, f"{self._object(name)}?fields=name,size,md5Hash,generation")
-        self._check_data(answer, f"{self.uri}/{name}")
-        return _item(self._facts(answer, name), name[: name.rfind("/") + 1])
+        return _item(self.entry(name, _FIELDS), name[: name.rfind("/") + 1])
 
     def fetch_range(self, item: Item, offset: int, size: int, sink: Sink) -> None:
         """Fetch bytes of an object, of the generation that was listed."""
@@ -279,21 +250,11 @@ class Bucket(GcsStore):
                 raise http.client.IncompleteRead(b"", offset + size - position)
             return b""
 
-        headers = {"Range": f"bytes={offset}-{offset + size - 1}"}
         name, _, generation = item.source.rpartition("#")
-        path = f"{self._object(name)}?alt=media&generation={generation}"
-        self._check_data(self._ask(name, path, headers, keep), f"{self.uri}/{name} as it was listed")
+        self.read_range(name, offset, size, generation, keep)
 
-    def _ask(
-        self,
-        name: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        sink: Callable[[http.client.HTTPResponse], bytes] | None = None,
-    ) -> Answer:
-        return self._try(name, lambda: self._request("GET", path, headers=headers, sink=sink))
-
-    def _check_data(self, answer: Answer, what: str) -> None:
+    def check(self, answer: Answer, verb: str, name: str) -> None:
+        what = f"{self.uri}/{name}" + (" as it was listed" if verb == "read" else "")
         if answer.status == 404:
             raise MissingObject(f"{what} is not there, or went away while it was downloaded")
         if answer.status in (401, 403):
@@ -304,14 +265,6 @@ class Bucket(GcsStore):
         if answer.status >= 300:
             text = answer.body[:300].decode(errors="replace")
             raise StoreUnavailable(errno.EIO, f"cannot read {what}: HTTP {answer.status}: {text}")
-
-    def _authorization(self) -> dict[str, str]:
-        """Return the headers with a token; on this machine, perhaps one of its user."""
-        if os.environ.get("KINETIC_BACKEND") != "local" or os.environ.get("STORAGE_EMULATOR_HOST"):
-            return super()._authorization()
-        if not self._token or self._clock() >= self._expires:
-            self._token, self._expires = token_of_credentials(self._clock())
-        return {"Authorization": f"Bearer {self._token}"}
 
 
 class GcsData:
@@ -328,15 +281,8 @@ class GcsData:
 
     def make(self, items: list[Item], target: str, cache: SharedCache | None = None) -> None:
         """Download the given items into a new directory."""
-        own = threading.local()
-        with ExitStack() as connections:
-
-            def fetch(item: Item, offset: int, size: int, sink: Sink) -> None:
-                if not hasattr(own, "bucket"):  # a connection is one thread's
-                    own.bucket = connections.enter_context(closing(Bucket(self._bucket)))
-                own.bucket.fetch_range(item, offset, size, sink)
-
-            download(self._uri, items, target, fetch, cache)
+        with closing(Bucket(self._bucket)) as bucket:
+            download(self._uri, items, target, bucket.fetch_range, cache)
 
 
 def _item(entry: dict[str, str], prefix: str) -> Item:

@@ -1,4 +1,4 @@
-"""Cloud Storage over plain HTTP: the runner's store in a pod, in standard Python.
+"""Cloud Storage over plain HTTP, in standard Python: the client of pods, which Kinetic's own uses too.
 
 `STORAGE_EMULATOR_HOST` replaces the service and needs no token.
 JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects
@@ -18,51 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, urlencode, urlsplit
 
 from . import wire
-from .identity_tokens import NoCredentials, access_token
-from .store import Content, MissingObject, SinkType, StoreUnavailable
-
-if TYPE_CHECKING:
-    from .store import Content
-
-_LONGEST_ASKED = 30.0
-
-
-def multipart(facts: Mapping[str, Any], content: bytes, mark: str) -> tuple[bytes, dict[str, str]]:
-    """Encode an object and its metadata in the body of one request; return body and headers."""
-    edge = f"kinetic-{mark}".encode()
-    body = b"".join((
-        b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n",
-        json.dumps(facts).encode(),
-        b"\r\n--" + edge + b"\r\nContent-Type: application/octet-stream\r\n\r\n",
-        content,
-        b"\r\n--" + edge + b"--\r\n",
-    ))  # fmt: skip
-    return body, {"Content-Type": f"multipart/related; boundary={edge.decode()}"}
-
-
-def md5(content: bytes = b"") -> Any:
-    """Return an MD5 hash; Cloud Storage's other checksum is not in Python's library."""
-    return hashlib.md5(content, usedforsecurity=False)
-
-
-def compare(response: http.client.HTTPResponse, found: Any) -> None:
-    """Raise an error that `_try` retries if the content's digest is not the one the service reports."""
-    told = ",".join(response.headers.get_all("x-goog-hash") or ())
-    for part in told.split(","):
-        kind, _, value = part.strip().partition("=")
-        if kind == "md5" and base64.b64decode(value) != found.digest():
-            raise http.client.HTTPException("what arrived has another checksum than what is stored")
-
-
-def retry_after(headers: Message) -> float:
-    """Return how many seconds the service asks to wait."""
-    asked = headers.get("Retry-After") or ""
-    return min(float(asked), _LONGEST_ASKED) if asked.isdigit() else 0.0
-
+from .http_pool import Answer, Body, HttpPool, Reader
+from .identity_tokens import Identity, NoCredentials
+from .store import Content, MissingObject, Sink, SinkType, StoreUnavailable
 
 PATIENCE = 120.0
 """Seconds for which a request is repeated after 408, 429, 5xx and lost connections."""
@@ -72,6 +35,11 @@ HURRY = 5.0
 """Seconds in place of PATIENCE and SILENCE for callers in a hurry: ten seconds at most for both."""
 WHOLE_BYTES = 8 << 20
 """Bytes up to which an object is sent in one request; a larger one is sent in pieces that can be repeated."""
+PIECE_BYTES = 96 << 20
+"""Bytes of such a piece: a multiple of 256 KiB, as the service requires of all but the last. Each one costs a
+request; none is in memory as a whole."""
+ENDPOINT = "https://storage.googleapis.com"
+_LONGEST_ASKED = 30.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of this machine's disk: asking the service again does not help."""
 _ROUNDS = 3
@@ -80,22 +48,37 @@ _PIECE = 1 << 20
 _TAKEN = (403, 412)
 """Status of a create whose name is taken: a writer that may not replace objects gets 403 first."""
 _AGAIN = (408, 429, 500, 502, 503, 504)
-_SPARE_SECONDS = 300.0
+_AS_STORED = {"Accept-Encoding": "gzip"}
+"""Headers of a read: else the service unpacks what was stored packed, and its checksum is of other bytes."""
 
 
-class Answer(NamedTuple):
-    """Answer of the service to a request."""
+class Checksum(NamedTuple):
+    """Kind of checksum: its name in headers and in an object's metadata, and what makes an empty one."""
 
-    status: int
-    headers: Message
-    body: bytes
+    name: str
+    field: str
+    new: Callable[[], Any]
 
 
-_Sink = Callable[[http.client.HTTPResponse], bytes]
+MD5 = Checksum("md5", "md5Hash", partial(hashlib.md5, usedforsecurity=False))
+"""The one of Cloud Storage's checksums that is in Python's library."""
+
+
+class Access(Protocol):
+    """Who asks."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that say who asks. Raises OSError if they cannot be had now."""
+
+    def renew(self) -> bool:
+        """Have other headers made for the next request; return False if these cannot be renewed."""
 
 
 class GcsStore:
-    """Store of the objects below `gs://bucket/prefix`."""
+    """Store of the objects below `gs://bucket/prefix`. Methods may be called from several threads.
+
+    `pool` and `access` are the pod's unless they are given.
+    """
 
     def __init__(
         self,
@@ -103,72 +86,75 @@ class GcsStore:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
         silence: float = SILENCE,
+        *,
+        patience: float = PATIENCE,
+        pool: HttpPool | None = None,
+        access: Access | None = None,
+        checksum: Checksum = MD5,
+        hurry: float = HURRY,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.uri = uri
-        bucket, _, prefix = uri.removeprefix("gs://").partition("/")
-        self._bucket = quote(bucket, safe="")
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._endpoint = urlsplit(os.environ.get("STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com")
+        self._bucket, _, prefix = uri.removeprefix("gs://").partition("/")
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.objects = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
+        """Path of the bucket's objects in the API."""
+        if pool is None:
+            emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+            pool = HttpPool(emulator or ENDPOINT)
+            access = access or (None if emulator else Identity(clock))
+        self._pool, self._access, self._checksum = pool, access, checksum
         self._sleep, self._clock = sleep, clock
-        self._patience, self._silence = PATIENCE, silence
-        self._token, self._expires = "", 0.0
-        self._connection: tuple[int, http.client.HTTPConnection] | None = None
+        self._patience, self._silence, self._hurry = patience, silence, hurry
+        self._piece_bytes = piece_bytes
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
         usual = self._patience, self._silence
-        self._limit(min(HURRY, self._patience), min(HURRY, self._silence))
+        self._patience, self._silence = (min(self._hurry, seconds) for seconds in usual)
         try:
             yield
         finally:
-            self._limit(*usual)
-
-    def _limit(self, patience: float, silence: float) -> None:
-        self._patience, self._silence = patience, silence
-        if self._connection is not None:
-            connection = self._connection[1]
-            connection.timeout = silence
-            if connection.sock is not None:
-                connection.sock.settimeout(silence)
+            self._patience, self._silence = usual
 
     def read(self, name: str) -> bytes:
         def whole(response: http.client.HTTPResponse) -> bytes:
             content = response.read()
-            compare(response, md5(content))
+            found = self._checksum.new()
+            found.update(content)
+            self._compare(response, found)
             return content
 
         return self._get(name, whole)
 
-    def read_range(self, name: str, offset: int, size: int) -> bytes:
+    def read_range(
+        self,
+        name: str,
+        offset: int,
+        size: int,
+        generation: str = "",
+        read: Reader = http.client.HTTPResponse.read,
+    ) -> bytes:
         """Read part of an object; the caller compares the part's digest, which the service does not have."""
-        wanted = {"Range": f"bytes={offset}-{offset + size - 1}"}
-        return self._get(name, http.client.HTTPResponse.read, wanted)
+        return self._get(name, read, {"Range": f"bytes={offset}-{offset + size - 1}"}, generation)
 
     def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
         sinks: list[SinkType] = []
 
         def keep(response: http.client.HTTPResponse) -> bytes:
             sinks[:] = [new_sink()]
-            found = md5()
-            while piece := response.read(_PIECE):
-                sinks[0].write(piece)
-                found.update(piece)
-            if response.length:
-                raise http.client.IncompleteRead(b"", response.length)
-            compare(response, found)
-            return b""
+            return self._copy(response, sinks[0])
 
         self._get(name, keep)
         return sinks[0]
 
-    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
+    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
         mark = os.urandom(8).hex()
-        metadata = {wire.WRITE_MARK: mark, **({wire.STATE: state} if state else {})}
-        facts = {"name": self._prefix + name, "md5Hash": _checksum(content), "metadata": metadata}
+        facts = self._described(name, content, {**(metadata or {}), wire.WRITE_MARK: mark})
         for _ in range(_ROUNDS):
-            answer = self._send(name, facts, content, mark, "ifGenerationMatch=0&")
+            answer = self._send(name, facts, content, "ifGenerationMatch=0&")
             if answer.status not in _TAKEN:
-                self._check(answer, f"store {name}")
+                self.check(answer, "store", name)
                 return True
             try:
                 holder = self._holder(name)
@@ -179,13 +165,12 @@ class GcsStore:
             if holder is not None:
                 return holder == mark
             if answer.status == 403:
-                self._check(answer, f"store {name}")
+                self.check(answer, "store", name)
         return False
 
-    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
-        metadata = {wire.STATE: state} if state else {}
-        facts = {"name": self._prefix + name, "md5Hash": _checksum(content), "metadata": metadata}
-        self._check(self._send(name, facts, content, os.urandom(8).hex(), ""), f"store {name}")
+    def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
+        facts = self._described(name, content, metadata or {})
+        self.check(self._send(name, facts, content, ""), "store", name)
 
     def fetch(self, name: str) -> str:
         """Download to a file below the working directory, which the caller's pod has for itself."""
@@ -197,15 +182,8 @@ class GcsStore:
         part = f"{path}.{os.getpid()}.part"
 
         def keep(response: http.client.HTTPResponse) -> bytes:
-            found = md5()
             with open(part, "wb") as stream:
-                while piece := response.read(_PIECE):
-                    stream.write(piece)
-                    found.update(piece)
-            if response.length:
-                raise http.client.IncompleteRead(b"", response.length)
-            compare(response, found)
-            return b""
+                return self._copy(response, stream)
 
         self._get(name, keep)
         os.rename(part, path)
@@ -215,45 +193,55 @@ class GcsStore:
         from datetime import datetime
         from email.utils import parsedate_to_datetime
 
-        answer = self._try(name, lambda: self._request("GET", f"{self._object(name)}?fields=timeCreated"))
-        self._check(answer, f"look at {name}")
-        stored = datetime.fromisoformat(self._facts(answer, name)["timeCreated"])
+        answer = self.request("look at", name, "GET", f"{self.path(name)}?fields=timeCreated")
+        stored = datetime.fromisoformat(self.facts(answer, name)["timeCreated"])
         return (parsedate_to_datetime(answer.headers["Date"]) - stored).total_seconds()
 
-    def _get(self, name: str, sink: _Sink, headers: Mapping[str, str] | None = None) -> bytes:
-        path = f"{self._object(name)}?alt=media"
-        answer = self._try(name, lambda: self._request("GET", path, headers=headers, sink=sink))
-        self._check(answer, f"read {name}")
-        return answer.body
+    def entry(self, name: str, fields: str) -> dict[str, Any]:
+        """Return these fields of an object's metadata. Raises MissingObject."""
+        return self.facts(self.request("look at", name, "GET", f"{self.path(name)}?fields={fields}"), name)
 
-    def _send(
-        self, name: str, facts: Mapping[str, Any], content: bytes | Content, mark: str, condition: str
+    def entries(self, prefix: str, fields: str, pattern: str = "") -> Iterator[dict[str, Any]]:
+        """List these fields of the objects below a prefix, in name order; `pattern` is one of whole names."""
+        query = {"prefix": self.prefix + prefix, "fields": f"items({fields}),nextPageToken"}
+        if pattern:
+            query["matchGlob"] = self.prefix + pattern
+        while True:
+            answer = self.request(
+                "list", prefix, "GET", f"{self.objects}?{urlencode(query, quote_via=quote)}"
+            )
+            page = self.facts(answer, prefix)
+            yield from page.get("items", ())
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    def request(
+        self,
+        verb: str,
+        name: str,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        read: Reader | None = None,
     ) -> Answer:
-        """Write an object; status 412 means that the condition was not met."""
-        where = f"/upload/storage/v1/b/{self._bucket}/o?{condition}uploadType="
-        content = Content(content) if isinstance(content, bytes) else content
-        if len(content) <= WHOLE_BYTES:
-            body, headers = multipart(facts, content.read(0, len(content)), mark)
-            return self._try(name, lambda: self._request("POST", f"{where}multipart", body, headers))
+        """Send a request, again while that may help, and return the answer if it is one of success.
 
-        upload = ResumableUpload(self._request, f"{where}resumable", json.dumps(facts).encode(), content)
-        answer = self._try(name, upload.step)
-        while is_unfinished(answer):
-            answer = self._try(name, upload.step)
+        `verb` and `name` say in an error what cannot be done. Raises MissingObject, StoreUnavailable.
+        """
+        answer = self._try(name, lambda: self._once(method, path, body, headers, read))
+        self.check(answer, verb, name)
         return answer
 
-    def _holder(self, name: str) -> str | None:
-        """Return the mark of the write that made the object; None if the object is gone."""
-        path = f"{self._object(name)}?fields=metadata"
-        answer = self._try(name, lambda: self._request("GET", path))
-        try:
-            self._check(answer, f"look at {name}")
-        except MissingObject:
-            return None
-        return str((self._facts(answer, name).get("metadata") or {}).get(wire.WRITE_MARK))
+    def path(self, name: str) -> str:
+        """Return the path of an object in the API."""
+        if name.startswith("/") or ".." in name.split("/"):
+            raise MissingObject(f"{name!r} is not the name of an object")
+        return f"{self.objects}/{quote(self.prefix + name, safe='')}"
 
-    def _facts(self, answer: Answer, name: str) -> dict[str, Any]:
-        """Return the service's metadata of an object, or raise if a proxy has answered with a page."""
+    def facts(self, answer: Answer, name: str) -> dict[str, Any]:
+        """Return the JSON object of an answer, or raise if a proxy has answered with a page."""
         try:
             facts = json.loads(answer.body)
         except ValueError:
@@ -262,12 +250,7 @@ class GcsStore:
             raise StoreUnavailable(errno.EIO, f"{self.uri}/{name}: the answer is none of Cloud Storage")
         return facts
 
-    def _object(self, name: str) -> str:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise MissingObject(f"{name!r} is not the name of an object")
-        return f"/storage/v1/b/{self._bucket}/o/{quote(self._prefix + name, safe='')}"
-
-    def _check(self, answer: Answer, what: str) -> None:
+    def check(self, answer: Answer, verb: str, name: str) -> None:
         """Raise the error that an answer means for the job, with what to do about it."""
         if answer.status < 300:
             return
@@ -275,18 +258,84 @@ class GcsStore:
         if answer.status == 404 and "bucket does not exist" in text:
             raise StoreUnavailable(
                 errno.ENOENT,
-                f"cannot {what}: the bucket {self._bucket!r} does not exist, or the pod may not see it. "
-                "Create it, or set KINETIC_BUCKET to one that exists, and submit again",
+                f"cannot {verb} {name}: the bucket {self._bucket!r} does not exist, or this account may not "
+                "see it. Create it, or set KINETIC_BUCKET to one that exists",
             )
         if answer.status == 404:
-            raise MissingObject(f"cannot {what}: {self.uri} does not have it")
+            raise MissingObject(f"cannot {verb} {name} in {self.uri}: there is no such object")
         if answer.status in (401, 403):
             raise StoreUnavailable(
                 errno.EACCES,
-                f"cannot {what} in {self.uri}: not permitted (HTTP {answer.status}: {text}). The service "
-                "account of the pod needs roles/storage.objectUser on the bucket",
+                f"cannot {verb} {name} in {self.uri}: not permitted (HTTP {answer.status}: {text}). The "
+                "account needs roles/storage.objectUser on the bucket",
             )
-        raise StoreUnavailable(errno.EPROTO, f"cannot {what} in {self.uri}: HTTP {answer.status}: {text}")
+        raise StoreUnavailable(
+            errno.EPROTO, f"cannot {verb} {name} in {self.uri}: HTTP {answer.status}: {text}"
+        )
+
+    def close(self) -> None:
+        """Close the connections; the next request opens another."""
+        self._pool.close()
+
+    def _get(
+        self, name: str, read: Reader, headers: Mapping[str, str] | None = None, generation: str = ""
+    ) -> bytes:
+        path = f"{self.path(name)}?alt=media{generation and f'&generation={generation}'}"
+        answer = self._try(
+            name, lambda: self._once("GET", path, None, {**_AS_STORED, **(headers or {})}, read)
+        )
+        if answer.status == 416:
+            return b""  # it ends before the range
+        self.check(answer, "read", name)
+        return answer.body
+
+    def _copy(self, response: http.client.HTTPResponse, sink: Sink) -> bytes:
+        found = self._checksum.new()
+        while piece := response.read(_PIECE):
+            sink.write(piece)
+            found.update(piece)
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
+        self._compare(response, found)
+        return b""
+
+    def _compare(self, response: http.client.HTTPResponse, found: Any) -> None:
+        """Raise an error that `_try` retries if the content's checksum is not the one the service reports."""
+        told = ",".join(response.headers.get_all("x-goog-hash") or ())
+        for part in told.split(","):
+            kind, _, value = part.strip().partition("=")
+            if kind == self._checksum.name and base64.b64decode(value) != found.digest():
+                raise http.client.HTTPException("what arrived has another checksum than what is stored")
+
+    def _described(self, name: str, content: bytes | Content, metadata: Mapping[str, str]) -> dict[str, Any]:
+        """Return the metadata of an object that is to be stored."""
+        found = self._checksum.new()
+        for piece in (content,) if isinstance(content, bytes) else content.pieces():
+            found.update(piece)
+        digest = base64.b64encode(found.digest()).decode()
+        return {"name": self.prefix + name, self._checksum.field: digest, "metadata": dict(metadata)}
+
+    def _send(self, name: str, facts: Mapping[str, Any], content: bytes | Content, condition: str) -> Answer:
+        """Write an object; status 412 means that the condition was not met."""
+        where = f"/upload{self.objects}?{condition}uploadType="
+        content = Content(content) if isinstance(content, bytes) else content
+        if len(content) <= WHOLE_BYTES:
+            body, headers = multipart(facts, content.read(0, len(content)), os.urandom(8).hex())
+            return self._try(name, lambda: self._once("POST", f"{where}multipart", body, headers))
+        upload = ResumableUpload(
+            self._once, f"{where}resumable", json.dumps(facts).encode(), content, self._piece_bytes
+        )
+        answer = self._try(name, upload.step)
+        while is_unfinished(answer):
+            answer = self._try(name, upload.step)
+        return answer
+
+    def _holder(self, name: str) -> str | None:
+        """Return the mark of the write that made the object; None if the object is gone."""
+        try:
+            return str((self.entry(name, "metadata").get("metadata") or {}).get(wire.WRITE_MARK))
+        except MissingObject:
+            return None
 
     def _try(self, name: str, send: Callable[[], Answer]) -> Answer:
         """Send a request and return its answer, with retries at growing random intervals."""
@@ -295,8 +344,8 @@ class GcsStore:
             asked = 0.0
             try:
                 answer = send()
-                if answer.status == 401 and self._token and may_renew:
-                    self._token, may_renew = "", False
+                if answer.status == 401 and may_renew and self._access is not None and self._access.renew():
+                    may_renew = False
                     continue
                 if answer.status not in _AGAIN:
                     return answer
@@ -312,56 +361,37 @@ class GcsStore:
             self._sleep(min(wait, max(0.0, give_up - self._clock())))
             pause = min(pause * 2, 8.0)
 
-    def _request(
+    def _once(
         self,
         method: str,
         path: str,
-        body: bytes | memoryview | None = None,
+        body: Body | None = None,
         headers: Mapping[str, str] | None = None,
-        sink: _Sink | None = None,
+        read: Reader | None = None,
     ) -> Answer:
-        connection = self._connected()
-        token = self._authorization()
-        connection.request(method, path, body, {**(headers or {}), **token})
-        response = connection.getresponse()
-        if response.status >= 300 or sink is None:
-            return Answer(response.status, response.headers, response.read())
-        return Answer(response.status, response.headers, sink(response))
-
-    def _connected(self) -> http.client.HTTPConnection:
-        """Return this process's connection: one from before a fork belongs to the other process."""
-        if self._connection is None or self._connection[0] != os.getpid():
-            kind = (
-                http.client.HTTPSConnection
-                if self._endpoint.scheme == "https"
-                else http.client.HTTPConnection
-            )
-            self._connection = os.getpid(), kind(self._endpoint.netloc, timeout=self._silence)
-        return self._connection[1]
-
-    def close(self) -> None:
-        """Close the connection; the next request opens another."""
-        if self._connection is not None and self._connection[0] == os.getpid():
-            self._connection[1].close()
-        self._connection = None
-
-    def _authorization(self) -> dict[str, str]:
-        if os.environ.get("STORAGE_EMULATOR_HOST"):
-            return {}
-        if not self._token or self._clock() >= self._expires - _SPARE_SECONDS:
-            self._token, self._expires = access_token(self._clock())
-        return {"Authorization": f"Bearer {self._token}"}
+        who = self._access.headers() if self._access is not None else {}
+        return self._pool.send(method, path, body, {**(headers or {}), **who}, read, self._silence)
 
 
-def _checksum(content: bytes | Content) -> str:
-    found = md5()
-    for piece in (content,) if isinstance(content, bytes) else content.pieces():
-        found.update(piece)
-    return base64.b64encode(found.digest()).decode()
+def multipart(facts: Mapping[str, Any], content: bytes, mark: str) -> tuple[bytes, dict[str, str]]:
+    """Encode an object and its metadata in the body of one request; return body and headers."""
+    edge = f"kinetic-{mark}".encode()
+    body = b"".join((
+        b"--" + edge + b"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n",
+        json.dumps(facts).encode(),
+        b"\r\n--" + edge + b"\r\nContent-Type: application/octet-stream\r\n\r\n",
+        content,
+        b"\r\n--" + edge + b"--\r\n",
+    ))  # fmt: skip
+    return body, {"Content-Type": f"multipart/related; boundary={edge.decode()}"}
 
 
-PIECE_BYTES = 16 << 20
-"""Bytes of a piece: a multiple of 256 KiB, as the service requires of all but the last."""
+def retry_after(headers: Message) -> float:
+    """Return how many seconds the service asks to wait."""
+    asked = headers.get("Retry-After") or ""
+    return min(float(asked), _LONGEST_ASKED) if asked.isdigit() else 0.0
+
+
 _UNFINISHED = 308
 _SESSIONS = 3
 
@@ -373,9 +403,11 @@ class ResumableUpload:
     much the service has.
     """
 
-    def __init__(self, request: Callable[..., Answer], start: str, facts: bytes, content: Content) -> None:
+    def __init__(
+        self, request: Callable[..., Answer], start: str, facts: bytes, content: Content, piece_bytes: int
+    ) -> None:
         self._request, self._start, self._facts = request, start, facts
-        self._content = content
+        self._content, self._piece_bytes = content, piece_bytes
         self._session, self._sessions = "", 0
         self._stored: int | None = None
         """Bytes the service has; None if unknown."""
@@ -387,11 +419,14 @@ class ResumableUpload:
         stored, self._stored = self._stored, None
         total = len(self._content)
         if stored is None:
-            piece, place = b"", f"bytes */{total}"
+            answer = self._request("PUT", self._session, b"", {"Content-Range": f"bytes */{total}"})
         else:
-            piece = self._content.read(stored, PIECE_BYTES)
-            place = f"bytes {stored}-{stored + len(piece) - 1}/{total}"
-        answer = self._request("PUT", self._session, piece, {"Content-Range": place})
+            end = min(stored + self._piece_bytes, total)
+            place = {
+                "Content-Range": f"bytes {stored}-{end - 1}/{total}",
+                "Content-Length": str(end - stored),
+            }
+            answer = self._request("PUT", self._session, self._content.pieces(stored, end), place)
         if answer.status == _UNFINISHED:
             self._stored = _bytes_stored(answer.headers.get("Range"))
         elif answer.status in (404, 410) and self._sessions < _SESSIONS:

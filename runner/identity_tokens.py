@@ -10,6 +10,8 @@ import errno
 import http.client
 import json
 import os
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,31 @@ _METADATA_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token" 
 _STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
 _SECONDS = 10.0
 _MOST_SHOWN = 200
+_SPARE_SECONDS = 300.0
+
+
+class Identity:
+    """Headers that say who asks, with a token that is kept until shortly before it expires.
+
+    `get` returns a token and its expiry, as `access_token`.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        get: Callable[[float], tuple[str, float]] | None = None,
+    ) -> None:
+        self._clock, self._get = clock, get or access_token
+        self._token, self._expires = "", 0.0
+
+    def headers(self) -> dict[str, str]:
+        if not self._token or self._clock() >= self._expires - _SPARE_SECONDS:
+            self._token, self._expires = self._get(self._clock())
+        return {"Authorization": f"Bearer {self._token}"}
+
+    def renew(self) -> bool:
+        had, self._token = bool(self._token), ""
+        return had
 
 
 def access_token(now: float, scope: str = _STORAGE) -> tuple[str, float]:

@@ -194,7 +194,7 @@ def commit(job: Job, store: Store, frame: bytes | Content, state: str) -> int | 
     delete or replace the outcome, but a replacement is refused by its readers.
     """
     name = wire.result_object(job.job_id)
-    sealed = job.sealed(state)
+    sealed = {wire.STATE: job.sealed(state)}
     if store.create(name, frame, sealed):
         return None
     committed = committed_code(job, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -63,11 +63,11 @@ class PatientStore:
     def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
         return self._answered(lambda: self._store.download(name, new_sink))
 
-    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
-        return self._answered(lambda: self._store.create(name, content, state))
+    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
+        return self._answered(lambda: self._store.create(name, content, metadata))
 
-    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
-        self._answered(lambda: self._store.replace(name, content, state))
+    def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
+        self._answered(lambda: self._store.replace(name, content, metadata))
 
     def fetch(self, name: str) -> str:
         return self._answered(lambda: self._store.fetch(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 
@@ -32,17 +32,20 @@ class Content:
 
     def read(self, start: int, size: int) -> bytes:
         """Read bytes from an offset on; fewer at the end."""
-        found = self._head[start : start + size]
-        if self._path and len(found) < size:
-            with open(self._path, "rb") as stream:
-                stream.seek(self._offset + max(0, start - len(self._head)))
-                found += stream.read(size - len(found))
-        return found
+        return b"".join(self.pieces(start, start + size))
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield all bytes, piece by piece."""
-        for start in range(0, self._size, _PIECE):
-            yield self.read(start, _PIECE)
+    def pieces(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield the bytes from an offset up to another one, the end unless it is given, piece by piece."""
+        end = self._size if end is None else min(end, self._size)
+        for at in range(start, min(end, len(self._head)), _PIECE):
+            yield self._head[at : min(at + _PIECE, end)]
+        if end > len(self._head) and start < end:
+            at = max(0, start - len(self._head))
+            with open(self._path, "rb") as stream:
+                stream.seek(self._offset + at)
+                while piece := stream.read(min(_PIECE, end - len(self._head) - at)):
+                    yield piece
+                    at += len(piece)
 
 
 class Sink(Protocol):
@@ -72,13 +75,13 @@ class Store(Protocol):
         Raises MissingObject.
         """
 
-    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
+    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
         """Store a new object; return False if the name is taken. Raises StoreUnavailable.
 
-        `state` goes into the object's metadata, where reading the object for it would cost a request.
+        `metadata` is for what is listed, or would cost a request to read.
         """
 
-    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
+    def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
         """Store an object, replacing one of that name; otherwise as `create`."""
 
     def fetch(self, name: str) -> str:
@@ -98,7 +101,11 @@ class Store(Protocol):
 
 
 class DirectoryStore:
-    """Store in a directory: the local backend's, written as `kinetic_core.store.directory` writes it."""
+    """Store in a directory: the local backend's.
+
+    A write goes to a temporary file first, which is then linked to its name: the file system does that once
+    or not at all.
+    """
 
     def __init__(self, uri: str, root: str) -> None:
         self.uri = uri
@@ -113,7 +120,7 @@ class DirectoryStore:
                 stream.seek(offset)
                 return stream.read(size)
         except FileNotFoundError as exc:
-            raise MissingObject(f"{self.uri}/{name} is not there") from exc
+            raise MissingObject(f"cannot read {self.uri}/{name}: there is no such object") from exc
         except OSError as exc:
             raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
 
@@ -124,17 +131,17 @@ class DirectoryStore:
                 while piece := stream.read(_PIECE):
                     sink.write(piece)
         except FileNotFoundError as exc:
-            raise MissingObject(f"{self.uri}/{name} is not there") from exc
+            raise MissingObject(f"cannot read {self.uri}/{name}: there is no such object") from exc
         except OSError as exc:
             raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
         return sink
 
-    def create(self, name: str, content: bytes | Content, state: str = "") -> bool:
-        del state  # reading a file costs nothing
+    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
+        del metadata  # reading a file costs nothing
         return self._place(name, content, os.link)
 
-    def replace(self, name: str, content: bytes | Content, state: str = "") -> None:
-        del state
+    def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
+        del metadata
         self._place(name, content, os.replace)
 
     def _place(self, name: str, content: bytes | Content, put: Callable[[str, str], None]) -> bool:
@@ -171,7 +178,7 @@ class DirectoryStore:
         try:
             return time.time() - os.stat(self._path(name)).st_mtime
         except FileNotFoundError as exc:
-            raise MissingObject(f"{self.uri}/{name} is not there") from exc
+            raise MissingObject(f"cannot read {self.uri}/{name}: there is no such object") from exc
         except OSError as exc:
             raise StoreUnavailable(exc.errno, f"cannot look at {self.uri}/{name}: {exc.strerror}") from exc
 

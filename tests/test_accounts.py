@@ -84,9 +84,8 @@ def test_a_bucket_is_asked_with_the_accounts_token(
 ) -> None:
     url, seen = google
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setenv("API_ENDPOINT_OVERRIDE", url)
-    other = replace(account, version=url)  # clients are kept, and this one must be made here
-    assert GcsObjectStore.at("bucket", Connections(Settings(google_account=other))).find("name") is None
+    settings = Settings(google_account=account, api_endpoint_overrides={"storage": f"{url}/storage/v1/"})
+    assert GcsObjectStore.at("bucket", Connections(settings)).find("name") is None
     assert seen == [f"Bearer {CANARY}"]
 
 

@@ -11,6 +11,7 @@ from kinetic_core._runner import codec, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.backends.base import Backend
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import (
     JobBudgetExceeded,
     JobCancelled,
@@ -31,6 +32,7 @@ from kinetic_core.job import JobReference
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.references import ResultReference
 from kinetic_core.jobs.signing import Keys, outcome_key
+from kinetic_core.store import open_store
 from kinetic_core.store.documents import read_start
 
 if TYPE_CHECKING:
@@ -252,13 +254,9 @@ def _downloaded(download: Download, job_id: str, key: bytes | None, digest: str)
 
 def load_reference(reference: ResultReference, trust_store: bool) -> Any:
     """Load the value a reference names; see `ResultReference.load`."""
-    from kinetic_core._runner.store import open_store
-
-    store, name = open_store(reference.store_uri), reference.object_name
-    start = store.read_range(name, 0, wire.HEAD_BYTES)
+    store, name = open_store(reference.store_uri, default_connections()), reference.object_name
     try:
-        if (size := wire.head_size(start)) > len(start):
-            start = store.read_range(name, 0, size)
+        start = read_start(store, name)
         is_the_same = wire.head_digest(start) == reference.sha256
     except wire.FrameError as exc:
         raise UnverifiedResult(f"{name} is not an outcome: {exc}") from exc

@@ -15,8 +15,8 @@ from kinetic_core._runner.wire import outputs_prefix
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull
 from kinetic_core.job import JobReference
-from kinetic_core.store.directory import DirectoryObjectStore, translated
-from kinetic_core.store.gcs import GcsObjectStore
+from kinetic_core.store import open_store
+from kinetic_core.store.directory import translated
 from kinetic_core.store.protocol import ObjectStore
 
 _THREADS = 16
@@ -103,6 +103,4 @@ class Outputs:
 def find_outputs(connections: Connections, reference: JobReference) -> Outputs:
     """List the outputs of a job now. Raises StoreError."""
     location = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
-    if location.startswith("gs://"):
-        return Outputs(location, GcsObjectStore.at(location, connections))
-    return Outputs(location, DirectoryObjectStore(Path(location)))
+    return Outputs(location, open_store(location, connections))

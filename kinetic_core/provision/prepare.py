@@ -65,9 +65,7 @@ def open_cloud(connections: Connections) -> Cloud:
     target = named_cluster(settings)
 
     def empty(bucket: str) -> None:
-        store = GcsObjectStore(
-            bucket, project=settings.project, emulator=settings.storage_emulator_host, connections=connections
-        )
+        store = GcsObjectStore(bucket, connections=connections)
         before: list[str] = []
         while names := [info.name for info in islice(store.list(""), _A_PAGE)]:
             if names == before:

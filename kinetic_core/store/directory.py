@@ -1,30 +1,28 @@
 """The object store of the local backend: a directory.
 
-An object is a file of the same relative name. A write goes to a temporary file first and is then
-linked to its name, which the file system does once or not at all: that is what makes `create`
-create-only between processes.
+An object is a file of the same relative name, read and written by the runner's client (`runner/store.py`).
+Metadata, lists and deletes are here.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
+import secrets
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from kinetic_core._runner.store import Content, DirectoryStore, MissingObject, SinkType, StoreUnavailable
 from kinetic_core._runner.wire import Malformed, document
 from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreError, StoreFull
-from kinetic_core.store.protocol import ObjectInfo, SinkType, matches
+from kinetic_core.store.protocol import ObjectInfo, check_name, matches
 
 _TEMPORARY = ".tmp"
 _METADATA = ".metadata"
-_PIECE_BYTES = 1 << 20
 _RESERVED = (_TEMPORARY, _METADATA)
-_counter = itertools.count()
 
 
 class DirectoryObjectStore:
@@ -39,68 +37,44 @@ class DirectoryObjectStore:
 
     def path(self, name: str) -> Path:
         """Where an object of this name lies, whether or not it exists."""
-        parts = name.split("/")
-        if not name or any(part in ("", ".", "..") for part in parts) or parts[0] in _RESERVED:
-            raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")
-        return self.root.joinpath(*parts)
+        check_name(name)
+        first, *others = name.split("/")
+        if first in _RESERVED:
+            raise InvalidRequest(f"object name {name!r} is one of the store's own")
+        return self.root.joinpath(first, *others)
 
     def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
-        target = self.path(name)
-        temporary = self._temporary()
-        try:
-            try:
-                self._write(temporary, content)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.link(temporary, target)
-                if metadata:
-                    self._write_metadata(name, metadata)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except FileExistsError as exc:
-            raise ObjectExists(f"{self.uri}/{name} exists already") from exc
-        except OSError as exc:
-            raise translated(exc, f"cannot store {self.uri}/{name}") from exc
+        with self._files("store", name) as files:
+            self._make_root()
+            whole = content if isinstance(content, bytes) else Content(b"", str(content))
+            is_new = files.create(name, whole)
+            if is_new and metadata:
+                self._write_metadata(name, metadata)
+        if not is_new:
+            raise ObjectExists(f"{self.uri}/{name} exists already")
 
     def read(self, name: str) -> bytes:
-        try:
-            return self.path(name).read_bytes()
-        except OSError as exc:
-            raise translated(exc, f"cannot read {self.uri}/{name}") from exc
+        with self._files("read", name) as files:
+            return files.read(name)
 
     def read_range(self, name: str, offset: int, size: int) -> bytes:
-        try:
-            with self.path(name).open("rb") as stream:
-                stream.seek(offset)
-                return stream.read(size)
-        except OSError as exc:
-            raise translated(exc, f"cannot read {self.uri}/{name}") from exc
+        with self._files("read", name) as files:
+            return files.read_range(name, offset, size)
 
     def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
-        sink = new_sink()
-        with self.open(name) as stream:
-            while piece := self._piece(stream, name):
-                sink.write(piece)
-        return sink
-
-    def _piece(self, stream: BinaryIO, name: str) -> bytes:
-        try:
-            return stream.read(_PIECE_BYTES)
-        except OSError as exc:
-            raise translated(exc, f"cannot read {self.uri}/{name}") from exc
+        with self._files("read", name) as files:
+            return files.download(name, new_sink)
 
     def open(self, name: str) -> BinaryIO:
-        try:
+        with self._files("read", name):
             return self.path(name).open("rb")
-        except OSError as exc:
-            raise translated(exc, f"cannot read {self.uri}/{name}") from exc
 
     def find(self, name: str) -> ObjectInfo | None:
         try:
-            facts = self.path(name).stat()
-        except (FileNotFoundError, NotADirectoryError):
+            with self._files("look at", name):
+                facts = self.path(name).stat()
+        except ObjectNotFound:
             return None
-        except OSError as exc:
-            raise translated(exc, f"cannot look at {self.uri}/{name}") from exc
         generation = f"{facts.st_ino}-{facts.st_mtime_ns}"
         return ObjectInfo(name, facts.st_size, facts.st_mtime, self._metadata(name), generation)
 
@@ -116,12 +90,11 @@ class DirectoryObjectStore:
 
     def delete(self, name: str) -> bool:
         try:
-            self.path(name).unlink()
-            (self.root / _METADATA / name).unlink(missing_ok=True)
-        except (FileNotFoundError, NotADirectoryError):
+            with self._files("delete", name):
+                self.path(name).unlink()
+                (self.root / _METADATA / name).unlink(missing_ok=True)
+        except ObjectNotFound:
             return False
-        except OSError as exc:
-            raise translated(exc, f"cannot delete {self.uri}/{name}") from exc
         return True
 
     def delete_many(self, names: Sequence[str]) -> None:
@@ -144,15 +117,24 @@ class DirectoryObjectStore:
                 shutil.rmtree(tree)
         return count
 
-    def _write(self, temporary: Path, content: bytes | Path) -> None:
-        self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.root.mkdir(exist_ok=True, mode=0o700)
-        temporary.parent.mkdir(exist_ok=True)
-        with temporary.open("xb") as stream:
-            if isinstance(content, bytes):
-                stream.write(content)
-            else:
-                shutil.copyfile(content, temporary)
+    @contextmanager
+    def _files(self, verb: str, name: str) -> Iterator[DirectoryStore]:
+        """The runner's client for what is done with an object, and errors as Kinetic's."""
+        self.path(name)
+        try:
+            yield DirectoryStore(self.uri, str(self.root))
+        except MissingObject as exc:
+            raise ObjectNotFound(str(exc)) from exc
+        except OSError as exc:
+            cause = exc.__cause__ if isinstance(exc, StoreUnavailable) else exc
+            raise translated(cast("OSError", cause), f"cannot {verb} {self.uri}/{name}") from exc
+
+    def _make_root(self) -> None:
+        try:
+            self.root.stat()
+        except FileNotFoundError:
+            self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.root.mkdir(exist_ok=True, mode=0o700)
 
     def _names(self, start: Path) -> Iterator[str]:
         for folder, folders, files in os.walk(start):
@@ -161,14 +143,12 @@ class DirectoryObjectStore:
             base = os.path.relpath(folder, self.root).replace(os.sep, "/")
             yield from (name if base == "." else f"{base}/{name}" for name in files)
 
-    def _temporary(self) -> Path:
-        return self.root / _TEMPORARY / f"{os.getpid()}-{threading.get_ident()}-{next(_counter)}"
-
     def _write_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Whole: a writer that is killed half-way leaves none, rather than what nobody can read."""
         import json
 
-        target, temporary = self.root / _METADATA / name, self._temporary()
+        target = self.root / _METADATA / name
+        temporary = self.root / _TEMPORARY / f"metadata-{os.getpid()}-{secrets.token_hex(4)}"
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(dict(metadata), sort_keys=True))
         temporary.replace(target)

@@ -1,35 +1,41 @@
 """The object store of jobs on a cluster: a Cloud Storage bucket, or everything below a prefix of one.
 
-Create-only writes are writes with the precondition `ifGenerationMatch=0`. A write whose answer was lost is
-repeated, and then finds its own object: every object carries a random mark of the write that made it.
+It is the runner's client (`runner/gcs.py`) with what pods do not need: a user's credentials, metadata, lists
+and deletes. Writes and their preconditions, checksums, repeated requests and reads are the runner's.
 """
 
 from __future__ import annotations
 
+import email
+import errno
 import io
 import os
-import secrets
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
+from kinetic_core._runner.gcs import ENDPOINT, Checksum, GcsStore
+from kinetic_core._runner.http_pool import HttpPool
+from kinetic_core._runner.store import Content, MissingObject, SinkType, StoreUnavailable
 from kinetic_core._runner.wire import WRITE_MARK
 from kinetic_core.connections import Connections
 from kinetic_core.errors import (
+    CloudUnreachable,
     ConfigurationError,
     InvalidRequest,
+    KineticError,
     ObjectExists,
     ObjectNotFound,
     StoreError,
     StoreRefused,
 )
-from kinetic_core.settings import Account, Settings
-from kinetic_core.store.protocol import ObjectInfo, SinkType
-
-if TYPE_CHECKING:
-    from google.cloud.storage import Blob, Bucket, Client
+from kinetic_core.google_cloud import Credentials, credentials
+from kinetic_core.settings import Settings
+from kinetic_core.store.protocol import ObjectInfo, check_name
 
 
 class PartsFile(io.RawIOBase):
@@ -63,176 +69,121 @@ class PartsFile(io.RawIOBase):
         return content
 
 
-Result = TypeVar("Result")
-
 PATIENCE = 60.0
 """Seconds for which one operation is tried again after 408, 429, 5xx and dropped connections."""
 SILENCE = 25.0
 """Seconds after which a connection without a byte counts as dropped."""
-_CONNECT_SECONDS = 5.0
 _STREAM_BYTES = 8 << 20
 _ROUNDS = 3
-"""How often what arrived damaged is read, a name taken but free is written to, a prefix's rest is deleted."""
+"""How often a prefix's rest is deleted."""
 _A_CALL = 100
-_NO_BUCKET = "bucket does not exist"
-"""In the message of a 404 that is about the bucket."""
-_FIELDS = "items(name,size,timeCreated,metadata,generation),nextPageToken"
+_KINDS: Mapping[int, type[KineticError]] = {errno.EACCES: StoreRefused, errno.ENOENT: ConfigurationError}
+"""Kinds of the errors of the runner's client, if they do not pass. ENOENT: the bucket does not exist."""
+_FIELDS = "name,size,timeCreated,metadata,generation"
 
 
 class GcsObjectStore:
     """An `ObjectStore` in `bucket`, below `prefix` (without slashes at its ends, "" for all of it).
 
-    Credentials are an `account`'s, or Google's application default ones; an `emulator`, which needs none,
-    replaces the service.
+    Settings name the credentials, Google's application default ones unless there is an account, or an
+    emulator, which needs none.
     """
 
     def __init__(
         self,
         bucket: str,
         prefix: str = "",
-        project: str = "",
-        emulator: str = "",
-        account: Account | None = None,
         *,
         patience: float = PATIENCE,
         silence: float = SILENCE,
         connections: Connections | None = None,
     ) -> None:
         self._connections = connections or Connections(Settings())
-        self._bucket_name = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._project = project
-        self._emulator = emulator
-        self._account = account
-        self._patience = patience
-        self._times: dict[str, Any] = {"timeout": (_CONNECT_SECONDS, silence)}
-
-    @property
-    def _again(self) -> dict[str, Any]:
-        """How every request is sent: tried again, and never waited for in silence."""
-        return {**self._times, "retry": _retry(self._patience)}
+        self._bucket, self._limits = f"{bucket}/{prefix}".rstrip("/"), (patience, silence)
 
     @classmethod
     def at(cls, location: str, connections: Connections | None = None) -> GcsObjectStore:
         """Return the store at `bucket`, `bucket/prefix`, or one of these behind `gs://`, as settings say."""
-        settings = connections.settings if connections else Settings()
         bucket, _, prefix = location.removeprefix("gs://").strip("/").partition("/")
         if not bucket:
             raise ConfigurationError(f"{location!r} names no bucket; write 'bucket' or 'bucket/prefix'")
-        host, account = settings.storage_emulator_host, settings.google_account
-        return cls(bucket, prefix, settings.project, host, account, connections=connections)
+        return cls(bucket, prefix, connections=connections)
 
     @property
     def uri(self) -> str:
-        return f"gs://{self._bucket_name}/{self._prefix}".rstrip("/")
+        return f"gs://{self._bucket}"
 
     def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
-        mark = secrets.token_hex(8)
-        with self._told(f"store {name}"):
-            blob = self._blob(name)
-            blob.metadata = {**(metadata or {}), WRITE_MARK: mark}
-            for _ in range(_ROUNDS):
-                holder = self._store_or_find(name, blob, content)
-                if holder == mark:
-                    return
-                if holder is not None:
-                    break
-        raise ObjectExists(f"{self.uri}/{name} exists already")
+        whole = content if isinstance(content, bytes) else Content(b"", str(content))
+        with self._asked(name) as store:
+            if not store.create(name, whole, metadata):
+                raise ObjectExists(f"{self.uri}/{name} exists already")
 
     def read(self, name: str) -> bytes:
-        return self.download(name, io.BytesIO).getvalue()
+        with self._asked(name) as store:
+            return store.read(name)
 
     def read_range(self, name: str, offset: int, size: int) -> bytes:
-        with self._told(f"read {name}"):
-            try:
-                content = self._blob(name).download_as_bytes(
-                    start=offset, end=offset + size - 1, raw_download=True, **self._again
-                )
-            except self._errors().RequestRangeNotSatisfiable:
-                return b""  # it ends before
-        return cast("bytes", content)
+        with self._asked(name) as store:
+            return store.read_range(name, offset, size)
 
     def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
-        import requests
-        from google.cloud.storage.exceptions import DataCorruption
-
-        with self._told(f"read {name}"):
-            for last in range(_ROUNDS)[::-1]:
-                sink = new_sink()
-                try:
-                    self._blob(name).download_to_file(sink, raw_download=True, **self._again)
-                    break
-                except (DataCorruption, requests.exceptions.ChunkedEncodingError):  # Google's client gave up
-                    if not last:
-                        raise
-        return sink
+        with self._asked(name) as store:
+            return store.download(name, new_sink)
 
     def open(self, name: str) -> BinaryIO:
-        blob = self._existing(name)
-        if blob is None:
-            raise ObjectNotFound(f"cannot read {self.uri}/{name}: there is no such object")
-        generation = blob.generation
+        info = self.find(name)
+        if info is None:
+            raise ObjectNotFound(f"cannot read {name} in {self.uri}: there is no such object")
+        generation = info.generation
 
         def part(start: int, end: int) -> bytes:
-            with self._told(f"read {name}"):
-                found = blob.download_as_bytes(
-                    start=start, end=end - 1, raw_download=True, if_generation_match=generation, **self._again
-                )
-            return cast("bytes", found)
+            with self._asked(name) as store:
+                return store.read_range(name, start, end - start, generation)
 
-        return cast("BinaryIO", io.BufferedReader(PartsFile(part, blob.size or 0), _STREAM_BYTES))
+        return cast("BinaryIO", io.BufferedReader(PartsFile(part, info.size), _STREAM_BYTES))
 
     def find(self, name: str) -> ObjectInfo | None:
-        blob = self._existing(name)
-        return None if blob is None else self._info(blob)
+        with self._asked(name) as store:
+            try:
+                return _info(store.entry(name, _FIELDS), store.prefix)
+            except MissingObject:
+                return None
 
     def present(self, names: Sequence[str]) -> Set[str]:
-        found: set[str] = set()
-        with self._told(f"look at {len(names)} objects"):
-            for start in range(0, len(names), _A_CALL):
-                found |= _retry(self._patience)(self._some_present)(names[start : start + _A_CALL])
+        calls = [("GET", name, "?fields=name") for name in names]
+        found = {
+            name for name, status in zip(names, self._batches("look at", calls), strict=True) if status == 200
+        }
         missing = [name for name in names if name not in found]
         if missing and self.find(missing[0]) is not None:  # a part of a call that failed says less than none
             found |= {name for name in missing if self.find(name) is not None}
         return found
 
     def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
-        with self._told(f"list {prefix}"):
-            found = self._client().list_blobs(
-                self._bucket_name,
-                prefix=self._prefix + prefix,
-                match_glob=self._prefix + pattern if pattern else None,
-                fields=_FIELDS,
-                **self._again,
-            )
-            for blob in found:
-                yield self._info(blob)
+        with self._asked() as store:
+            for entry in store.entries(prefix, _FIELDS, pattern):
+                yield _info(entry, store.prefix)
 
     def delete(self, name: str) -> bool:
-        with self._told(f"delete {name}"):
+        with self._asked(name) as store:
             try:
-                self._blob(name).delete(**self._again)
-            except self._errors().NotFound as exc:
-                if _NO_BUCKET in str(exc):
-                    raise
+                store.request("delete", name, "DELETE", store.path(name))
+            except MissingObject:
                 return False
         return True
 
     def delete_many(self, names: Sequence[str]) -> None:
-        with self._told(f"delete {len(names)} objects"):
-            for start in range(0, len(names), _A_CALL):
-                _retry(self._patience)(self._delete_some)(names[start : start + _A_CALL])
+        self._batches("delete", [("DELETE", name, "") for name in names])
 
     def delete_seen(self, seen: Sequence[ObjectInfo]) -> None:
-        with self._told(f"delete {len(seen)} objects"):
-            for start in range(0, len(seen), _A_CALL):
-                _retry(self._patience)(self._delete_seen)(seen[start : start + _A_CALL])
+        calls = [("DELETE", info.name, f"?ifGenerationMatch={info.generation}") for info in seen]
+        self._batches("delete", calls)
 
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):
             raise InvalidRequest(f"prefix {prefix!r} must end with '/': 'jobs/a' would also match 'jobs/ab'")
-        with self._told(f"delete {prefix}"):
-            self._blob(prefix + "any")
+        check_name(prefix + "any")
         deleted: set[str] = set()
         for _ in range(_ROUNDS):
             names = [info.name for info in self.list(prefix)]
@@ -245,138 +196,102 @@ class GcsObjectStore:
             raise StoreError(f"cannot delete {self.uri}/{left.name}: call again, or look at your permissions")
         return len(deleted)
 
-    def _delete_some(self, names: Sequence[str]) -> None:
-        """One request; what it says of each object is not believed, but looked at afterwards."""
-        with self._client().batch(raise_exception=False):
-            for name in names:
-                self._blob(name).delete(**self._times)
+    def _batches(self, verb: str, calls: Sequence[tuple[str, str, str]]) -> Sequence[int]:
+        """Send calls (method, name, query), a hundred in a request; return the status of each.
 
-    def _some_present(self, names: Sequence[str]) -> Set[str]:
-        """One request."""
-        blobs = {name: self._blob(name) for name in names}
-        with self._client().batch(raise_exception=False):
-            for blob in blobs.values():
-                blob.reload(**self._times)
-        return {name for name, blob in blobs.items() if blob.generation is not None}
-
-    def _delete_seen(self, seen: Sequence[ObjectInfo]) -> None:
-        """One request, as `_delete_some`."""
-        with self._client().batch(raise_exception=False):
-            for info in seen:
-                self._blob(info.name).delete(if_generation_match=int(info.generation), **self._times)
-
-    def _store_or_find(self, name: str, blob: Blob, content: bytes | Path) -> str | None:
-        """The mark of the write whose object has the name afterwards; None if none has it any more."""
-        try:
-            self._upload(blob, content)
-        except self._errors().PreconditionFailed:
-            found = self._existing(name)
-            return None if found is None else str((found.metadata or {}).get(WRITE_MARK))
-        return str(blob.metadata[WRITE_MARK])
-
-    def _upload(self, blob: Blob, content: bytes | Path) -> None:
-        options: dict[str, Any] = {"if_generation_match": 0, "checksum": "crc32c", **self._again}
-        if isinstance(content, bytes):
-            blob.upload_from_string(content, content_type="application/octet-stream", **options)
-        else:
-            blob.upload_from_filename(str(content), content_type="application/octet-stream", **options)
-
-    def _existing(self, name: str) -> Blob | None:
-        with self._told(f"look at {name}"):
-            try:
-                blob = self._blob(name)
-                blob.reload(**self._again)
-            except self._errors().NotFound as exc:
-                if _NO_BUCKET in str(exc):
-                    raise
-                return None
-        return blob
-
-    def _blob(self, name: str) -> Blob:
-        if not name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")
-        return self._bucket().blob(self._prefix + name)
-
-    def _info(self, blob: Blob) -> ObjectInfo:
-        metadata = {key: value for key, value in (blob.metadata or {}).items() if key != WRITE_MARK}
-        created = blob.time_created.timestamp() if blob.time_created else 0.0
-        name, generation = blob.name.removeprefix(self._prefix), str(blob.generation)
-        return ObjectInfo(name, blob.size or 0, created, metadata, generation)
-
-    def _bucket(self) -> Bucket:
-        return self._client().bucket(self._bucket_name)
-
-    def _client(self) -> Client:
-        # Google's client reads the variable too, but only when it is made.
-        emulator = self._emulator or os.environ.get("STORAGE_EMULATOR_HOST", "")
-        project, account = self._project, self._account
-        return self._connections.get(
-            (_client, project, emulator, account), lambda: _client(project, emulator, account)
-        )
-
-    @staticmethod
-    def _errors() -> Any:
-        from google.api_core import exceptions
-
-        return exceptions
+        A call that failed is not repeated: the caller looks at what it has done.
+        """
+        found: list[int] = []
+        for start in range(0, len(calls), _A_CALL):
+            some = calls[start : start + _A_CALL]
+            with self._asked(*(name for _, name, _ in some)) as store:
+                parts = [f"{method} {store.path(name)}{query}" for method, name, query in some]
+                what, kind = f"{len(calls)} objects", {"Content-Type": "multipart/mixed; boundary=call"}
+                answer = store.request(verb, what, "POST", "/batch/storage/v1", _batch(parts), kind)
+                found += _statuses(answer.headers["Content-Type"], answer.body, len(some))
+        return found
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Google's errors as ours, which say what was tried, where, and what to do."""
-        import google.auth.exceptions
-        import requests
-        from google.cloud.storage.exceptions import DataCorruption
-
-        errors = self._errors()
+    def _asked(self, *names: str) -> Iterator[GcsStore]:
+        """The runner's client with this client's credentials, and its errors as Kinetic's."""
+        for name in names:
+            check_name(name)
+        settings, (patience, silence) = self._connections.settings, self._limits
+        emulator = settings.storage_emulator_host or os.environ.get("STORAGE_EMULATOR_HOST", "")
+        endpoint = emulator or settings.api_endpoint_overrides.get("storage", ENDPOINT)
+        endpoint = endpoint.rstrip("/").removesuffix("/storage/v1")  # gcloud's value includes it
+        pool = self._connections.get(
+            (HttpPool, endpoint), lambda: HttpPool(endpoint, None if emulator else _authorities())
+        )
+        access = None if emulator else _Access(credentials(self._connections, settings.google_account))
         try:
-            yield
-        except errors.NotFound as exc:
-            if _NO_BUCKET in str(exc):
-                raise ConfigurationError(
-                    f"cannot {what}: the bucket {self._bucket_name!r} does not exist, or this account may "
-                    "not see it. Create it, or set KINETIC_BUCKET to one that exists"
-                ) from exc
-            raise ObjectNotFound(f"cannot {what} in {self.uri}: there is no such object") from exc
-        except (errors.Forbidden, errors.Unauthorized) as exc:
-            raise StoreRefused(
-                f"cannot {what} in {self.uri}: not permitted ({exc.message}). The account needs "
-                "roles/storage.objectUser on the bucket"
-            ) from exc
-        except (errors.GoogleAPICallError, errors.RetryError, google.auth.exceptions.TransportError) as exc:
-            raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
-        except google.auth.exceptions.GoogleAuthError as exc:
-            if exc.retryable:  # a metadata server that is busy
-                raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
-            raise ConfigurationError(
-                f"cannot {what} in {self.uri}: Google credentials are missing or have expired: {exc}. Run "
-                "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
-            ) from exc
-        except (requests.exceptions.RequestException, DataCorruption) as exc:
-            raise StoreError(f"cannot {what} in {self.uri}: {exc}") from exc
+            yield GcsStore(
+                self.uri, silence=silence, patience=patience, pool=pool, access=access, checksum=_crc32c()
+            )
+        except MissingObject as exc:
+            raise ObjectNotFound(str(exc)) from exc
+        except StoreUnavailable as exc:
+            raise _KINDS.get(exc.errno or 0, StoreError)(exc.strerror) from exc
 
 
-def _client(project: str, emulator: str, account: Account | None) -> Client:
-    """Make the client for a project and an account, whose connections threads share."""
-    from google.cloud import storage
-    from requests.adapters import HTTPAdapter
+class _Access:
+    """Google's credentials as the runner's client asks for them."""
 
-    if emulator:
-        options = {"api_endpoint": emulator}
-        client = storage.Client(project or None, client_options=options, use_auth_w_custom_endpoint=False)
-    else:
-        client = storage.Client(project or None, None if account is None else account.held)
-    # Else it asks for the bucket, for traces: https://github.com/googleapis/google-cloud-python/issues/17650
-    client._bucket_metadata_cache = None
-    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32)
-    for scheme in ("https://", "http://"):
-        client._http.mount(scheme, adapter)
-    return client
+    def __init__(self, held: Credentials) -> None:
+        self._held = held
+
+    def headers(self) -> dict[str, str]:
+        try:
+            return self._held.headers()
+        except CloudUnreachable as exc:
+            raise StoreUnavailable(errno.EIO, str(exc)) from exc
+
+    def renew(self) -> bool:
+        self._held.refresh()
+        return True
 
 
-def _retry(patience: float) -> Callable[..., Any]:
-    from google.cloud.storage.retry import DEFAULT_RETRY
+def _crc32c() -> Checksum:
+    """The checksum that every object has, a composite one too, and that is the cheapest to compute."""
+    from google_crc32c import Checksum as Crc32c
 
-    return cast("Callable[..., Any]", DEFAULT_RETRY.with_delay(0.25, 8.0, 2.0).with_timeout(patience))
+    return Checksum("crc32c", "crc32c", Crc32c)
+
+
+def _authorities() -> ssl.SSLContext:
+    """Trust whom requests trusts: those of certifi, as not every Python finds the system's."""
+    import certifi
+
+    place = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
+    is_folder = Path(place).is_dir()
+    return ssl.create_default_context(
+        cafile=None if is_folder else place, capath=place if is_folder else None
+    )
+
+
+def _info(entry: Mapping[str, Any], prefix: str) -> ObjectInfo:
+    metadata = {key: value for key, value in (entry.get("metadata") or {}).items() if key != WRITE_MARK}
+    created = datetime.fromisoformat(entry["timeCreated"]).timestamp()
+    name = entry["name"].removeprefix(prefix)
+    return ObjectInfo(name, int(entry["size"]), created, metadata, str(entry["generation"]))
+
+
+def _batch(requests: Sequence[str]) -> bytes:
+    """Encode requests as parts of one."""
+    head = "--call\r\nContent-Type: application/http\r\nContent-ID: <{}>\r\n\r\n{} HTTP/1.1\r\n\r\n\r\n"
+    return "".join([*(head.format(*part) for part in enumerate(requests)), "--call--\r\n"]).encode()
+
+
+def _statuses(kind: str, body: bytes, count: int) -> Sequence[int]:
+    """Return the status of each of so many requests that were sent as one; 0 for what has no answer."""
+    statuses = [0] * count
+    answer = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
+    for part in answer.walk():
+        number = str(part["Content-ID"] or "").strip("<>").rpartition("-")[2]  # "response-7" answers "7"
+        told = str(part.get_payload()).split(maxsplit=2)
+        if number.isdecimal() and int(number) < count and len(told) > 1 and told[1].isdecimal():
+            statuses[int(number)] = int(told[1])
+    return statuses
 
 
 class Sight(Enum):
@@ -395,8 +310,6 @@ def look(bucket: str, name: str, connections: Connections) -> Sight:
 
     Raises StoreError if the service cannot be reached.
     """
-    from google.api_core import exceptions
-
     store = GcsObjectStore.at(bucket, connections)
     try:
         if name and not name.endswith("/"):
@@ -405,11 +318,9 @@ def look(bucket: str, name: str, connections: Connections) -> Sight:
             return Sight.DIRECTORY if _any(store, name + "/") else Sight.NOTHING
         return Sight.THERE if _any(store, name) else Sight.NOTHING
     except ConfigurationError as exc:
-        return Sight.NO_BUCKET if isinstance(exc.__cause__, exceptions.NotFound) else Sight.NOT_SEEN
-    except StoreError as exc:
-        if isinstance(exc.__cause__, exceptions.Forbidden | exceptions.Unauthorized):
-            return Sight.NOT_SEEN
-        raise
+        return Sight.NO_BUCKET if isinstance(exc.__cause__, StoreUnavailable) else Sight.NOT_SEEN
+    except StoreRefused:
+        return Sight.NOT_SEEN
 
 
 def _any(store: GcsObjectStore, prefix: str) -> bool:

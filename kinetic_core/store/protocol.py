@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol
 
-from kinetic_core._runner.wire import Buffer
+from kinetic_core._runner.store import SinkType
+from kinetic_core.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,6 @@ class ObjectInfo:
     created: float
     metadata: Mapping[str, str] = field(default_factory=dict)
     generation: str = ""
-
-
-class Sink(Protocol):
-    """What takes the bytes of an object, piece by piece."""
-
-    def write(self, content: Buffer, /) -> int:
-        """Take a piece; how many bytes that was."""
-
-
-SinkType = TypeVar("SinkType", bound=Sink)
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -96,3 +87,9 @@ class ObjectStore(Protocol):
 
     def delete_all(self, prefix: str) -> int:
         """Remove every object below a prefix that ends with `/`; how many there were."""
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for a name that could lead out of the store."""
+    if not name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")

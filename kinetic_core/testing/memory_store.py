@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO
 
+from kinetic_core._runner.store import SinkType
 from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreRefused
-from kinetic_core.store.protocol import ObjectInfo, SinkType, matches
+from kinetic_core.store.protocol import ObjectInfo, check_name, matches
 
 
 class MemoryObjectStore:
@@ -102,9 +103,8 @@ class MemoryObjectStore:
 
     def _enter(self, operation: str, name: str) -> None:
         self.requests.append((operation, name))
-        parts = name.split("/")
-        if operation != "list" and (not name or any(part in ("", ".", "..") for part in parts)):
-            raise InvalidRequest(f"object name {name!r} must be relative, without empty or '..' parts")
+        if operation != "list":
+            check_name(name)
         if self._frozen and operation in ("create", "delete"):
             self.refused.append(f"{operation} {name}")
             raise StoreRefused(f"cannot {operation} {self.uri}/{name}: the store is frozen")

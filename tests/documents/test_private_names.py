@@ -24,9 +24,6 @@ REMAINING = {
     ("tests/cluster/test_connecting.py", "_credentials"),
     ("tests/cluster/test_connecting.py", "setattr watch_cache.WATCH_SECONDS"),
     ("tests/jobs/recorded.py", "setattr GcsObjectStore.at"),
-    ("tests/runner/test_gcs_faults.py", "_check"),
-    ("tests/runner/test_gcs_faults.py", "_request"),
-    ("tests/runner/test_gcs_faults.py", "setattr module.HURRY"),
 }
 """What is still to be rewritten. Nothing is added here."""
 

@@ -26,7 +26,6 @@ _ASKS = (
 )
 
 FOREIGN = {
-    ("kinetic_core/store/gcs.py", "_NO_BUCKET in str(exc)"): "Cloud Storage has one code for both",
     (
         "kinetic_core/provision/apply.py",
         "'operation' in str(exc)",

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import gcs as module
-from kinetic_core._runner.gcs import GcsStore, multipart
+from kinetic_core._runner.gcs import PATIENCE, GcsStore, multipart
 from kinetic_core._runner.store import MissingObject, StoreUnavailable
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -42,7 +41,7 @@ def uri(gcs: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def store(uri: str) -> Iterator[GcsStore]:
-    store = GcsStore(uri, sleep=lambda _: None, silence=1.0)
+    store = GcsStore(uri, sleep=lambda _: None, silence=1.0, piece_bytes=16 << 20)
     yield store
     store.close()
 
@@ -148,15 +147,10 @@ def test_what_arrives_damaged_is_read_again(gcs: FaultProxy, store: GcsStore) ->
 
 @pytest.mark.promise("gke: Resumable uploads, checksums")
 def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: GcsStore) -> None:
-    with pytest.raises(StoreUnavailable, match="HTTP 400"):
-        store._check(
-            store._request(
-                "POST",
-                f"/upload/storage/v1/b/test-bucket/o?uploadType=multipart&name={secrets.token_hex(4)}",
-                *multipart({"md5Hash": base64.b64encode(bytes(16)).decode()}, b"x", "edge"),
-            ),
-            "store x",
-        )
+    path = f"/upload/storage/v1/b/test-bucket/o?uploadType=multipart&name={secrets.token_hex(4)}"
+    facts = {"md5Hash": base64.b64encode(bytes(16)).decode()}
+    with pytest.raises(StoreUnavailable, match=r"cannot store x in .*HTTP 400"):
+        store.request("store", "x", "POST", path, *multipart(facts, b"x", "edge"))
 
 
 def test_how_old_an_object_is_by_the_services_clock(store: GcsStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +194,7 @@ def test_its_patience_ends_with_the_name_and_the_reason(gcs: FaultProxy, uri: st
         now[0] = 0.0
         with pytest.raises(StoreUnavailable, match=rf"{uri}/x cannot be reached: HTTP 503"):
             operation("x")
-        assert now[0] >= module.PATIENCE
+        assert now[0] >= PATIENCE
     store.close()
 
 
@@ -225,11 +219,10 @@ def test_a_bucket_one_may_only_read_is_named(emulator: str, store: GcsStore) -> 
     closed.close()
 
 
-def test_who_is_in_a_hurry_is_not_kept(gcs: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_in_a_hurry_is_not_kept(gcs: FaultProxy, uri: str) -> None:
     """Neither by an answer that does not come nor by one that asks to wait; afterwards it is patient."""
-    monkeypatch.setattr(module, "HURRY", 2.0)
     waited: list[float] = []
-    store = GcsStore(uri, sleep=waited.append)
+    store = GcsStore(uri, sleep=waited.append, hurry=2.0)
     read(store)
     began = time.monotonic()
     gcs.faults.silence("GET", 600, times=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
 import json
 import secrets
@@ -19,10 +18,7 @@ from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
 from kinetic_core.testing.faulty_server import Faults
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of Google's client
-]
+pytestmark = pytest.mark.cluster
 LARGE = secrets.token_bytes(1 << 20) * 20
 
 
@@ -38,7 +34,6 @@ def store(gcs: FaultProxy) -> Iterator[GcsObjectStore]:
     store.delete_all("old/")
     for info in list(store.list("")):
         store.delete(info.name)
-    gc.collect()  # else what the client leaked is found in another test
     assert unmet == ()
 
 
@@ -205,7 +200,7 @@ def test_what_arrives_damaged_is_read_again_and_never_believed(
     gcs.faults.answer("GET .*alt=media", 200, body=b"damaged", headers=damaged, times=2)
     assert store.read("old/0") == b"content" * 1000
     gcs.faults.answer("GET .*alt=media", 200, body=b"damaged", headers=damaged, times=None)
-    with pytest.raises(StoreError, match=r"cannot read old/0 in gs://.*[Cc]hecksum"):
+    with pytest.raises(StoreError, match=r"gs://.*/old/0 cannot be reached: .*checksum"):
         store.read("old/0")
 
 
@@ -213,11 +208,11 @@ def test_a_service_that_stays_away_is_told_after_the_patience(gcs: FaultProxy) -
     gcs.faults.answer(".", 503, body=b"away", times=None)
     impatient = GcsObjectStore("test-bucket", "x", patience=0.5)
     for operation in (create, read, stream, find, list_all, delete, delete_all):
-        with pytest.raises(StoreError, match=r"in gs://test-bucket/x: .*"):
+        with pytest.raises(StoreError, match=r"gs://test-bucket/x/\S+ cannot be reached: HTTP 503"):
             operation(impatient)
     gcs.faults.clear()
     gcs.faults.drop(".", times=None)
-    with pytest.raises(StoreError, match="cannot read old/0 in gs://test-bucket/x"):
+    with pytest.raises(StoreError, match="gs://test-bucket/x/old/0 cannot be reached"):
         impatient.read("old/0")
 
 
