@@ -23,7 +23,7 @@ from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections
-from kinetic_core.errors import JobConflict, KineticError, ObjectExists, UnverifiedResult
+from kinetic_core.errors import JobConflict, KineticError, UnverifiedResult
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Progress
 from kinetic_core.jobs.cancel import cancel
@@ -349,10 +349,7 @@ def latest(
 
 def mark_spent(backend: Backend, reference: JobReference) -> None:
     """Mark a job's result as spent: it was delivered, or its task was cleared."""
-    try:
-        backend.store.create(_spent_object(reference.job_id), b"")
-    except ObjectExists:
-        pass
+    backend.store.create_if_absent(_spent_object(reference.job_id), b"")
 
 
 def _spent_object(job_id: str) -> str:

@@ -170,7 +170,7 @@ def tell(backend: Backend, namespace: str, group_id: str) -> None:
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "job_id": child, "attempt": 0}
         header |= {"state": "succeeded", "codec": "typed", "times": {}, "author": "runner"}
         frame = wire.encode_frame(header, codec.encode(index + 1), wire.input_key(key, index))
-        backend.store.create(wire.result_object(child), frame, {wire.STATE: "succeeded"})
+        backend.store.create_if_absent(wire.result_object(child), frame, {wire.STATE: "succeeded"})
 
 
 if __name__ == "__main__":

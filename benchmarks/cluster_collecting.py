@@ -111,7 +111,7 @@ def _told(backend: Backend, job: kinetic_core.JobHandle, value: int) -> bool:
     header = {"protocol": wire.PROTOCOL, "job_id": job.job_id, "attempt": 0, "author": "runner"}
     header |= {"state": "succeeded", "codec": "typed", "times": {}}
     parts = codec.encode(value)
-    backend.store.create(
+    backend.store.create_if_absent(
         wire.result_object(job.job_id), wire.encode_frame(header, parts, outcome_key(found[0]))
     )
     return True

@@ -85,9 +85,9 @@ def on_cluster() -> list[Verdict]:
 def fill(store: Any, handle: kinetic_core.JobHandle) -> None:
     def one(number: int) -> None:
         job = replace(handle, job_id=f"job-{number:016x}", created_at=_stamp(number))
-        store.create(index_object(job), b"", index_metadata(job))
+        store.create_if_absent(index_object(job), b"", index_metadata(job))
         if number % 2:
-            store.create(wire.result_object(job.job_id), b"", {wire.STATE: "succeeded"})
+            store.create_if_absent(wire.result_object(job.job_id), b"", {wire.STATE: "succeeded"})
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(one, range(_JOBS - 1)))

@@ -71,7 +71,7 @@ with open(folder + "/outcome", "wb") as stream:
 """
 PUBLISH = """
 frame = Outcome.from_file(folder + "/outcome").to_frame({"job_id": "a"}, key)
-DirectoryStore("file:///x", folder).create("result", frame)
+DirectoryStore("file:///x", folder).create_if_absent("result", frame)
 """
 COLLECT = """
 store = DirectoryObjectStore(Path(folder))

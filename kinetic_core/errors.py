@@ -13,7 +13,6 @@
     │       └── OtherNamespace
     ├── StoreError (OSError)                the object store; the message names the object
     │   ├── ObjectNotFound
-    │   ├── ObjectExists                    a create-only write found the name taken
     │   ├── MalformedObject                 it was not written by Kinetic, or is damaged
     │   └── StoreFull                       free space, then call again
     ├── ClusterError (RuntimeError)         the Kubernetes API refused a request; `.status` is HTTP's
@@ -109,12 +108,6 @@ class StoreError(KineticError, OSError):
 
 class ObjectNotFound(StoreError):
     """No object of that name."""
-
-    is_passing = False
-
-
-class ObjectExists(StoreError):
-    """A create-only write found the name taken."""
 
     is_passing = False
 

@@ -27,6 +27,6 @@ def is_taken(job: Job, store: Store) -> bool:
     assert job.choice is not None  # noqa: S101  a job with one accelerator is not asked
     name = wire.choice_object(job.job_id, job.choice)
     taken = {"decision": STARTED, "at": time.time(), "pod_uid": job.pod_uid, "key_id": job.key_id}
-    if store.create(name, encode_note(job.outcome_key, name, taken)):
+    if store.create_if_absent(name, encode_note(job.outcome_key, name, taken)):
         return True
     return bool(read_note(job, store, name)["decision"] == STARTED)

@@ -89,7 +89,7 @@ class TaskLog:
                 is_last = self._closing
             if content and not self._broken:
                 try:
-                    self._store.create(name, content)
+                    self._store.create_if_absent(name, content)
                 except (OSError, LookupError) as exc:
                     with self._lock:
                         self._give_up(str(exc))

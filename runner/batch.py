@@ -42,7 +42,7 @@ def tell_failure(job: Job, store: Store, outcome: Outcome) -> None:
     assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
     if outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CANCELLED:
         return
-    store.create(wire.stop_object(job.group_id), job.job_id.encode())
+    store.create_if_absent(wire.stop_object(job.group_id), job.job_id.encode())
 
 
 def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:

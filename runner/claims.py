@@ -79,7 +79,7 @@ def take_number(job: Job, store: Store) -> tuple[Job, bool]:
             is_next = before is None or before.last < 0 or counted > before.last_counted
             is_next = is_next or (before is not None and _has_ended(job, store, before.last))
             claim = replace(claim, pod_uid=job.pod_uid, last=claim.number, last_counted=counted, runs=is_next)
-        if store.create(_object(job, claim.number), claim.content(job)) and is_mine:
+        if store.create_if_absent(_object(job, claim.number), claim.content(job)) and is_mine:
             break
         before = _stored(job, store, claim.number) or before
     numbered = replace(

@@ -40,7 +40,7 @@ def await_debugger(job: Job, store: Store, workspace: str) -> None:
     _, port = debugpy.listen((_LOOPBACK, 0))
     sys.breakpointhook = debugpy.breakpoint
     told = {"port": port, "workspace": os.path.realpath(workspace)}
-    store.create(wire.debugger_object(job.job_id, job.pod_uid), json.dumps(told).encode())
+    store.create_if_absent(wire.debugger_object(job.job_id, job.pod_uid), json.dumps(told).encode())
     _say(f"waiting up to {job.debug_wait:g} s for a debugger: kinetic jobs debug {job.job_id}")
     give_up = time.monotonic() + (job.debug_wait or 0.0)
     # True once the client has set its breakpoints. debugpy's own waiting has no time-out.
@@ -48,7 +48,7 @@ def await_debugger(job: Job, store: Store, workspace: str) -> None:
         time.sleep(_LOOK)
     _say("a debugger is attached" if is_attached else "no debugger came: the function runs without one")
     if others is not None:
-        store.create(others.object_name(DEBUGGED), b"")
+        store.create_if_absent(others.object_name(DEBUGGED), b"")
 
 
 def _generation() -> int:

@@ -68,7 +68,7 @@ def _locked(wanted: dict[str, Any], folder: str, job: Job, store: Store) -> list
         return list(read_note(job, store, name)["requirements"])
     except MissingObject:
         lines = _resolved(wanted, folder)
-    if store.create(name, encode_note(job.outcome_key, name, {"requirements": lines})):
+    if store.create_if_absent(name, encode_note(job.outcome_key, name, {"requirements": lines})):
         return lines
     return list(read_note(job, store, name)["requirements"])
 

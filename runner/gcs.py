@@ -148,7 +148,9 @@ class GcsStore:
         self._get(name, keep)
         return sinks[0]
 
-    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
+    def create_if_absent(
+        self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None
+    ) -> bool:
         mark = os.urandom(8).hex()
         facts = self._described(name, content, {**(metadata or {}), wire.WRITE_MARK: mark})
         for _ in range(_ROUNDS):

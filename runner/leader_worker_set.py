@@ -40,7 +40,7 @@ def numbered(job: Job, store: Store) -> tuple[Job, bool]:
     """
     while True:
         name = wire.claim_object(job.job_id, job.attempt, job.host)
-        if store.create(name, Claim(job.attempt, job.pod_uid).content(job)):
+        if store.create_if_absent(name, Claim(job.attempt, job.pod_uid).content(job)):
             return job, False
         if read_note(job, store, name)["pod_uid"] == job.pod_uid:
             return job, True

@@ -126,7 +126,7 @@ class LogTee:
         name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence, self._job.host)
         self._last = self._clock()
         try:
-            self._store.create(name, bytes(self._pending[:size]))
+            self._store.create_if_absent(name, bytes(self._pending[:size]))
         except OSError as exc:
             self._unsure, self._last = size, self._clock()
             sys.stderr.write(f"kinetic: log not stored yet: {exc}\n")

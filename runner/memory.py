@@ -145,7 +145,7 @@ def remember(job: Job, limit: int, peak: int) -> None:
         name = wire.memory_object(job.job_id, job.attempt)
         note = encode_note(job.outcome_key, name, {"memory_limit": limit, "memory_peak": peak})
         try:
-            open_store(job.store_uri).create(name, note)
+            open_store(job.store_uri).create_if_absent(name, note)
         except (OSError, LookupError) as exc:
             sys.stderr.write(f"kinetic: that memory is nearly used up could not be noted: {exc}\n")
 

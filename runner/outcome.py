@@ -195,7 +195,7 @@ def commit(job: Job, store: Store, frame: bytes | Content, state: str) -> int | 
     """
     name = wire.result_object(job.job_id)
     sealed = {wire.STATE: job.sealed(state)}
-    if store.create(name, frame, sealed):
+    if store.create_if_absent(name, frame, sealed):
         return None
     committed = committed_code(job, store)
     if committed is None:
@@ -213,7 +213,7 @@ def commit(job: Job, store: Store, frame: bytes | Content, state: str) -> int | 
 def leave(job: Job, store: Store, outcome: Outcome, told: Mapping[str, object]) -> str:
     """Store the end of an attempt that is not its job's end; return the name, which is signed with it."""
     name = wire.attempt_outcome_object(job.job_id, job.attempt, job.host)
-    store.create(name, outcome.to_frame({**told, "object": name}, job.outcome_key))
+    store.create_if_absent(name, outcome.to_frame({**told, "object": name}, job.outcome_key))
     return name
 
 

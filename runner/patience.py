@@ -63,8 +63,10 @@ class PatientStore:
     def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
         return self._answered(lambda: self._store.download(name, new_sink))
 
-    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
-        return self._answered(lambda: self._store.create(name, content, metadata))
+    def create_if_absent(
+        self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None
+    ) -> bool:
+        return self._answered(lambda: self._store.create_if_absent(name, content, metadata))
 
     def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
         self._answered(lambda: self._store.replace(name, content, metadata))

@@ -173,7 +173,7 @@ class Rendezvous:
         """Create an object of this generation; return False if it exists."""
         told = {"host": self.job.host, "pod": self.job.pod_uid, "at": time.time(), **facts}
         content = encode_note(self.job.outcome_key, self.object_name(name), told)
-        return self._store.create(self.object_name(name), content)
+        return self._store.create_if_absent(self.object_name(name), content)
 
     def object_name(self, name: str) -> str:
         """Return the full name of an object of this generation."""

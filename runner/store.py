@@ -75,7 +75,9 @@ class Store(Protocol):
         Raises MissingObject.
         """
 
-    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
+    def create_if_absent(
+        self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None
+    ) -> bool:
         """Store a new object; return False if the name is taken. Raises StoreUnavailable.
 
         `metadata` is for what is listed, or would cost a request to read.
@@ -136,7 +138,9 @@ class DirectoryStore:
             raise StoreUnavailable(exc.errno, f"cannot read {self.uri}/{name}: {exc.strerror}") from exc
         return sink
 
-    def create(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> bool:
+    def create_if_absent(
+        self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None
+    ) -> bool:
         del metadata  # reading a file costs nothing
         return self._place(name, content, os.link)
 

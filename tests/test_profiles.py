@@ -191,7 +191,9 @@ def test_a_stored_handle_cannot_choose_the_cluster() -> None:
     gke = open_backend("gke", Connections(Settings(project="p", zone="z", cluster="c", bucket="b")))
     kept = MemoryObjectStore("gs://b")
     gke.store = kept  # type: ignore[misc]
-    kept.create("jobs/x/handle.json", json.dumps(reference(cluster_name="theirs").to_dict()).encode())
+    kept.create_if_absent(
+        "jobs/x/handle.json", json.dumps(reference(cluster_name="theirs").to_dict()).encode()
+    )
     with pytest.raises(OtherCluster, match="cluster theirs"):
         find(gke, "x")
     by_kubeconfig = open_backend("gke", Connections(Settings(kubeconfig="/k", bucket="b")))

@@ -14,7 +14,7 @@ from kinetic_core.backends.kubernetes.chunks import indexes_of, stops_after_fail
 from kinetic_core.backends.kubernetes.names import CHUNK
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import stored_states
-from kinetic_core.errors import ObjectExists, StoreError
+from kinetic_core.errors import StoreError
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.inputs import (
     NEVER_STARTED,
@@ -131,10 +131,7 @@ class ChunkWatch:
 
     def _stop_others(self) -> None:
         """Stop the other inputs on behalf of an input whose runner was killed with its container."""
-        try:
-            self._backend.store.create(wire.stop_object(self._whole.job_id), b"observer")
-        except ObjectExists:
-            return
+        self._backend.store.create_if_absent(wire.stop_object(self._whole.job_id), b"observer")
 
     def _some_cancelled(self) -> bool:
         """Return whether somebody has cancelled single inputs, which the Jobs report as failed."""

@@ -33,7 +33,7 @@ from kinetic_core.batches.queue import Line, Rules, line_frame, packed_line, rea
 from kinetic_core.batches.rerun import run_again
 from kinetic_core.batches.scheduler import finish
 from kinetic_core.batches.single import JobPerInput, is_created, read_board, store_manifest
-from kinetic_core.errors import KineticError, ObjectExists, ObjectNotFound
+from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
@@ -285,15 +285,11 @@ def _made(packed: Packed, items: Sequence[Any], plan: Plan, digest: str) -> Mapp
     waiting, failures = packed_line(packed, items, plan)
     rules = Rules(plan.max_concurrent, plan.fail_fast, plan.cancel_running)
     frame = line_frame(waiting, len(items), rules)
-    with suppress(ObjectExists):  # left by an equal submission that died
-        store.create(line_object(group_id, wire.digest(frame)), frame)
+    store.create_if_absent(line_object(group_id, wire.digest(frame)), frame)
     _lines(packed.backend).keep(namespace, group_id, wire.digest(frame), digest)
     for index, error in failures.items():
         note_failure(packed.backend, namespace, group_id, index, error)
-    try:
-        return store_manifest(packed, plan, len(items), CLIENT_DRIVEN, spec_digest=digest)
-    except ObjectExists:  # an equal submission was quicker
-        return read_manifest(store, group_id)
+    return store_manifest(packed, plan, len(items), CLIENT_DRIVEN, spec_digest=digest)
 
 
 def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
 from kinetic_core._runner.wire import batch_object, finished_object, input_id
 from kinetic_core.backends.base import Backend
-from kinetic_core.errors import JobConflict, KineticError, ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.errors import JobConflict, KineticError, ObjectNotFound, StoreError
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.inputs import MANIFEST
 from kinetic_core.jobs.prepare import pickle_arguments, spec_digest
@@ -168,10 +168,7 @@ def note_failure(backend: Backend, namespace: str, group_id: str, index: int, er
     name = failure_object(group_id, index)
     key_id, key = new_key(backend, namespace, group_id, _SUBMISSION)
     told = {"type": type(error).__name__, "message": str(error), "key_id": key_id}
-    try:
-        backend.store.create(name, encode_note(bytes.fromhex(key), name, told))
-    except ObjectExists:
-        return  # another submitter has met the same
+    backend.store.create_if_absent(name, encode_note(bytes.fromhex(key), name, told))
 
 
 def noted_failures(backend: Backend, namespace: str, group_id: str) -> dict[int, Exception]:

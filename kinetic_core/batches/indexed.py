@@ -36,7 +36,7 @@ from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
 from kinetic_core.batches.scheduler import finish, in_parallel
-from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError, ObjectExists
+from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
 from kinetic_core.job import BucketMount, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed, asked_output_dir, output_dir
 from kinetic_core.jobs.cancel import index_object
@@ -58,7 +58,6 @@ from kinetic_core.jobs.signing import key_id_of, new_key, outcome_key
 from kinetic_core.jobs.submit import is_absent
 from kinetic_core.project.payload import InputBlocks, payload_frame
 from kinetic_core.store.documents import malformed
-from kinetic_core.store.protocol import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,9 +96,9 @@ def submit_batch(
         spec, reference = _described(packed, items, plan, inputs)
         if plan.is_new:
             undo.callback(_undo, packed, reference)
-        _keep(store, inputs.object_name, inputs.path)
+        store.create_if_absent(inputs.object_name, inputs.path)
         payload = _payload(packed, spec, reference, inputs)
-        _keep(store, wire.batch_payload_object(plan.group_id, wire.digest(payload)), payload)
+        store.create_if_absent(wire.batch_payload_object(plan.group_id, wire.digest(payload)), payload)
         _store_manifest(packed, plan, reference, len(items))
         for index, error in inputs.failures.items():
             note_failure(packed.backend, reference.namespace, plan.group_id, index, error)
@@ -111,7 +110,7 @@ def submit_batch(
         undo.pop_all()
     if was_submitted and plan.skip_done:
         resume(packed.backend, reference, good, lambda number, rest: create(_part(plan, number, rest)))
-    _keep(store, finished_object(plan.group_id), json.dumps({"dropped": []}).encode())
+    store.create_if_absent(finished_object(plan.group_id), json.dumps({"dropped": []}).encode())
     return reference, dict(inputs.failures)
 
 
@@ -178,13 +177,13 @@ def _store_manifest(packed: Packed, plan: Plan, reference: JobReference, size: i
     store = packed.backend.store
     told = plan.manifest(size, packed.function_name, INDEXED, reference=reference.to_dict())
     name, content = manifest_object(plan.group_id), told
-    if not _keep(store, name, json.dumps(content, sort_keys=True).encode()):
+    if not store.create_if_absent(name, json.dumps(content, sort_keys=True).encode()):
         known = stored_whole(packed.backend, plan.group_id)
         if known is None or known[0].spec_digest != reference.spec_digest:
             raise other_batch(plan.group_id)
         reference = replace(reference, created_at=known[0].created_at)  # one entry, of the time the batch has
     facts = {**index_metadata(reference), INPUTS: str(size)}
-    _keep(store, index_object(reference), b"", facts)
+    store.create_if_absent(index_object(reference), b"", facts)
 
 
 def _parts(plan: Plan, good: Sequence[int]) -> list[Chunk]:
@@ -221,17 +220,6 @@ def _create_chunk(
     key_id, key = new_key(backend, reference.namespace, reference.job_id, reference.spec_digest)
     own = replace(delivery, outcome_key=key, key_id=key_id)
     backend.create(chunk_job(job_manifest(spec, chunk_reference(reference, part.number), own), part))
-
-
-def _keep(
-    store: ObjectStore, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
-) -> bool:
-    """Store an object unless it exists; return whether it was stored."""
-    try:
-        store.create(name, content, metadata)
-    except ObjectExists:
-        return False
-    return True
 
 
 def _undo(packed: Packed, reference: JobReference) -> None:

@@ -13,7 +13,6 @@ from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.batches.definition import failure_object, finished_object, resumption_object, resumptions
 from kinetic_core.batches.queue import Line, Waiting
 from kinetic_core.batches.scheduler import in_parallel
-from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.inputs import stored_of
@@ -76,11 +75,7 @@ def stored_states(
 
 def is_first(store: ObjectStore, group_id: str, number: int) -> bool:
     """Claim a resumption; return whether this caller is the one to do it."""
-    try:
-        store.create(resumption_object(group_id, number), b"")
-    except ObjectExists:
-        return False
-    return True
+    return store.create_if_absent(resumption_object(group_id, number), b"")
 
 
 def _stored_before(store: ObjectStore, group_id: str, indexes: set[int]) -> list[ObjectInfo]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.definition import finished_object
 from kinetic_core.batches.progress import Board
-from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobStatus
 
 if TYPE_CHECKING:
@@ -53,8 +51,7 @@ def finish(backend: Backend, group_id: str, board: Board) -> None:
     """Store, once, that the batch starts no further job, and which inputs were dropped."""
     with board.changed:
         dropped = sorted(board.dropped)
-    with suppress(ObjectExists):  # the submitter, or somebody who cancelled, was first
-        backend.store.create(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
+    backend.store.create_if_absent(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
 
 
 def in_parallel(action: Any, things: Sequence[Any]) -> list[tuple[Any, BaseException | None]]:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,11 +25,11 @@ from kinetic_core.batches.definition import (
 )
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import in_parallel
-from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.inputs import read_manifest
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Group, address
 from kinetic_core.jobs.signing import UNVERIFIED
@@ -57,10 +56,11 @@ def read_board(
 
 
 def store_manifest(packed: Packed, plan: Plan, size: int, scheduler: str, **more: str) -> dict[str, Any]:
-    """Store and return the manifest of a batch whose inputs have a Job each. Raises ObjectExists."""
+    """Return the manifest of a batch whose inputs have a Job each: what was stored first, else a new one."""
     content = plan.manifest(size, packed.function_name, scheduler, namespace=packed.spec.namespace, **more)
-    packed.backend.store.create(manifest_object(plan.group_id), json.dumps(content, sort_keys=True).encode())
-    return content
+    store, whole = packed.backend.store, json.dumps(content, sort_keys=True).encode()
+    is_first = store.create_if_absent(manifest_object(plan.group_id), whole)
+    return content if is_first else read_manifest(store, plan.group_id)
 
 
 def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle | Exception:
@@ -174,8 +174,7 @@ class JobPerInput:
 
     def stop_starting(self) -> None:
         """Keep every client, here or elsewhere, from starting another input."""
-        with suppress(ObjectExists):
-            self.backend.store.create(wire.stop_object(self.group_id), b"cancelled")
+        self.backend.store.create_if_absent(wire.stop_object(self.group_id), b"cancelled")
 
     @staticmethod
     def cancel_all(jobs: Sequence[JobHandle]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import finish
 from kinetic_core.batches.single import JobPerInput, read_board, store_manifest, submit_input
-from kinetic_core.errors import ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.errors import ObjectNotFound, StoreError
 from kinetic_core.job import JobStatus, Line
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.cancel import delete_payloads, drop_payloads, index_object
@@ -112,8 +111,7 @@ class _Stored:
         content = json.dumps({"dropped": []}).encode()
         if store.find(name) is not None and store.read(name) != content:
             store.delete(name)
-        with suppress(ObjectExists):
-            store.create(name, content)
+        store.create_if_absent(name, content)
 
     def _status(self, index: int) -> JobStatus:
         reference = find(self.backend, input_id(self.group_id, index))
@@ -126,7 +124,7 @@ def _manifest(packed: Packed, plan: Plan, size: int, digest: str) -> Mapping[str
         manifest = read_manifest(store, plan.group_id)
     except ObjectNotFound:
         store.delete_all(wire.batch_object(plan.group_id, ""))  # what a clean-up that was killed has left
-        return store_manifest(packed, plan, size, SUPERVISED, **{DIGEST: digest})
+        manifest = store_manifest(packed, plan, size, SUPERVISED, **{DIGEST: digest})
     if manifest["scheduler"] != SUPERVISED or manifest.get(DIGEST) != digest:
         raise other_batch(plan.group_id)
     return manifest

@@ -16,7 +16,7 @@ from kinetic_core._runner.wire import data_prefix, digest
 from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.locations import gcs_location
-from kinetic_core.errors import InvalidProject, InvalidRequest, ObjectExists
+from kinetic_core.errors import InvalidProject, InvalidRequest
 from kinetic_core.job import BucketMount
 from kinetic_core.project.files import FileFacts, Listing, data_listing, file_facts
 from kinetic_core.project.packs import PACK, ContentChanged
@@ -106,12 +106,11 @@ def _send(root: str, facts: FileFacts, digests: str, store: ObjectStore, prefix:
             content = Path(full).read_bytes()
             if hashlib.sha256(content).hexdigest() != digests:
                 raise ContentChanged(f"{full!r} changed")
-        store.create(name, content)
+        if not store.create_if_absent(name, content):
+            return facts.size  # by another client, who is storing the same content
         if file_facts(facts.path, os.stat(full))[2:] != facts[2:] and facts.size > PIECE:
             store.delete(name)
             raise ContentChanged(f"{full!r} changed")
-    except ObjectExists:
-        pass  # by another client, who is storing the same content
     except FileNotFoundError as exc:
         raise ContentChanged(f"{full!r} went away") from exc
     return facts.size

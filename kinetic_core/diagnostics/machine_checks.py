@@ -34,7 +34,7 @@ def local_checks(settings: Settings, backend: Backend) -> Iterator[Check]:
 def store_check(backend: Backend) -> Finding:
     """Write, read and delete an object; its time tells how this machine's clock stands."""
     name = f"doctor/{os.getpid()}-{time.time_ns()}"
-    backend.store.create(name, b"kinetic")
+    backend.store.create_if_absent(name, b"kinetic")
     try:
         before = time.time()
         info = backend.store.find(name)

@@ -136,7 +136,7 @@ class _Publication:
 
         def request(mark: str) -> Json:
             place = source_object(name, mark)
-            self.workshop.store.create(place, source)
+            self.workshop.store.create_if_absent(place, source)
             return self._request(place, f"{image}:{self.tag}")
 
         order = Order(name, lambda: None, request)

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kinetic_core.errors import ObjectExists, ObjectNotFound
+from kinetic_core.errors import ObjectNotFound
 from kinetic_core.images.cloud_build import LIVE, CloudBuild
 from kinetic_core.images.registry import Json, Unanswered
 from kinetic_core.store.documents import read_document
@@ -65,11 +65,8 @@ def _name(tag: str, number: int, what: str) -> str:
 def _claim(store: ObjectStore, tag: str, number: int) -> tuple[int, str] | None:
     """Number and mark of a claim that is ours; None if another client was quicker."""
     mark = f"kinetic-{secrets.token_hex(8)}"
-    try:
-        store.create(_name(tag, number, "claim"), json.dumps({"mark": mark}).encode())
-    except ObjectExists:
-        return None
-    return number, mark
+    claim = json.dumps({"mark": mark}).encode()
+    return (number, mark) if store.create_if_absent(_name(tag, number, "claim"), claim) else None
 
 
 def source_object(tag: str, mark: str) -> str:
@@ -97,11 +94,7 @@ def _build(
 
 def _close(store: ObjectStore, name: str, build_id: str) -> bool:
     """Write down which build a claim led to, "" for none; False if somebody has."""
-    try:
-        store.create(name, build_id.encode())
-    except ObjectExists:
-        return False
-    return True
+    return store.create_if_absent(name, build_id.encode())
 
 
 def _build_of(tag: str, number: int, builds: CloudBuild, store: ObjectStore) -> str:

@@ -131,7 +131,7 @@ def _request(recipe: Recipe, workshop: Workshop, mark: str) -> Json:
     known = workshop.repository.digest(workshop.registry, PACKAGE, recipe.base_tag)
     source = source_object(recipe.tag, mark)
     pinned = f"{workshop.repository.address}/{PACKAGE}@{known}" if known else base
-    workshop.store.create(source, recipe.context(pinned))
+    workshop.store.create_if_absent(source, recipe.context(pinned))
     building = step("base", "build", "-f", "Dockerfile.base", "-t", base, ".")
     steps = [] if known else [building, step("base-push", "push", base)]
     return request_of(workshop, source, [*steps, step("dependencies", "build", "-t", image, ".")], image)

@@ -11,7 +11,7 @@ from datetime import datetime
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import Connections
-from kinetic_core.errors import InvalidRequest, KineticError, ObjectExists
+from kinetic_core.errors import InvalidRequest, KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.facts import is_over
 from kinetic_core.jobs.reconcile import reconcile, record_failure
@@ -27,10 +27,8 @@ def cancel(backend: Backend, reference: JobReference) -> None:
     """
     if reconcile(backend, reference).is_terminal:
         return
-    try:
-        backend.store.create(wire.cancel_object(reference.job_id), json.dumps({"at": time.time()}).encode())
-    except ObjectExists:
-        pass  # somebody else cancels too: both make sure that it is dead
+    mark = json.dumps({"at": time.time()}).encode()
+    backend.store.create_if_absent(wire.cancel_object(reference.job_id), mark)
     backend.delete(reference.namespace, reference.job_id)
     seen = reconcile(backend, reference)
     found = None if seen.is_terminal else backend.get(reference.namespace, reference.job_id)

@@ -17,7 +17,7 @@ from kinetic_core._runner.accelerator_choice import PASSED
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
-from kinetic_core.errors import ObjectExists, ObjectNotFound
+from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import MOVED_ON, MoveOn
 from kinetic_core.jobs.signing import Keys, key_id_of, outcome_key
@@ -90,11 +90,9 @@ class _Decisions:
         name, key = wire.choice_object(self.reference.job_id, number), outcome_key(self.job)
         assert key is not None  # noqa: S101  who moves a job on has its Job
         told = {"decision": PASSED, "at": now, "why": why, "key_id": key_id_of(self.job)}
-        try:
-            self.backend.store.create(name, encode_note(key, name, told))
-        except ObjectExists:
-            return self.is_passed(number)
-        return True
+        return self.backend.store.create_if_absent(name, encode_note(key, name, told)) or self.is_passed(
+            number
+        )
 
     def is_passed(self, number: int) -> bool:
         """Return whether a decision signed with the job's key passes over this accelerator."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import DROPPED
-from kinetic_core.errors import KineticError, ObjectExists
+from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import Action, Control, EndJob, MoveOn, RecordFailure, ReleasePods
 from kinetic_core.jobs.facts import consider, stored_outcome
@@ -84,9 +84,7 @@ def record_failure(
     key = outcome_key(found[0])
     sealed = state if key is None else wire.sealed_state(reference.job_id, state, key_id_of(found[0]), key)
     name = wire.result_object(reference.job_id)
-    try:
-        backend.store.create(name, wire.encode_frame(header, {}, key), {wire.STATE: sealed})
-    except ObjectExists:
+    if not backend.store.create_if_absent(name, wire.encode_frame(header, {}, key), {wire.STATE: sealed}):
         committed = stored_outcome(backend, reference, found[0])
         if committed.status is not JobStatus.NOT_FOUND:
             return committed

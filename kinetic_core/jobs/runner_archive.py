@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
-from kinetic_core.errors import ObjectExists
 from kinetic_core.store.protocol import ObjectStore
 
 _SEEN_SECONDS = 600.0
@@ -38,8 +36,7 @@ def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic)
 
 def store_archive(store: ObjectStore, archive: tuple[str, bytes]) -> None:
     """Store an archive, of the runner or of this package, under its digest."""
-    with suppress(ObjectExists):  # another submitter was quicker with the same bytes
-        store.create(wire.runner_object(archive[0]), archive[1])
+    store.create_if_absent(wire.runner_object(archive[0]), archive[1])
 
 
 @dataclass

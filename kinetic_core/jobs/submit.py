@@ -11,7 +11,7 @@ from kinetic_core._runner import wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
-from kinetic_core.errors import ClusterError, JobConflict, ObjectExists, ObjectNotFound, UnverifiedResult
+from kinetic_core.errors import ClusterError, JobConflict, ObjectNotFound, UnverifiedResult
 from kinetic_core.job import JobReference, JobSpec
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
@@ -114,31 +114,24 @@ def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
     says which one counts.
     """
     name = wire.payload_object(unsent.reference.job_id, wire.digest(unsent.payload))
-    try:
-        store.create(name, unsent.payload)
-    except ObjectExists:
-        return  # whatever is there: the pod takes nothing of another digest
-    made.append(name)
+    if store.create_if_absent(name, unsent.payload):
+        made.append(name)  # else whatever is there: a pod takes nothing of another digest
 
 
 def _stored_reference(backend: Backend, unsent: Unsent, made: list[str], origin: str) -> JobReference:
     """Return the reference that counts, with the time of the reference that is stored now."""
     reference = unsent.reference
     handle = wire.handle_object(reference.job_id)
-    try:
-        backend.store.create(handle, json.dumps(reference.to_dict(), sort_keys=True).encode())
-    except ObjectExists:
+    content = json.dumps(reference.to_dict(), sort_keys=True).encode()
+    if not backend.store.create_if_absent(handle, content):
         existing = find(backend, reference.job_id)
         if existing is None:
-            raise ObjectNotFound(f"{reference.job_id} was removed just now; submit again") from None
+            raise ObjectNotFound(f"{reference.job_id} was removed just now; submit again")
         return _begun(unsent, existing)
     made.append(handle)
     entry = index_object(reference)
-    try:
-        backend.store.create(entry, b"", index_metadata(reference, origin))
-        made.append(entry)
-    except ObjectExists:
-        return reference  # left by a submitter that died right after it
+    if backend.store.create_if_absent(entry, b"", index_metadata(reference, origin)):
+        made.append(entry)  # else a submitter left it that died right after it
     return reference
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from kinetic_core._runner.trees import DEFLATED, STORED, Member, directory_records, local_record
 from kinetic_core._runner.wire import pack_object
-from kinetic_core.errors import KineticError, ObjectExists
+from kinetic_core.errors import KineticError
 from kinetic_core.store.directory import translated
 from kinetic_core.store.protocol import ObjectStore
 
@@ -154,10 +154,8 @@ def _send(store: ObjectStore, digest: str, pack: bytes | Path, look_first: bool)
     try:
         if look_first and store.find(pack_object(digest)) is not None:
             return 0
-        store.create(pack_object(digest), pack)
-    except ObjectExists:
-        return 0
-    else:
+        if not store.create_if_absent(pack_object(digest), pack):
+            return 0
         return len(pack) if isinstance(pack, bytes) else pack.stat().st_size
     finally:
         if isinstance(pack, Path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kinetic_core._runner.trees import VERSION, canonical, pieces, split_digests
 from kinetic_core._runner.wire import pack_object, tree_object
-from kinetic_core.errors import InvalidProject, MalformedObject, ObjectExists, ObjectNotFound
+from kinetic_core.errors import InvalidProject, MalformedObject, ObjectNotFound
 from kinetic_core.project.files import Listing, data_listing, scan
 from kinetic_core.project.ignore import name_notices, project_rules
 from kinetic_core.project.packs import PACK, Content, ContentChanged, store_packs
@@ -191,11 +191,8 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
             "size": snapshot.size,
         }
     )
-    try:
-        store.create(tree_object(tree), document)
-        stored += len(document)
-    except ObjectExists:  # another client stored the same tree meanwhile; its packs hold all of it too
-        pass
+    if store.create_if_absent(tree_object(tree), document):
+        stored += len(document)  # else another client stored the same tree; its packs hold all of it too
     return stored, replace(where, packs=kept)
 
 

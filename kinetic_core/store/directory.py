@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 from kinetic_core._runner.store import Content, DirectoryStore, MissingObject, SinkType, StoreUnavailable
 from kinetic_core._runner.wire import Malformed, document
-from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreError, StoreFull
+from kinetic_core.errors import InvalidRequest, ObjectNotFound, StoreError, StoreFull
 from kinetic_core.store.protocol import ObjectInfo, check_name, matches
 
 _TEMPORARY = ".tmp"
@@ -43,15 +43,16 @@ class DirectoryObjectStore:
             raise InvalidRequest(f"object name {name!r} is one of the store's own")
         return self.root.joinpath(first, *others)
 
-    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+    def create_if_absent(
+        self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+    ) -> bool:
         with self._files("store", name) as files:
             self._make_root()
             whole = content if isinstance(content, bytes) else Content(b"", str(content))
-            is_new = files.create(name, whole)
+            is_new = files.create_if_absent(name, whole)
             if is_new and metadata:
                 self._write_metadata(name, metadata)
-        if not is_new:
-            raise ObjectExists(f"{self.uri}/{name} exists already")
+        return is_new
 
     def read(self, name: str) -> bytes:
         with self._files("read", name) as files:

@@ -28,7 +28,6 @@ from kinetic_core.errors import (
     ConfigurationError,
     InvalidRequest,
     KineticError,
-    ObjectExists,
     ObjectNotFound,
     StoreError,
     StoreRefused,
@@ -113,11 +112,12 @@ class GcsObjectStore:
     def uri(self) -> str:
         return f"gs://{self._bucket}"
 
-    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+    def create_if_absent(
+        self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+    ) -> bool:
         whole = content if isinstance(content, bytes) else Content(b"", str(content))
         with self._asked(name) as store:
-            if not store.create(name, whole, metadata):
-                raise ObjectExists(f"{self.uri}/{name} exists already")
+            return store.create_if_absent(name, whole, metadata)
 
     def read(self, name: str) -> bytes:
         with self._asked(name) as store:

@@ -38,16 +38,22 @@ def matches(name: str, pattern: str) -> bool:
 class ObjectStore(Protocol):
     """Where everything a job is made of and leaves behind is kept.
 
-    Every operation raises `StoreError`, or one of its kinds: `ObjectNotFound`, `ObjectExists`,
-    `StoreFull`.
+    Every operation raises `StoreError`, or one of its kinds: `ObjectNotFound`,
+    `StoreRefused`, `StoreFull`.
     """
 
     @property
     def uri(self) -> str:
         """`file:///directory` or `gs://bucket/prefix`, without a trailing slash."""
 
-    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Store a new object from bytes or from a file. Raises `ObjectExists` if the name is taken."""
+    def create_if_absent(
+        self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+    ) -> bool:
+        """Store a new object from bytes or from a file; return False if the name is taken, by another's.
+
+        A write whose answer was lost is repeated, and knows its own object. What several processes agree on
+        is decided so: the first one's object stays, and the others read it.
+        """
 
     def read(self, name: str) -> bytes:
         """The whole object."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kinetic_core._runner.store import SinkType
-from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreRefused
+from kinetic_core.errors import InvalidRequest, ObjectNotFound, StoreRefused
 from kinetic_core.store.protocol import ObjectInfo, check_name, matches
 
 
@@ -39,16 +39,19 @@ class MemoryObjectStore:
     def uri(self) -> str:
         return self._uri
 
-    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
+    def create_if_absent(
+        self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+    ) -> bool:
         self._enter("create", name)
         body = content if isinstance(content, bytes) else content.read_bytes()
         with self._lock:
             if name in self._objects:
-                raise ObjectExists(f"{self.uri}/{name} exists already")
+                return False
             self._objects[name] = (
                 body,
                 ObjectInfo(name, len(body), time.time(), dict(metadata or {}), str(len(self.requests))),
             )
+        return True
 
     def read(self, name: str) -> bytes:
         self._enter("read", name)

@@ -58,4 +58,4 @@ def remote_airflow(
 
 def give_sign(name: str) -> None:
     """Make the object that jobs wait for which were told of it by this name."""
-    GcsObjectStore.at("test-bucket").create(f"{_SIGN}-{name}", b"")
+    GcsObjectStore.at("test-bucket").create_if_absent(f"{_SIGN}-{name}", b"")

@@ -66,7 +66,7 @@ def sign_of(cases: Any) -> str:
 
 def let_end(cases: Any, dag_id: str) -> None:
     """The sign its pods wait for."""
-    GcsObjectStore.at("test-bucket").create(f"{sign_of(cases)}-{dag_id}", b"")
+    GcsObjectStore.at("test-bucket").create_if_absent(f"{sign_of(cases)}-{dag_id}", b"")
 
 
 def another_pod(cases: Any, pods: PodWatch, dag_id: str) -> None:

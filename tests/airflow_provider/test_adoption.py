@@ -125,7 +125,7 @@ def test_an_unreadable_older_job_stops_no_adoption(tmp_path: Path, identity: Tas
     call = call_until_told(tmp_path)
     second = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=2))
     store = open_backend("local", default_connections()).store
-    store.create(wire.handle_object(identity.job_id()), b"what a later version writes")
+    store.create_if_absent(wire.handle_object(identity.job_id()), b"what a later version writes")
     third = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=3))
     assert (third.reference, third.earlier) == (second.reference, ())
     (tmp_path / "go").touch()
@@ -346,8 +346,10 @@ def test_a_planted_success_is_not_adopted(tmp_path: Path, identity: TaskIdentity
     call, backend = call_until_told(tmp_path), open_backend("local", default_connections())
     planned = prepare(call, OPTIONS, default_connections(), job_id=identity.job_id()).reference
     header = {"protocol": wire.PROTOCOL, "job_id": planned.job_id, "state": "succeeded", "codec": "typed"}
-    backend.store.create(wire.handle_object(planned.job_id), json.dumps(planned.to_dict()).encode())
-    backend.store.create(wire.result_object(planned.job_id), wire.encode_frame(header, codec.encode("owned")))
+    backend.store.create_if_absent(wire.handle_object(planned.job_id), json.dumps(planned.to_dict()).encode())
+    backend.store.create_if_absent(
+        wire.result_object(planned.job_id), wire.encode_frame(header, codec.encode("owned"))
+    )
     started = start(call, identity)
     assert (started.adopted, started.reference.job_id == planned.job_id) == (False, False)
     second_leg = start(call, identity)

@@ -109,7 +109,7 @@ def test_a_job_that_is_adopted_ships_nothing(client: Client, run_id: str) -> Non
 def test_a_pod_that_was_turned_away_is_counted(client: Client, run_id: str) -> None:
     task = Task(run_id)
     store = open_backend("local", default_connections()).store
-    store.create(wire.claim_object(task.identity.job_id(), 0), b'{"pod_uid": "another", "at": 0}')
+    store.create_if_absent(wire.claim_object(task.identity.job_id(), 0), b'{"pod_uid": "another", "at": 0}')
     task.ends(task.starts(Call(double, (21,), {})))
     assert client.of("kinetic.job.fenced") == [(1, TASK)]
     ((_, tags),) = client.of("kinetic.job.finished")

@@ -97,8 +97,8 @@ class Place:
         header = {"protocol": 1, "job_id": child, "attempt": 0, "state": state, "codec": "typed"}
         header["key_id"] = key_id
         if state != wire.DROPPED:
-            self.store.create(wire.claim_object(child, 0), b"{}")
+            self.store.create_if_absent(wire.claim_object(child, 0), b"{}")
         frame = wire.encode_frame(header, codec.encode(index), key)
-        self.store.create(
+        self.store.create_if_absent(
             wire.result_object(child), frame, {wire.STATE: wire.sealed_state(child, state, key_id, key)}
         )

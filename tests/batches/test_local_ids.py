@@ -191,7 +191,7 @@ def half_made(tmp_path: Path, local_jobs: Path) -> None:
 
 @pytest.mark.usefixtures("half_made")
 def test_the_same_call_completes_what_a_killed_submitter_left(tmp_path: Path) -> None:
-    store().create(
+    store().create_if_absent(
         wire.payload_object(f"{own_id(tmp_path)}-2", "0" * 64), b"all that it had made of the third"
     )
     (tmp_path / "go").touch()

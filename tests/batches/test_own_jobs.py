@@ -166,7 +166,7 @@ def died_before_its_job(place: Place, index: int) -> None:
     assert waiting is not None
     reference = replace(waiting.reference, created_at=timestamp())
     handle = json.dumps(reference.to_dict()).encode()
-    place.cluster.store.create(wire.handle_object(reference.job_id), handle)
+    place.cluster.store.create_if_absent(wire.handle_object(reference.job_id), handle)
 
 
 @pytest.mark.promise("batches: Batches of slices: queued by the client, resumed by `attach_batch`")
@@ -206,7 +206,7 @@ def test_a_line_that_somebody_has_written_is_not_used(place: Place) -> None:
     line = line_object(place.group_id, sha256)
     frame = store.read(line)
     store.delete(line)
-    store.create(line, frame.replace(b'"size":3', b'"size":2'))
+    store.create_if_absent(line, frame.replace(b'"size":3', b'"size":2'))
     with pytest.raises(StoreError, match="written over"):
         place.attach()
     place.let_go()
@@ -220,7 +220,7 @@ def test_a_line_of_one_namespace_makes_nothing_in_another(place: Place) -> None:
     place.cluster.lines.digests[f"theirs/{place.group_id}"] = next(iter(place.cluster.lines.digests.values()))
     place.cluster.store.delete(name)
     manifest["namespace"] = "theirs"
-    place.cluster.store.create(name, json.dumps(manifest).encode())
+    place.cluster.store.create_if_absent(name, json.dumps(manifest).encode())
     with pytest.raises(StoreError, match="another namespace"):
         place.attach()
     place.let_go()
@@ -234,7 +234,7 @@ def test_a_manifest_says_nothing_of_when_inputs_start(place: Place) -> None:
     manifest = json.loads(place.cluster.store.read(name))
     manifest |= {"max_concurrent": 4, "fail_fast": True, "cancel_running": True}
     place.cluster.store.delete(name)
-    place.cluster.store.create(name, json.dumps(manifest).encode())
+    place.cluster.store.create_if_absent(name, json.dumps(manifest).encode())
     (place.folder / "fail-0").touch()
     batch = place.attach()
     place.let_go("go-0")

@@ -55,7 +55,7 @@ def test_no_payload_but_ones_own_gets_into_a_batchs_job(place: Any) -> None:
     evil = planted(here, genuine)
     for victim in (name, "batches/grp-a/payload", wire.batch_payload_object("grp-a", wire.digest(evil))):
         here.store.delete(victim)
-        here.store.create(victim, evil)
+        here.store.create_if_absent(victim, evil)
     here.fake.objects.remove("Job", "default", job["metadata"]["name"])
     here.store.delete(finished_object("grp-a"))
     here.submit([1, 2])
@@ -80,7 +80,7 @@ def test_a_planted_manifest_leads_nowhere(place: Any, changed: dict[str, str], e
     manifest["reference"] |= changed
     for stale in (name, *(info.name for info in here.store.list("index/"))):
         here.store.delete(stale)
-    here.store.create(name, json.dumps(manifest).encode())
+    here.store.create_if_absent(name, json.dumps(manifest).encode())
     with pytest.raises(error):
         here.submit([1, 2])
     assert list(here.store.list("index/")) == []
@@ -91,7 +91,7 @@ def test_no_payload_but_ones_own_gets_into_a_job(place: Any) -> None:
     one = prepared(here)
     evil = planted(here, one.payload)
     for name in (f"jobs/{ID}/payload.pkl", wire.payload_object(ID, wire.digest(one.payload))):
-        here.store.create(name, evil)
+        here.store.create_if_absent(name, evil)
     submit(one)
     (job,) = here.jobs()
     assert payload_of(job) == wire.digest(one.payload)
@@ -183,7 +183,7 @@ def changed_manifest(here: Place, **changed: Any) -> dict[str, Any]:
     name = manifest_object("grp-a")
     manifest = json.loads(here.store.read(name))
     here.store.delete(name)
-    here.store.create(name, json.dumps({**manifest, **changed}).encode())
+    here.store.create_if_absent(name, json.dumps({**manifest, **changed}).encode())
     return read_manifest(here.store, "grp-a")
 
 

@@ -86,7 +86,7 @@ def test_a_submission_goes_on_where_another_was_killed(place: Any) -> None:
         here.store.delete_all("batches/grp-a/")
         for name in ("inputs", "payload", "manifest")[:kept]:
             found = next(each for each in stored if name in each)
-            here.store.create(found, whole[found])
+            here.store.create_if_absent(found, whole[found])
         here.submit([1, 2])
         (job,) = here.jobs()
         sha256 = variable(job, "KINETIC_PAYLOAD_SHA256") or ""
@@ -157,7 +157,7 @@ def test_a_cancelled_input_is_told_from_a_failed_one(place: Any) -> None:
         return behaviours.exits(65)
 
     here: Place = place(behave)
-    here.store.create(wire.cancel_object("grp-a-1"), b"{}")
+    here.store.create_if_absent(wire.cancel_object("grp-a-1"), b"{}")
     whole, _ = here.submit([1, 2])
     board = here.watched(2, whole)
     board.wait_for(board.is_over, None, "")
@@ -262,10 +262,13 @@ class Frozen(MemoryObjectStore):
 
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
 
-    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
-        super().create(name, content, metadata)
+    def create_if_absent(
+        self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+    ) -> bool:
+        is_first = super().create_if_absent(name, content, metadata)
         if name == resumption_object("grp-a", 1):
             self.meanwhile()
+        return is_first
 
 
 @pytest.mark.attack
@@ -286,8 +289,8 @@ def test_a_client_that_thaws_deletes_no_new_outcome(place: Any) -> None:
     def others() -> None:
         store.delete_many(results)
         for name in results:
-            store.create(name, b"the new part's", {wire.STATE: "succeeded"})
-        store.create(wire.stop_object("grp-a"), b"")
+            store.create_if_absent(name, b"the new part's", {wire.STATE: "succeeded"})
+        store.create_if_absent(wire.stop_object("grp-a"), b"")
 
     store.meanwhile = others
     made: list[int] = []

@@ -52,8 +52,8 @@ def test_a_thousand_jobs_and_fifty_broken_handles(kinetic: Kinetic, monkeypatch:
     for number in range(1000):
         one, broken = handle(number, store.uri), number % 20 == 0
         content = [b"{broken", b"[]", b"\xff"][number % 3] if broken else json.dumps(one.to_dict()).encode()
-        store.create(wire.handle_object(one.job_id), content)
-        store.create(index_object(one), b"", None if broken else index_metadata(one))
+        store.create_if_absent(wire.handle_object(one.job_id), content)
+        store.create_if_absent(index_object(one), b"", None if broken else index_metadata(one))
     told = kinetic("jobs", "list", "--json")
     jobs = told.json["jobs"]
     assert (told.code, told.err) == (0, "")

@@ -44,7 +44,9 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None
 def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None) -> None:
     handle, alive = sleep.run_async(60), sleep.run_async(60)
     wait_for(lambda: handle.logs())  # from then on its runner no longer asks whether it was cancelled
-    open_backend("local", default_connections()).store.create(wire.cancel_object(handle.job_id), b"{}")
+    open_backend("local", default_connections()).store.create_if_absent(
+        wire.cancel_object(handle.job_id), b"{}"
+    )
     told = kinetic("reap", "--apply").out
     assert handle.job_id in told
     assert alive.job_id not in told

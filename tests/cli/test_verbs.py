@@ -152,7 +152,7 @@ def test_a_job_of_another_version(kinetic: Kinetic, local_jobs: Path) -> None:
     handle = double.run_async(1)
     fields = {**handle.to_dict(), "job_id": "job-00000000000000ff", "protocol": 99}
     store = open_backend("local", default_connections()).store
-    store.create("jobs/job-00000000000000ff/handle.json", json.dumps(fields).encode())
+    store.create_if_absent("jobs/job-00000000000000ff/handle.json", json.dumps(fields).encode())
     done = kinetic("jobs", "status", "job-00000000000000ff")
     assert (done.code, "speaks wire protocol 99" in done.err) == (2, True)
 

@@ -61,7 +61,7 @@ class Weapon:
                 member.size = len(text)
                 archive.addfile(member, io.BytesIO(text.encode()))
         name = f"{self.marker}-package/evil-1.tar.gz"
-        GcsObjectStore.at(BUCKET).create(name, written.getvalue())
+        GcsObjectStore.at(BUCKET).create_if_absent(name, written.getvalue())
         return f"evil @ {emulator}/download/storage/v1/b/{BUCKET}/o/{name.replace('/', '%2F')}?alt=media"
 
     def was_executed(self) -> bool:

@@ -162,7 +162,7 @@ def test_an_input_without_room_is_named_and_cancellable(emulator: str, location:
         with pytest.raises(JobCancelled):
             child.result(stream_logs=False)
         assert dict(batch.statuses())[1 - waiting] is JobStatus.RUNNING
-        GcsObjectStore.at(location).create(sign, b"")
+        GcsObjectStore.at(location).create_if_absent(sign, b"")
         with pytest.raises(BatchError, match="1 of 2") as caught:
             batch.results(timeout=60)
         assert caught.value.partial_results[1 - waiting] == f"{batch.group_id}-{1 - waiting}"

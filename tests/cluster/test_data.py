@@ -53,7 +53,7 @@ def bucket(location: str, emulator: str) -> Iterator[GcsObjectStore]:
     """Somebody's bucket with data in it."""
     store = GcsObjectStore.at(f"test-bucket/theirs-{secrets.token_hex(4)}")
     for name in ("set/a b.txt", "set/ü/deep.txt", "set.h5"):
-        store.create(name, name.encode())
+        store.create_if_absent(name, name.encode())
     yield store
     for info in list(store.list("")):
         store.delete(info.name)
@@ -96,7 +96,7 @@ def test_a_directory_and_an_object_of_a_bucket(bucket: GcsObjectStore) -> None:
 def test_a_large_object_comes_in_pieces(bucket: GcsObjectStore, tmp_path: Path) -> None:
     body = random.Random(1).randbytes(70 << 20)
     (tmp_path / "large").write_bytes(body)
-    bucket.create("large.bin", tmp_path / "large")
+    bucket.create_if_absent("large.bin", tmp_path / "large")
 
     @on_cpu
     def digest(path: str) -> str:
@@ -183,7 +183,7 @@ def test_a_cache_volume_that_is_full_is_done_without(
     claim: str, tmp_path: Path, bucket: GcsObjectStore
 ) -> None:
     (tmp_path / "large").write_bytes(random.Random(1).randbytes(16 << 20))
-    bucket.create("large", tmp_path / "large")
+    bucket.create_if_absent("large", tmp_path / "large")
     on_small = kinetic_core.run(accelerator="cpu", cache_volume=claim)(look.__wrapped__)
     handle = on_small.run_async(Data(str(tmp_path / "large")), Data(f"{bucket.uri}/large"))
     assert [found[1] for _, found in handle.result(stream_logs=False, cleanup=False)] == [16 << 20] * 2
@@ -214,7 +214,7 @@ def test_what_another_pod_wrote_into_a_cache_is_not_believed(
 
     (tmp_path / "set").mkdir()
     (tmp_path / "set/a").write_bytes(b"good" * 1000)
-    bucket.create("good", b"good" * 1000)
+    bucket.create_if_absent("good", b"good" * 1000)
     both = Data(f"{bucket.uri}/good"), Data(str(tmp_path / "set"))
 
     @kinetic_core.run(accelerator="cpu", cache_volume=claim)

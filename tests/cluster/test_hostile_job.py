@@ -108,7 +108,7 @@ class Victims:
         (folder / "set/a").write_text("good data")
         self.folder = folder / "set"
         self.file = f"theirs-{secrets.token_hex(4)}/b"
-        GcsObjectStore.at(BUCKET).create(self.file, b"more good data")
+        GcsObjectStore.at(BUCKET).create_if_absent(self.file, b"more good data")
 
     def run(self, function: Callable[..., Any], **options: Any) -> kinetic_core.RemoteCallable[..., Any]:
         common = {"accelerator": "cpu", "cpu": 0.1, "timeout": WAIT, "container_image": IMAGE}
@@ -138,7 +138,7 @@ class Victims:
         first = job.run_async_map(inputs, group_id=group_id)
         with contextlib.suppress(kinetic_core.BatchError):
             first.results(timeout=WAIT, cleanup=False)
-        GcsObjectStore.at(BUCKET).create(switch, b"")
+        GcsObjectStore.at(BUCKET).create_if_absent(switch, b"")
         again = job.run_async_map(inputs, group_id=group_id, skip_done=True)
         return again.results(timeout=WAIT, cleanup=False)
 

@@ -139,7 +139,7 @@ def test_a_planted_result_costs_the_job_nothing_but_its_value(guarded: PolicyPro
         return "good"
 
     handle = work.run_async()
-    GcsObjectStore.at(location).create(wire.result_object(handle.job_id), b"evil")
+    GcsObjectStore.at(location).create_if_absent(wire.result_object(handle.job_id), b"evil")
     with pytest.raises(KineticError):
         handle.result(stream_logs=False, cleanup=False)
     assert (handle.logs() or "").count("running") == 1
@@ -156,9 +156,12 @@ def test_a_create_that_may_not_replace_finds_the_name_taken(
     with PolicyProxy(emulator, BucketPolicy(bucket, creating), PODS, host=host) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
         store = GcsStore(f"gs://{location}")
-        assert [store.create("jobs/x/result", b"1"), store.create("jobs/x/result", b"2")] == [True, False]
-        assert store.create("jobs/x/large", bytes(9 << 20))
-        assert not store.create("jobs/x/large", bytes(9 << 20))
+        assert [
+            store.create_if_absent("jobs/x/result", b"1"),
+            store.create_if_absent("jobs/x/result", b"2"),
+        ] == [True, False]
+        assert store.create_if_absent("jobs/x/large", bytes(9 << 20))
+        assert not store.create_if_absent("jobs/x/large", bytes(9 << 20))
         with pytest.raises(StoreUnavailable, match="not permitted"):
             store.replace("jobs/x/result", b"3")
         assert store.read("jobs/x/result") == b"1"

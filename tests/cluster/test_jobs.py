@@ -128,7 +128,7 @@ def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
         "codec": "pickle",
     }
     forged = wire.encode_frame(header, {"body": pickle.dumps(_Burglar(inside))}, b"0" * 32)
-    handle.place.store.create(wire.result_object(handle.job_id), forged)
+    handle.place.store.create_if_absent(wire.result_object(handle.job_id), forged)
     handle.cancel()
     with pytest.raises((UnverifiedResult, JobCancelled), match=handle.job_id):  # forged, or replaced by now
         handle.result(stream_logs=False)
@@ -168,7 +168,7 @@ def test_what_is_left_of_a_job_is_verified(gke: dict[str, str]) -> None:
     backend.store.delete(name)
     planted = wire.encode_frame({**header, "state": "failed"}, parts, b"0" * 32)
     told = info.metadata[wire.STATE].replace("succeeded", "failed")
-    backend.store.create(name, planted, {wire.STATE: told})
+    backend.store.create_if_absent(name, planted, {wire.STATE: told})
     out, err = attached()
     assert out == "NOT_FOUND Unverified\n"
     assert "UnverifiedResult" in err

@@ -150,7 +150,7 @@ def check_ageing(bucket: str, namespace: str, emulator: str) -> None:
     """Two months later, what belongs to one job has gone; its outputs, and what jobs share, have not."""
     store = GcsObjectStore(bucket, connections=default_connections())
     for name in ("jobs/job-1/result", "outputs/job-1/x", "packs/1.zip", "data/1/x", "trees/1.json"):
-        store.create(f"{namespace}/{name}", b"x")
+        store.create_if_absent(f"{namespace}/{name}", b"x")
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 60 * 86400))
     body = json.dumps({"now": later, "bucket": bucket}).encode()
     with urllib.request.urlopen(f"{emulator}/emulator/lifecycle", body) as answer:

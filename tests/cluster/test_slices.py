@@ -123,7 +123,7 @@ def test_each_host_gets_its_share_of_the_data(tmp_path: Path, location: str) -> 
     (tmp_path / "set").mkdir()
     for name in names:
         (tmp_path / "set" / name).write_bytes(b"x")
-        store.create(name, b"x")
+        store.create_if_absent(name, b"x")
     handle = share.run_async(Data(str(tmp_path / "set"), shard=True), Data(f"{store.uri}/", shard=True))
     handle.result(stream_logs=False, cleanup=False)
     logs = [(handle.logs(host=host) or "").splitlines() for host in range(2)]

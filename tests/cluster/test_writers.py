@@ -90,7 +90,7 @@ def test_a_replaced_payload_runs_nowhere(
     planted = wire.batch_payload_object(group_id, wire.digest(evil))
     for name in (genuine, planted, f"batches/{group_id}/payload"):
         store.delete(name)
-        store.create(name, evil)
+        store.create_if_absent(name, evil)
     jobs = {"labelSelector": f"{GROUP_ID}={group_id}"}
     api.delete_all("Job", namespace, jobs["labelSelector"])
     wait_for(lambda: not api.list("Job", namespace, jobs)["items"])

@@ -84,7 +84,7 @@ def test_data_in_odd_places_becomes_paths(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_a_bucket(emulator: str) -> None:
     store = GcsObjectStore.at(f"test-bucket/theirs-{secrets.token_hex(4)}")
-    store.create("set/a.txt", b"A")
+    store.create_if_absent("set/a.txt", b"A")
     try:
         assert read(Data(f"{store.uri}/set/"), Data(f"{store.uri}/set/a.txt")) == [{"a.txt": "A"}, "A"]
     finally:

@@ -67,7 +67,7 @@ def test_a_name_that_leads_elsewhere_is_not_downloaded(tmp_path: Path) -> None:
                 yield type(info)("../" + info.name, info.size, info.created)
 
     store = Forged()
-    store.create("evil", b"x")
+    store.create_if_absent("evil", b"x")
     with pytest.raises(StoreError, match=r"'../evil' cannot be a path"):
         Outputs("gs://b/o", store).download(tmp_path / "in")
     assert not (tmp_path / "evil").exists()

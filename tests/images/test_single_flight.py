@@ -124,7 +124,7 @@ def test_the_base_is_built_with_the_first_image_only() -> None:
 
 def test_a_claim_whose_builder_died_is_taken_over() -> None:
     google, store, clock = FakeGoogle(), MemoryObjectStore(), Clock()
-    store.create(f"images/{recipe('six').tag}/000000/claim", b'{"mark": "kinetic-dead"}')
+    store.create_if_absent(f"images/{recipe('six').tag}/000000/claim", b'{"mark": "kinetic-dead"}')
     built(google, workshop(google, store, clock), "six")
     assert clock.now >= 150
     assert len(google.builds) == 1
@@ -137,7 +137,7 @@ def test_a_build_whose_builder_died_is_followed() -> None:
     source = {"storageSource": {"bucket": "b", "object": "source/of-the-dead"}}
     build = {"tags": ["kinetic-dead"], "images": [f"x:{tag}"], "source": source}
     google.ask("POST", "https://x/builds", build)
-    store.create(f"images/{tag}/000000/claim", b'{"mark": "kinetic-dead"}')
+    store.create_if_absent(f"images/{tag}/000000/claim", b'{"mark": "kinetic-dead"}')
     built(google, workshop(google, store), "six")
     assert list(google.builds) == ["build-1"]
     assert store.read(f"images/{tag}/000000/build") == b"build-1"
@@ -149,7 +149,7 @@ def test_a_builder_that_was_taken_for_dead_cancels_and_follows() -> None:
 
     def slow(method: str, url: str, body: object = None) -> tuple[int, object]:
         if method == "POST" and not google.builds:
-            store.create(f"images/{tag}/000000/build", b"")  # somebody has lost patience
+            store.create_if_absent(f"images/{tag}/000000/build", b"")  # somebody has lost patience
         return original(method, url, body)
 
     google.ask = slow  # type: ignore[method-assign]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
 from kinetic_core.connections import Connections, default_connections
-from kinetic_core.errors import ObjectExists
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.facts import observed
@@ -47,12 +46,8 @@ class RunnersStore:
 
     store: MemoryObjectStore
 
-    def create(self, name: str, content: bytes, state: str = "") -> bool:
-        try:
-            self.store.create(name, content, {wire.STATE: state} if state else None)
-        except ObjectExists:
-            return False
-        return True
+    def create_if_absent(self, name: str, content: bytes, metadata: Mapping[str, str] | None = None) -> bool:
+        return self.store.create_if_absent(name, content, metadata)
 
     def read(self, name: str) -> bytes:
         return self.store.read(name)
@@ -117,7 +112,7 @@ class Place:
         """What an observer stores, with the job's key or another."""
         name, told = wire.choice_object(ID, number), {"decision": PASSED, "at": 1.0, "why": why}
         note = encode_note(key or self.key()[1], name, {**told, "key_id": self.key()[0]})
-        self.store.create(name, note)
+        self.store.create_if_absent(name, note)
 
     def waits(self, reference: JobReference) -> None:
         """Until the scheduler has said no."""
@@ -136,7 +131,7 @@ class Place:
         header = {"protocol": 1, "job_id": ID, "attempt": 0, "state": "succeeded", "codec": "typed"}
         frame = wire.encode_frame({**header, "key_id": key_id}, codec.encode(42), key)
         sealed = wire.sealed_state(ID, "succeeded", key_id, key)
-        self.store.create(wire.result_object(ID), frame, {wire.STATE: sealed})
+        self.store.create_if_absent(wire.result_object(ID), frame, {wire.STATE: sealed})
         return behaviours.succeeds()
 
 

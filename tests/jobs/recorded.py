@@ -164,7 +164,7 @@ class Recorded:
         }
         frame = wire.encode_frame({**header, "codec": "typed"}, codec.encode(9), key)
         sealed = wire.sealed_state(ID, "succeeded", key_id, key)
-        self.store.create(wire.result_object(ID), frame, {wire.STATE: sealed})
+        self.store.create_if_absent(wire.result_object(ID), frame, {wire.STATE: sealed})
 
     def _failed(self) -> None:
         wait_for(lambda: any(each["type"] == "Failed" for each in self._conditions()))
@@ -204,7 +204,7 @@ class Recorded:
         said = [condition("Ready", "False"), condition("ContainersReady")]
         self._edit("Pod", lambda pod: pod["status"].update(conditions=said))
         lease = wire.lease_object(ID, 0)
-        self.store.create(lease, b"")
+        self.store.create_if_absent(lease, b"")
 
     def _slice_half_dead(self) -> None:
         self._running()
@@ -233,7 +233,7 @@ class Recorded:
         job, name = self._only("Job"), wire.choice_object(ID, 0)
         at = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
         told = {"decision": PASSED, "at": at, "why": "none", "key_id": key_id_of(job)}
-        self.store.create(name, encode_note(outcome_key(job) or b"", name, told))
+        self.store.create_if_absent(name, encode_note(outcome_key(job) or b"", name, told))
 
 
 STATES = (

@@ -186,7 +186,7 @@ def test_children_read_their_own_objects(emulator: str) -> None:
     location = f"test-bucket/forks-{secrets.token_hex(4)}"
     store, over, wrong = GcsObjectStore.at(location), threading.Event(), []
     for number in range(CHILDREN + 1):
-        store.create(f"object-{number}", b"%d" % number * 100_000)
+        store.create_if_absent(f"object-{number}", b"%d" % number * 100_000)
 
     def go_on_reading() -> None:
         while not over.is_set():

@@ -38,7 +38,7 @@ def stored() -> MemoryObjectStore:
     """The outcome of a value larger than what is read of a frame for its head."""
     store = MemoryObjectStore()
     header = {"protocol": wire.PROTOCOL, "job_id": "a", "state": "succeeded", "codec": "typed"}
-    store.create(NAME, wire.encode_frame(header, codec.encode(b"x" * 100_000), bytes(32)))
+    store.create_if_absent(NAME, wire.encode_frame(header, codec.encode(b"x" * 100_000), bytes(32)))
     return store
 
 
@@ -59,7 +59,7 @@ def test_who_passes_a_reference_on_reads_no_body(stored: MemoryObjectStore) -> N
 def test_a_body_that_was_exchanged_is_not_loaded(stored: MemoryObjectStore) -> None:
     outcome, frame = read(stored), stored.read(NAME)
     stored.delete(NAME)
-    stored.create(NAME, frame[:-1] + b"y")
+    stored.create_if_absent(NAME, frame[:-1] + b"y")
     with pytest.raises(UnverifiedResult, match="not those that its head names"):
         outcome.value_or_raise()
 
@@ -68,7 +68,7 @@ def test_a_frame_that_was_exchanged_is_not_loaded(stored: MemoryObjectStore) -> 
     outcome = read(stored)
     header = {"protocol": wire.PROTOCOL, "job_id": "a", "state": "succeeded", "codec": "typed"}
     stored.delete(NAME)
-    stored.create(NAME, wire.encode_frame(header, codec.encode(b"y" * 100_000), bytes(32)))
+    stored.create_if_absent(NAME, wire.encode_frame(header, codec.encode(b"y" * 100_000), bytes(32)))
     with pytest.raises(UnverifiedResult, match="changed since it was referred to"):
         outcome.value_or_raise()
 
@@ -88,7 +88,7 @@ def test_an_outcome_too_large_to_hold_goes_through_a_file(tmp_path: Path) -> Non
     assert (outcome.parts, outcome.stored is not None) == ({}, True)
     content = outcome.to_frame({"job_id": "a"}, bytes(32))
     store = DirectoryStore("file:///x", str(tmp_path))
-    assert store.create(NAME, content)
+    assert store.create_if_absent(NAME, content)
     assert b"".join(content.pieces()) == store.read(NAME) == content.read(0, len(content))  # type: ignore[union-attr]
     _, parts = wire.decode_frame(store.read(NAME), bytes(32))
     back = loaded(parts["body"], parts=parts)

@@ -58,7 +58,7 @@ class Cluster:
     def write(self, content: bytes, attempt: int = 0) -> None:
         name = wire.lease_object("job-1", attempt)
         self.store.delete(name)
-        self.store.create(name, content)
+        self.store.create_if_absent(name, content)
 
 
 @dataclass

@@ -73,8 +73,8 @@ def index(backend: Backend, finished: JobHandle) -> Iterator[list[str]]:
     name, facts = index_object(finished), index_metadata(finished)
     names = [f"{name.rpartition('-')[0]}-{number:016x}" for number in range(len(ENTRIES))]
     for each, hostile in zip(names, ENTRIES, strict=True):
-        backend.store.create(each, b"", {**facts, **hostile})
-    backend.store.create("index/nothing", b"", facts)
+        backend.store.create_if_absent(each, b"", {**facts, **hostile})
+    backend.store.create_if_absent("index/nothing", b"", facts)
     yield names
     backend.store.delete_many([*names, "index/nothing"])
 
@@ -105,7 +105,7 @@ def test_hostile_index_entries_do_not_end_reap(
 )
 def test_a_malformed_handle_is_named(handle: bytes, backend: Backend) -> None:
     job_id = "job-00000000000000cc"
-    backend.store.create(wire.handle_object(job_id), handle)
+    backend.store.create_if_absent(wire.handle_object(job_id), handle)
     try:
         with pytest.raises(MalformedObject, match=job_id):
             find(backend, job_id)
@@ -141,7 +141,7 @@ def test_a_malformed_outcome_keeps_nobody_waiting(
     described = {"protocol": wire.PROTOCOL, "job_id": finished.job_id, "state": "failed", **header}
     for frame in (wire.encode_frame(described, {"body": b"null"}), b"", b"x" * 100, good[:-1], good[:90]):
         backend.store.delete(key)
-        backend.store.create(key, frame, {wire.STATE: "succeeded"})
+        backend.store.create_if_absent(key, frame, {wire.STATE: "succeeded"})
         with pytest.raises(KineticError) as ended:
             kinetic_core.attach(finished.job_id).result(timeout=30, cleanup=False)
         assert not isinstance(ended.value, WaitTimeout)
@@ -179,7 +179,7 @@ def test_a_malformed_manifest_is_left_out(
     store = backend.store
     for group_id, more in {"grp-good": {}, "grp-bad": changed}.items():
         content = json.dumps({**good, "group_id": group_id, **more}).encode()
-        store.create(manifest_object(group_id), content)
+        store.create_if_absent(manifest_object(group_id), content)
     try:
         with caplog.at_level(logging.WARNING):
             names = {one["group_id"] for one in batches(backend)}
@@ -196,8 +196,8 @@ def test_malformed_notes_of_failures_are_left_out(backend: Backend, caplog: pyte
     store = backend.store
     note_failure(backend, "default", "grp-a", 0, ValueError("no"))
     for number, content in enumerate(HOSTILE, 1):
-        store.create(failure_object("grp-a", number), content)
-    store.create(failure_object("grp-a", 0).replace("000000", "x"), b"{}")
+        store.create_if_absent(failure_object("grp-a", number), content)
+    store.create_if_absent(failure_object("grp-a", 0).replace("000000", "x"), b"{}")
     assert _notes(backend) == {0: "ValueError: no"}
     assert caplog.text.count("malformed") == len(HOSTILE)
     store.delete_all("batches/grp-a/")
@@ -217,7 +217,7 @@ def test_forged_notes_of_failures_are_left_out(backend: Backend, caplog: pytest.
         json.loads(store.read(failure_object("grp-b", 0))),
     ]
     for number, forgery in enumerate(forgeries, 1):
-        store.create(failure_object("grp-a", number), json.dumps(forgery).encode())
+        store.create_if_absent(failure_object("grp-a", number), json.dumps(forgery).encode())
     assert _notes(backend) == {0: "ValueError: no"}
     assert caplog.text.count("leaving batches/grp-a/failures") == len(forgeries)
     store.delete_all("batches/grp-a/")
@@ -231,6 +231,6 @@ def _notes(backend: Backend) -> dict[int, str]:
 
 def test_a_document_without_end_is_not_read_to_it() -> None:
     store = MemoryObjectStore()
-    store.create("big", b" " * (33 << 20))
+    store.create_if_absent("big", b" " * (33 << 20))
     with pytest.raises(MalformedObject, match=r"big is malformed.* larger than 32 MiB"):
         read_document(store, "big")

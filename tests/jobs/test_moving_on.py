@@ -172,7 +172,7 @@ def test_a_planted_choice_moves_no_job_on(
         planted = {"decision": "passed", "at": 1.0, "why": "of the writer's making"}
         told = {**planted, "key_id": place.key()[0]} if forgery == "unsigned" else planted
         content = b"{" if forgery == "no document" else json.dumps(told).encode()
-        place.store.create(wire.choice_object(ID, 0), content)
+        place.store.create_if_absent(wire.choice_object(ID, 0), content)
     assert passed_over(place.backend, reference) == ()
     assert accelerator_now(place.backend, reference) == TPU
     assert place.reconcile(reference).reason == "Unschedulable"
@@ -197,7 +197,7 @@ def test_a_choice_is_believed_when_its_job_has_another_key(place: Place) -> None
 def test_a_cancelled_job_goes_nowhere(place: Place) -> None:
     reference = place.submit([TPU, GPU])
     place.waits(reference)
-    place.store.create(wire.cancel_object(ID), b"{}")
+    place.store.create_if_absent(wire.cancel_object(ID), b"{}")
     assert place.reconcile(reference).reason == "Unschedulable"
     place.backend.delete("default", ID)
     seen = reconcile(place.backend, reference)
@@ -212,7 +212,7 @@ def test_cancelled_while_it_moves_on(place: Place) -> None:
     def cancel_now(operation: str, name: str) -> None:
         if (operation, name) == ("create", wire.choice_object(ID, 0)):
             place.store.fault = lambda _operation, _name: None
-            place.store.create(wire.cancel_object(ID), b"{}")
+            place.store.create_if_absent(wire.cancel_object(ID), b"{}")
 
     place.store.fault = cancel_now
     place.reconcile(reference)

@@ -69,14 +69,14 @@ class Cluster:
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "state": state, "codec": "none"}
         frame = wire.encode_frame({**header, "job_id": JOB.job_id, "key_id": KEY_ID}, {}, key)
         sealed = wire.sealed_state(JOB.job_id, state, KEY_ID, key)
-        self.store.create(wire.result_object(JOB.job_id), frame, {wire.STATE: sealed})
+        self.store.create_if_absent(wire.result_object(JOB.job_id), frame, {wire.STATE: sealed})
 
     def signing_secret(self, _namespace: str) -> bytes:
         return SECRET
 
     def submit(self) -> None:
-        self.store.create(wire.handle_object(JOB.job_id), json.dumps(JOB.to_dict()).encode())
-        self.store.create(index_object(JOB), b"", index_metadata(JOB))
+        self.store.create_if_absent(wire.handle_object(JOB.job_id), json.dumps(JOB.to_dict()).encode())
+        self.store.create_if_absent(index_object(JOB), b"", index_metadata(JOB))
 
     def reconcile(self) -> JobStatus:
         backend: Any = self

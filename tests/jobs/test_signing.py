@@ -58,7 +58,7 @@ def forged(job_id: str, value: Any, **header: Any) -> bytes:
 def overwrite(handle: JobHandle, frame: bytes) -> None:
     store = handle.place.store
     store.delete(wire.result_object(handle.job_id))
-    store.create(wire.result_object(handle.job_id), frame, {wire.STATE: "succeeded"})
+    store.create_if_absent(wire.result_object(handle.job_id), frame, {wire.STATE: "succeeded"})
 
 
 def is_refused(handle: JobHandle) -> None:
@@ -86,8 +86,8 @@ def test_a_planted_job_has_no_state_and_no_value(state: str) -> None:
     theirs = JobHandle.from_dict({**own.to_dict(), "job_id": job_id, "k8s_name": f"kinetic-{job_id}"})
     store = own.place.store
     store.delete_all(f"jobs/{theirs.job_id}/")
-    store.create(wire.handle_object(theirs.job_id), json.dumps(theirs.to_dict()).encode())
-    store.create(wire.result_object(theirs.job_id), forged(theirs.job_id, "owned", state=state))
+    store.create_if_absent(wire.handle_object(theirs.job_id), json.dumps(theirs.to_dict()).encode())
+    store.create_if_absent(wire.result_object(theirs.job_id), forged(theirs.job_id, "owned", state=state))
     planted = kinetic_core.attach(theirs.job_id, backend="local")
     is_refused(planted)
     assert planted.explain().observation.status is JobStatus.NOT_FOUND
@@ -121,14 +121,14 @@ def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
     place = wire.attempt_outcome_object(handle.job_id, 0)
     signed = {**told, "key_id": key_id_of(found[0]), "object": place}
     frame = wire.encode_frame(signed, {}, outcome_key(found[0]))
-    backend.store.create(name, frame)
+    backend.store.create_if_absent(name, frame)
     assert not observe(handle.place, handle).is_terminal
     (tmp_path / "go").touch()
     handle.result()
     overwrite(handle, frame)
     is_refused(handle)
     backend.store.delete(name)
-    backend.store.create(name, frame)
+    backend.store.create_if_absent(name, frame)
     (listed,) = (job for job in summaries(backend) if job.job_id == handle.job_id)
     assert listed.status is JobStatus.NOT_FOUND
 
@@ -138,7 +138,7 @@ def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:
     handle = says_that_it_began.run_async(str(tmp_path))
     wait_for((tmp_path / "began").exists, 30)
     backend = handle.place
-    backend.store.create(wire.cancel_object(handle.job_id), b"{}")
+    backend.store.create_if_absent(wire.cancel_object(handle.job_id), b"{}")
     assert observe(handle.place, handle).status is JobStatus.RUNNING
     (listed,) = (job for job in summaries(backend) if job.job_id == handle.job_id)
     assert listed.status is JobStatus.RUNNING
@@ -168,7 +168,7 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
 
 def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
     handle = until_told.run_async(str(tmp_path))
-    handle.place.store.create(
+    handle.place.store.create_if_absent(
         wire.result_object(handle.job_id), forged(handle.job_id, "owned"), {wire.STATE: "succeeded"}
     )
     assert not observe(handle.place, handle).is_terminal

@@ -53,7 +53,7 @@ def test_what_the_runners_kept_is_the_log_of_every_host() -> None:
     for host in (0, 1):
         for attempt in (0, 1):
             name = wire.log_object(SLICE.job_id, attempt, 0, host)
-            containers.store.create(name, f"attempt {attempt}".encode())
+            containers.store.create_if_absent(name, f"attempt {attempt}".encode())
     assert read_log(containers, SLICE, 1).splitlines() == [
         "[host 0] attempt 0",
         "[host 1] attempt 0",

@@ -55,7 +55,7 @@ def gke(settings: Settings = SETTINGS) -> Backend:
 
 def planted(backend: Backend, /, **changed: object) -> Backend:
     """It, with a handle that somebody has written into its bucket."""
-    backend.store.create(f"jobs/{JOB}/handle.json", json.dumps({**HONEST, **changed}).encode())
+    backend.store.create_if_absent(f"jobs/{JOB}/handle.json", json.dumps({**HONEST, **changed}).encode())
     return backend
 
 
@@ -107,7 +107,7 @@ def test_what_no_client_writes_is_not_used(name: str, value: object) -> None:
 @pytest.mark.parametrize("stored", [b"[]", b"{", b"null1", b'{"job_id": {}}', b"[" * 10000, b"\xff"])
 def test_what_is_no_handle_is_one_error(stored: bytes) -> None:
     backend = gke()
-    backend.store.create(f"jobs/{JOB}/handle.json", stored)
+    backend.store.create_if_absent(f"jobs/{JOB}/handle.json", stored)
     with pytest.raises(StoreError, match=f"the handle of {JOB} in gs://b"):
         find(backend, JOB)
 
@@ -125,7 +125,7 @@ def test_a_batch_cannot_choose_its_place_either() -> None:
         backend = gke()
         told = {"group_id": "grp-x", "submit_fn_name": "f", "total_expected": 2, "created_at": 1.0}
         manifest = {"scheduler": "indexed", "reference": {**whole, **changed}, **told}
-        backend.store.create("batches/grp-x/manifest.json", json.dumps(manifest).encode())
+        backend.store.create_if_absent("batches/grp-x/manifest.json", json.dumps(manifest).encode())
         assert [child.job_id for child in children(backend, "grp-x")] == listed
         if not listed:
             with pytest.raises((StoreError, OtherCluster), match="grp-x"):
@@ -145,7 +145,7 @@ def test_a_job_is_made_of_nothing_that_was_stored_before(tmp_path: Path) -> None
             "accelerator": "gpu-h100-8",
             "created_at": "2026-01-01T00:00:00Z",
         }
-        place.store.create(wire.handle_object(ID), json.dumps(stored).encode())
+        place.store.create_if_absent(wire.handle_object(ID), json.dumps(stored).encode())
         reference = submit(prepared)
         (job,) = place.fake.objects.list("Job", "default")[1]
     assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "python:3.11"

@@ -57,8 +57,8 @@ def reference(number: int, **changed: Any) -> JobHandle:
 
 
 def store(place: Place, handle: JobHandle, *, metadata: bool = True) -> None:
-    place.store.create(wire.handle_object(handle.job_id), json.dumps(handle.to_dict()).encode())
-    place.store.create(index_object(handle), b"", index_metadata(handle) if metadata else None)
+    place.store.create_if_absent(wire.handle_object(handle.job_id), json.dumps(handle.to_dict()).encode())
+    place.store.create_if_absent(index_object(handle), b"", index_metadata(handle) if metadata else None)
 
 
 def end(place: Place, number: int, state: str, *, metadata: bool = True) -> None:
@@ -69,7 +69,7 @@ def end(place: Place, number: int, state: str, *, metadata: bool = True) -> None
     header: dict[str, object] = {"protocol": wire.PROTOCOL, "job_id": job_id, "key_id": key_id}
     frame = wire.encode_frame({**header, "state": state}, {}, key)
     sealed = {wire.STATE: wire.sealed_state(job_id, state, key_id, key)}
-    place.store.create(wire.result_object(job_id), frame, sealed if metadata else None)
+    place.store.create_if_absent(wire.result_object(job_id), frame, sealed if metadata else None)
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_broken_handles_are_listed_as_such(place: Place) -> None:
         store(place, reference(number))
     for number in range(2, 52):
         handle = reference(number)
-        place.store.create(wire.handle_object(handle.job_id), b"{broken" if number % 2 else b"[]")
-        place.store.create(index_object(handle), b"")
+        place.store.create_if_absent(wire.handle_object(handle.job_id), b"{broken" if number % 2 else b"[]")
+        place.store.create_if_absent(index_object(handle), b"")
     found = listed(place)
     assert len(found) == 1000
     assert [job.func_name for job in found if not job.problem] == 950 * ["f"]
@@ -163,13 +163,15 @@ def test_an_outcome_that_nobody_signed_is_no_state(place: Place) -> None:
         store(place, reference(number))
     forged = wire.encode_frame({"protocol": wire.PROTOCOL, "state": "succeeded"}, {}, None)
     name = [wire.result_object(f"job-{number:016x}") for number in range(6)]
-    place.store.create(name[1], forged, {wire.STATE: "succeeded"})
-    place.store.create(name[2], forged)
+    place.store.create_if_absent(name[1], forged, {wire.STATE: "succeeded"})
+    place.store.create_if_absent(name[2], forged)
     end(place, 3, "failed")
     (theirs,) = place.store.list(name[3])
     changed = theirs.metadata[wire.STATE].replace("failed", "succeeded")
-    place.store.create(name[4], forged, {wire.STATE: changed})  # another's key id
-    place.store.create(name[5], forged, {wire.STATE: changed.replace(f"job-{3:016x}", f"job-{5:016x}")})
+    place.store.create_if_absent(name[4], forged, {wire.STATE: changed})  # another's key id
+    place.store.create_if_absent(
+        name[5], forged, {wire.STATE: changed.replace(f"job-{3:016x}", f"job-{5:016x}")}
+    )
     found = [(job.status, job.reason) for job in reversed(listed(place))]
     nothing = (JobStatus.NOT_FOUND, "Unverified")
     assert found == [nothing, nothing, (JobStatus.FAILED, ""), nothing, nothing]

@@ -23,7 +23,7 @@ def test_what_the_node_serves_no_more_is_read_from_the_store(tmp_path: Path) -> 
     """As for a pod that is being deleted: its evidence is read just then."""
     store = MemoryObjectStore()
     for number, text in enumerate((b"begun\n", b"saved\n")):
-        store.create(wire.log_object(JOB, 0, number, 0), text)
+        store.create_if_absent(wire.log_object(JOB, 0, number, 0), text)
     pod = {"metadata": {"name": "gone", "uid": "1", "annotations": {}}, "status": {"phase": "Running"}}
     with FakeCluster() as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))

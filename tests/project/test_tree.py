@@ -139,7 +139,7 @@ def test_an_unchanged_project_costs_one_request(world):
     for text in ("b", "c"):
         world.write(f"{text}.py", text)
         store_project(Project(world.root), store, cache=world.cache)
-    store.create("runners/new.zip", b"")
+    store.create_if_absent("runners/new.zip", b"")
     store.requests.clear()
     beside = ["runners/new.zip", "runners/old.zip"]
     tree = store_project(Project(world.root), store, cache=world.cache, beside=beside)

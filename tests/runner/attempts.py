@@ -68,7 +68,7 @@ class Attempts:
             cloudpickle.unregister_pickle_by_value(module)
         payload = wire.encode_frame(described, parts)
         self.payload_sha256 = wire.digest(payload)
-        self.store.create(wire.payload_object(JOB, self.payload_sha256), payload)
+        self.store.create_if_absent(wire.payload_object(JOB, self.payload_sha256), payload)
         return self
 
     def environment(self, **changes: str) -> dict[str, str]:
@@ -110,7 +110,7 @@ class Attempts:
 
     def note(self, name: str, **told: Any) -> None:
         """Store a note as an attempt of this job would."""
-        self.store.create(name, encode_note(KEY, name, told))
+        self.store.create_if_absent(name, encode_note(KEY, name, told))
 
     @property
     def log(self) -> str:
@@ -131,9 +131,9 @@ class KillingStore(runner_store.DirectoryStore):
         super().__init__(uri, root)
         self._left = at
 
-    def create(self, name: str, content: bytes, state: str = "") -> bool:
+    def create_if_absent(self, name: str, *values: Any) -> bool:
         self._step()
-        created = super().create(name, content, state)
+        created = super().create_if_absent(name, *values)
         self._step()
         return created
 

@@ -39,7 +39,7 @@ def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
 
 
 def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
-    attempts.submit(lambda: 1).store.create(wire.cancel_object(JOB), b"{}")
+    attempts.submit(lambda: 1).store.create_if_absent(wire.cancel_object(JOB), b"{}")
     assert attempts.run() == wire.EXIT_NEVER_RETRY
     failure = attempts.outcome().failure
     assert failure is not None

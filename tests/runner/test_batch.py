@@ -33,7 +33,7 @@ class Batch(Attempts):
             for index in range(100):
                 blocks.add(index, Pickled(cloudpickle.dumps(((index,), {})), b""))
             blocks.close()
-        self.store.create("inputs", self.folder / "inputs")
+        self.store.create_if_absent("inputs", self.folder / "inputs")
         table = {"object": "inputs", "blocks": blocks.blocks, **inputs}
         self.submit(function, inputs=table, output_dir=f"{self.folder}/out-")
         frame = self.store.read(wire.payload_object(JOB, self.payload_sha256))
@@ -42,7 +42,7 @@ class Batch(Attempts):
             del parts[name]
         payload = wire.encode_frame(header, parts)
         self.payload_sha256 = wire.digest(payload)
-        self.store.create(wire.batch_payload_object(GROUP, self.payload_sha256), payload)
+        self.store.create_if_absent(wire.batch_payload_object(GROUP, self.payload_sha256), payload)
         return self
 
     def environment(self, **changes: str) -> dict[str, str]:
@@ -80,7 +80,7 @@ def test_a_payload_of_a_batch_that_was_changed_is_not_loaded(batch: Batch) -> No
     name = wire.batch_payload_object(GROUP, batch.pack(place).payload_sha256)
     other = batch.store.read(name).replace(b"function_name", b"function_Name")
     batch.store.delete(name)
-    batch.store.create(name, other)
+    batch.store.create_if_absent(name, other)
     assert batch.run() == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobMisconfigured, match="not the one this batch was submitted with"):
         batch.child().value_or_raise()
@@ -95,7 +95,7 @@ def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
     whole = bytearray(batch.store.read("inputs"))
     whole[200] ^= 1
     batch.store.delete("inputs")
-    batch.store.create("inputs", bytes(whole))
+    batch.store.create_if_absent("inputs", bytes(whole))
     assert batch.run() == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobMisconfigured, match="stored inputs are not those"):
         batch.child().value_or_raise()
@@ -103,7 +103,7 @@ def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
 
 @pytest.mark.promise("batches: Cancel one index")
 def test_one_that_was_cancelled_does_not_start(batch: Batch) -> None:
-    batch.pack(place).store.create(wire.cancel_object(f"{GROUP}-7"), b"{}")
+    batch.pack(place).store.create_if_absent(wire.cancel_object(f"{GROUP}-7"), b"{}")
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
         batch.child().value_or_raise()
@@ -135,7 +135,7 @@ def test_a_failure_stops_the_others_if_asked_for(batch: Batch) -> None:
 
 @pytest.mark.promise("batches: `fail_fast` through the marker")
 def test_after_anothers_failure_nothing_starts(batch: Batch) -> None:
-    batch.pack(place).store.create(wire.stop_object(GROUP), b"")
+    batch.pack(place).store.create_if_absent(wire.stop_object(GROUP), b"")
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
     header, _ = wire.decode_frame(batch.store.read(wire.result_object(f"{GROUP}-7")))
     assert header["state"] == wire.DROPPED
@@ -153,7 +153,7 @@ def test_stopped_by_its_owner_it_is_over_and_not_interrupted(batch: Batch) -> No
 
     process = batch.pack(wait).start()
     wait_for(marker.exists)
-    batch.store.create(wire.cancel_object(f"{GROUP}-7"), b"{}")
+    batch.store.create_if_absent(wire.cancel_object(f"{GROUP}-7"), b"{}")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(20) == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
@@ -185,7 +185,7 @@ def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
         time.sleep(600)
 
     claim = wire.claim_object(f"{GROUP}-7", 0)
-    batch.pack(wait).store.create(claim, b"{}")
+    batch.pack(wait).store.create_if_absent(claim, b"{}")
     os.utime(batch.store.root / claim, (5, 5))
     batch.ignored = 1
     assert batch.run(KINETIC_TIMEOUT="600") == wire.EXIT_NEVER_RETRY
@@ -197,6 +197,6 @@ def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
 def test_a_wrong_clock_of_a_node_takes_no_time_away(batch: Batch, minutes: int) -> None:
     """What its clock said is in its claim; when that was stored, the store knows."""
     claimed = f'{{"pod_uid": "first", "at": {time.time() + 60 * minutes}}}'.encode()
-    batch.pack(abs).store.create(wire.claim_object(f"{GROUP}-7", 0), claimed)
+    batch.pack(abs).store.create_if_absent(wire.claim_object(f"{GROUP}-7", 0), claimed)
     batch.ignored = 1
     assert batch.run(KINETIC_TIMEOUT="600") == wire.EXIT_SUCCEEDED

@@ -24,7 +24,7 @@ def theirs(gcs: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("KINETIC_WORK_DIR", str(tmp_path))
     store = GcsObjectStore("test-bucket", f"theirs-{secrets.token_hex(4)}")
     for name, content in FILES.items():
-        store.create(name, content)
+        store.create_if_absent(name, content)
     yield store
     unmet = gcs.faults.unmet
     gcs.faults.clear()
@@ -59,6 +59,6 @@ def test_what_changes_after_it_was_listed_is_named(
     data = GcsData(f"{theirs.uri}/")
     theirs.delete("a.bin")
     if replaced:
-        theirs.create("a.bin", secrets.token_bytes(5000))
+        theirs.create_if_absent("a.bin", secrets.token_bytes(5000))
     with pytest.raises(MissingObject, match=r"a\.bin as it was listed .*went away while it was downloaded"):
         data.make(data.items, str(tmp_path / "out"))

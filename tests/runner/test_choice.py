@@ -53,7 +53,7 @@ def test_a_planted_choice_is_named_and_not_believed(attempts: Attempts, decision
     """Whether the job has gone on is not known then, and on two accelerators it must not run."""
     marker, name = attempts.folder / "ran", wire.choice_object(JOB, 0)
     attempts.submit(marker.write_text, "")
-    attempts.store.create(name, encode_note(b"another", name, {"decision": decision}))
+    attempts.store.create_if_absent(name, encode_note(b"another", name, {"decision": decision}))
     assert attempts.run(KINETIC_CHOICE="0") == wire.EXIT_NEVER_RETRY
     assert not marker.exists()
     with pytest.raises(JobMisconfigured, match="choices/0 is not what this job has stored"):

@@ -88,11 +88,11 @@ def test_without_proof_of_the_end_nothing_runs(store: Store, evidence: str) -> N
     if evidence == "another attempt":
         interrupted(store, replace(first, uncounted=7))
         frame = store.read(wire.attempt_outcome_object(JOB, 7))
-        store.create(wire.attempt_outcome_object(JOB, 0), frame)
+        store.create_if_absent(wire.attempt_outcome_object(JOB, 0), frame)
     if evidence == "another host":
         interrupted(store, replace(first, host=1))
         frame = store.read(wire.attempt_outcome_object(JOB, 0, 1))
-        store.create(wire.attempt_outcome_object(JOB, 0), frame)
+        store.create_if_absent(wire.attempt_outcome_object(JOB, 0), frame)
     unsure, is_next = take_number(pod("b"), store)
     assert (unsure.attempt, is_next) == (1, False)
     follower, is_next = take_number(pod("c", 0, 1), store)
@@ -123,7 +123,7 @@ def test_what_no_runner_wrote_is_no_claim(store: Store) -> None:
         assert read_claim(content, name, KEY).pod_uid == ""
     assert read_claim(genuine, name, KEY).pod_uid == "a"
     assert read_claim(genuine, wire.claim_object(JOB, 0, 1), KEY).pod_uid == "", "of another host"
-    store.create(name, forged)
+    store.create_if_absent(name, forged)
     job, is_next = take_number(pod("b"), store)
     assert (job.attempt, job.failed_count, is_next) == (1, 0, False)
 

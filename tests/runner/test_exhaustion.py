@@ -37,6 +37,6 @@ def test_deaths_that_left_an_outcome_are_no_deaths_of_memory(attempts: Attempts)
     attempts.submit(lambda: "done")
     for attempt in range(5):
         attempts.note(wire.memory_object(JOB, attempt))
-        attempts.store.create(wire.attempt_outcome_object(JOB, attempt), b"interrupted")
+        attempts.store.create_if_absent(wire.attempt_outcome_object(JOB, attempt), b"interrupted")
     attempts.ignored = 5
     assert attempts.run() == 0

@@ -42,7 +42,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
 def test_a_forged_result_is_replaced_by_the_outcome(attempts: Attempts, forgery: bytes) -> None:
-    attempts.submit(lambda: "true").store.create(wire.result_object(JOB), forgery)
+    attempts.submit(lambda: "true").store.create_if_absent(wire.result_object(JOB), forgery)
     assert attempts.run() == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "true"
     assert "somebody has forged it" in attempts.log
@@ -73,7 +73,7 @@ def test_a_failed_attempt_is_no_outcome_under_its_name(attempts: Attempts) -> No
     attempts.retries = 1
     assert attempts.submit(work).run() == wire.EXIT_USER_ERROR
     copied = attempts.store.read(wire.attempt_outcome_object(JOB, 0))
-    attempts.store.create(wire.result_object(JOB), copied)
+    attempts.store.create_if_absent(wire.result_object(JOB), copied)
     with pytest.raises(UnverifiedResult, match=r"it was signed as jobs/.*/attempts/0/outcome"):
         attempts.outcome()
     attempts.failed = 1
@@ -155,7 +155,7 @@ def test_hosts_believe_no_forged_word_of_each_other(attempts: Attempts, name: st
     attempts.submit(work)
     told = {"kind": "succeeded", "final": True, "host": 1, "pod": "uid", "by": 1, "failed": 0}
     place = wire.rendezvous_object(JOB, 0, name)
-    attempts.store.create(place, encode_note(b"another key", place, told))
+    attempts.store.create_if_absent(place, encode_note(b"another key", place, told))
     hosts = [start(attempts, 0), start(attempts, 1)]
     try:
         assert hosts[0].wait(timeout=60) == wire.EXIT_NEVER_RETRY
@@ -173,7 +173,7 @@ def test_signed_words_of_hosts_count_under_their_name_only(attempts: Attempts) -
     end = attempts.store.read(wire.rendezvous_object(JOB, 0, "end"))
     attempts.store.delete_all(f"jobs/{JOB}/gang/")
     attempts.store.delete(wire.result_object(JOB))
-    attempts.store.create(wire.rendezvous_object(JOB, 0, "stop"), end)
+    attempts.store.create_if_absent(wire.rendezvous_object(JOB, 0, "stop"), end)
     host = start(attempts, 0, ignored=1)
     wait = start(attempts, 1, ignored=1)
     try:
@@ -186,8 +186,8 @@ def test_signed_words_of_hosts_count_under_their_name_only(attempts: Attempts) -
 def test_forged_costs_and_deaths_are_not_counted(attempts: Attempts) -> None:
     for attempt in range(4):
         spent, memory = wire.spending_object(JOB, attempt, 0), wire.memory_object(JOB, attempt)
-        attempts.store.create(spent, b'{"seconds": 1e9}')
-        attempts.store.create(
+        attempts.store.create_if_absent(spent, b'{"seconds": 1e9}')
+        attempts.store.create_if_absent(
             memory, encode_note(b"another key", memory, {"memory_limit": 1, "memory_peak": 1})
         )
     attempts.ignored = 4

@@ -30,7 +30,7 @@ def uri(gcs: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Where a test's objects are; one is there from the start."""
     monkeypatch.setenv("KINETIC_WORK_DIR", str(tmp_path))
     store = GcsObjectStore("test-bucket", f"runner-{secrets.token_hex(4)}")
-    store.create("old", CONTENT)
+    store.create_if_absent("old", CONTENT)
     yield store.uri
     unmet = gcs.faults.unmet
     gcs.faults.clear()
@@ -55,18 +55,18 @@ def fetch(store: GcsStore) -> None:
 
 
 def create(store: GcsStore) -> None:
-    assert store.create("new", b"mine") is True
-    assert store.create("new", b"another's") is False
+    assert store.create_if_absent("new", b"mine") is True
+    assert store.create_if_absent("new", b"another's") is False
     assert store.read("new") == b"mine"
 
 
 def refused(store: GcsStore) -> None:
-    assert store.create("old", b"another's") is False
+    assert store.create_if_absent("old", b"another's") is False
     assert store.read("old") == CONTENT
 
 
 def create_large(store: GcsStore) -> None:
-    assert store.create("large", LARGE) is True
+    assert store.create_if_absent("large", LARGE) is True
     assert store.read("large") == LARGE
 
 
@@ -116,15 +116,15 @@ def test_a_large_upload_goes_on_where_it_stopped(
     gcs: FaultProxy, store: GcsStore, fault: Callable[[Faults], None]
 ) -> None:
     fault(gcs.faults)
-    assert store.create("large", LARGE) is True
+    assert store.create_if_absent("large", LARGE) is True
     assert store.read("large") == LARGE
-    assert store.create("large", b"another's") is False
-    assert store.create("large", LARGE) is False
+    assert store.create_if_absent("large", b"another's") is False
+    assert store.create_if_absent("large", LARGE) is False
 
 
 def test_what_arrived_is_not_sent_again(gcs: FaultProxy, store: GcsStore) -> None:
     gcs.faults.lose_reply("PUT .*upload_id", skip=1)
-    assert store.create("large", LARGE)
+    assert store.create_if_absent("large", LARGE)
     sent = [len(each.body) > 0 for each in gcs.faults.requests if each.line.startswith("PUT")]
     assert sent == [True, True, False, True]
 
@@ -133,7 +133,7 @@ def test_a_name_that_is_free_again_is_written_to(gcs: FaultProxy, store: GcsStor
     gcs.faults.answer("POST .*upload", 412, times=2)
     create(store)
     gcs.faults.answer("POST .*upload", 412, times=3)
-    assert store.create("other", b"x") is False
+    assert store.create_if_absent("other", b"x") is False
 
 
 def test_what_arrives_damaged_is_read_again(gcs: FaultProxy, store: GcsStore) -> None:
@@ -154,7 +154,7 @@ def test_what_the_service_receives_damaged_is_refused(gcs: FaultProxy, store: Gc
 
 
 def test_how_old_an_object_is_by_the_services_clock(store: GcsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.create("fresh", b"x")
+    store.create_if_absent("fresh", b"x")
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 3600)
     assert -1 <= store.age("fresh") < 60
@@ -190,7 +190,7 @@ def test_its_patience_ends_with_the_name_and_the_reason(gcs: FaultProxy, uri: st
 
     store = GcsStore(uri, sleep=sleep, clock=lambda: now[0])
     gcs.faults.answer(".", 503, times=None)
-    for operation in (store.read, store.fetch, lambda name: store.create(name, b"")):
+    for operation in (store.read, store.fetch, lambda name: store.create_if_absent(name, b"")):
         now[0] = 0.0
         with pytest.raises(StoreUnavailable, match=rf"{uri}/x cannot be reached: HTTP 503"):
             operation("x")
@@ -200,7 +200,7 @@ def test_its_patience_ends_with_the_name_and_the_reason(gcs: FaultProxy, uri: st
 
 def test_a_bucket_that_does_not_exist_is_named(gcs: FaultProxy, store: GcsStore) -> None:
     nowhere = GcsStore("gs://no-such-bucket/x")
-    for operation in (nowhere.read, nowhere.fetch, lambda name: nowhere.create(name, b"")):
+    for operation in (nowhere.read, nowhere.fetch, lambda name: nowhere.create_if_absent(name, b"")):
         with pytest.raises(
             StoreUnavailable, match=r"the bucket 'no-such-bucket' does not exist.*KINETIC_BUCKET"
         ):
@@ -215,7 +215,7 @@ def test_a_bucket_one_may_only_read_is_named(emulator: str, store: GcsStore) -> 
     closed = GcsStore(f"gs://{name}")
     for content in (b"x", LARGE):
         with pytest.raises(StoreUnavailable, match=rf"store x in gs://{name}: not permitted .*objectUser"):
-            closed.create("x", content)
+            closed.create_if_absent("x", content)
     closed.close()
 
 

@@ -178,7 +178,7 @@ def test_a_payload_that_was_changed_is_not_loaded(attempts: Attempts) -> None:
     name = wire.payload_object(JOB, attempts.submit(lambda: 1).payload_sha256)
     other = attempts.store.read(name).replace(b"function_name", b"function_Name")
     attempts.store.delete(name)
-    attempts.store.create(name, other)
+    attempts.store.create_if_absent(name, other)
     assert attempts.run() == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobMisconfigured, match="not the one this job was submitted with"):
         attempts.outcome().value_or_raise()

@@ -181,7 +181,7 @@ def test_a_function_past_its_deadline_is_stopped(group: Attempts, tmp_path: Path
 
 def test_a_cancelled_job_begins_nothing(group: Attempts, tmp_path: Path) -> None:
     group.submit(note, str(tmp_path))
-    group.store.create(wire.cancel_object(JOB), b"{}")
+    group.store.create_if_absent(wire.cancel_object(JOB), b"{}")
     host = start(group, 0)
     wait_for(lambda: "cancelled before it started" in group.log)
     stay(group, host)

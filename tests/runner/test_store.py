@@ -13,7 +13,7 @@ from kinetic_core.store.directory import DirectoryObjectStore
 @pytest.fixture
 def directory(tmp_path: Path) -> DirectoryObjectStore:
     store = DirectoryObjectStore(tmp_path / "a store %41")
-    store.create("a/b", b"content")
+    store.create_if_absent("a/b", b"content")
     return store
 
 
@@ -21,8 +21,8 @@ def test_reads_and_writes_what_the_core_stores(directory: DirectoryObjectStore) 
     store = open_store(directory.uri)
     assert store.read("a/b") == b"content"
     assert Path(store.fetch("a/b")).read_bytes() == b"content"
-    assert store.create("jobs/x/result", b"one")
-    assert not store.create("jobs/x/result", b"two")
+    assert store.create_if_absent("jobs/x/result", b"one")
+    assert not store.create_if_absent("jobs/x/result", b"two")
     assert directory.read("jobs/x/result") == b"one"
     assert 0 <= store.age("jobs/x/result") < 60
 
@@ -37,7 +37,7 @@ def test_says_what_is_missing(directory: DirectoryObjectStore, name: str) -> Non
 
 def test_a_removed_store_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="the store was removed"):
-        open_store((tmp_path / "gone").as_uri()).create("x", b"")
+        open_store((tmp_path / "gone").as_uri()).create_if_absent("x", b"")
     assert not (tmp_path / "gone").exists()
 
 

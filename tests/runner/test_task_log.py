@@ -36,7 +36,7 @@ class Bucket:
         self.attempts = 0
         self.asked = threading.Event()
 
-    def create(self, name: str, content: bytes, _state: str = "") -> bool:
+    def create_if_absent(self, name: str, content: bytes) -> bool:
         self.attempts += 1
         self.asked.set()
         self.silence.wait(60)

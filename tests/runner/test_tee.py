@@ -27,12 +27,12 @@ class Stumbling:
     def hurried(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create_if_absent(self, name: str, content: bytes) -> bool:
         if not self.failures:
-            return self._store.create(name, content)
+            return self._store.create_if_absent(name, content)
         self.failures -= 1
         if self._arrives:
-            self._store.create(name, content)
+            self._store.create_if_absent(name, content)
         raise StoreUnavailable(5, "no answer")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.errors import InvalidRequest, ObjectNotFound, StoreError
 from kinetic_core.store.directory import DirectoryObjectStore
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.store.protocol import ObjectStore
@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStor
     "and all of this file: directory, memory, emulator of Cloud Storage",
 )
 def test_reads_back_what_was_created(store: ObjectStore) -> None:
-    store.create("a/b", b"content", {"colour": "red"})
+    store.create_if_absent("a/b", b"content", {"colour": "red"})
     assert store.read("a/b") == b"content"
     with store.open("a/b") as stream:
         assert stream.read(3) == b"con"
@@ -50,14 +50,13 @@ def test_reads_back_what_was_created(store: ObjectStore) -> None:
 def test_creates_from_a_file(store: ObjectStore, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 100_000)
-    store.create("copy", source)
+    store.create_if_absent("copy", source)
     assert store.read("copy") == b"x" * 100_000
 
 
 def test_create_never_overwrites(store: ObjectStore) -> None:
-    store.create("a", b"first", {"by": "first"})
-    with pytest.raises(ObjectExists, match="a exists already"):
-        store.create("a", b"second", {"by": "second"})
+    assert store.create_if_absent("a", b"first", {"by": "first"})
+    assert not store.create_if_absent("a", b"second", {"by": "second"})
     assert store.read("a") == b"first"
     info = store.find("a")
     assert info is not None
@@ -69,11 +68,8 @@ def test_one_of_many_creators_wins(store: ObjectStore) -> None:
     winners: list[int] = []
 
     def contend(number: int) -> None:
-        try:
-            store.create("prize", str(number).encode())
-        except ObjectExists:
-            return
-        winners.append(number)
+        if store.create_if_absent("prize", str(number).encode()):
+            winners.append(number)
 
     threads = [threading.Thread(target=contend, args=(number,)) for number in range(16)]
     for thread in threads:
@@ -93,7 +89,7 @@ def test_every_one_of_many_parallel_transfers_arrives_as_it_was(store: ObjectSto
         if name.endswith("7"):
             source = tmp_path / name.replace("/", "-")
             source.write_bytes(contents[name])
-        store.create(name, source)
+        store.create_if_absent(name, source)
         return store.read(name) == contents[name]
 
     with ThreadPoolExecutor(16) as pool:
@@ -107,7 +103,7 @@ def test_every_one_of_many_parallel_transfers_arrives_as_it_was(store: ObjectSto
 def test_a_large_object_streams_in_parts_and_from_anywhere(store: ObjectStore, tmp_path: Path) -> None:
     content = secrets.token_bytes(1 << 20) * 11
     (tmp_path / "large").write_bytes(content)
-    store.create("large", tmp_path / "large")
+    store.create_if_absent("large", tmp_path / "large")
     with store.open("large") as stream:
         digest = hashlib.file_digest(stream, "sha256")
         assert digest.digest() == hashlib.sha256(content).digest()
@@ -119,10 +115,10 @@ def test_a_large_object_streams_in_parts_and_from_anywhere(store: ObjectStore, t
 
 
 def test_a_stream_never_mixes_two_objects(store: ObjectStore) -> None:
-    store.create("a", b"first" * 1000)
+    store.create_if_absent("a", b"first" * 1000)
     with store.open("a") as stream:
         store.delete("a")
-        store.create("a", b"other" * 1000)
+        store.create_if_absent("a", b"other" * 1000)
         try:
             found = stream.read()
         except StoreError:
@@ -134,8 +130,8 @@ def test_a_stream_never_mixes_two_objects(store: ObjectStore) -> None:
 def test_a_listing_has_no_end_at_a_thousand(store: ObjectStore) -> None:
     names = [f"many/{number:04d}" for number in range(1203)]
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda name: store.create(name, b""), names))
-    store.create("many-others", b"beside it")
+        list(pool.map(lambda name: store.create_if_absent(name, b""), names))
+    store.create_if_absent("many-others", b"beside it")
     assert [info.name for info in store.list("many/")] == names
     assert store.delete_all("many/") == len(names)
     assert [info.name for info in store.list("")] == ["many-others"]
@@ -143,7 +139,7 @@ def test_a_listing_has_no_end_at_a_thousand(store: ObjectStore) -> None:
 
 def test_empty_objects_and_unusual_names(store: ObjectStore) -> None:
     for name in ("empty", "a b/%41/ü+&?#", "x" * 200):
-        store.create(name, b"")
+        store.create_if_absent(name, b"")
         assert store.read(name) == b""
         assert [info.name for info in store.list(name)] == [name]
         with store.open(name) as stream:
@@ -151,11 +147,11 @@ def test_empty_objects_and_unusual_names(store: ObjectStore) -> None:
 
 
 def test_a_name_is_free_again_after_its_object_was_deleted(store: ObjectStore) -> None:
-    store.create("a", b"first")
+    store.create_if_absent("a", b"first")
     before = store.find("a")
     assert store.delete("a") is True
     assert store.delete("a") is False
-    store.create("a", b"second")
+    store.create_if_absent("a", b"second")
     after = store.find("a")
     assert before is not None
     assert after is not None
@@ -174,7 +170,7 @@ def test_missing_objects(store: ObjectStore) -> None:
 
 def test_lists_by_prefix_in_name_order(store: ObjectStore) -> None:
     for name in ("jobs/b/2", "jobs/a/1", "jobs/ab", "other"):
-        store.create(name, b"")
+        store.create_if_absent(name, b"")
     assert [info.name for info in store.list("jobs/")] == ["jobs/a/1", "jobs/ab", "jobs/b/2"]
     assert [info.name for info in store.list("jobs/a")] == ["jobs/a/1", "jobs/ab"]
     assert len(list(store.list(""))) == 4
@@ -182,7 +178,7 @@ def test_lists_by_prefix_in_name_order(store: ObjectStore) -> None:
 
 def test_lists_by_pattern(store: ObjectStore) -> None:
     for name in ("jobs/a/result", "jobs/b/result", "jobs/a/attempts/result", "jobs/a/log", "other/a/result"):
-        store.create(name, b"", {"state": name})
+        store.create_if_absent(name, b"", {"state": name})
     found = list(store.list("jobs/", "jobs/*/result"))
     wanted = ["jobs/a/result", "jobs/b/result"]
     assert [(info.name, info.metadata["state"]) for info in found] == [(name, name) for name in wanted]
@@ -190,11 +186,11 @@ def test_lists_by_pattern(store: ObjectStore) -> None:
 
 def test_deletes_one_and_a_whole_prefix(store: ObjectStore) -> None:
     for name in ("jobs/a/1", "jobs/a/2", "jobs/ab"):
-        store.create(name, b"x", {"m": "1"})
+        store.create_if_absent(name, b"x", {"m": "1"})
     assert store.delete("jobs/a/1") is True
     assert store.delete_all("jobs/a/") == 1
     assert [info.name for info in store.list("")] == ["jobs/ab"]
-    store.create("jobs/a/1", b"again")
+    store.create_if_absent("jobs/a/1", b"again")
     info = store.find("jobs/a/1")
     assert info is not None
     assert dict(info.metadata) == {}
@@ -208,13 +204,13 @@ def test_a_prefix_without_slash_would_reach_too_far(store: ObjectStore) -> None:
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "a//b", "../up", "a/../../b", "."])
 def test_names_cannot_leave_the_store(store: ObjectStore, name: str) -> None:
     with pytest.raises(InvalidRequest, match="must be relative"):
-        store.create(name, b"")
+        store.create_if_absent(name, b"")
 
 
 def test_says_which_of_many_are_there(store: ObjectStore) -> None:
     names = [f"many/{number}" for number in range(120)]
     for name in names[::40]:
-        store.create(name, b"")
+        store.create_if_absent(name, b"")
     assert store.present(names) == set(names[::40])
     assert store.present([]) == set()
     assert store.present(names[:1]) == {names[0]}
@@ -224,12 +220,12 @@ def test_says_which_of_many_are_there(store: ObjectStore) -> None:
 @pytest.mark.attack
 def test_what_was_stored_since_is_not_deleted(store: ObjectStore) -> None:
     for name in ("a", "b"):
-        store.create(name, b"old")
+        store.create_if_absent(name, b"old")
     seen = [info for name in ("a", "b") if (info := store.find(name))]
     listed = list(store.list(""))
     assert [info.generation for info in seen] == [info.generation for info in listed]
     store.delete("a")
-    store.create("a", b"new")
+    store.create_if_absent("a", b"new")
     store.delete_seen(seen)
     assert (store.present(["a", "b"]), store.read("a")) == ({"a"}, b"new")
     store.delete_seen([])

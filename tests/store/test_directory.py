@@ -16,14 +16,14 @@ from kinetic_core.store.directory import DirectoryObjectStore, translated
 
 def test_only_the_owner_may_look_inside(tmp_path: Path) -> None:
     store = DirectoryObjectStore(tmp_path / "store")
-    store.create("a", b"")
+    store.create_if_absent("a", b"")
     assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     store = DirectoryObjectStore(tmp_path / "store")
     with pytest.raises(StoreError):
-        store.create("a", tmp_path / "no-such-source")
+        store.create_if_absent("a", tmp_path / "no-such-source")
     assert store.find("a") is None
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
 
@@ -36,11 +36,11 @@ def test_a_full_disk_says_what_to_do() -> None:
 
 def test_a_deleted_store_is_a_missing_object(tmp_path: Path) -> None:
     store = DirectoryObjectStore(tmp_path / "store")
-    store.create("a", b"")
+    store.create_if_absent("a", b"")
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(ObjectNotFound):
         store.read("a")
-    store.create("a", b"new")
+    store.create_if_absent("a", b"new")
     assert store.read("a") == b"new"
 
 
@@ -50,7 +50,7 @@ def test_metadata_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
 
     def write() -> None:
         for name in names:
-            store.create(name, b"", {"long": 4000 * "x"})
+            store.create_if_absent(name, b"", {"long": 4000 * "x"})
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -64,7 +64,11 @@ def test_a_store_whose_directory_gives_no_answer_says_so(tmp_path: Path) -> None
     """Its name leads in a circle, as that of a dead mount does."""
     (tmp_path / "store").symlink_to(tmp_path / "store")
     store = DirectoryObjectStore(tmp_path / "store")
-    for ask in (lambda: store.create("a/b", b""), lambda: store.delete("a/b"), lambda: store.read("a/b")):
+    for ask in (
+        lambda: store.create_if_absent("a/b", b""),
+        lambda: store.delete("a/b"),
+        lambda: store.read("a/b"),
+    ):
         with pytest.raises(StoreError, match="symbolic links") as raised:
             ask()
         assert raised.value.is_passing

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core.errors import ConfigurationError, ObjectExists, ObjectNotFound, StoreError
+from kinetic_core.errors import ConfigurationError, ObjectNotFound, StoreError
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
 from kinetic_core.testing.faulty_server import Faults
@@ -27,7 +27,7 @@ def store(gcs: FaultProxy) -> Iterator[GcsObjectStore]:
     name = f"faults-{secrets.token_hex(4)}"
     store = GcsObjectStore("test-bucket", name, patience=20.0, silence=1.0)
     for number in range(3):
-        store.create(f"old/{number}", b"content" * 1000)
+        store.create_if_absent(f"old/{number}", b"content" * 1000)
     yield store
     unmet = gcs.faults.unmet
     gcs.faults.clear()
@@ -38,7 +38,7 @@ def store(gcs: FaultProxy) -> Iterator[GcsObjectStore]:
 
 
 def create(store: GcsObjectStore) -> None:
-    store.create("new", b"x")
+    store.create_if_absent("new", b"x")
     assert store.read("new") == b"x"
 
 
@@ -109,7 +109,7 @@ def test_no_fault_is_noticed(
 def test_every_page_of_a_listing_may_stumble(gcs: FaultProxy, store: GcsObjectStore, fault: str) -> None:
     with_pages = ".*pageToken"
     names = [f"many/{number:04d}" for number in range(1001)]
-    _in_parallel(lambda name: store.create(name, b""), names)
+    _in_parallel(lambda name: store.create_if_absent(name, b""), names)
     {
         "503": lambda: gcs.faults.answer(with_pages, 503),
         "lost": lambda: gcs.faults.lose_reply(with_pages),
@@ -121,11 +121,10 @@ def test_every_page_of_a_listing_may_stumble(gcs: FaultProxy, store: GcsObjectSt
 
 def test_a_write_with_a_lost_answer_knows_its_own(gcs: FaultProxy, store: GcsObjectStore) -> None:
     gcs.faults.lose_reply("POST .*upload")
-    store.create("once", b"mine")
+    store.create_if_absent("once", b"mine")
     assert gcs.faults.count("POST .*upload.*") == 3 + 2
     gcs.faults.lose_reply("POST .*upload")
-    with pytest.raises(ObjectExists):
-        store.create("once", b"another's")
+    assert not store.create_if_absent("once", b"another's")
     assert store.read("once") == b"mine"
 
 
@@ -133,8 +132,7 @@ def test_a_name_that_is_free_again_is_written_to(gcs: FaultProxy, store: GcsObje
     gcs.faults.answer("POST .*upload", 412, times=2)
     create(store)
     gcs.faults.answer("POST .*upload", 412, times=3)
-    with pytest.raises(ObjectExists):
-        store.create("other", b"x")
+    assert not store.create_if_absent("other", b"x")
 
 
 @pytest.mark.promise("gke: Create-only writes, generation preconditions")
@@ -143,11 +141,8 @@ def test_of_two_writers_whose_answers_are_lost_one_wins(gcs: FaultProxy, store: 
     won: list[bytes] = []
 
     def write(content: bytes) -> None:
-        try:
-            store.create("prize", content)
-        except ObjectExists:
-            return
-        won.append(content)
+        if store.create_if_absent("prize", content):
+            won.append(content)
 
     _in_parallel(write, [str(number).encode() for number in range(8)])
     assert won == [store.read("prize")]
@@ -175,14 +170,13 @@ def test_a_large_upload_goes_on(
     fault(gcs.faults)
     path = tmp_path / "large"
     path.write_bytes(LARGE)
-    store.create("large", path if source == "file" else LARGE)
+    store.create_if_absent("large", path if source == "file" else LARGE)
     assert store.read("large") == LARGE
-    with pytest.raises(ObjectExists):
-        store.create("large", LARGE)
+    assert not store.create_if_absent("large", LARGE)
 
 
 def test_a_large_download_that_breaks_off_comes_whole(gcs: FaultProxy, store: GcsObjectStore) -> None:
-    store.create("large", LARGE)
+    store.create_if_absent("large", LARGE)
     gcs.faults.cut_reply("GET .*alt=media", 7 << 20, times=2)
     assert store.read("large") == LARGE
     gcs.faults.cut_reply("GET .*alt=media", 3 << 20, times=2)
@@ -238,7 +232,7 @@ def test_a_bucket_one_may_only_read_is_named(emulator: str, gcs: FaultProxy, sto
 def test_an_object_that_is_replaced_is_not_mixed_into_its_stream(store: GcsObjectStore) -> None:
     with store.open("old/0") as file:
         store.delete("old/0")
-        store.create("old/0", b"another")
+        store.create_if_absent("old/0", b"another")
         with pytest.raises(ObjectNotFound):
             file.read()
 

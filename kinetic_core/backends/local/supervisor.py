@@ -35,7 +35,6 @@ from kinetic_core.backends.local.record import (
     wait_for_lock,
     write_record,
 )
-from kinetic_core.errors import ObjectExists
 from kinetic_core.job import Line
 from kinetic_core.store.directory import DirectoryObjectStore
 
@@ -91,8 +90,7 @@ class Marks:
 
     def _create(self, name: str, content: bytes) -> None:
         if os.path.isdir(self._layout.store):  # else all was removed, and is not made anew
-            with suppress(ObjectExists):
-                self._store.create(name, content)
+            self._store.create_if_absent(name, content)
 
 
 class Supervisor:

@@ -6,7 +6,6 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.connections import Connections
-from kinetic_core.errors import ClusterError, ObjectExists
+from kinetic_core.errors import ClusterError
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.observe import find
 from kinetic_core.settings import read_settings
@@ -147,8 +146,7 @@ class _Jobs:
         self._backend, self._watch = backend, watch
 
     def put(self, name: str) -> None:
-        with suppress(ObjectExists):
-            self._signs.create(name, b"-")
+        self._signs.create_if_absent(name, b"-")
 
     def drop(self, name: str) -> None:
         self._signs.delete(name)
