@@ -6,7 +6,6 @@ Where a cluster is reached by a kubeconfig, and its store is an emulator, none a
 from __future__ import annotations
 
 import functools
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from urllib.parse import urlencode
 
 from kinetic_core.connections import Connections
 from kinetic_core.errors import CloudError, CloudUnreachable, ConfigurationError
+from kinetic_core.retry import patiently
 from kinetic_core.settings import Account, Settings
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -179,15 +179,7 @@ class GoogleService:
 
     def patiently(self, action: Callable[[], Result]) -> Result:
         """The action's result, tried again as long as that may help."""
-        give_up, pause = self.clock() + PATIENCE, 0.5
-        while True:
-            try:
-                return action()
-            except CloudUnreachable:
-                if self.clock() >= give_up:
-                    raise
-            self.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
-            pause = min(pause * 2, 8.0)
+        return patiently(action, PATIENCE, sleep=self.sleep, clock=self.clock)
 
 
 def _base(service: str, settings: Settings) -> str:

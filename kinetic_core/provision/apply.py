@@ -4,7 +4,6 @@ that was lost, a process that was killed and somebody else's doing the same all 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,6 +24,7 @@ from kinetic_core.provision.resources import Found as There
 from kinetic_core.provision.resources import Json, Request, Resource
 from kinetic_core.provision.specification import Wanted
 from kinetic_core.provision.vendored import AddOn
+from kinetic_core.retry import pauses
 
 PATIENCE = 120.0
 """Seconds for which one step is tried again after failures that pass."""
@@ -101,7 +101,7 @@ class _Effort:
 
     def __init__(self, cloud: Cloud, step: Step) -> None:
         self._cloud, self._step, self._resource = cloud, step, step.resource
-        self._pause = 0.5
+        self._pauses = pauses(0.5, 10.0)
         self._give_up = cloud.clock() + PATIENCE
         self._give_up_waiting = cloud.clock() + self._resource.longest
 
@@ -148,8 +148,7 @@ class _Effort:
             self._wait()
 
     def _wait(self) -> None:
-        self._cloud.sleep(self._pause * (0.5 + random.random()))  # noqa: S311  no secret
-        self._pause = min(self._pause * 1.5, 10.0)
+        self._cloud.sleep(next(self._pauses))
 
     def _is_done(self) -> bool:
         """What has been removed is looked for, as some of it takes its time."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from kinetic_core.errors import (
 )
 from kinetic_core.google_cloud import Ask, GoogleService
 from kinetic_core.provision.resources import Json, Request
+from kinetic_core.retry import pauses
 
 _LONGEST_OPERATION = 3600.0
 _CODES = {5: 404, 6: 409, 7: 403, 8: 429}
@@ -138,14 +138,13 @@ class Cloud:
         if not gke and "done" not in answer and not str(answer.get("name", "")).startswith("operations/"):
             return
         path = f"{self.location}/operations/{answer['name']}" if gke else str(answer["name"])
-        give_up, pause = self.clock() + _LONGEST_OPERATION, 0.1
+        give_up, waits = self.clock() + _LONGEST_OPERATION, pauses(0.1, 5.0)
         while not (answer.get("done") or answer.get("status") == "DONE"):
             if self.clock() > give_up:
                 raise CloudError(
                     f"{path} goes on for an hour; look at it in the console, then run this again"
                 )
-            self.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
-            pause = min(pause * 1.5, 5.0)
+            self.sleep(next(waits))
             answer = self.service(service).get(path) or {"done": True}
         if failure := answer.get("error"):
             raise _failed(failure)

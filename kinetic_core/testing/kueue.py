@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.errors import ClusterError
+from kinetic_core.retry import patiently
 
 _GROUP = "kueue.x-k8s.io"
 _NAMES = {"plural": "localqueues", "singular": "localqueue", "kind": "LocalQueue"}
@@ -31,22 +31,10 @@ def make_queue(api: ClusterApi, namespace: str, name: str) -> None:
     """
     kind = "LocalQueue/v1beta1"
     body = {"apiVersion": f"{_GROUP}/v1beta1", "kind": "LocalQueue", "metadata": {"name": name}}
-    give_up = time.monotonic() + _SERVED_SECONDS
     if api.get(_CRD, "", f"localqueues.{_GROUP}") is None:
-        _create(api, _CRD, "", _DEFINITION)
-    while True:
-        try:
-            return _create(api, kind, namespace, body)
-        except ClusterError as exc:
-            if exc.status != 404 or time.monotonic() > give_up:
-                raise
-        time.sleep(0.2)
+        api.create_or_read(_CRD, "", _DEFINITION)  # another test may have made it
 
+    def is_unserved(error: BaseException) -> bool:
+        return isinstance(error, ClusterError) and error.status == 404
 
-def _create(api: ClusterApi, kind: str, namespace: str, body: dict[str, Any]) -> None:
-    """It may be there already: another test has made it."""
-    try:
-        api.create(kind, namespace, body)
-    except ClusterError as exc:
-        if exc.status != 409:
-            raise
+    patiently(lambda: api.create_or_read(kind, namespace, body), _SERVED_SECONDS, again=is_unserved)

@@ -53,6 +53,20 @@ def test_names_are_unique_and_refusals_have_their_status(world: Make) -> None:
     assert here.api.pod_log(here.namespace, "nothing", "c") is None
 
 
+def test_an_object_of_the_name_is_read(world: Make) -> None:
+    here = world(STOPS)
+    job = here.manifest()
+    (made, is_new), (found, is_again) = (
+        here.api.create_or_read("Job", here.namespace, job) for _ in range(2)
+    )
+    assert (is_new, is_again) == (True, False)
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    with pytest.raises(ClusterError, match="nowhere"):
+        here.api.create_or_read(
+            "Job", "nowhere", {**job, "metadata": {**job["metadata"], "namespace": "nowhere"}}
+        )
+
+
 def test_a_patch_merges_and_makes_a_new_version(world: Make) -> None:
     here = world(STOPS)
     name = here.create()

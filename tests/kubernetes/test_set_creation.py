@@ -17,7 +17,7 @@ from kinetic_core.backends.kubernetes.job_objects import create_job
 from kinetic_core.backends.kubernetes.leader_worker_sets import LeaderWorkerSets, check_set, may_use_sets
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.connections import Connections
-from kinetic_core.errors import BackendUnavailable, ConfigurationError, JobConflict
+from kinetic_core.errors import BackendUnavailable, ClusterUnreachable, ConfigurationError, JobConflict
 from kinetic_core.job import JobSpec
 from kinetic_core.settings import Settings, read_settings
 from kinetic_core.testing import FakeCluster, MemoryObjectStore
@@ -86,6 +86,16 @@ def test_a_lost_answer_is_read_back(fake: FakeCluster, api: ClusterApi, plural: 
     create_job(api, set_of()[0])
     assert (len(there(fake, "Job")), len(there(fake, "LeaderWorkerSet"))) == (1, 1)
     assert fake.faults.unmet == ()
+
+
+def test_a_creation_without_an_answer_is_looked_for(fake: FakeCluster, api: ClusterApi) -> None:
+    body = {"metadata": {"name": "one"}}
+    fake.faults.lose_reply("POST .*/secrets")
+    found, is_new = api.create_or_read("Secret", "default", body)
+    assert (found["metadata"]["name"], is_new) == ("one", False)
+    fake.faults.drop("POST .*/secrets")
+    with pytest.raises(ClusterUnreachable):
+        api.create_or_read("Secret", "default", {"metadata": {"name": "two"}})
 
 
 def test_who_may_not_make_sets_leaves_no_job(fake: FakeCluster, api: ClusterApi) -> None:

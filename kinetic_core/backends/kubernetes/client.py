@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +11,7 @@ from urllib.parse import quote, urlencode
 from kinetic_core.backends.kubernetes.connection import Target, connection, renew
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
+from kinetic_core.retry import patiently
 from kinetic_core.settings import Settings
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -92,6 +91,20 @@ class ClusterApi:
     def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
         """POST a namespaced object."""
         return self.call("POST", path_of(kind, namespace), body)
+
+    def create_or_read(self, kind: str, namespace: str, body: Mapping[str, Any]) -> tuple[Object, bool]:
+        """Create an object, or read the one that has its name; return it, and whether this call created it.
+
+        An object whose creation got no answer counts as one that was there: another may have created it.
+        """
+        try:
+            return self.create(kind, namespace, body), True
+        except ClusterError as exc:
+            may_exist = exc.status == 409 or exc.is_passing
+            found = self.get(kind, namespace, body["metadata"]["name"]) if may_exist else None
+            if found is None:
+                raise
+            return found, False
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """GET one object; None if there is none."""
@@ -244,18 +257,14 @@ class ClusterApi:
         query: Mapping[str, str] | None = None,
     ) -> Object:
         """Send a request and return the answer's object; all but POST is repeated while it fails."""
-        give_up, pause = time.monotonic() + self._patience, 0.1
-        while True:
-            try:
-                with self._told(method, path):
-                    response = self._request(method, path, body, query or {}, READ_SECONDS)
-                    found: Object = json.loads(response.data)
-                    return found
-            except ClusterError as exc:
-                if method == "POST" or not exc.is_passing or time.monotonic() > give_up:
-                    raise
-            time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
-            pause = min(pause * 2, 3.0)
+
+        def send() -> Object:
+            with self._told(method, path):
+                response = self._request(method, path, body, query or {}, READ_SECONDS)
+                found: Object = json.loads(response.data)
+                return found
+
+        return send() if method == "POST" else patiently(send, self._patience)
 
     def _request(
         self,

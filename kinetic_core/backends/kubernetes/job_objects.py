@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, overload
@@ -22,6 +21,7 @@ from kinetic_core.backends.kubernetes.slices import HOSTS_SERVICE_MANIFEST
 from kinetic_core.backends.kubernetes.verdict import observe
 from kinetic_core.backends.kubernetes.watch_cache import SELECTOR, SINGLE
 from kinetic_core.errors import ClusterError, ConfigurationError, JobConflict
+from kinetic_core.retry import patiently
 
 
 def jobs_of(api: ClusterApi, namespace: str, job_id: str) -> list[Object]:
@@ -47,7 +47,6 @@ def end_jobs(api: ClusterApi, jobs: Sequence[Object]) -> None:
 
 
 _PATIENCE = 60.0
-_POLL_SECONDS = 0.2
 
 
 def create_job(api: ClusterApi, manifest: Mapping[str, Any]) -> bool:
@@ -98,18 +97,24 @@ def _as_made(manifest: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, A
 def create_object(api: ClusterApi, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """Return the object that now exists, and whether this call created it. Raises as `create_job` does."""
     namespace, kind = manifest["metadata"]["namespace"], manifest["kind"]
-    give_up = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return api.create(kind, namespace, manifest), True
-        except ClusterError as exc:
-            if exc.status == 409 and (existing := _same(api, manifest)) is not None:
-                return existing, False
-            if not exc.is_passing and exc.status != 409:
-                raise _explained(exc, namespace, kind) from exc
-            if time.monotonic() > give_up:
-                raise
-        time.sleep(_POLL_SECONDS)
+
+    def create() -> tuple[Mapping[str, Any], bool]:
+        found, is_new = api.create_or_read(kind, namespace, manifest)
+        if not is_new and not _is_same(found, manifest):
+            raise ClusterError(f"{kind} {manifest['metadata']['name']} is still being deleted", 409)
+        return found, is_new
+
+    try:
+        return patiently(create, _PATIENCE, again=lambda exc: isinstance(exc, ClusterError) and _passes(exc))
+    except ClusterError as exc:
+        if _passes(exc):
+            raise
+        raise _explained(exc, namespace, kind) from exc
+
+
+def _passes(exc: ClusterError) -> bool:
+    """Return whether a creation may succeed later; 409 is of an object that has gone, or is about to go."""
+    return exc.is_passing or exc.status == 409
 
 
 def _name_hosts(api: ClusterApi, namespace: str) -> None:
@@ -117,7 +122,7 @@ def _name_hosts(api: ClusterApi, namespace: str) -> None:
     if api.get("Service", namespace, HOSTS_SERVICE) is not None:
         return
     try:
-        api.create("Service", namespace, HOSTS_SERVICE_MANIFEST)
+        api.create_or_read("Service", namespace, HOSTS_SERVICE_MANIFEST)
     except ClusterError as exc:
         if exc.status == 403:
             raise ConfigurationError(
@@ -125,20 +130,18 @@ def _name_hosts(api: ClusterApi, namespace: str) -> None:
                 f"slice find each other, and this account may not make it: {exc}. "
                 "See docs/guides/multi-host.md"
             ) from exc
-        if exc.status != 409:  # another submitter was quicker
-            raise
+        raise
 
 
-def _same(api: ClusterApi, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the existing object of the same call; None if it has gone, or is about to go."""
+def _is_same(existing: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Return whether an object stays and is of the same call. Raises JobConflict if it is of another one."""
     wanted = manifest["metadata"]
-    existing = api.get(manifest["kind"], wanted["namespace"], wanted["name"])
-    if existing is None or existing["metadata"].get("deletionTimestamp"):
-        return None
+    if existing["metadata"].get("deletionTimestamp"):
+        return False
     if existing["metadata"].get("annotations", {}).get(SPEC_DIGEST) != wanted["annotations"][SPEC_DIGEST]:
         job_id = existing["metadata"].get("labels", {}).get(JOB_ID, wanted["name"])
         raise JobConflict(f"{job_id} exists already and is a different call; use another job id")
-    return existing
+    return True
 
 
 def _explained(exc: ClusterError, namespace: str, kind: str) -> ClusterError | ConfigurationError:

@@ -7,7 +7,6 @@ ends goes on where it stopped; one that has expired (410) starts with a new list
 from __future__ import annotations
 
 import logging
-import random
 import re
 import threading
 import time
@@ -21,6 +20,7 @@ from kinetic_core.backends.kubernetes.fallbacks import current
 from kinetic_core.backends.kubernetes.names import CHOICE_SUFFIX, CHUNK, FAILED_CREATE, JOB_ID, JOB_NAME
 from kinetic_core.counters import count
 from kinetic_core.errors import ClusterError, ClusterUnreachable
+from kinetic_core.retry import pauses
 
 SELECTOR = "app=kinetic"
 SINGLE = f"{SELECTOR},!{CHUNK}"
@@ -36,7 +36,6 @@ WATCH_SECONDS = 50.0
 """Seconds that one watch lasts, and for which a connection that died in silence can go unnoticed."""
 _IDLE_SECONDS = 15.0
 _SYNC_SECONDS = 30.0
-_RETRY_SECONDS = (0.25, 10.0)
 _REMEMBERED = 100_000
 _CHOICE = re.compile(CHOICE_SUFFIX.format(r"\d+") + "$")
 _LOG = logging.getLogger(__name__)
@@ -143,14 +142,14 @@ class WatchCache:
         return time.monotonic() - self._asked < _IDLE_SECONDS
 
     def _follow(self, kind: str) -> None:
-        self._versions[kind], pause = "", _RETRY_SECONDS[0]
+        self._versions[kind], waits = "", pauses()
         try:
             while self._is_wanted():
                 try:
                     if not self._versions[kind]:
                         self._list(kind)
                     self._watch(kind)
-                    pause = _RETRY_SECONDS[0]
+                    waits = pauses()
                 except Expired:
                     self._versions[kind] = ""
                     count("watch.relists", kind=kind)
@@ -159,8 +158,7 @@ class WatchCache:
                         return
                     _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
                     self._tell_trouble(exc)
-                    time.sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
-                    pause = min(pause * 2, _RETRY_SECONDS[1])
+                    time.sleep(next(waits))
         finally:
             with self._lock:
                 self._running.discard(kind)

@@ -1,0 +1,53 @@
+"""The retry policy: how long, how often, after which errors a request is repeated.
+
+Every request of a client is repeated by `patiently`, but those to the object store, which the runner's client
+repeats by the same rule (`runner/gcs.py`; a pod has no library), and what Airflow's tasks and triggers repeat
+while Airflow can stop them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later, with nobody doing anything about it."""
+    return bool(getattr(error, "is_passing", False))
+
+
+def pauses(first: float = 0.25, most: float = 8.0) -> Iterator[float]:
+    """Yield the seconds to wait before each next attempt: random, so that clients do not come together, and
+    about twice as long as before, up to `most`.
+    """
+    while True:
+        yield first * (0.5 + random.random())  # noqa: S311  no secret
+        first = min(2 * first, most)
+
+
+def patiently(
+    action: Callable[[], Result],
+    patience: float,
+    *,
+    again: Callable[[BaseException], bool] = is_passing,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Result:
+    """Return the action's result; repeat the action for `patience` seconds after errors that are for `again`.
+
+    Raises the last error.
+    """
+    from tenacity import Retrying, retry_if_exception
+
+    give_up, waits = clock() + patience, pauses()
+    return Retrying(
+        retry=retry_if_exception(again),
+        wait=lambda _: next(waits),
+        stop=lambda _: clock() >= give_up,
+        sleep=sleep,
+        reraise=True,
+    )(action)
