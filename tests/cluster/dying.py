@@ -12,6 +12,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ CLEANING = r"POST .*/batch/storage/.*|DELETE .*"
 """Requests that remove something."""
 COLLECTING = [
     (request, 1, side)
-    for request in (r"GET /download/.*%2Fresult\?.*", r"DELETE /apis/batch/.*", _PAYLOAD)
+    for request in (r"GET /storage/.*%2Fresult\?alt=media.*", r"DELETE /apis/batch/.*", _PAYLOAD)
     for side in ("before", "after")
 ]
 """The same of a process whose job has ended: it reads the value, and removes the Job and the payload."""
@@ -142,18 +143,42 @@ def die_at(pattern: str, nth: int, side: str) -> None:
     """
     import urllib3
 
-    send: Any = urllib3.HTTPConnectionPool.urlopen
     numbers = itertools.count(1)  # threads may share it
+    send, ask, answer = urllib3.HTTPConnectionPool.urlopen, HTTPConnection.request, HTTPConnection.getresponse
+    last: set[int] = set()
+
+    def dies(method: str, path: str, body: object) -> bool:
+        request = f"{method} {path}{_stored_name(body)}"
+        found = re.fullmatch(pattern, request) is not None and next(numbers) == nth
+        if found and side == "before":
+            os._exit(9)
+        return found
 
     def sending(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        request = f"{method} {url}{_stored_name(kwargs.get('body'))}"
-        dies = re.fullmatch(pattern, request) is not None and next(numbers) == nth
-        if dies and side == "before":
-            os._exit(9)
+        is_last = dies(method, url, kwargs.get("body"))
         try:
             return send(self, method, url, *args, **kwargs)
         finally:  # if nobody answered, too
-            if dies:
+            if is_last:
+                os._exit(9)
+
+    def asking(self: Any, method: str, url: str, body: Any = None, headers: Any = None) -> None:
+        if dies(method, url, body):
+            last.add(id(self))
+        try:
+            ask(self, method, url, body, headers or {})
+        except OSError:
+            if id(self) in last:
+                os._exit(9)
+            raise
+
+    def answering(self: Any) -> Any:
+        try:
+            return answer(self)
+        finally:
+            if id(self) in last:
                 os._exit(9)
 
     urllib3.HTTPConnectionPool.urlopen = sending  # type: ignore[method-assign]
+    HTTPConnection.request = asking  # type: ignore[assignment,method-assign]  # as the store sends
+    HTTPConnection.getresponse = answering  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ _REQUESTS = (
     rf"^POST {_JOBS} ",
     rf"^GET {_JOBS}",
     r"^GET /storage/[^ ]+prefix=[^ &]+%2Flog%2F",
-    r"^GET /download/[^ ]+%2Fresult\?",
+    r"^GET /storage/[^ ]+%2Fresult\?alt=media",
     rf"^DELETE {_JOBS}",
 )
 _ROOM = "kinetic.test/{}.{}"
