@@ -336,10 +336,13 @@ class Thawing(DirectoryObjectStore):
         super().__init__(root)
         self.meanwhile = meanwhile
 
-    def create(self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None) -> None:
-        super().create(name, content, metadata)
+    def create_if_absent(
+        self, name: str, content: bytes | Path, metadata: Mapping[str, str] | None = None
+    ) -> bool:
+        is_first = super().create_if_absent(name, content, metadata)
         if name.endswith("/resumed-0"):
             self.meanwhile()
+        return is_first
 
 
 class Anew(Cluster):
@@ -377,7 +380,7 @@ def test_a_client_that_thaws_removes_nothing_new(place: Place) -> None:
     def others() -> None:
         for name in new:
             store.delete(name)
-            store.create(name, b"the new Job's")
+            store.create_if_absent(name, b"the new Job's")
 
     thawed: Any = Anew(place.cluster.lines, others)
     found = read_line(thawed, "default", place.group_id, line_sha256)

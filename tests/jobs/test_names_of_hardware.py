@@ -110,7 +110,7 @@ def test_a_stored_reference_names_no_other_hardware(place: Place) -> None:
     wrong = replace(reference, accelerator="gpu-h100-8")
     name = f"jobs/{reference.job_id}/handle.json"
     place.store.delete(name)
-    place.store.create(name, json.dumps(wrong.to_dict()).encode())
+    place.store.create_if_absent(name, json.dumps(wrong.to_dict()).encode())
     assert place.submit([ONE], backend="gke").accelerator == ONE
 
 

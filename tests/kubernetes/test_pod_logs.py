@@ -36,7 +36,7 @@ def test_what_the_node_serves_no_more_is_read_from_the_store(tmp_path: Path) -> 
 def test_what_a_pod_had_no_time_to_store_is_read_from_its_node(tmp_path: Path) -> None:
     """It was told to end, and the store did not answer until its time was over."""
     store = MemoryObjectStore()
-    store.create(wire.log_object(JOB, 0, 0, 0), b"begun\n")
+    store.create_if_absent(wire.log_object(JOB, 0, 0, 0), b"begun\n")
     ends = behaviours.exits(wire.EXIT_UNPUBLISHED, log="begun\nsaved\n")
     with FakeCluster(lambda _: ends) as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
