@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -256,8 +256,7 @@ class IndexedScheduler:
         finish(self.backend, self._group_id, board)
         for job in self._parts.parts(self._namespace, self._group_id):
             mark = wire.chunk_cancel_object(self._group_id, key_id_of(job))
-            with suppress(ObjectExists):
-                self.backend.store.create(mark, b"")
+            self.backend.store.create_if_absent(mark, b"")
         errors = in_parallel(lambda part: self.backend.delete(self._namespace, part), self._part_ids())
         for _, error in errors:
             if error is not None:

@@ -112,7 +112,7 @@ def test_one_that_was_cancelled_does_not_start(batch: Batch) -> None:
 
 def test_none_of_a_cancelled_job_of_the_batch_starts(batch: Batch) -> None:
     """Its pod was told to end before its Python could hear it. Another Job of the same input runs it."""
-    batch.pack(place).store.create(wire.chunk_cancel_object(GROUP, "key of the first Job"), b"")
+    batch.pack(place).store.create_if_absent(wire.chunk_cancel_object(GROUP, "key of the first Job"), b"")
     assert batch.run(KINETIC_KEY_ID="key of the first Job") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
         batch.child().value_or_raise()
