@@ -82,7 +82,7 @@ def run_bare(folder: Path, project: Path, function: str, *, stores: bool = True)
     cache = default_connections().settings.cache
     runner, package = runner_archive(cache), client_archive(cache)
     for sha256, archive in (runner, package) if stores else (runner,):
-        attempts.store.create(wire.runner_object(sha256), archive)
+        attempts.store.create_if_absent(wire.runner_object(sha256), archive)
     found = locate_project(project / "client_work.py", sys_path=[], cwd=project)
     modules = ProjectModules(str(found.root), "client_work")
     packed = pack_function(getattr(client_work, function), found, modules, lambda _: None)
@@ -97,7 +97,7 @@ def run_bare(folder: Path, project: Path, function: str, *, stores: bool = True)
         client_package=package[0],
     )
     attempts.payload_sha256 = wire.digest(payload)
-    attempts.store.create(wire.payload_object(JOB, attempts.payload_sha256), payload)
+    attempts.store.create_if_absent(wire.payload_object(JOB, attempts.payload_sha256), payload)
     told = {"KINETIC_RUNNER_SHA256": runner[0], "KINETIC_PROTOCOL": str(wire.PROTOCOL)}
     environment = {**attempts.environment(), **told}
     del environment["PYTHONPATH"]
