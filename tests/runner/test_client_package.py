@@ -20,17 +20,18 @@ from tests.runner.attempts import JOB, Attempts
 
 TRAINING = """
 import kinetic_core
+import kinetic_core.compat as kinetic
 from kinetic_core import BatchError, BatchHandle, Client, Data, JobHandle, JobStatus, KineticError, run
 from kinetic_core.errors import JobError
 
 DATA = Data("./set")
 
 class Model:
-    @run(accelerator="gpu-l4")
+    @kinetic.run(accelerator="gpu-l4")
     def width(self):
         return 3
 
-@kinetic_core.run(accelerator="tpu-v5e-1", retries=2)
+@run(accelerator="tpu-v5e-1", retries=2)
 def double(x):
     return 2 * x
 
