@@ -404,3 +404,18 @@ def test_a_worker_told_to_stop_lets_its_job_live(store: Path) -> None:
         task.last_leg()
     assert not observe(backend_of(task.reference, default_connections()), task.reference).is_terminal
     cancel(backend_of(task.reference, default_connections()), task.reference)
+
+
+def test_a_trigger_that_is_moved_ends_no_job(store: Path) -> None:
+    """Airflow kills it as it does when somebody ends its task, whose state decides."""
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.connections import default_connections
+    from kinetic_core.jobs.cancel import cancel
+    from kinetic_core.jobs.observe import observe
+
+    task = Task(wait_long, ended=False)
+    trigger = KineticJobTrigger(task.reference.to_dict(), [0, 0], time.time())
+    asyncio.run(trigger.on_kill())
+    assert not observe(backend_of(task.reference, default_connections()), task.reference).is_terminal
+    cancel(backend_of(task.reference, default_connections()), task.reference)
