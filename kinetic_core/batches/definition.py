@@ -188,6 +188,15 @@ def noted_failures(backend: Backend, namespace: str, group_id: str) -> dict[int,
     return found
 
 
+def dropped_inputs(backend: Backend, group_id: str) -> frozenset[int] | None:
+    """Read which inputs of a finished submission got no job; None before its end. Raises MalformedObject."""
+    try:
+        finished = read_document(backend.store, finished_object(group_id), dropped=list)
+    except ObjectNotFound:
+        return None
+    return frozenset(index for index in finished["dropped"] if type(index) is int)
+
+
 def noted_failure(backend: Backend, namespace: str, group_id: str, index: int) -> KineticError | None:
     """Return why this input could not be submitted, None if no submitter has noted a failure.
 

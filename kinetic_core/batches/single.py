@@ -17,7 +17,7 @@ from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.batches.definition import (
     Plan,
     arguments_of,
-    finished_object,
+    dropped_inputs,
     input_id,
     manifest_object,
     note_failure,
@@ -25,6 +25,7 @@ from kinetic_core.batches.definition import (
 )
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import in_parallel
+from kinetic_core.errors import MalformedObject
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.facts import observed
@@ -101,7 +102,8 @@ class _Reader:
 
     def look(self) -> bool:
         """Read the stored jobs now; return True when submission is over."""
-        finished = self.backend.store.find(finished_object(self.group_id)) is not None
+        dropped = self._dropped()
+        finished = dropped is not None
         for index in range(self.board.size):
             if self.board.jobs[index] is None and index not in self.board.submission_failures:
                 self._read(index, finished)
@@ -109,16 +111,26 @@ class _Reader:
             known = sum(job is not None for job in self.board.jobs) + len(self.board.submission_failures)
         if finished or known == self.board.size:
             if self.backend.supervised_queue is not None:  # where all jobs are stored before this is said
-                self.board.lose(self._without_job())
+                self.board.lose(self._removed(dropped or frozenset()))
             self.board.finish()
             return True
         return False
 
-    def _without_job(self) -> dict[int, str]:
+    def _dropped(self) -> frozenset[int] | None:
+        try:
+            return dropped_inputs(self.backend, self.group_id)
+        except MalformedObject as exc:
+            _LOG.warning("taking no input of %s for dropped: %s", self.group_id, exc)
+            return frozenset()
+
+    def _removed(self, dropped: frozenset[int]) -> dict[int, str]:
+        """Name the jobs that were stored and are not any more, by their inputs."""
         with self.board.changed:
-            missing = [index for index, job in enumerate(self.board.jobs) if job is None]
-            failed = self.board.submission_failures
-            return {index: input_id(self.group_id, index) for index in missing if index not in failed}
+            missing = {index for index, job in enumerate(self.board.jobs) if job is None} - dropped
+            return {
+                index: input_id(self.group_id, index)
+                for index in sorted(missing - set(self.board.submission_failures))
+            }
 
     def run(self) -> None:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from kinetic_core.backends.base import Backend, SupervisedQueue
 from kinetic_core.batches.definition import (
     Plan,
     batch_digest,
+    dropped_inputs,
     failure_object,
     finished_object,
     input_id,
@@ -30,7 +31,6 @@ from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import SUPERVISED, read_manifest
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.reconcile import reconcile
-from kinetic_core.store.documents import read_document
 
 DIGEST = "spec_digest"
 """Field of a manifest with the digest of the call; a batch with a generated id has none."""
@@ -76,11 +76,8 @@ class _Stored:
 
     def never_made(self) -> list[int]:
         """List the inputs whose jobs were never created; jobs that were removed later do not count."""
-        try:
-            finished = read_document(self.backend.store, finished_object(self.group_id), dropped=list)
-            submitters_left: Iterable[int] = {index for index in finished["dropped"] if type(index) is int}
-        except ObjectNotFound:
-            submitters_left = range(self.size)
+        dropped = dropped_inputs(self.backend, self.group_id)
+        submitters_left = range(self.size) if dropped is None else sorted(dropped)
         return [
             index
             for index in submitters_left
