@@ -48,6 +48,7 @@ class Cloud(Answering):
         entry = {
             "name": "index/098236278000-job-0123456789abcdef",
             "size": "0",
+            "generation": "1",
             "timeCreated": "2026-11-21T18:00:00Z",
             "metadata": {"func_name": "f", "namespace": "default", "created_at": "2026-11-21T18:00:00Z"},
         }

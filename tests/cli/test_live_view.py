@@ -75,7 +75,7 @@ def test_the_live_view(
     wait_for(lambda: "y or n" in screen())
     terminal("send-keys", "y")
     wait_for(lambda: other.status().is_terminal)
-    wait_for(lambda: "FAILED" in screen())
+    wait_for(lambda: "CANCELLED" in screen())
     terminal("send-keys", "q")
     wait_for(lambda: "ended with 1" in screen())
     assert running.status() is kinetic_core.JobStatus.RUNNING

@@ -100,7 +100,7 @@ def test_attempts_of_this_machine_do_not_overlap(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local_jobs")
-def test_what_a_killed_runner_leaves_dies_before_the_next_attempt(tmp_path: Path) -> None:
+def test_what_a_killed_runner_leaves_dies_before_the_next_try(tmp_path: Path) -> None:
     left = tmp_path / "left"
 
     def work() -> list[int]:

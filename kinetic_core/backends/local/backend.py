@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,20 +95,8 @@ _SWEEP_SECONDS = 3.0
 _PACE_SECONDS = 0.04
 
 
-_OF_PODS = (
-    "disk",
-    "reservation",
-    "flex_start",
-    "priority_class",
-    "queue",
-    "service_account",
-    "node_selector",
-    "tolerations",
-    "run_as_root",
-    "cache_volume",
-    "security_context",
-)
-"""Options that only mean something to a pod."""
+_OF_A_JOB = ("cpu", "labels", "secrets", "lease", "hang_after")
+"""Fields of PodOptions that are not only for pods: each has its effect here, or is refused."""
 
 
 class LocalBackend:
@@ -182,7 +170,8 @@ class LocalBackend:
         if spec.container_image is not None:
             notices.append(f"container_image={spec.container_image!r} is not used by backend 'local'")
         default = PodOptions()
-        if unused := [name for name in _OF_PODS if getattr(spec.pod, name) != getattr(default, name)]:
+        of_pods = [one.name for one in fields(PodOptions) if one.name not in _OF_A_JOB]
+        if unused := [name for name in of_pods if getattr(spec.pod, name) != getattr(default, name)]:
             notices.append(f"{'=, '.join(unused)}= has no effect with backend 'local', which has no pods")
         return tuple(notices)
 
