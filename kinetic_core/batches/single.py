@@ -126,11 +126,9 @@ class _Reader:
     def _removed(self, dropped: frozenset[int]) -> dict[int, str]:
         """Name the jobs that were stored and are not any more, by their inputs."""
         with self.board.changed:
-            missing = {index for index, job in enumerate(self.board.jobs) if job is None} - dropped
-            return {
-                index: input_id(self.group_id, index)
-                for index in sorted(missing - set(self.board.submission_failures))
-            }
+            missing = {index for index, job in enumerate(self.board.jobs) if job is None}
+            missing -= dropped | self.board.dropped | set(self.board.submission_failures)
+            return {index: input_id(self.group_id, index) for index in sorted(missing)}
 
     def run(self) -> None:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
