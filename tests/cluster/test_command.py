@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import calendar
 import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -96,11 +96,11 @@ def test_what_a_job_has_cost(kinetic: Kinetic, tmp_path: Path) -> None:
     (job,) = told["jobs"]
     seconds = job["seconds"]
     assert (job["problem"], job["units"]) == ("", 1)
-    assert 4 <= seconds["running"] < 20
+    assert 3 <= seconds["running"] < 20  # 4, but Kubernetes tells an attempt's begin and end in whole seconds
     assert seconds["pulling"] >= 0  # the image may be there
     assert all(each >= 0 for each in seconds.values())
     assert told["amount"] == pytest.approx(sum(told["unit_seconds"].values()))
-    lasted = time.time() - calendar.timegm(time.strptime(handle.created_at, "%Y-%m-%dT%H:%M:%SZ"))
+    lasted = time.time() - datetime.fromisoformat(handle.created_at).timestamp()
     assert sum(seconds.values()) <= lasted + 1
     handle.cleanup()
 
