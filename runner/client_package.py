@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import zipfile
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -42,6 +41,8 @@ class ClientPackage:
         return PathFinder.find_spec(name, [self._folder])
 
     def _unpack(self) -> None:
+        import zipfile  # with what it imports, it would delay the start of every job
+
         try:
             archive = open_store(self._store_uri).read(wire.runner_object(self._sha256))
         except (OSError, MissingObject) as exc:
