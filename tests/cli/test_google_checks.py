@@ -30,8 +30,8 @@ from kinetic_core.images.registry import GoogleApi, Repository
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.specification import Wanted, wanted_pool
 from kinetic_core.settings import Settings
-from kinetic_core.testing.google_project import FakeGoogle, FakeProject
 from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.google_project import FakeGoogle, FakeProject
 from tests.serving import Answering, serving
 
 WANTED = Wanted("my-project", "us-central1-a", "training")

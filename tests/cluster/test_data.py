@@ -24,9 +24,9 @@ from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
 from kinetic_core.project.tree import store_data
 from kinetic_core.store.gcs import GcsObjectStore
-from kinetic_core.testing.hugging_face import FakeHub
 from tests.cluster.objects import kubectl, stored
 from tests.conftest import wait_for
+from tests.hugging_face import FakeHub
 
 pytestmark = pytest.mark.usefixtures("gke")
 on_cpu = kinetic_core.run(accelerator="cpu")

@@ -21,9 +21,9 @@ from kinetic_core.connections import default_connections
 from kinetic_core.errors import CloudError
 from kinetic_core.google_cloud import GoogleService, ask_google
 from kinetic_core.store.gcs import GcsObjectStore
-from kinetic_core.testing.google_project import FakeProject
 from tests.cluster.commands import KINETIC, typed, well
 from tests.conftest import Kinetic, wait_for
+from tests.google_project import FakeProject
 
 pytestmark = [pytest.mark.alone, pytest.mark.google]
 

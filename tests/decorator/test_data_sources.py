@@ -12,7 +12,7 @@ import kinetic_core
 from kinetic_core import Data
 from kinetic_core.errors import JobMisconfigured
 from kinetic_core.store.gcs import GcsObjectStore
-from kinetic_core.testing.hugging_face import FakeHub
+from tests.hugging_face import FakeHub
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 

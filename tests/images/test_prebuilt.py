@@ -20,7 +20,7 @@ from kinetic_core.images.frameworks import choose
 from kinetic_core.images.registry import GoogleApi, PublicRegistry
 from kinetic_core.images.requirements import parse_requirements
 from kinetic_core.settings import Settings
-from kinetic_core.testing.google_project import FakeGoogle
+from tests.google_project import FakeGoogle
 from tests.serving import Answering, serving
 
 CLIENT = Connections(Settings())

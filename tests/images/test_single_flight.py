@@ -19,8 +19,8 @@ from kinetic_core.images.frameworks import choose
 from kinetic_core.images.registry import PATIENCE, GoogleApi, Repository, region_of
 from kinetic_core.images.requirements import parse_requirements
 from kinetic_core.store.protocol import ObjectStore
-from kinetic_core.testing.google_project import FakeGoogle
 from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.google_project import FakeGoogle
 
 _numbers = itertools.count()
 

@@ -10,7 +10,7 @@ import pytest
 from kinetic_core.client import default_client
 from kinetic_core.testing.fake_cluster import FakeCluster
 from kinetic_core.testing.faulty_server import Faults
-from kinetic_core.testing.google_project import FakeProject
+from tests.google_project import FakeProject
 from tests.provision.worlds import KINDS, World
 
 

@@ -23,7 +23,7 @@ from kinetic_core.provision.specification import Wanted, WantedNamespace, wanted
 from kinetic_core.provision.vendored import AddOn
 from kinetic_core.settings import Settings
 from kinetic_core.testing.fake_cluster import FakeCluster
-from kinetic_core.testing.google_project import FakeProject
+from tests.google_project import FakeProject
 
 ADD_ON = AddOn(
     "Sets",

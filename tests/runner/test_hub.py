@@ -9,7 +9,7 @@ from kinetic_core._runner.data import DataFolder
 from kinetic_core._runner.downloads import DamagedDownload
 from kinetic_core._runner.hugging_face import HubData
 from kinetic_core._runner.store import DirectoryStore, MissingObject
-from kinetic_core.testing.hugging_face import FakeHub
+from tests.hugging_face import FakeHub
 
 _LARGE = bytes(range(256)) * 20
 _IMDB = {
