@@ -29,7 +29,7 @@ from zoneinfo import ZoneInfo
 
 from airflow_provider.project import project_of_task
 from airflow_provider.records import named
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.errors import (
     InvalidRequest,
     UnverifiedResult,
@@ -311,7 +311,7 @@ class Signatures:
         expected = _signature(reference, secret).encode()
         if not hmac.compare_digest(expected, signature.encode("utf-8", "replace")):
             raise refuse("its signature is not that of a task of this Airflow")
-        own = wire.result_object(reference.job_id)
+        own = object_names.result(reference.job_id)
         if reference.object_name != own or not _DIGEST.fullmatch(reference.sha256):
             raise refuse("it names no result of a job")
         return reference

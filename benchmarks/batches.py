@@ -23,7 +23,7 @@ from measuring import Verdict, report, seconds
 from projects import make_project
 
 import kinetic_core
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
@@ -166,11 +166,11 @@ def tell(backend: Backend, namespace: str, group_id: str) -> None:
     (job,) = backend.parts.parts(namespace, group_id)
     key = outcome_key(job) or b""
     for index in range(_LARGE):
-        child = wire.input_id(group_id, index)
+        child = object_names.input_id(group_id, index)
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "job_id": child, "attempt": 0}
         header |= {"state": "succeeded", "codec": "typed", "times": {}, "author": "runner"}
         frame = wire.encode_frame(header, codec.encode(index + 1), wire.input_key(key, index))
-        backend.store.create_if_absent(wire.result_object(child), frame, {wire.STATE: "succeeded"})
+        backend.store.create_if_absent(object_names.result(child), frame, {wire.STATE: "succeeded"})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from fake_node import fake_node
 from measuring import Verdict, report, seconds
 
 import kinetic_core
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
@@ -112,7 +112,7 @@ def _told(backend: Backend, job: kinetic_core.JobHandle, value: int) -> bool:
     header |= {"state": "succeeded", "codec": "typed", "times": {}}
     parts = codec.encode(value)
     backend.store.create_if_absent(
-        wire.result_object(job.job_id), wire.encode_frame(header, parts, outcome_key(found[0]))
+        object_names.result(job.job_id), wire.encode_frame(header, parts, outcome_key(found[0]))
     )
     return True
 

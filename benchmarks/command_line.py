@@ -15,7 +15,7 @@ from typing import Any
 from measuring import Verdict, median_seconds, report
 
 import kinetic_core
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
@@ -87,7 +87,7 @@ def fill(store: Any, handle: kinetic_core.JobHandle) -> None:
         job = replace(handle, job_id=f"job-{number:016x}", created_at=_stamp(number))
         store.create_if_absent(index_object(job), b"", index_metadata(job))
         if number % 2:
-            store.create_if_absent(wire.result_object(job.job_id), b"", {wire.STATE: "succeeded"})
+            store.create_if_absent(object_names.result(job.job_id), b"", {wire.STATE: "succeeded"})
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(one, range(_JOBS - 1)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from . import wire
+from . import object_names
 from .attempt import Job
 from .notes import encode_note, read_note
 from .store import Store
@@ -25,7 +25,7 @@ def is_taken(job: Job, store: Store) -> bool:
     does not run.
     """
     assert job.choice is not None  # noqa: S101  a job with one accelerator is not asked
-    name = wire.choice_object(job.job_id, job.choice)
+    name = object_names.choice(job.job_id, job.choice)
     taken = {"decision": STARTED, "at": time.time(), "pod_uid": job.pod_uid, "key_id": job.key_id}
     if store.create_if_absent(name, encode_note(job.outcome_key, name, taken)):
         return True

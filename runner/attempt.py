@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
-from . import wire
+from . import object_names, wire
 from .indexes import parse_indexes
 from .signing_key import take_key
 
@@ -108,7 +108,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
         group_id, index = environ.get("KINETIC_GROUP_ID"), None
         if group_id is not None:
             index = parse_indexes(environ["KINETIC_INDEXES"])[int(environ["JOB_COMPLETION_INDEX"])]
-            environ["KINETIC_JOB_ID"] = environ["JOB_ID"] = wire.input_id(group_id, index)
+            environ["KINETIC_JOB_ID"] = environ["JOB_ID"] = object_names.input_id(group_id, index)
         key = take_key(environ, index)
         return Job(
             store_uri=environ["KINETIC_STORE"],

@@ -6,7 +6,7 @@ import bisect
 import sys
 from typing import Any
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .outcome import Outcome, failed
 from .store import Store, exists
@@ -14,12 +14,12 @@ from .store import Store, exists
 
 def why_not(job: Job, store: Store) -> Outcome | None:
     """Return the outcome of a job, of a batch or not, that must not start; None for one that may."""
-    marks = [wire.cancel_object(job.job_id)]
+    marks = [object_names.cancel(job.job_id)]
     if job.group_id is not None:  # a signal that came before this process had a handler is lost
-        marks.append(wire.chunk_cancel_object(job.group_id, job.key_id))
+        marks.append(object_names.chunk_cancel(job.group_id, job.key_id))
     if any(exists(store, mark) for mark in marks):
         return _cancelled("it was cancelled before it started")
-    if job.group_id is not None and job.fail_fast and exists(store, wire.stop_object(job.group_id)):
+    if job.group_id is not None and job.fail_fast and exists(store, object_names.stop(job.group_id)):
         text = "not started: another input had failed, and fail_fast was asked for"
         sys.stderr.write(f"kinetic: {text}\n")
         failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")
@@ -29,7 +29,7 @@ def why_not(job: Job, store: Store) -> Outcome | None:
 
 def was_cancelled(job: Job, store: Store) -> Outcome | None:
     """Return the outcome of an input that was cancelled; None if its pod was stopped otherwise."""
-    return _cancelled("it was cancelled") if exists(store, wire.cancel_object(job.job_id)) else None
+    return _cancelled("it was cancelled") if exists(store, object_names.cancel(job.job_id)) else None
 
 
 def _cancelled(text: str) -> Outcome:
@@ -42,7 +42,7 @@ def tell_failure(job: Job, store: Store, outcome: Outcome) -> None:
     assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
     if outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CANCELLED:
         return
-    store.create_if_absent(wire.stop_object(job.group_id), job.job_id.encode())
+    store.create_if_absent(object_names.stop(job.group_id), job.job_id.encode())
 
 
 def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -53,7 +53,7 @@ def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, byt
     """
     assert job.group_id is not None  # noqa: S101
     assert job.index is not None  # noqa: S101
-    frame = store.read(wire.batch_payload_object(job.group_id, job.payload_sha256))
+    frame = store.read(object_names.batch_payload(job.group_id, job.payload_sha256))
     if wire.digest(frame) != job.payload_sha256:
         raise ValueError(
             "the stored payload is not the one this batch was submitted with; nothing was loaded"

@@ -13,7 +13,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from . import results, wire
+from . import object_names, results, wire
 from .accelerator import variables
 from .attempt import Job
 from .notice import VARIABLE, notice_path
@@ -171,7 +171,7 @@ def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
         from .batch import batch_payload
 
         return batch_payload(job, store)
-    frame = store.read(wire.payload_object(job.job_id, job.payload_sha256))
+    frame = store.read(object_names.payload(job.job_id, job.payload_sha256))
     if wire.digest(frame) != job.payload_sha256:
         raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")
     return wire.decode_frame(frame)

@@ -21,7 +21,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .notes import ForgedNote, decode_note, encode_note
 from .store import MissingObject, Store
@@ -114,10 +114,10 @@ def _stored(job: Job, store: Store, number: int) -> Claim | None:
 
 def _has_ended(job: Job, store: Store, attempt: int) -> bool:
     """Return whether that attempt has stored how it ended."""
-    name = wire.attempt_outcome_object(job.job_id, attempt, job.host)
+    name = object_names.attempt_outcome(job.job_id, attempt, job.host)
     try:
         header, _ = wire.decode_frame(store.read(name), job.outcome_key)
-        wire.require_place(header, job.job_id, name)
+        object_names.require_place(header, job.job_id, name)
     except (MissingObject, wire.FrameError) as exc:
         sys.stderr.write(f"kinetic: attempt {attempt} has not said how it ended: {exc}\n")
         return False
@@ -125,4 +125,4 @@ def _has_ended(job: Job, store: Store, attempt: int) -> bool:
 
 
 def _object(job: Job, number: int) -> str:
-    return wire.claim_object(job.job_id, number, job.host)
+    return object_names.claim(job.job_id, number, job.host)

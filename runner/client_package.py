@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from . import wire
+from . import object_names, wire
 from .store import MissingObject, open_store
 
 _PACKAGE = "kinetic_core"
@@ -44,7 +44,7 @@ class ClientPackage:
         import zipfile  # with what it imports, it would delay the start of every job
 
         try:
-            archive = open_store(self._store_uri).read(wire.runner_object(self._sha256))
+            archive = open_store(self._store_uri).read(object_names.runner(self._sha256))
         except (OSError, MissingObject) as exc:
             raise ImportError(f"{_PACKAGE} is not in this image, and cannot be fetched: {exc}") from exc
         if wire.digest(archive) != self._sha256:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .notes import ForgedNote, encode_note, read_note
 from .outcome import Outcome, failed
@@ -50,7 +50,7 @@ class Spending:
         """Note for how long this attempt has held its accelerator, for later attempts."""
         now = self._clock()
         self._next = now + self._pause
-        name = wire.spending_object(self._job.job_id, self._job.attempt, self._job.host)
+        name = object_names.spending(self._job.job_id, self._job.attempt, self._job.host)
         try:
             note = encode_note(self._job.outcome_key, name, {"seconds": now - self._started})
             self._store.replace(name, note)
@@ -75,7 +75,7 @@ class Spending:
 
 def _noted(job: Job, store: Store, attempt: int) -> float:
     try:
-        return float(read_note(job, store, wire.spending_object(job.job_id, attempt, job.host))["seconds"])
+        return float(read_note(job, store, object_names.spending(job.job_id, attempt, job.host))["seconds"])
     except MissingObject:
         return 0.0  # it died before it could say so
     except ForgedNote as exc:
@@ -151,6 +151,6 @@ def _began(job: Job, store: Store) -> float:
     if job.attempt == job.since:
         return now
     try:
-        return now - store.age(wire.claim_object(job.job_id, job.since, job.host))
+        return now - store.age(object_names.claim(job.job_id, job.since, job.host))
     except MissingObject:
         return now  # the first attempt died before it could claim the job

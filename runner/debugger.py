@@ -15,7 +15,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from . import wire
+from . import object_names
 from .attempt import Job
 from .rendezvous import DEBUGGED, Generation, Rendezvous
 from .store import Store, exists
@@ -40,7 +40,7 @@ def await_debugger(job: Job, store: Store, workspace: str) -> None:
     _, port = debugpy.listen((_LOOPBACK, 0))
     sys.breakpointhook = debugpy.breakpoint
     told = {"port": port, "workspace": os.path.realpath(workspace)}
-    store.create_if_absent(wire.debugger_object(job.job_id, job.pod_uid), json.dumps(told).encode())
+    store.create_if_absent(object_names.debugger(job.job_id, job.pod_uid), json.dumps(told).encode())
     _say(f"waiting up to {job.debug_wait:g} s for a debugger: kinetic jobs debug {job.job_id}")
     give_up = time.monotonic() + (job.debug_wait or 0.0)
     # True once the client has set its breakpoints. debugpy's own waiting has no time-out.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from . import wire
+from . import object_names
 from .attempt import Job
 from .notes import encode_note, read_note
 from .store import MissingObject, Store, StoreUnavailable
@@ -63,7 +63,7 @@ def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
 
 def _locked(wanted: dict[str, Any], folder: str, job: Job, store: Store) -> list[str]:
     """Return exact versions of everything; hosts that start together use those that are stored first."""
-    name = wire.lock_object(job.job_id)
+    name = object_names.lock(job.job_id)
     try:
         return list(read_note(job, store, name)["requirements"])
     except MissingObject:

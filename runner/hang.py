@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .evidence import stacks
 from .log import LogTee
@@ -124,7 +124,7 @@ class HangWatch:
 
     def _name(self, host: int) -> str:
         assert self._rendezvous is not None  # noqa: S101  a lone host tells nobody
-        return wire.still_object(self._job.job_id, self._rendezvous.generation.number, host)
+        return object_names.still(self._job.job_id, self._rendezvous.generation.number, host)
 
 
 def processor_seconds() -> float | None:

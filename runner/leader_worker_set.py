@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import replace
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .claims import Claim
 from .notes import read_note
@@ -39,7 +39,7 @@ def numbered(job: Job, store: Store) -> tuple[Job, bool]:
     An attempt of a host is a pod of it, in the order in which they came. Raises ForgedNote.
     """
     while True:
-        name = wire.claim_object(job.job_id, job.attempt, job.host)
+        name = object_names.claim(job.job_id, job.attempt, job.host)
         if store.create_if_absent(name, Claim(job.attempt, job.pod_uid).content(job)):
             return job, False
         if read_note(job, store, name)["pod_uid"] == job.pod_uid:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .notes import encode_note
 from .processes import below
@@ -40,7 +40,7 @@ class Lease:
     def __init__(self, job: Job, opener: Callable[[], Store]) -> None:
         assert job.lease is not None  # noqa: S101  who has none makes none
         self._seconds, self._opener, self._job = job.lease, opener, job
-        self._name = wire.lease_object(job.job_id, job.attempt)
+        self._name = object_names.lease(job.job_id, job.attempt)
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._idle: list[Store] = []

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import wire
+from . import object_names
 from .attempt import Job
 from .store import Store
 
@@ -123,7 +123,7 @@ class LogTee:
         A write that failed may have arrived: the object is then written again unchanged.
         """
         size = self._unsure or min(len(self._pending), _LARGEST)
-        name = wire.log_object(self._job.job_id, self._job.attempt, self._sequence, self._job.host)
+        name = object_names.log(self._job.job_id, self._job.attempt, self._sequence, self._job.host)
         self._last = self._clock()
         try:
             self._store.create_if_absent(name, bytes(self._pending[:size]))

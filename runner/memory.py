@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .notes import ForgedNote, encode_note, read_note
 from .outcome import Outcome
@@ -142,7 +142,7 @@ def remember(job: Job, limit: int, peak: int) -> None:
     """Store the note from a thread: the memory may be used up before the store has answered."""
 
     def write() -> None:
-        name = wire.memory_object(job.job_id, job.attempt)
+        name = object_names.memory(job.job_id, job.attempt)
         note = encode_note(job.outcome_key, name, {"memory_limit": limit, "memory_peak": peak})
         try:
             open_store(job.store_uri).create_if_absent(name, note)
@@ -165,10 +165,10 @@ def exhausted(job: Job, store: Store) -> Outcome | None:
 
 def _note(job: Job, store: Store, attempt: int) -> dict[str, Any] | None:
     """Return the note of an attempt that left nothing else."""
-    if exists(store, wire.attempt_outcome_object(job.job_id, attempt)):
+    if exists(store, object_names.attempt_outcome(job.job_id, attempt)):
         return None
     try:
-        return read_note(job, store, wire.memory_object(job.job_id, attempt))
+        return read_note(job, store, object_names.memory(job.job_id, attempt))
     except MissingObject:
         return None
     except ForgedNote as exc:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .store import Content, MissingObject, Store, StoreUnavailable
 
@@ -177,11 +177,11 @@ def committed_code(job: Job, store: Store) -> int | None:
     An object that is not signed with the job's key, as its outcome, is ignored.
     """
     try:
-        start = store.read_range(wire.result_object(job.job_id), 0, wire.HEAD_BYTES)
+        start = store.read_range(object_names.result(job.job_id), 0, wire.HEAD_BYTES)
         if (size := wire.head_size(start)) > len(start):
-            start = store.read_range(wire.result_object(job.job_id), 0, size)
+            start = store.read_range(object_names.result(job.job_id), 0, size)
         header = wire.decode_head(start, job.outcome_key)
-        wire.require_place(header, job.job_id)
+        object_names.require_place(header, job.job_id)
     except (MissingObject, wire.FrameError):
         return None
     return wire.EXIT_SUCCEEDED if header.get("state") == "succeeded" else wire.EXIT_NEVER_RETRY
@@ -193,7 +193,7 @@ def commit(job: Job, store: Store, frame: bytes | Content, state: str) -> int | 
     An object without the job's signature is replaced, where the pod may do that. Whoever wrote it can still
     delete or replace the outcome, but a replacement is refused by its readers.
     """
-    name = wire.result_object(job.job_id)
+    name = object_names.result(job.job_id)
     sealed = {wire.STATE: job.sealed(state)}
     if store.create_if_absent(name, frame, sealed):
         return None
@@ -212,7 +212,7 @@ def commit(job: Job, store: Store, frame: bytes | Content, state: str) -> int | 
 
 def leave(job: Job, store: Store, outcome: Outcome, told: Mapping[str, object]) -> str:
     """Store the end of an attempt that is not its job's end; return the name, which is signed with it."""
-    name = wire.attempt_outcome_object(job.job_id, job.attempt, job.host)
+    name = object_names.attempt_outcome(job.job_id, job.attempt, job.host)
     store.create_if_absent(name, outcome.to_frame({**told, "object": name}, job.outcome_key))
     return name
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import wire
+from . import object_names
 from .attempt import Job
 from .notes import encode_note, read_note
 from .store import MissingObject, Store
@@ -177,7 +177,7 @@ class Rendezvous:
 
     def object_name(self, name: str) -> str:
         """Return the full name of an object of this generation."""
-        return wire.rendezvous_object(self.job.job_id, self.generation.number, name)
+        return object_names.rendezvous(self.job.job_id, self.generation.number, name)
 
     def _count(self, name: str, known: int) -> int:
         """Count the hosts in a row that have stored this object; the first `known` are known to have."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import wire
+from . import object_names, wire
 from .attempt import Job
 from .deadline import Deadline, deadline_of
 from .evidence import facts, stacks
@@ -188,7 +188,7 @@ def _failure(rendezvous: Rendezvous, end: Told, store: Store) -> bytes | Content
         frame = store.read(name)
         try:
             header, _ = wire.decode_frame(frame, job.outcome_key)
-            wire.require_place(header, job.job_id, name)
+            object_names.require_place(header, job.job_id, name)
         except wire.FrameError as exc:
             raise ForgedNote(f"{name} is not what this job has stored: {exc}") from exc
         outcome = Outcome.from_frame(frame)

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from . import wire
+from . import object_names
 
 VERSION = 1
 STORED, DEFLATED = 0, 8
@@ -163,7 +163,7 @@ class Document(NamedTuple):
 
 def read_document(tree: str, read: Callable[[str], bytes]) -> Document:
     """Read the document of a tree. Raises BadTree."""
-    name = wire.tree_object(tree)
+    name = object_names.tree(tree)
     try:
         document = json.loads(read(name))
         segments, packs, size = document["segments"], document["packs"], document.get("size", 0)
@@ -193,7 +193,7 @@ def parse_segment(name: str, content: bytes) -> list[Entry]:
 
 def check_entries(tree: str, entries: list[Entry]) -> None:
     """Refuse the whole tree for one bad entry. Raises BadTree."""
-    name = wire.tree_object(tree)
+    name = object_names.tree(tree)
     leaves: set[str] = set()
     for entry in entries:
         path = entry[1]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import trees, wire
+from . import object_names, trees
 from .store import MissingObject
 from .trees import BadTree, Document, Entry, IncompleteTree, Pack, check_entries, parse_segment, read_document
 
@@ -79,7 +79,7 @@ class _Unpacking:
     """Unpacking of one tree into one directory."""
 
     def __init__(self, tree: str, target: str, document: Document, shard: tuple[int, int]) -> None:
-        self._name = wire.tree_object(tree)
+        self._name = object_names.tree(tree)
         self._tree, self._target, self._document, self._shard = tree, target, document, shard
         self._segments: dict[str, list[Entry]] = {}
         self._entries: list[Entry] = []
@@ -87,7 +87,7 @@ class _Unpacking:
         """Places of a content: the file's entry, offset and length there; removed when taken."""
 
     def run(self, fetch: Callable[[str], str], discard: Callable[[str], None]) -> None:
-        names = [wire.pack_object(pack) for pack in self._document.packs]
+        names = [object_names.pack(pack) for pack in self._document.packs]
         waiting: list[Pack] = []
         writing: deque[Callable[[], Any]] = deque()
         if not self._document.segments:

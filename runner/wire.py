@@ -1,4 +1,6 @@
-"""Wire format: every name, header and signature that client, pod and observer agree on.
+"""Wire format: frames, failures, exit codes and signatures that client, pod and observer agree on.
+
+The names of objects are in `object_names`.
 
 Standard library only, and little of it: the runner pays for each import before user code starts.
 
@@ -34,7 +36,7 @@ Part = Buffer | str
 _PIECE = 1 << 20
 
 PROTOCOL = 1
-"""Version of everything in this file; a reader refuses any other."""
+"""Version of the wire format and of the names of objects; a reader refuses any other."""
 SPARE = "_spare"
 """Directory of the runner's archive with packages for images that lack them."""
 
@@ -427,127 +429,6 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def runner_object(sha256: str) -> str:
-    return f"runners/{sha256}.zip"
-
-
-def pack_object(sha256: str) -> str:
-    return f"packs/{sha256}.zip"
-
-
-def tree_object(sha256: str) -> str:
-    return f"trees/{sha256}.json"
-
-
-def data_prefix(sha256: str) -> str:
-    """Return the prefix of data that is mounted: each file is an object of its own path."""
-    return f"data/{sha256}/"
-
-
-def handle_object(job_id: str) -> str:
-    return f"jobs/{job_id}/handle.json"
-
-
-def payload_object(job_id: str, sha256: str) -> str:
-    """Return the name of a payload, by its content: equal calls whose pickles differ store one each."""
-    return f"jobs/{job_id}/payload-{sha256}{PAYLOAD_END}"
-
-
-PAYLOAD_END = ".pkl"
-"""Suffix of payloads and of no other object below `jobs/`: pods may not create one (`provision.iam`)."""
-
-
-def lock_object(job_id: str) -> str:
-    """Return the name of the signed lock: the exact versions that all hosts and attempts install."""
-    return f"jobs/{job_id}/requirements.lock"
-
-
-def result_object(job_id: str) -> str:
-    """Return the name of the committed outcome: written once, by its attempt or an observer of its death."""
-    return f"jobs/{job_id}/result"
-
-
-def require_place(header: Mapping[str, Any], job_id: str, name: str | None = None) -> None:
-    """Raise FrameError unless the header was signed for `name`: by default, for the job's outcome.
-
-    The end of an attempt that is not the job's end names its object, and is invalid in any other place.
-    """
-    place = result_object(job_id) if name is None else name
-    if header.get("job_id") != job_id:
-        raise FrameError(f"it belongs to {str(header.get('job_id'))[:100]!r}, not to {job_id}")
-    if (told := header.get("object", result_object(job_id))) != place:
-        raise FrameError(f"it was signed as {str(told)[:200]}, and copied to {place}")
-
-
-def claim_object(job_id: str, attempt: int, host: int = 0) -> str:
-    return f"{_attempt(job_id, attempt, host)}/claim.json"
-
-
-RENEWED = ("lease.json", "spending.json", "still.json")
-"""Suffixes of all objects that a runner replaces. It only creates objects of other names: pods need no right
-to replace or delete outcomes (`kinetic_core.provision.iam`)."""
-
-
-def lease_object(job_id: str, attempt: int) -> str:
-    """Return the name of the lease that an attempt renews while it lives: see the runner's lease.py."""
-    return f"{_attempt(job_id, attempt, 0)}/lease.json"
-
-
-def spending_object(job_id: str, attempt: int, host: int) -> str:
-    """Return the name of an attempt's time on its accelerator: see the runner's deadline.py."""
-    return f"{_attempt(job_id, attempt, host)}/spending.json"
-
-
-def memory_object(job_id: str, attempt: int) -> str:
-    """Return the name of the note that an attempt nearly used up its memory: see the runner's memory.py."""
-    return f"{_attempt(job_id, attempt, 0)}/memory.json"
-
-
-def debugger_object(job_id: str, pod_uid: str) -> str:
-    """Return the name of the address of a pod's debugger: see the runner's debugger.py."""
-    return f"jobs/{job_id}/debuggers/{pod_uid}.json"
-
-
-def attempt_outcome_object(job_id: str, attempt: int, host: int = 0) -> str:
-    return f"{_attempt(job_id, attempt, host)}/outcome"
-
-
-def log_object(job_id: str, attempt: int, sequence: int, host: int = 0) -> str:
-    return f"{_attempt(job_id, attempt, host)}/log/{sequence:08d}"
-
-
-def _attempt(job_id: str, attempt: int, host: int) -> str:
-    """Return the prefix of the objects of a host's n-th pod."""
-    return f"jobs/{job_id}/attempts/{attempt}" + (f"/hosts/{host}" if host else "")
-
-
-def rendezvous_object(job_id: str, generation: int, name: str) -> str:
-    """Return the name of a message between the hosts of a slice: see the runner's rendezvous.py."""
-    return f"jobs/{job_id}/gang/{generation}/{name}"
-
-
-def still_object(job_id: str, generation: int, host: int) -> str:
-    """Return the name of the note whether a host of a slice is still: see the runner's hang.py."""
-    return rendezvous_object(job_id, generation, f"{host}/still.json")
-
-
-def choice_object(job_id: str, choice: int) -> str:
-    """Return the name of the decision whether a job has `started` on an accelerator, or has `passed` it.
-
-    The first writer decides. Only after `passed` may there be a pod for the next accelerator.
-    """
-    return f"jobs/{job_id}/choices/{choice}"
-
-
-def cancel_object(job_id: str) -> str:
-    return f"jobs/{job_id}/cancelled"
-
-
-def input_id(group_id: str, index: int) -> str:
-    """Return the job id of one input of a batch: a function of the batch, so that attaching needs no list."""
-    return f"{group_id}-{index}"
-
-
 def input_key(key: bytes | bytearray, index: int) -> bytes:
     """Derive the key of one input's outcome from that of the Job that several inputs share."""
     return hmac.digest(key, f"index {index}".encode(), "sha256")
@@ -580,35 +461,3 @@ def object_key(key: bytes | bytearray, name: str) -> bytes:
     Each object has a key of its own, so that its signature is valid under no other name.
     """
     return hmac.digest(key, f"object {name}".encode(), "sha256")
-
-
-def batch_object(group_id: str, name: str) -> str:
-    """Return the name of an object that a batch's inputs share: `manifest.json`, `finished.json`, ..."""
-    return f"batches/{group_id}/{name}"
-
-
-def batch_payload_object(group_id: str, sha256: str) -> str:
-    """Return the name of the payload without arguments; its header says where those of each input lie."""
-    return batch_object(group_id, f"payload-{sha256}")
-
-
-def finished_object(group_id: str) -> str:
-    """Return the name of the object that ends submission and lists the inputs that were never launched."""
-    return batch_object(group_id, "finished.json")
-
-
-def stop_object(group_id: str) -> str:
-    """Return the name of the object that lets no further input of a batch start."""
-    return batch_object(group_id, "stopped")
-
-
-def chunk_cancel_object(group_id: str, key_id: str) -> str:
-    """Return the name of the object that lets no pod of one Job of a batch run its input.
-
-    It names the Job by its key's id, so that a later Job of the same inputs runs them.
-    """
-    return batch_object(group_id, f"cancelled-{digest(key_id.encode())[:16]}")
-
-
-def outputs_prefix(job_id: str) -> str:
-    return f"outputs/{job_id}"

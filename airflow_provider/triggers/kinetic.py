@@ -25,7 +25,7 @@ from airflow_provider.job_of_task import (
 from airflow_provider.orphans import reconciled
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
 from airflow_provider.telemetry import StateBoard
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.counters import listen
@@ -283,7 +283,7 @@ class KineticJobTrigger(ConnectedTrigger):
         """Wait for the store, until the deadline at most: a worker needs it to collect the outcome."""
         while self.remaining > 0:
             try:
-                await asyncio.to_thread(store.find, wire.result_object(reference.job_id))
+                await asyncio.to_thread(store.find, object_names.result(reference.job_id))
             except StoreError as error:
                 if not error.is_passing:
                     return  # the worker says so

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider.records import JobRecord, advice, readable
 from airflow_provider.ui.rows import Instance, Live, row
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectNotFound
@@ -65,7 +65,7 @@ def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
     lines: list[str] = []
     hosts = min(host_count(reference), _MOST_HOSTS)
     for host in range(hosts):
-        prefix = wire.log_object(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
+        prefix = object_names.log(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
         text = b""
         for info in reversed(list(backend.store.list(prefix))):
             try:
@@ -111,6 +111,6 @@ def _links(reference: JobReference) -> list[dict[str, str]]:
 
 def _outputs(backend: Backend, reference: JobReference) -> list[dict[str, Any]]:
     """Return the first files in the job's own output directory; a directory elsewhere is not read."""
-    prefix = wire.outputs_prefix(reference.job_id) + "/"
+    prefix = object_names.outputs_prefix(reference.job_id) + "/"
     listed = itertools.islice(backend.store.list(prefix), _MOST_OUTPUTS)
     return [{"name": info.name.removeprefix(prefix), "size": info.size} for info in listed]

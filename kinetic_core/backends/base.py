@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kinetic_core._runner.wire import Failure, handle_object
+from kinetic_core._runner import object_names
+from kinetic_core._runner.wire import Failure
 from kinetic_core.backends.kubernetes.manifest import Surroundings
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
@@ -287,7 +288,7 @@ def known_backend(asked: str | None, connections: Connections, job_id: str = "")
         here = open_backend("local", connections)
         if not (settings.bucket or settings.project):
             return here
-        if job_id and here.store.find(handle_object(job_id)) is not None:
+        if job_id and here.store.find(object_names.handle(job_id)) is not None:
             return here
     return open_backend(name or "gke", connections)
 

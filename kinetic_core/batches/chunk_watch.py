@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.chunks import indexes_of, stops_after_failure
 from kinetic_core.backends.kubernetes.names import CHUNK
@@ -125,22 +125,22 @@ class ChunkWatch:
         ended = {index: _ENDS.get(state, _FAILED) for index, state in states.items() if index not in dropped}
         self._board.end(ended, dropped)
         self._board.lose(
-            {index: wire.input_id(self._whole.job_id, index) for index in unknown - states.keys()}
+            {index: object_names.input_id(self._whole.job_id, index) for index in unknown - states.keys()}
         )
         self._board.finish()
 
     def _stop_others(self) -> None:
         """Stop the other inputs on behalf of an input whose runner was killed with its container."""
-        self._backend.store.create_if_absent(wire.stop_object(self._whole.job_id), b"observer")
+        self._backend.store.create_if_absent(object_names.stop(self._whole.job_id), b"observer")
 
     def _some_cancelled(self) -> bool:
         """Return whether somebody has cancelled single inputs, which the Jobs report as failed."""
         group_id = self._whole.job_id
-        marks = stored_of(self._backend.store, group_id, wire.cancel_object(f"{group_id}-*"))
+        marks = stored_of(self._backend.store, group_id, object_names.cancel(f"{group_id}-*"))
         return any(True for _ in marks)
 
     def _launched(self) -> set[int]:
         """List the inputs that a pod has begun."""
         group_id = self._whole.job_id
-        claims = wire.claim_object(f"{group_id}-*", 0)
+        claims = object_names.claim(f"{group_id}-*", 0)
         return {index for index, _ in stored_of(self._backend.store, group_id, claims)}

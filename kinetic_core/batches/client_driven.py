@@ -13,14 +13,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kinetic_core._runner import wire
-from kinetic_core._runner.wire import stop_object
+from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend, BatchQueues
 from kinetic_core.batches.definition import (
     Plan,
     batch_digest,
-    finished_object,
-    input_id,
     line_object,
     note_failure,
     noted_failures,
@@ -85,7 +83,7 @@ class Starter:
             if not self._is_time():
                 with self.board.changed:
                     return self.board.cancelled or self._has_failed()
-            if self._has(finished_object(self.group_id)):
+            if self._has(object_names.finished(self.group_id)):
                 self._take_over(self.todo[done:])
                 return True
             self._start(index)
@@ -108,7 +106,7 @@ class Starter:
             return True if board.stopping or limit is None or board.active() < limit else None
 
         board.wait_for(ready, None, self.group_id)
-        if not board.stopping and self._has(stop_object(self.group_id)):
+        if not board.stopping and self._has(object_names.stop(self.group_id)):
             board.stop(cancel=True)  # somebody, on whatever machine, has cancelled the batch
         return not board.stopping
 
@@ -130,7 +128,7 @@ class Starter:
             return
         self.board.add(index, handle)
         # The job may have begun while somebody cancelled the batch.
-        if self.board.cancelled or self._has(stop_object(self.group_id)):
+        if self.board.cancelled or self._has(object_names.stop(self.group_id)):
             self.board.stop(cancel=True)
             handle.cancel()
 
@@ -213,7 +211,7 @@ def attach_client_driven(
 def _gone_on_with(backend: Backend, manifest: Mapping[str, Any], *, daemon: bool) -> BatchHandle | None:
     """Continue a stored batch: return its handle, and start the rest in a thread; None if it cannot go on."""
     group_id, namespace = str(manifest["group_id"]), str(manifest["namespace"])
-    if backend.store.find(finished_object(group_id)) is not None:
+    if backend.store.find(object_names.finished(group_id)) is not None:
         return None
     found = _line_of(backend, manifest)
     if found is None:
@@ -257,7 +255,7 @@ def _is_created(backend: Backend, group_id: str, index: int) -> bool:
 
 def _started(backend: Backend, group_id: str) -> list[int]:
     """List the inputs that have a job, in rising order, with one request per thousand."""
-    found = stored_of(backend.store, group_id, wire.handle_object(f"{group_id}-*"))
+    found = stored_of(backend.store, group_id, object_names.handle(f"{group_id}-*"))
     return sorted(index for index, _ in found)
 
 
@@ -270,7 +268,7 @@ def _stored(packed: Packed, items: Sequence[Any], plan: Plan) -> Mapping[str, An
             known = _made(packed, items, plan, digest)
         except BaseException:
             if plan.is_new:
-                backend.store.delete_all(wire.batch_object(plan.group_id, ""))
+                backend.store.delete_all(object_names.batch(plan.group_id, ""))
                 with suppress(KineticError):  # what it met first is what is told
                     _lines(backend).remove(packed.spec.namespace, plan.group_id)
             raise

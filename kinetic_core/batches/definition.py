@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
+from kinetic_core._runner import object_names
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
-from kinetic_core._runner.wire import batch_object, finished_object, input_id
 from kinetic_core.backends.base import Backend
 from kinetic_core.errors import JobConflict, KineticError, ObjectNotFound, StoreError
 from kinetic_core.jobs.bundle import Packed
@@ -114,35 +114,23 @@ def _travels(packed: Packed, item: Any, plan: Plan) -> bool:
     return True
 
 
-__all__ = [
-    "failure_object",
-    "finished_object",
-    "input_id",
-    "inputs_object",
-    "line_object",
-    "manifest_object",
-    "resumption_object",
-    "resumptions",
-]
-
-
 def manifest_object(group_id: str) -> str:
-    return batch_object(group_id, MANIFEST)
+    return object_names.batch(group_id, MANIFEST)
 
 
 def failure_object(group_id: str, index: int) -> str:
     """Return the name of the note why an input could not be submitted."""
-    return batch_object(group_id, f"failures/{index:06d}.json")
+    return object_names.batch(group_id, f"failures/{index:06d}.json")
 
 
 def inputs_object(group_id: str, sha256: str) -> str:
     """Return the name of the arguments of all inputs, for inputs that share a Job."""
-    return batch_object(group_id, f"inputs-{sha256}")
+    return object_names.batch(group_id, f"inputs-{sha256}")
 
 
 def line_object(group_id: str, sha256: str) -> str:
     """Return the name of the queue: the jobs of all inputs, for inputs that wait for a Job of their own."""
-    return batch_object(group_id, f"line-{sha256}")
+    return object_names.batch(group_id, f"line-{sha256}")
 
 
 def resumption_object(group_id: str, number: int) -> str:
@@ -155,7 +143,7 @@ def resumption_object(group_id: str, number: int) -> str:
 
 def resumptions(group_id: str) -> str:
     """Return the prefix of the names of all resumptions."""
-    return batch_object(group_id, "resumed-")
+    return object_names.batch(group_id, "resumed-")
 
 
 _LOG = logging.getLogger(__name__)
@@ -191,7 +179,7 @@ def noted_failures(backend: Backend, namespace: str, group_id: str) -> dict[int,
 def dropped_inputs(backend: Backend, group_id: str) -> frozenset[int] | None:
     """Read which inputs of a finished submission got no job; None before its end. Raises MalformedObject."""
     try:
-        finished = read_document(backend.store, finished_object(group_id), dropped=list)
+        finished = read_document(backend.store, object_names.finished(group_id), dropped=list)
     except ObjectNotFound:
         return None
     return frozenset(index for index in finished["dropped"] if type(index) is int)

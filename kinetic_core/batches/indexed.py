@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import format_indexes
 from kinetic_core.backends.base import Backend, Parts
 from kinetic_core.backends.kubernetes.chunks import LARGEST, Chunk, chunk_job, indexes_of
@@ -25,7 +25,6 @@ from kinetic_core.batches.definition import (
     Plan,
     arguments_of,
     batch_digest,
-    finished_object,
     inputs_object,
     manifest_object,
     note_failure,
@@ -98,19 +97,19 @@ def submit_batch(
             undo.callback(_undo, packed, reference)
         store.create_if_absent(inputs.object_name, inputs.path)
         payload = _payload(packed, spec, reference, inputs)
-        store.create_if_absent(wire.batch_payload_object(plan.group_id, wire.digest(payload)), payload)
+        store.create_if_absent(object_names.batch_payload(plan.group_id, wire.digest(payload)), payload)
         _store_manifest(packed, plan, reference, len(items))
         for index, error in inputs.failures.items():
             note_failure(packed.backend, reference.namespace, plan.group_id, index, error)
         delivery = _delivery(packed, reference, payload)
         create = partial(_create_chunk, packed.backend, spec, reference, delivery)
-        was_submitted = not plan.is_new and store.find(finished_object(plan.group_id)) is not None
+        was_submitted = not plan.is_new and store.find(object_names.finished(plan.group_id)) is not None
         for part in [] if was_submitted else parts:
             create(part)
         undo.pop_all()
     if was_submitted and plan.skip_done:
         resume(packed.backend, reference, good, lambda number, rest: create(_part(plan, number, rest)))
-    store.create_if_absent(finished_object(plan.group_id), json.dumps({"dropped": []}).encode())
+    store.create_if_absent(object_names.finished(plan.group_id), json.dumps({"dropped": []}).encode())
     return reference, dict(inputs.failures)
 
 
@@ -141,7 +140,7 @@ class NeedsOwnJobs(Exception):
 def _described(
     packed: Packed, items: Sequence[Any], plan: Plan, inputs: _Inputs
 ) -> tuple[JobSpec, JobReference]:
-    first = wire.input_id(plan.group_id, 0)
+    first = object_names.input_id(plan.group_id, 0)
     place = output_dir(asked_output_dir(packed.options, packed.settings), packed.backend.store.uri, first, 0)
     spec = replace(
         packed.spec,
@@ -225,7 +224,7 @@ def _create_chunk(
 def _undo(packed: Packed, reference: JobReference) -> None:
     """Remove everything of a new batch for which no Job was created."""
     if is_absent(packed.backend, chunk_reference(reference, 0)):
-        packed.backend.store.delete_all(wire.batch_object(reference.job_id, ""))
+        packed.backend.store.delete_all(object_names.batch(reference.job_id, ""))
         packed.backend.store.delete(index_object(reference))
 
 
@@ -255,7 +254,7 @@ class IndexedScheduler:
         """
         finish(self.backend, self._group_id, board)
         for job in self._parts.parts(self._namespace, self._group_id):
-            mark = wire.chunk_cancel_object(self._group_id, key_id_of(job))
+            mark = object_names.chunk_cancel(self._group_id, key_id_of(job))
             self.backend.store.create_if_absent(mark, b"")
         errors = in_parallel(lambda part: self.backend.delete(self._namespace, part), self._part_ids())
         for _, error in errors:
@@ -275,7 +274,7 @@ class IndexedScheduler:
         try:
             self.backend.remove(self._namespace, *self._part_ids())
             store = self.backend.store
-            for stored in (inputs_object, wire.batch_payload_object):
+            for stored in (inputs_object, object_names.batch_payload):
                 pattern = stored(self._group_id, "*")
                 store.delete_many([info.name for info in store.list(pattern.rstrip("*"), pattern)])
         except (KineticError, OSError) as exc:
@@ -367,7 +366,7 @@ class _Stored:
 
     def is_submitted(self, board: Board) -> bool:
         """Return whether every input has a Job, or had one."""
-        if self.backend.store.find(finished_object(self.whole.job_id)) is not None:
+        if self.backend.store.find(object_names.finished(self.whole.job_id)) is not None:
             return True
         submitted = {index for job in self._parts() for index in indexes_of(job)}
         return len(submitted | board.submission_failures.keys()) == self.size

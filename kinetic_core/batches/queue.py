@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from kinetic_core._runner import wire
+from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest
 from kinetic_core.backends.kubernetes.manifest import Delivery
 from kinetic_core.backends.kubernetes.queue import with_key
-from kinetic_core.batches.definition import Plan, arguments_of, input_id, line_object
+from kinetic_core.batches.definition import Plan, arguments_of, line_object
 from kinetic_core.errors import StoreError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.bundle import Packed

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import CHUNK
 from kinetic_core.backends.kubernetes.verdict import observe
-from kinetic_core.batches.definition import failure_object, finished_object, resumption_object, resumptions
+from kinetic_core.batches.definition import failure_object, resumption_object, resumptions
 from kinetic_core.batches.queue import Line, Waiting
 from kinetic_core.batches.scheduler import in_parallel
 from kinetic_core.job import JobReference, JobStatus
@@ -68,7 +68,7 @@ def stored_states(
     if jobs is None:
         jobs = backend.parts.parts(namespace, group_id) if backend.parts is not None else ()
     keys = Keys(backend, namespace, jobs)
-    found = stored_of(backend.store, group_id, wire.result_object(f"{group_id}-*"))
+    found = stored_of(backend.store, group_id, object_names.result(f"{group_id}-*"))
     states = ((index, keys.state_of(info, group_id)) for index, info in found)
     return {index: state for index, state in states if state}
 
@@ -80,7 +80,7 @@ def is_first(store: ObjectStore, group_id: str, number: int) -> bool:
 
 def _stored_before(store: ObjectStore, group_id: str, indexes: set[int]) -> list[ObjectInfo]:
     """List the stored objects of some inputs, and the mark that stops the batch."""
-    stop = store.find(wire.stop_object(group_id))
+    stop = store.find(object_names.stop(group_id))
     own = [info for index, info in stored_of(store, group_id) if index in indexes]
     return own if stop is None else [stop, *own]
 
@@ -93,7 +93,7 @@ def run_again(
     Their stored objects but outputs are removed, so that they begin anew. Of several simultaneous callers one
     does this, and the others wait; after half a minute they take its process for dead.
     """
-    store, finished = backend.store, finished_object(group_id)
+    store, finished = backend.store, object_names.finished(group_id)
     if store.find(finished) is None:
         return
     jobs = [(index, one) for index, one in enumerate(line) if one]
@@ -137,7 +137,7 @@ def _results_before(
     indexes = {index for index, _ in rest}
     names = [failure_object(group_id, index) for index in indexes]
     names += [index_object(one.reference) for _, one in rest]
-    names += [wire.stop_object(group_id), finished_object(group_id)]
+    names += [object_names.stop(group_id), object_names.finished(group_id)]
     own = [info for index, info in stored_of(store, group_id) if index in indexes]
     there = store.present(names)
     others = (store.find(name) for name in names if name in there)

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
-from kinetic_core.batches.definition import finished_object
 from kinetic_core.batches.progress import Board
 from kinetic_core.job import JobStatus
 
@@ -51,7 +51,7 @@ def finish(backend: Backend, group_id: str, board: Board) -> None:
     """Store, once, that the batch starts no further job, and which inputs were dropped."""
     with board.changed:
         dropped = sorted(board.dropped)
-    backend.store.create_if_absent(finished_object(group_id), json.dumps({"dropped": dropped}).encode())
+    backend.store.create_if_absent(object_names.finished(group_id), json.dumps({"dropped": dropped}).encode())
 
 
 def in_parallel(action: Any, things: Sequence[Any]) -> list[tuple[Any, BaseException | None]]:

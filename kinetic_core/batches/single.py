@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
+from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.batches.definition import (
     Plan,
     arguments_of,
     dropped_inputs,
-    input_id,
     manifest_object,
     note_failure,
     noted_failure,
@@ -180,11 +180,11 @@ class JobPerInput:
             if error is not None:
                 _LOG.warning("cleaning up %s failed: %s", job.job_id, error)
         if gcs:
-            self.backend.store.delete_all(wire.batch_object(self.group_id, ""))
+            self.backend.store.delete_all(object_names.batch(self.group_id, ""))
 
     def stop_starting(self) -> None:
         """Keep every client, here or elsewhere, from starting another input."""
-        self.backend.store.create_if_absent(wire.stop_object(self.group_id), b"cancelled")
+        self.backend.store.create_if_absent(object_names.stop(self.group_id), b"cancelled")
 
     @staticmethod
     def cancel_all(jobs: Sequence[JobHandle]) -> None:

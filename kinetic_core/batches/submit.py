@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Unpack
 
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
-from kinetic_core.batches.definition import Plan, finished_object, manifest_object
+from kinetic_core.batches.definition import Plan, manifest_object
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.indexed import NeedsOwnJobs, attach_indexed, can_share, start_indexed
 from kinetic_core.batches.supervised import attach_supervised, start_supervised
@@ -126,7 +127,7 @@ def batches(backend: Backend) -> list[dict[str, Any]]:
     `group_id`, `name`, `function`, `inputs`, `created_at` (Unix seconds), `submitted`.
     """
     store = backend.store
-    over = {info.name for info in store.list("batches/", finished_object("*"))}
+    over = {info.name for info in store.list("batches/", object_names.finished("*"))}
     found = []
     for info in store.list("batches/", manifest_object("*")):
         try:
@@ -137,7 +138,7 @@ def batches(backend: Backend) -> list[dict[str, Any]]:
                 "function": manifest["submit_fn_name"],
                 "inputs": manifest["total_expected"],
                 "created_at": manifest["created_at"],
-                "submitted": finished_object(manifest["group_id"]) in over,
+                "submitted": object_names.finished(manifest["group_id"]) in over,
             })  # fmt: skip
         except (KineticError, ValueError) as exc:
             _LOG.warning("leaving %s out of the list: %s", info.name, exc)

@@ -8,17 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
+from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend, SupervisedQueue
-from kinetic_core.batches.definition import (
-    Plan,
-    batch_digest,
-    dropped_inputs,
-    failure_object,
-    finished_object,
-    input_id,
-    other_batch,
-)
+from kinetic_core.batches.definition import Plan, batch_digest, dropped_inputs, failure_object, other_batch
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import finish
@@ -91,9 +84,9 @@ class _Stored:
         The mark of complete submission goes first, so that the next submitter repairs a half-done removal.
         """
         store = self.backend.store
-        store.delete(finished_object(self.group_id))
+        store.delete(object_names.finished(self.group_id))
         if may_start:
-            store.delete(wire.stop_object(self.group_id))
+            store.delete(object_names.stop(self.group_id))
         self.queue.forget(self.namespace, [input_id(self.group_id, index) for index in indexes])
         for index in indexes:
             reference = find(self.backend, input_id(self.group_id, index))
@@ -104,7 +97,7 @@ class _Stored:
 
     def tell_submitted(self) -> None:
         """Store that all inputs are submitted, whatever an earlier supervisor has written."""
-        store, name = self.backend.store, finished_object(self.group_id)
+        store, name = self.backend.store, object_names.finished(self.group_id)
         content = json.dumps({"dropped": []}).encode()
         if store.find(name) is not None and store.read(name) != content:
             store.delete(name)
@@ -120,7 +113,7 @@ def _manifest(packed: Packed, plan: Plan, size: int, digest: str) -> Mapping[str
     try:
         manifest = read_manifest(store, plan.group_id)
     except ObjectNotFound:
-        store.delete_all(wire.batch_object(plan.group_id, ""))  # what a clean-up that was killed has left
+        store.delete_all(object_names.batch(plan.group_id, ""))  # what a clean-up that was killed has left
         manifest = store_manifest(packed, plan, size, SUPERVISED, **{DIGEST: digest})
     if manifest["scheduler"] != SUPERVISED or manifest.get(DIGEST) != digest:
         raise other_batch(plan.group_id)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kinetic_core._runner.object_names import data_prefix
 from kinetic_core._runner.trees import PIECE
-from kinetic_core._runner.wire import data_prefix, digest
+from kinetic_core._runner.wire import digest
 from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.locations import gcs_location

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-from kinetic_core._runner.wire import outputs_prefix
+from kinetic_core._runner.object_names import outputs_prefix
 from kinetic_core.job import JobReference
 
 _CONSOLE = "https://console.cloud.google.com"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from kinetic_core._runner import wire
-from kinetic_core._runner.wire import outputs_prefix
+from kinetic_core._runner import object_names
+from kinetic_core._runner.object_names import outputs_prefix
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.bootstrap import client_archive, runner_archive
 from kinetic_core.connections import Connections
@@ -265,9 +265,9 @@ def pack(
     )
     image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
     progress(StepBegun(Step.UPLOAD, "uploading"))
-    runner = wire.runner_object(runner_archive(settings.cache)[0])
+    runner = object_names.runner(runner_archive(settings.cache)[0])
     package = None if backend.name == "local" else client_archive(settings.cache)
-    beside = [runner, *([wire.runner_object(package[0])] if package else [])]
+    beside = [runner, *([object_names.runner(package[0])] if package else [])]
     tree = _stored_project(project, substitutes.paths(), backend, settings, progress, beside)
     if package is not None and beside[1] not in tree.beside:
         store_archive(backend.store, package)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest, KineticError
@@ -28,7 +28,7 @@ def cancel(backend: Backend, reference: JobReference) -> None:
     if reconcile(backend, reference).is_terminal:
         return
     mark = json.dumps({"at": time.time()}).encode()
-    backend.store.create_if_absent(wire.cancel_object(reference.job_id), mark)
+    backend.store.create_if_absent(object_names.cancel(reference.job_id), mark)
     backend.delete(reference.namespace, reference.job_id)
     seen = reconcile(backend, reference)
     found = None if seen.is_terminal else backend.get(reference.namespace, reference.job_id)
@@ -81,7 +81,7 @@ def delete_payloads(store: ObjectStore, references: Sequence[JobReference]) -> N
     places = [(f"jobs/{group}-", f"{group}-*") for group in groups]
     places += [(f"jobs/{job_id}/", job_id) for job_id in alone]
     for prefix, pattern in places:
-        found = (info.name for info in store.list(prefix, wire.payload_object(pattern, "*")))
+        found = (info.name for info in store.list(prefix, object_names.payload(pattern, "*")))
         store.delete_many([name for name in found if name.split("/")[1] in ids])
 
 

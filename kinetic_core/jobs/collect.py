@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.backends.base import Backend
@@ -92,8 +92,8 @@ class Outcome:
         except (ImportError, AttributeError) as exc:
             raise UnloadableResult(
                 f"{self.job_id} returned a {self.result_type or 'value'} that cannot be loaded here: {exc}. "
-                f"It lies at {self.place or wire.result_object(self.job_id)}: ask for it where its class can "
-                "be imported, or let the function return plain data"
+                f"It lies at {self.place or object_names.result(self.job_id)}: ask for it where its class "
+                "can be imported, or let the function return plain data"
             ) from exc
 
     def exception(self) -> BaseException:
@@ -210,7 +210,7 @@ def read_outcome(
     try:
         fields = wire.decode_head(start, key)
         header = Header.from_dict(fields)
-        wire.require_place(fields, job_id)
+        object_names.require_place(fields, job_id)
         digest = wire.head_digest(start)
         size = wire.head_size(start) + sum(length for _, length in fields["parts"])
         parts: Mapping[str, wire.Part]
@@ -308,7 +308,7 @@ def collect(
     Raises JobNotFound if no outcome is stored, UnverifiedResult if the outcome is not the job's own.
     """
     start = _start(backend, reference)
-    store, name = backend.store, wire.result_object(reference.job_id)
+    store, name = backend.store, object_names.result(reference.job_id)
     outcome = read_outcome(
         start,
         _key(backend, reference, start, key),
@@ -332,7 +332,7 @@ def result_reference(reference: JobReference, outcome: Outcome) -> ResultReferen
         )
     return ResultReference(
         store_uri=reference.store_uri,
-        object_name=wire.result_object(reference.job_id),
+        object_name=object_names.result(reference.job_id),
         sha256=outcome.digest,
         job_id=reference.job_id,
         type_name=outcome.result_type or "object",
@@ -341,7 +341,7 @@ def result_reference(reference: JobReference, outcome: Outcome) -> ResultReferen
 
 def _start(backend: Backend, reference: JobReference) -> bytes:
     """Read the head of the outcome, and some of the bytes that follow."""
-    name = wire.result_object(reference.job_id)
+    name = object_names.result(reference.job_id)
     try:
         try:
             return read_start(backend.store, name)

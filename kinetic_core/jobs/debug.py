@@ -14,7 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.connections import Connections
@@ -216,7 +216,7 @@ def _found(backend: Backend, reference: JobReference) -> Debugger | None:
         return None
     pod = max(pods, key=lambda pod: Pod(pod).attempt)["metadata"]
     try:
-        name = wire.debugger_object(reference.job_id, pod["uid"])
+        name = object_names.debugger(reference.job_id, pod["uid"])
         told = read_document(backend.store, name, port=int, workspace=str)
     except ObjectNotFound:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
@@ -62,7 +62,7 @@ def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, f
             passed_over = is_passed_over(backend, reference, found[0], choice_number(found[0]))
             return replace(facts, passed_over=passed_over)
         case Fact.CANCEL_MARKER:
-            marker = backend.store.find(wire.cancel_object(reference.job_id))
+            marker = backend.store.find(object_names.cancel(reference.job_id))
             return replace(facts, cancel_marker=marker is not None)
 
 
@@ -94,7 +94,7 @@ def stored_outcome(
     gone, with a key of the namespace's secret. An unsigned outcome is ignored: others can write to the store.
     """
     try:
-        start = read_start(backend.store, wire.result_object(reference.job_id))
+        start = read_start(backend.store, object_names.result(reference.job_id))
         header = verified_header(backend, reference, start, job)
         failure = Header.from_dict(header).failure
     except ObjectNotFound:
@@ -140,7 +140,7 @@ def attempt_header(
     backend: Backend, reference: JobReference, attempt: int, job: Mapping[str, Any] | None
 ) -> Header | None:
     """Return what an attempt has signed that was not the last; None if it left no word."""
-    name = wire.attempt_outcome_object(reference.job_id, attempt)
+    name = object_names.attempt_outcome(reference.job_id, attempt)
     try:
         start = read_start(backend.store, name)
         return Header.from_dict(verified_header(backend, reference, start, job, name))

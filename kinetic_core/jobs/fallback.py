@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.accelerator_choice import PASSED
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
 from kinetic_core.backends.base import Backend
@@ -71,7 +71,7 @@ def move_on(
             return None
         _LOG.info("%s: no capacity for %s: %s", job_id, one.accelerator, one.why)
     backend.create(action.manifest)
-    if backend.store.find(wire.cancel_object(job_id)) is not None:
+    if backend.store.find(object_names.cancel(job_id)) is not None:
         backend.abandon(reference.namespace, job_id)
     _LOG.info("%s: trying %s", job_id, accelerator_of(action.manifest))
     return JobObservation(JobStatus.PENDING, MOVED_ON, action.message, created_at=action.at)
@@ -87,7 +87,7 @@ class _Decisions:
 
     def pass_over(self, number: int, why: str, now: float) -> bool:
         """Decide that the job does not run on this accelerator; return False if a pod for it has started."""
-        name, key = wire.choice_object(self.reference.job_id, number), outcome_key(self.job)
+        name, key = object_names.choice(self.reference.job_id, number), outcome_key(self.job)
         assert key is not None  # noqa: S101  who moves a job on has its Job
         told = {"decision": PASSED, "at": now, "why": why, "key_id": key_id_of(self.job)}
         return self.backend.store.create_if_absent(name, encode_note(key, name, told)) or self.is_passed(
@@ -104,7 +104,7 @@ class _Decisions:
 
         The key of a Job that has been replaced comes from the namespace's secret.
         """
-        name = wire.choice_object(self.reference.job_id, number)
+        name = object_names.choice(self.reference.job_id, number)
         try:
             content = self.backend.store.read_range(name, 0, _LONGEST_NOTE)
             told = wire.document(content, decision=str, key_id=str)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.set_objects import runs_in_set
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -51,7 +51,7 @@ def orphans(
     """
     known = summaries(backend, namespace)
     there = backend.all(namespace)
-    cancelled = {info.name.split("/")[1] for info in backend.store.list("jobs/", wire.cancel_object("*"))}
+    cancelled = {info.name.split("/")[1] for info in backend.store.list("jobs/", object_names.cancel("*"))}
     return [
         *_never_created(known, time.time() - older_than),
         *_still_alive(known, cancelled),
@@ -136,7 +136,7 @@ def _unknown(
     for job_id, (job, pods) in there.items():
         if job_id in known or _store_of(job) != backend.store.uri:
             continue
-        if backend.store.find(wire.handle_object(job_id)) is None:
+        if backend.store.find(object_names.handle(job_id)) is None:
             state = verdict(job, pods).status.value
             yield Orphan(job_id, namespace, f"its stored objects are gone; it is {state}", stored=False)
 

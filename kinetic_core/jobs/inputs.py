@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.base import Backend, Found, Parts
 from kinetic_core.backends.kubernetes.chunks import chunk_id, indexes_of, input_of
@@ -35,7 +35,7 @@ def read_manifest(store: ObjectStore, group_id: str) -> dict[str, Any]:
     A manifest of scheduler `indexed` has a `reference`, one of another has a `namespace` and, unless it is of
     a batch that cannot be asked for again, a `spec_digest`.
     """
-    name = wire.batch_object(group_id, MANIFEST)
+    name = object_names.batch(group_id, MANIFEST)
     types = {"group_id": str, "submit_fn_name": str, "scheduler": str, "total_expected": int}
     manifest = read_document(store, name, **types, created_at=float)
     if manifest["group_id"] != group_id or not 0 <= manifest["total_expected"] <= MOST_INPUTS:
@@ -59,7 +59,7 @@ def read_manifest(store: ObjectStore, group_id: str) -> dict[str, Any]:
 def input_reference(whole: JobReference, index: int) -> JobReference:
     """Build the reference of one input from its batch's, which lacks what differs between inputs."""
     assert whole.group_id is not None  # noqa: S101  it is a batch's
-    job_id = wire.input_id(whole.group_id, index)
+    job_id = object_names.input_id(whole.group_id, index)
     return replace(
         whole,
         job_id=job_id,
@@ -88,7 +88,7 @@ def stored_whole(backend: Backend, group_id: str) -> tuple[JobReference, int] | 
         return None
     whole = checked_reference(manifest["reference"], group_id, backend)
     if whole.group_id != group_id:
-        raise malformed(backend.store, wire.batch_object(group_id, MANIFEST), "it is not of one batch")
+        raise malformed(backend.store, object_names.batch(group_id, MANIFEST), "it is not of one batch")
     return whole, manifest["total_expected"]
 
 
@@ -231,7 +231,7 @@ def stored_of(store: ObjectStore, group_id: str, pattern: str = "") -> Iterator[
 
 def is_stored(store: ObjectStore, group_id: str) -> bool:
     """Return whether the store knows the batch."""
-    return store.find(wire.batch_object(group_id, MANIFEST)) is not None
+    return store.find(object_names.batch(group_id, MANIFEST)) is not None
 
 
 def end_parts(backend: Backend, namespace: str, parts: Sequence[Mapping[str, Any]]) -> None:
@@ -246,7 +246,7 @@ def end_parts(backend: Backend, namespace: str, parts: Sequence[Mapping[str, Any
 def forget(store: ObjectStore, group_id: str) -> None:
     """Remove all stored objects of a batch but outputs; the index entry goes last."""
     store.delete_many([info.name for _, info in stored_of(store, group_id)])
-    store.delete_all(wire.batch_object(group_id, ""))
+    store.delete_all(object_names.batch(group_id, ""))
     entries = [info.name for info in store.list("index/", f"index/*-{group_id}")]
     store.delete_many([name for name in entries if indexed_id(name) == group_id])
 

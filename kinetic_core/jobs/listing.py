@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.backends.kubernetes.chunks import input_of
 from kinetic_core.backends.kubernetes.set_objects import runs_in_set
@@ -251,7 +251,7 @@ def _ended(backend: Backend, jobs: Sequence[JobSummary]) -> dict[str, str]:
     namespaces = {job.job_id: job.namespace for job in jobs}
     keys = {namespace: Keys(backend, namespace) for namespace in set(namespaces.values())}
     ended = {}
-    for info in backend.store.list("jobs/", wire.result_object("*")):
+    for info in backend.store.list("jobs/", object_names.result("*")):
         job_id = info.name.split("/")[1]
         group_id = None if job_id in namespaces else (input_of(job_id) or (None,))[0]
         if (namespace := namespaces.get(group_id or job_id)) is not None:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.lines import LineBuffer
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
@@ -40,7 +40,7 @@ def read_pieces(
         offset += len(piece)
     if piece is not None:
         return
-    prefix = wire.log_object(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
+    prefix = object_names.log(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
     for info in backend.store.list(prefix):
         for start in range(min(offset, info.size), info.size, _PIECE):
             yield backend.store.read_range(info.name, start, _PIECE)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.errors import (
     JobNotFound,
@@ -102,7 +102,7 @@ def find(backend: Backend, job_id: str) -> JobReference | None:
     Raises MalformedObject, and as `checked_reference` does.
     """
     try:
-        stored = read_document(backend.store, wire.handle_object(job_id))
+        stored = read_document(backend.store, object_names.handle(job_id))
     except ObjectNotFound:
         return stored_input(backend, job_id)
     except MalformedObject as exc:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from kinetic_core._runner.object_names import outputs_prefix
 from kinetic_core._runner.trees import is_plain
-from kinetic_core._runner.wire import outputs_prefix
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull
 from kinetic_core.job import JobReference

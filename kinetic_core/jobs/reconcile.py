@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.errors import KineticError
@@ -83,7 +83,7 @@ def record_failure(
     }
     key = outcome_key(found[0])
     sealed = state if key is None else wire.sealed_state(reference.job_id, state, key_id_of(found[0]), key)
-    name = wire.result_object(reference.job_id)
+    name = object_names.result(reference.job_id)
     if not backend.store.create_if_absent(name, wire.encode_frame(header, {}, key), {wire.STATE: sealed}):
         committed = stored_outcome(backend, reference, found[0])
         if committed.status is not JobStatus.NOT_FOUND:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
 from kinetic_core.store.protocol import ObjectStore
@@ -24,7 +24,7 @@ def note_runner(backend: Backend, *, is_there: bool, clock: Callable[[], float] 
 def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic) -> str:
     """Store the runner's archive unless the store has it; return its digest."""
     store, (sha256, archive) = backend.store, runner_archive(backend.connections.settings.cache)
-    name = wire.runner_object(sha256)
+    name = object_names.runner(sha256)
     seen = _seen(backend, store.uri).at
     if seen is not None and clock() - seen < _SEEN_SECONDS:
         return sha256
@@ -36,7 +36,7 @@ def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic)
 
 def store_archive(store: ObjectStore, archive: tuple[str, bytes]) -> None:
     """Store an archive, of the runner or of this package, under its digest."""
-    store.create_if_absent(wire.runner_object(archive[0]), archive[1])
+    store.create_if_absent(object_names.runner(archive[0]), archive[1])
 
 
 @dataclass

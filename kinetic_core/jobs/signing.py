@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import KEY_ID, OUTCOME_KEY
 from kinetic_core.errors import KineticError
@@ -43,7 +43,7 @@ def verified_header(
     if key is None:
         raise wire.SignatureError("its job's Kubernetes object is gone, and no key of the namespace signs it")
     header = wire.decode_head(frame, key)
-    wire.require_place(header, reference.job_id, name)
+    object_names.require_place(header, reference.job_id, name)
     return header
 
 
@@ -133,7 +133,7 @@ class Keys:
             key = self.of(str(header.get("key_id") or ""), job_id, group_id)
             if key is None:
                 return ""
-            wire.require_place(wire.decode_head(start, key), job_id)
+            object_names.require_place(wire.decode_head(start, key), job_id)
         except (KineticError, wire.FrameError):
             return ""
         return str(header.get("state"))

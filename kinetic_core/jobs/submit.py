@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
@@ -77,7 +77,7 @@ def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
     existing = None if unsent.is_new else find(backend, reference.job_id)
     if existing is not None:
         reference = _begun(unsent, existing)
-        if store.find(wire.result_object(reference.job_id)) is not None:
+        if store.find(object_names.result(reference.job_id)) is not None:
             if (seen := observed(backend, existing)).reason == UNVERIFIED:
                 raise UnverifiedResult(
                     f"{reference.job_id} cannot be submitted: where its outcome will be there is one that "
@@ -113,7 +113,7 @@ def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
     The payload of an equal submission may have other bytes, and another name. The Job that is created first
     says which one counts.
     """
-    name = wire.payload_object(unsent.reference.job_id, wire.digest(unsent.payload))
+    name = object_names.payload(unsent.reference.job_id, wire.digest(unsent.payload))
     if store.create_if_absent(name, unsent.payload):
         made.append(name)  # else whatever is there: a pod takes nothing of another digest
 
@@ -121,7 +121,7 @@ def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
 def _stored_reference(backend: Backend, unsent: Unsent, made: list[str], origin: str) -> JobReference:
     """Return the reference that counts, with the time of the reference that is stored now."""
     reference = unsent.reference
-    handle = wire.handle_object(reference.job_id)
+    handle = object_names.handle(reference.job_id)
     content = json.dumps(reference.to_dict(), sort_keys=True).encode()
     if not backend.store.create_if_absent(handle, content):
         existing = find(backend, reference.job_id)

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import CONTAINER
@@ -66,7 +66,7 @@ def explain(backend: Backend, reference: JobReference) -> Explanation:
     observation = observe(backend, reference)
     found = backend.get(reference.namespace, reference.job_id)
     try:
-        start = read_start(backend.store, wire.result_object(reference.job_id))
+        start = read_start(backend.store, object_names.result(reference.job_id))
         header = verified_header(backend, reference, start, found[0] if found else None)
         Header.from_dict(header)
     except (ObjectNotFound, wire.FrameError):  # that it is malformed, the observation says

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.notes import ForgedNote, decode_note
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.chunks import chunk_of
@@ -54,7 +54,7 @@ class LeaseWatch:
         if found is None or not lasts:
             return
         key, now = (reference.job_id, attempt), self.clock()
-        lease = self.backend.store.find(wire.lease_object(*key))
+        lease = self.backend.store.find(object_names.lease(*key))
         if lease is None:
             return
         seen, since = self._seen.setdefault(key, (lease.generation, now))
@@ -65,7 +65,7 @@ class LeaseWatch:
 
     def _is_its_own(self, found: Found, key: tuple[str, int]) -> bool:
         """Return whether that attempt's pod has taken the lease; a pod that has not may still begin."""
-        name, secret = wire.lease_object(*key), outcome_key(found[0])
+        name, secret = object_names.lease(*key), outcome_key(found[0])
         try:
             told = decode_note(secret or b"", name, self.backend.store.read_range(name, 0, _LONGEST_NOTE))
         except ObjectNotFound:

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from kinetic_core._runner import object_names
 from kinetic_core._runner.trees import DEFLATED, STORED, Member, directory_records, local_record
-from kinetic_core._runner.wire import pack_object
 from kinetic_core.errors import KineticError
 from kinetic_core.store.directory import translated
 from kinetic_core.store.protocol import ObjectStore
@@ -152,9 +152,9 @@ def _built(contents: Sequence[Content], folder: str, deflate: bool) -> tuple[str
 def _send(store: ObjectStore, digest: str, pack: bytes | Path, look_first: bool) -> int:
     """Store a pack and remove its file; the bytes that the store did not have."""
     try:
-        if look_first and store.find(pack_object(digest)) is not None:
+        if look_first and store.find(object_names.pack(digest)) is not None:
             return 0
-        if not store.create_if_absent(pack_object(digest), pack):
+        if not store.create_if_absent(object_names.pack(digest), pack):
             return 0
         return len(pack) if isinstance(pack, bytes) else pack.stat().st_size
     finally:

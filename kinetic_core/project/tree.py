@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from kinetic_core._runner import object_names
 from kinetic_core._runner.trees import VERSION, canonical, pieces, split_digests
-from kinetic_core._runner.wire import pack_object, tree_object
 from kinetic_core.errors import InvalidProject, MalformedObject, ObjectNotFound
 from kinetic_core.project.files import Listing, data_listing, scan
 from kinetic_core.project.ignore import name_notices, project_rules
@@ -132,7 +132,9 @@ def _store(
         digests = recorded(snapshot.files, started)
         if index.tree is None and snapshot.size > _WORTH_KEEPING and digests != index.digests:
             write_index(file, StatIndex(digests))
-        there = store.present([tree_object(snapshot.tree), *map(pack_object, index.packs), *beside])
+        there = store.present(
+            [object_names.tree(snapshot.tree), *map(object_names.pack, index.packs), *beside]
+        )
         try:
             stored, fresh = _ensure_stored(root, snapshot, index, _Place(store, there, cache, progress))
         except ContentChanged as exc:
@@ -166,8 +168,8 @@ class _Place:
 def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Place) -> tuple[int, StatIndex]:
     """Store what is missing. The bytes stored, and an index of where things are (digests are the old)."""
     store, tree = place.store, snapshot.tree
-    is_there, kept = tree_object(tree) in place.there, index.packs
-    all_kept = place.there >= set(map(pack_object, kept))
+    is_there, kept = object_names.tree(tree) in place.there, index.packs
+    all_kept = place.there >= set(map(object_names.pack, kept))
     if index.tree == tree and is_there and all_kept:
         return 0, index
     where = replace(index, tree=tree, segments=tuple(digest for digest, _ in snapshot.segments))
@@ -191,7 +193,7 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
             "size": snapshot.size,
         }
     )
-    if store.create_if_absent(tree_object(tree), document):
+    if store.create_if_absent(object_names.tree(tree), document):
         stored += len(document)  # else another client stored the same tree; its packs hold all of it too
     return stored, replace(where, packs=kept)
 
@@ -219,14 +221,14 @@ def _contents(root: str, snapshot: Snapshot, known: set[str]) -> list[Content]:
 
 def _packs_of(store: ObjectStore, tree: str) -> tuple[str, ...] | None:
     """The packs of a stored tree. One that lost a pack is removed, to be stored anew, and is None."""
-    name = tree_object(tree)
+    name = object_names.tree(tree)
     try:
         packs = tuple(str(pack) for pack in read_document(store, name, packs=list)["packs"])
     except ObjectNotFound:
         return None
     except MalformedObject:
         packs = None
-    if packs is None or len(store.present([*map(pack_object, packs)])) < len(set(packs)):
+    if packs is None or len(store.present([*map(object_names.pack, packs)])) < len(set(packs)):
         store.delete(name)
         return None
     return packs

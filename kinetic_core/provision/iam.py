@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.provision.project import repository_of
 from kinetic_core.provision.resources import Found, Json, Request, Resource
 from kinetic_core.provision.specification import Wanted
@@ -176,7 +176,7 @@ def pod_grants(pods: str, bucket: str, namespace: str) -> tuple[Grant, ...]:
     prefix = f"{namespace}/"
     jobs, batches, outputs = (_named(bucket, f"{prefix}{kind}/") for kind in ("jobs", "batches", "outputs"))
     clients = " && ".join(f"!{_ending(each)}" for each in _OF_CLIENTS)
-    renewed = " || ".join(_ending(f"/{each}") for each in wire.RENEWED)
+    renewed = " || ".join(_ending(f"/{each}") for each in object_names.RENEWED)
     create = f"{jobs} && {clients} || {batches} && {_ending(_STOPPED)}"
     replace = f"{outputs} || {jobs} && ({renewed})"
     return (
@@ -193,10 +193,10 @@ def below(bucket: str, prefix: str) -> Condition:
 
 
 _OF_CLIENTS = (
-    *(f"/{name('').rpartition('/')[2]}" for name in (wire.handle_object, wire.cancel_object)),
-    wire.PAYLOAD_END,
+    *(f"/{name('').rpartition('/')[2]}" for name in (object_names.handle, object_names.cancel)),
+    object_names.PAYLOAD_END,
 )
-_STOPPED = f"/{wire.stop_object('').rpartition('/')[2]}"
+_STOPPED = f"/{object_names.stop('').rpartition('/')[2]}"
 
 
 def _named(bucket: str, prefix: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from tests.jobs.recorded import ID, Recorded
 
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
@@ -167,7 +167,7 @@ def test_a_trigger_of_pods_waits_for_the_store(recorded: Callable[..., Recorded]
     outages: list[str] = []
 
     def fault(operation: str, name: str) -> None:
-        if outages and (operation, name) == ("find", wire.result_object(ID)):
+        if outages and (operation, name) == ("find", object_names.result(ID)):
             raise StoreError(outages.pop())
 
     reference = recorded("finished", fault).job()

@@ -14,7 +14,7 @@ import pytest
 from conftest import CLUSTER, Cases
 from remote_airflow import give_sign, remote_airflow
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import JOB_ID, NODE_SILENT
@@ -80,7 +80,7 @@ def claims(losing: Cases, job_id: str) -> int:
 
 def kept(losing: Cases, job_id: str) -> list[int]:
     """The lines of the first attempt in the job's own log."""
-    store, folder = store_of(losing), wire.log_object(job_id, 0, 0).rpartition("/")[0]
+    store, folder = store_of(losing), object_names.log(job_id, 0, 0).rpartition("/")[0]
     text = b"".join(store.read(info.name) for info in store.list(f"{folder}/"))
     return lines(text.decode(), 0)
 
@@ -128,7 +128,7 @@ def test_there_is_no_api_server_for_a_while(losing: Cases, api: ClusterApi) -> N
     """
     losing.start("server_away")
     jobs = {task_id: talks(losing, "server_away", task_id) for task_id in ("ends", "goes_on")}
-    store, result = store_of(losing), wire.result_object(jobs["ends"])
+    store, result = store_of(losing), object_names.result(jobs["ends"])
     with stopped("kube-apiserver"):
         assert store.find(result) is None
         said = len(lines(losing.log("server_away", "goes_on"), 0))

@@ -11,7 +11,7 @@ import pytest
 from conftest import HERE, Cases
 
 from kinetic_core import ResultReference
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
 JOB = "job-0123456789abcdef"
@@ -34,7 +34,7 @@ def test_a_planted_reference_loads_nothing(cases: Cases, canary: Any, tmp_path: 
     planted = store / "jobs" / JOB / "result"
     planted.parent.mkdir(parents=True, exist_ok=True)
     planted.write_bytes(frame)
-    name = wire.result_object(JOB)
+    name = object_names.result(JOB)
     reference = ResultReference(store.as_uri(), name, wire.head_digest(frame), JOB, "Box").to_dict()
     faked = {**reference, "signed_with": "0" * 16, "signature": "0" * 64}
     for given, why in ((reference, "it has no signature"), (faked, "that this Airflow does not have")):

@@ -20,7 +20,7 @@ from airflow_provider.job_of_task import (
     start_or_adopt,
 )
 from kinetic_core import JobStatus
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.backends.base import backend_of, open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
@@ -125,7 +125,7 @@ def test_an_unreadable_older_job_stops_no_adoption(tmp_path: Path, identity: Tas
     call = call_until_told(tmp_path)
     second = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=2))
     store = open_backend("local", default_connections()).store
-    store.create_if_absent(wire.handle_object(identity.job_id()), b"what a later version writes")
+    store.create_if_absent(object_names.handle(identity.job_id()), b"what a later version writes")
     third = start_or_adopt(call, OPTIONS, default_connections(), replace(identity, try_number=3))
     assert (third.reference, third.earlier) == (second.reference, ())
     (tmp_path / "go").touch()
@@ -346,9 +346,11 @@ def test_a_planted_success_is_not_adopted(tmp_path: Path, identity: TaskIdentity
     call, backend = call_until_told(tmp_path), open_backend("local", default_connections())
     planned = prepare(call, OPTIONS, default_connections(), job_id=identity.job_id()).reference
     header = {"protocol": wire.PROTOCOL, "job_id": planned.job_id, "state": "succeeded", "codec": "typed"}
-    backend.store.create_if_absent(wire.handle_object(planned.job_id), json.dumps(planned.to_dict()).encode())
     backend.store.create_if_absent(
-        wire.result_object(planned.job_id), wire.encode_frame(header, codec.encode("owned"))
+        object_names.handle(planned.job_id), json.dumps(planned.to_dict()).encode()
+    )
+    backend.store.create_if_absent(
+        object_names.result(planned.job_id), wire.encode_frame(header, codec.encode("owned"))
     )
     started = start(call, identity)
     assert (started.adopted, started.reference.job_id == planned.job_id) == (False, False)

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider.job_of_task import Started, TaskIdentity, start_or_adopt
 from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, tell_end, tell_start
 from airflow_provider.telemetry import IN_TASKS
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import backend_of, open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
@@ -109,7 +109,7 @@ def test_a_job_that_is_adopted_ships_nothing(client: Client, run_id: str) -> Non
 def test_a_pod_that_was_turned_away_is_counted(client: Client, run_id: str) -> None:
     task = Task(run_id)
     store = open_backend("local", default_connections()).store
-    store.create_if_absent(wire.claim_object(task.identity.job_id(), 0), b'{"pod_uid": "another", "at": 0}')
+    store.create_if_absent(object_names.claim(task.identity.job_id(), 0), b'{"pod_uid": "another", "at": 0}')
     task.ends(task.starts(Call(double, (21,), {})))
     assert client.of("kinetic.job.fenced") == [(1, TASK)]
     ((_, tags),) = client.of("kinetic.job.finished")

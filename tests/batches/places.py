@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.chunks import variable
@@ -91,14 +91,14 @@ class Place:
         spec = {"spec": {"template": pod}}
         indexes = parse_indexes(variable(spec, "KINETIC_INDEXES") or "")
         index = indexes[int(pod["metadata"]["labels"][HOST_INDEX])]
-        child = wire.input_id(variable(spec, "KINETIC_GROUP_ID") or "", index)
+        child = object_names.input_id(variable(spec, "KINETIC_GROUP_ID") or "", index)
         key = wire.input_key(bytes.fromhex(variable(spec, "KINETIC_OUTCOME_KEY") or ""), index)
         key_id = variable(spec, "KINETIC_KEY_ID") or ""
         header = {"protocol": 1, "job_id": child, "attempt": 0, "state": state, "codec": "typed"}
         header["key_id"] = key_id
         if state != wire.DROPPED:
-            self.store.create_if_absent(wire.claim_object(child, 0), b"{}")
+            self.store.create_if_absent(object_names.claim(child, 0), b"{}")
         frame = wire.encode_frame(header, codec.encode(index), key)
         self.store.create_if_absent(
-            wire.result_object(child), frame, {wire.STATE: wire.sealed_state(child, state, key_id, key)}
+            object_names.result(child), frame, {wire.STATE: wire.sealed_state(child, state, key_id, key)}
         )

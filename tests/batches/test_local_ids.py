@@ -12,7 +12,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import BatchError
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.errors import InvalidRequest, JobCancelled, JobConflict, WaitTimeout
 from kinetic_core.settings import read_settings
@@ -192,13 +192,13 @@ def half_made(tmp_path: Path, local_jobs: Path) -> None:
 @pytest.mark.usefixtures("half_made")
 def test_the_same_call_completes_what_a_killed_submitter_left(tmp_path: Path) -> None:
     store().create_if_absent(
-        wire.payload_object(f"{own_id(tmp_path)}-2", "0" * 64), b"all that it had made of the third"
+        object_names.payload(f"{own_id(tmp_path)}-2", "0" * 64), b"all that it had made of the third"
     )
     (tmp_path / "go").touch()
     with run_script(tmp_path, killed(tmp_path)) as script:
         assert script.communicate(timeout=60)[0] == "[100, 101, 102, 103]\n"
     assert len(list(tmp_path.glob("attempt-*"))) == 4
-    assert json.loads(store().read(wire.finished_object(own_id(tmp_path)))) == {"dropped": []}
+    assert json.loads(store().read(object_names.finished(own_id(tmp_path)))) == {"dropped": []}
 
 
 @pytest.mark.usefixtures("half_made")
@@ -207,9 +207,9 @@ def test_it_is_completed_while_its_first_jobs_run_already(tmp_path: Path) -> Non
     with pytest.raises(WaitTimeout):  # whoever waits brings a supervisor
         seen.wait(timeout=1)
     wait_for(lambda: len(list(tmp_path.glob("ran-*"))) == 1)
-    wait_for(lambda: store().find(wire.finished_object(own_id(tmp_path))) is not None)
+    wait_for(lambda: store().find(object_names.finished(own_id(tmp_path))) is not None)
     with run_script(tmp_path, killed(tmp_path)) as script:
-        wait_for(lambda: store().find(wire.handle_object(f"{own_id(tmp_path)}-3")) is not None)
+        wait_for(lambda: store().find(object_names.handle(f"{own_id(tmp_path)}-3")) is not None)
         wait_for(
             lambda: len(supervisors(own_id(tmp_path))) == 3
         )  # the next, which waits, the first, its agent

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
-from kinetic_core.batches.definition import (
-    Plan,
-    finished_object,
-    line_object,
-    manifest_object,
-    resumptions,
-)
+from kinetic_core.batches.definition import Plan, line_object, manifest_object, resumptions
 from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.batches.rerun import run_again
@@ -129,12 +123,12 @@ def test_as_many_live_at_once_as_may(place: Place) -> None:
     place.let_go()
     assert batch.results() == [0, 1, 2, 3]
     assert sorted(place.began()) == [0, 1, 2, 3]
-    assert place.cluster.store.find(finished_object(place.group_id)) is not None
+    assert place.cluster.store.find(object_names.finished(place.group_id)) is not None
 
 
 def test_whoever_attaches_goes_on(place: Place) -> None:
     place.one_that_died([0, 1, 2, 3, 4])
-    assert place.cluster.store.find(finished_object(place.group_id)) is None
+    assert place.cluster.store.find(object_names.finished(place.group_id)) is None
     looking = place.attach(goes_on=False)
     others = [place.attach() for _ in range(3)]
     place.let_go()
@@ -166,7 +160,7 @@ def died_before_its_job(place: Place, index: int) -> None:
     assert waiting is not None
     reference = replace(waiting.reference, created_at=timestamp())
     handle = json.dumps(reference.to_dict()).encode()
-    place.cluster.store.create_if_absent(wire.handle_object(reference.job_id), handle)
+    place.cluster.store.create_if_absent(object_names.handle(reference.job_id), handle)
 
 
 @pytest.mark.promise("batches: Batches of slices: queued by the client, resumed by `attach_batch`")
@@ -311,7 +305,7 @@ def test_what_has_no_value_runs_again(place: Place) -> None:
     place.let_go("go", "fail-1")
     with pytest.raises(BatchError):
         place.start([0, 1, 2]).results(cleanup=False)
-    wait_for(lambda: place.cluster.store.find(finished_object(place.group_id)) is not None)
+    wait_for(lambda: place.cluster.store.find(object_names.finished(place.group_id)) is not None)
     (place.folder / "fail-1").unlink()
     both = [place.start([0, 1, 2], skip_done=True) for _ in range(2)]
     assert [batch.results(cleanup=False) for batch in both] == [[0, 1, 2]] * 2
@@ -321,7 +315,7 @@ def test_what_has_no_value_runs_again(place: Place) -> None:
 def test_nothing_runs_again_while_an_input_still_runs(place: Place) -> None:
     batch = place.start([0, 1])
     store = place.cluster.store
-    wait_for(lambda: store.find(finished_object(place.group_id)) is not None)
+    wait_for(lambda: store.find(object_names.finished(place.group_id)) is not None)
     again = place.start([0, 1], skip_done=True)
     assert list(store.list(resumptions(place.group_id))) == []
     place.let_go()
@@ -374,8 +368,8 @@ def test_a_client_that_thaws_removes_nothing_new(place: Place) -> None:
     with pytest.raises(BatchError):
         place.start([0, 1]).results(cleanup=False)
     store, line_sha256 = place.cluster.store, place.cluster.lines.find("default", place.group_id)
-    wait_for(lambda: store.find(finished_object(place.group_id)) is not None)
-    new = [wire.result_object(f"{place.group_id}-1"), finished_object(place.group_id)]
+    wait_for(lambda: store.find(object_names.finished(place.group_id)) is not None)
+    new = [object_names.result(f"{place.group_id}-1"), object_names.finished(place.group_id)]
 
     def others() -> None:
         for name in new:
@@ -431,4 +425,4 @@ def test_a_new_batch_that_cannot_be_made_leaves_nothing(
     place.cluster.lines.keep = refuse
     with pytest.raises(StoreError, match="no room"):
         place.start([0, 1], is_new=True)
-    assert not list(place.cluster.store.list(wire.batch_object(place.group_id, "")))
+    assert not list(place.cluster.store.list(object_names.batch(place.group_id, "")))

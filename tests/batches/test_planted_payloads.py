@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.chunks import variable
-from kinetic_core.batches.definition import finished_object, manifest_object
+from kinetic_core.batches.definition import manifest_object
 from kinetic_core.batches.indexed import attach_indexed
 from kinetic_core.errors import (
     ClusterError,
@@ -50,14 +50,14 @@ def test_no_payload_but_ones_own_gets_into_a_batchs_job(place: Any) -> None:
     here.submit([1, 2])
     (job,) = here.jobs()
     own = payload_of(job)
-    name = wire.batch_payload_object("grp-a", own)
+    name = object_names.batch_payload("grp-a", own)
     genuine = here.store.read(name)
     evil = planted(here, genuine)
-    for victim in (name, "batches/grp-a/payload", wire.batch_payload_object("grp-a", wire.digest(evil))):
+    for victim in (name, "batches/grp-a/payload", object_names.batch_payload("grp-a", wire.digest(evil))):
         here.store.delete(victim)
         here.store.create_if_absent(victim, evil)
     here.fake.objects.remove("Job", "default", job["metadata"]["name"])
-    here.store.delete(finished_object("grp-a"))
+    here.store.delete(object_names.finished("grp-a"))
     here.submit([1, 2])
     (again,) = here.jobs()
     assert payload_of(again) == own == wire.digest(genuine)
@@ -90,7 +90,7 @@ def test_no_payload_but_ones_own_gets_into_a_job(place: Any) -> None:
     here = place()
     one = prepared(here)
     evil = planted(here, one.payload)
-    for name in (f"jobs/{ID}/payload.pkl", wire.payload_object(ID, wire.digest(one.payload))):
+    for name in (f"jobs/{ID}/payload.pkl", object_names.payload(ID, wire.digest(one.payload))):
         here.store.create_if_absent(name, evil)
     submit(one)
     (job,) = here.jobs()
@@ -102,7 +102,7 @@ def test_equal_calls_with_other_bytes_make_one_job(place: Any) -> None:
     here = place()
     first = prepared(here)
     submit(first)
-    here.store.delete(wire.payload_object(ID, wire.digest(first.payload)))
+    here.store.delete(object_names.payload(ID, wire.digest(first.payload)))
     submit(other_bytes(first))
     (job,) = here.jobs()
     assert payload_of(job) == wire.digest(first.payload)
@@ -124,7 +124,7 @@ def test_a_job_names_a_payload_that_is_stored(place: Any) -> None:
         submit(first)
     submit(other_bytes(first))
     (job,) = here.jobs()
-    assert wire.digest(here.store.read(wire.payload_object(ID, payload_of(job)))) == payload_of(job)
+    assert wire.digest(here.store.read(object_names.payload(ID, payload_of(job)))) == payload_of(job)
 
 
 def test_a_batchs_job_names_a_payload_that_is_stored(place: Any) -> None:
@@ -134,10 +134,10 @@ def test_a_batchs_job_names_a_payload_that_is_stored(place: Any) -> None:
         here.submit(items)
         (job,) = here.jobs()
         here.fake.objects.remove("Job", "default", job["metadata"]["name"])
-        for gone in (manifest_object("grp-a"), finished_object("grp-a")):
+        for gone in (manifest_object("grp-a"), object_names.finished("grp-a")):
             here.store.delete(gone)
         here.store.delete_all("index/")
-    frame = here.store.read(wire.batch_payload_object("grp-a", payload_of(job)))
+    frame = here.store.read(object_names.batch_payload("grp-a", payload_of(job)))
     assert wire.digest(frame) == payload_of(job)
     header, _ = wire.decode_frame(frame)
     inputs = here.store.read(header["inputs"]["object"])
@@ -155,10 +155,10 @@ def test_who_fails_takes_nothing_from_who_has_adopted(place: Any) -> None:
         submit(prepared(here))
     stored = {info.name for info in here.store.list("")}
     one = prepared(here)
-    assert {wire.handle_object(ID), wire.payload_object(ID, wire.digest(one.payload))} <= stored
+    assert {object_names.handle(ID), object_names.payload(ID, wire.digest(one.payload))} <= stored
     submit(one)
     (job,) = here.jobs()
-    assert here.store.find(wire.payload_object(ID, payload_of(job))) is not None
+    assert here.store.find(object_names.payload(ID, payload_of(job))) is not None
 
 
 def test_of_an_id_that_was_drawn_nothing_is_left(place: Any) -> None:
@@ -176,7 +176,7 @@ def test_a_batch_that_another_has_adopted_is_not_undone(place: Any) -> None:
         here.submit([1, 2], PLAN)
     here.submit([1, 2], PLAN)
     (job,) = here.jobs()
-    assert here.store.find(wire.batch_payload_object("grp-a", payload_of(job))) is not None
+    assert here.store.find(object_names.batch_payload("grp-a", payload_of(job))) is not None
 
 
 def changed_manifest(here: Place, **changed: Any) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_whoever_attaches_reads_what_stops_a_batch_from_its_jobs(place: Any) -> 
     manifest = changed_manifest(here, fail_fast=False)
     batch = attach_indexed(here.backend, "grp-a", manifest, 0.1, None)
     batch.wait(timeout=30)
-    assert here.store.find(wire.stop_object("grp-a")) is not None
+    assert here.store.find(object_names.stop("grp-a")) is not None
 
 
 def test_a_manifest_of_fewer_inputs_than_its_jobs_is_refused(place: Any) -> None:

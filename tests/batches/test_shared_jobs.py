@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
@@ -53,7 +53,7 @@ def test_everything_is_stored_once(place: Any) -> None:
         "batches/grp-a/finished.json",
         inputs,
         "batches/grp-a/manifest.json",
-        wire.batch_payload_object("grp-a", variable(job, "KINETIC_PAYLOAD_SHA256") or ""),
+        object_names.batch_payload("grp-a", variable(job, "KINETIC_PAYLOAD_SHA256") or ""),
         index_object(whole),
     ]
     child = find(here.backend, "grp-a-3")
@@ -90,7 +90,7 @@ def test_a_submission_goes_on_where_another_was_killed(place: Any) -> None:
         here.submit([1, 2])
         (job,) = here.jobs()
         sha256 = variable(job, "KINETIC_PAYLOAD_SHA256") or ""
-        assert wire.digest(here.store.read(wire.batch_payload_object("grp-a", sha256))) == sha256
+        assert wire.digest(here.store.read(object_names.batch_payload("grp-a", sha256))) == sha256
 
 
 def test_nothing_is_left_of_one_that_is_refused(place: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_cancelled_input_is_told_from_a_failed_one(place: Any) -> None:
         return behaviours.exits(65)
 
     here: Place = place(behave)
-    here.store.create_if_absent(wire.cancel_object("grp-a-1"), b"{}")
+    here.store.create_if_absent(object_names.cancel("grp-a-1"), b"{}")
     whole, _ = here.submit([1, 2])
     board = here.watched(2, whole)
     board.wait_for(board.is_over, None, "")
@@ -170,7 +170,7 @@ def test_cancelling_leaves_a_mark_for_pods_that_hear_no_signal(place: Any) -> No
     whole, _ = here.submit([1, 2])
     (job,) = here.jobs()
     IndexedScheduler(here.backend, whole).cancel(Board(2))
-    assert here.store.find(wire.chunk_cancel_object("grp-a", key_id_of(job))) is not None
+    assert here.store.find(object_names.chunk_cancel("grp-a", key_id_of(job))) is not None
 
 
 def test_whoever_watches_one_input_is_told_of_its_end(place: Any) -> None:
@@ -216,7 +216,7 @@ def test_after_a_failure_what_was_not_started_is_dropped(place: Any) -> None:
     board = here.watched(3, whole, plan)
     board.wait_for(board.is_over, None, "")
     assert (list(board.ended), board.dropped) == ([0], {1, 2})
-    assert here.store.find(wire.stop_object("grp-a")) is not None
+    assert here.store.find(object_names.stop("grp-a")) is not None
 
 
 def test_an_image_that_nobody_has_ends_the_batch(place: Any) -> None:
@@ -284,19 +284,19 @@ def test_a_client_that_thaws_deletes_no_new_outcome(place: Any) -> None:
     whole, _ = here.submit([1, 2])
     board = here.watched(2, whole)
     board.wait_for(board.is_over, None, "")
-    results = [wire.result_object(wire.input_id("grp-a", index)) for index in range(2)]
+    results = [object_names.result(object_names.input_id("grp-a", index)) for index in range(2)]
 
     def others() -> None:
         store.delete_many(results)
         for name in results:
             store.create_if_absent(name, b"the new part's", {wire.STATE: "succeeded"})
-        store.create_if_absent(wire.stop_object("grp-a"), b"")
+        store.create_if_absent(object_names.stop("grp-a"), b"")
 
     store.meanwhile = others
     made: list[int] = []
     resume(here.backend, whole, [0, 1], lambda number, rest: made.append(number))
     assert [store.read(name) for name in results] == [b"the new part's"] * 2
-    assert store.present([wire.stop_object("grp-a")])
+    assert store.present([object_names.stop("grp-a")])
     assert made == [1], "creating what is there already changes nothing"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.jobs.cancel import index_object
@@ -52,7 +52,7 @@ def test_a_thousand_jobs_and_fifty_broken_handles(kinetic: Kinetic, monkeypatch:
     for number in range(1000):
         one, broken = handle(number, store.uri), number % 20 == 0
         content = [b"{broken", b"[]", b"\xff"][number % 3] if broken else json.dumps(one.to_dict()).encode()
-        store.create_if_absent(wire.handle_object(one.job_id), content)
+        store.create_if_absent(object_names.handle(one.job_id), content)
         store.create_if_absent(index_object(one), b"", None if broken else index_metadata(one))
     told = kinetic("jobs", "list", "--json")
     jobs = told.json["jobs"]

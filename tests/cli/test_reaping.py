@@ -8,7 +8,7 @@ import pytest
 
 import kinetic_core
 from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.jobs.submit import Call
@@ -31,7 +31,7 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None
     handle.cancel()
     backend = open_backend("local", default_connections())
     backend.remove(handle.namespace, handle.job_id)
-    for name in (wire.result_object(handle.job_id), wire.cancel_object(handle.job_id)):
+    for name in (object_names.result(handle.job_id), object_names.cancel(handle.job_id)):
         backend.store.delete(name)
     assert handle.job_id not in kinetic("reap").out
     assert handle.job_id in kinetic("reap", "--older-than", "0").out
@@ -45,7 +45,7 @@ def test_a_client_that_died_while_it_cancelled(kinetic: Kinetic, own_jobs: None)
     handle, alive = sleep.run_async(60), sleep.run_async(60)
     wait_for(lambda: handle.logs())  # from then on its runner no longer asks whether it was cancelled
     open_backend("local", default_connections()).store.create_if_absent(
-        wire.cancel_object(handle.job_id), b"{}"
+        object_names.cancel(handle.job_id), b"{}"
     )
     told = kinetic("reap", "--apply").out
     assert handle.job_id in told

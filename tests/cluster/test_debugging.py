@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.errors import ConfigurationError, WaitTimeout
@@ -105,7 +105,7 @@ def test_no_other_pod_can_connect_to_the_debugger(api: ClusterApi) -> None:
     handle = total.run_async([2, 40])
     with handle.debug_attach(0) as session:
         (pod,) = pods(api, handle)
-        told = wire.debugger_object(handle.job_id, pod["metadata"]["uid"])
+        told = object_names.debugger(handle.job_id, pod["metadata"]["uid"])
         port = json.loads(handle.place.store.read(told))["port"]
         outcome = connect.run_async(pod["status"]["podIP"], port).result(180, stream_logs=False)
         assert outcome == "ConnectionRefusedError"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.errors import JobBudgetExceeded
@@ -69,7 +69,7 @@ def check(api: ClusterApi, handle: kinetic_core.JobHandle) -> None:
     store = handle.place.store
     attempts = store.list(f"jobs/{handle.job_id}/attempts/")
     assert [info.name for info in attempts if info.name.endswith("claim.json")] == [
-        wire.claim_object(handle.job_id, 0)
+        object_names.claim(handle.job_id, 0)
     ]
     assert (handle.logs() or "").splitlines() == LINES
     handle.cleanup()

@@ -15,7 +15,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import Data
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs import collect
@@ -236,7 +236,7 @@ def attack(
     handle = weapon.start(victims.location, emulator, victims.cache_volume, destroys=request.param)
     monkeypatch.delenv("KINETIC_CONTAINER_IMAGE")
     store = GcsObjectStore.at(victims.location)
-    wait_for(lambda: store.find(wire.result_object(before.job_id)) is not None, 120)
+    wait_for(lambda: store.find(object_names.result(before.job_id)) is not None, 120)
     yield weapon, request.param
     with contextlib.suppress(KineticError):
         handle.cancel()

@@ -14,7 +14,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import Data
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.gcs import GcsStore
 from kinetic_core._runner.store import StoreUnavailable
 from kinetic_core.errors import KineticError
@@ -139,7 +139,7 @@ def test_a_planted_result_costs_the_job_nothing_but_its_value(guarded: PolicyPro
         return "good"
 
     handle = work.run_async()
-    GcsObjectStore.at(location).create_if_absent(wire.result_object(handle.job_id), b"evil")
+    GcsObjectStore.at(location).create_if_absent(object_names.result(handle.job_id), b"evil")
     with pytest.raises(KineticError):
         handle.result(stream_logs=False, cleanup=False)
     assert (handle.logs() or "").count("running") == 1

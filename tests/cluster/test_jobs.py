@@ -18,7 +18,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.connections import default_connections
 from kinetic_core.decorator import RemoteCallable
@@ -98,7 +98,7 @@ def test_a_failure_removes_nothing(api: ClusterApi) -> None:
     assert len(pods(api, handle)) == 1
     store = handle.place.store
     assert any(store.list(f"jobs/{handle.job_id}/payload-"))
-    assert store.find(wire.result_object(handle.job_id)) is not None
+    assert store.find(object_names.result(handle.job_id)) is not None
     assert "about to fail" in kinetic_core.attach(handle.job_id).logs()
     handle.cleanup()
     assert api.get("Job", handle.namespace, handle.k8s_name) is None
@@ -128,7 +128,7 @@ def test_an_outcome_with_another_key_is_refused(tmp_path: Path) -> None:
         "codec": "pickle",
     }
     forged = wire.encode_frame(header, {"body": pickle.dumps(_Burglar(inside))}, b"0" * 32)
-    handle.place.store.create_if_absent(wire.result_object(handle.job_id), forged)
+    handle.place.store.create_if_absent(object_names.result(handle.job_id), forged)
     handle.cancel()
     with pytest.raises((UnverifiedResult, JobCancelled), match=handle.job_id):  # forged, or replaced by now
         handle.result(stream_logs=False)
@@ -162,7 +162,7 @@ def test_what_is_left_of_a_job_is_verified(gke: dict[str, str]) -> None:
     assert attached()[0] == "SUCCEEDED Completed\nhello later\n"
     listed = {job.job_id: job.status for job in summaries(backend)}
     assert listed[handle.job_id] is JobStatus.SUCCEEDED
-    name = wire.result_object(handle.job_id)
+    name = object_names.result(handle.job_id)
     header, parts = wire.decode_frame(backend.store.read(name))
     (info,) = backend.store.list(name)
     backend.store.delete(name)

@@ -11,7 +11,7 @@ import yaml
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi, path_of
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import WORKER_INDEX
@@ -76,7 +76,7 @@ def is_committed(handle: kinetic_core.JobHandle) -> bool:
 
 def listed_state(handle: kinetic_core.JobHandle) -> str | None:
     """What a list of all outcomes says of the job's, without reading it; its signature is left out."""
-    found = handle.place.store.find(wire.result_object(handle.job_id))
+    found = handle.place.store.find(object_names.result(handle.job_id))
     return None if found is None else found.metadata[wire.STATE].split()[0]
 
 
@@ -138,7 +138,7 @@ def test_nothing_runs_after_the_end_and_who_waits_ends_the_set(api: ClusterApi) 
     handle = starts.run_async(0)
     wait_for(lambda: is_committed(handle), PATIENCE)
     delete_pod(api, handle, 1)
-    claim = wire.claim_object(handle.job_id, 1, 1)
+    claim = object_names.claim(handle.job_id, 1, 1)
     wait_for(lambda: handle.place.store.find(claim) is not None, PATIENCE)
     assert handle.status() is JobStatus.SUCCEEDED
     assert has_set(api, handle)  # a question changes nothing

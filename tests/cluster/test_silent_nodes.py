@@ -13,7 +13,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import NODE_SILENT
 from kinetic_core.testing.fault_proxy import FaultProxy
@@ -133,15 +133,15 @@ def test_an_attempt_given_up_changes_nothing_at_its_end(api: ClusterApi, silent_
     second = handle.result(timeout=120, stream_logs=False, cleanup=False)
     assert second not in (None, first["metadata"]["uid"])
     assert containers_of(first["metadata"]["uid"]), "the first attempt is still at it"
-    of_second = wire.log_object(handle.job_id, 1, 0).rpartition("/")[0]
+    of_second = object_names.log(handle.job_id, 1, 0).rpartition("/")[0]
     kept = {
         info.name: (info.created, store.read(info.name))
         for info in store.list(f"jobs/{handle.job_id}/")
         if "/attempts/" not in info.name or info.name.startswith(of_second.rpartition("/")[0])
     }
-    assert wire.result_object(handle.job_id) in kept
+    assert object_names.result(handle.job_id) in kept
     wait_for(lambda: not containers_of(first["metadata"]["uid"]), 120)
-    late, _ = wire.decode_frame(store.read(wire.attempt_outcome_object(handle.job_id, 0)))
+    late, _ = wire.decode_frame(store.read(object_names.attempt_outcome(handle.job_id, 0)))
     assert late["state"] == "succeeded"
     cluster_tool("start", silent_node)
     wait_for(lambda: is_ready(api, silent_node), 60)
@@ -204,7 +204,7 @@ def test_a_lease_ends_the_doubt_about_a_silent_node(
         handle = on_pair(lease=15).run_async(18)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
         running(handle)  # a node that has not said so yet is not known to be silent about it
-        wait_for(lambda: handle.place.store.find(wire.lease_object(handle.job_id, 0)) is not None, 60)
+        wait_for(lambda: handle.place.store.find(object_names.lease(handle.job_id, 0)) is not None, 60)
         (first,) = pods(api, handle)
         add_to_pair(api, NODES[0])
         cluster_tool("stop", silent_node)

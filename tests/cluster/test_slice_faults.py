@@ -12,7 +12,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import HOST_INDEX, WORKER_INDEX
 from kinetic_core.errors import ClusterUnreachable, JobCancelled
@@ -206,8 +206,8 @@ def test_it_ends_while_there_is_no_api_server(
     wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
     store = handle.place.store
     with stopped("kube-apiserver"):
-        assert store.find(wire.result_object(handle.job_id)) is None
-        wait_for(lambda: store.find(wire.result_object(handle.job_id)) is not None, PATIENCE)
+        assert store.find(object_names.result(handle.job_id)) is None
+        wait_for(lambda: store.find(object_names.result(handle.job_id)) is not None, PATIENCE)
     assert handle.result(timeout=120, stream_logs=False, cleanup=False) == "0"
     wait_for(lambda: nothing_runs(api, handle), PATIENCE)
     assert ran(handle) == {"0": 2}

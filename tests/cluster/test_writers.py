@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 import kinetic_core
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import GROUP_ID
 from kinetic_core.store.gcs import GcsObjectStore
@@ -87,14 +87,14 @@ def test_a_replaced_payload_runs_nowhere(
     evil = wire.encode_frame(
         header, {"function": cloudpickle.dumps(lambda _: Planted(trace)), "function_copies": b""}
     )
-    planted = wire.batch_payload_object(group_id, wire.digest(evil))
+    planted = object_names.batch_payload(group_id, wire.digest(evil))
     for name in (genuine, planted, f"batches/{group_id}/payload"):
         store.delete(name)
         store.create_if_absent(name, evil)
     jobs = {"labelSelector": f"{GROUP_ID}={group_id}"}
     api.delete_all("Job", namespace, jobs["labelSelector"])
     wait_for(lambda: not api.list("Job", namespace, jobs)["items"])
-    store.delete(wire.finished_object(group_id))
+    store.delete(object_names.finished(group_id))
     for index in range(2):
         store.delete_all(f"jobs/{group_id}-{index}/")
     with pytest.raises(kinetic_core.KineticError, match="the stored payload is not the one"):

@@ -16,7 +16,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import ResultReference
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, UnpicklableArgument, UnverifiedResult
 from kinetic_core.jobs.submit import Call, prepare
@@ -241,7 +241,7 @@ def test_a_reference_names_what_was_verified_and_nothing_else() -> None:
     first = on_cpu(lambda: np.arange(3)).run_async()
     first.result(cleanup=False)
     outcome = collect.collect(first.place, first)
-    stored = Path(first.store_uri.removeprefix("file://"), wire.result_object(first.job_id))
+    stored = Path(first.store_uri.removeprefix("file://"), object_names.result(first.job_id))
     honest = stored.read_bytes()
     planted = wire.encode_frame({"job_id": first.job_id, "codec": "pickle"}, {"body": b"planted"})
     stored.chmod(0o600)

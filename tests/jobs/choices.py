@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core._runner.accelerator_choice import PASSED, is_taken
 from kinetic_core._runner.attempt import take_job
 from kinetic_core._runner.notes import encode_note
@@ -110,7 +110,7 @@ class Place:
 
     def pass_over(self, number: int, why: str = "none", key: bytes | None = None) -> None:
         """What an observer stores, with the job's key or another."""
-        name, told = wire.choice_object(ID, number), {"decision": PASSED, "at": 1.0, "why": why}
+        name, told = object_names.choice(ID, number), {"decision": PASSED, "at": 1.0, "why": why}
         note = encode_note(key or self.key()[1], name, {**told, "key_id": self.key()[0]})
         self.store.create_if_absent(name, note)
 
@@ -131,7 +131,7 @@ class Place:
         header = {"protocol": 1, "job_id": ID, "attempt": 0, "state": "succeeded", "codec": "typed"}
         frame = wire.encode_frame({**header, "key_id": key_id}, codec.encode(42), key)
         sealed = wire.sealed_state(ID, "succeeded", key_id, key)
-        self.store.create_if_absent(wire.result_object(ID), frame, {wire.STATE: sealed})
+        self.store.create_if_absent(object_names.result(ID), frame, {wire.STATE: sealed})
         return behaviours.succeeds()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core._runner.accelerator_choice import PASSED
 from kinetic_core._runner.notes import encode_note
 from kinetic_core.backends.base import Backend, open_backend
@@ -164,7 +164,7 @@ class Recorded:
         }
         frame = wire.encode_frame({**header, "codec": "typed"}, codec.encode(9), key)
         sealed = wire.sealed_state(ID, "succeeded", key_id, key)
-        self.store.create_if_absent(wire.result_object(ID), frame, {wire.STATE: sealed})
+        self.store.create_if_absent(object_names.result(ID), frame, {wire.STATE: sealed})
 
     def _failed(self) -> None:
         wait_for(lambda: any(each["type"] == "Failed" for each in self._conditions()))
@@ -203,7 +203,7 @@ class Recorded:
         self._running()
         said = [condition("Ready", "False"), condition("ContainersReady")]
         self._edit("Pod", lambda pod: pod["status"].update(conditions=said))
-        lease = wire.lease_object(ID, 0)
+        lease = object_names.lease(ID, 0)
         self.store.create_if_absent(lease, b"")
 
     def _slice_half_dead(self) -> None:
@@ -230,7 +230,7 @@ class Recorded:
         self._pass_over()
 
     def _pass_over(self) -> None:
-        job, name = self._only("Job"), wire.choice_object(ID, 0)
+        job, name = self._only("Job"), object_names.choice(ID, 0)
         at = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
         told = {"decision": PASSED, "at": at, "why": "none", "key_id": key_id_of(job)}
         self.store.create_if_absent(name, encode_note(outcome_key(job) or b"", name, told))

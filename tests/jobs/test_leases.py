@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.notes import encode_note
 from kinetic_core.backends.kubernetes.names import FAILED_COUNT
 from kinetic_core.errors import ClusterError
@@ -52,11 +52,11 @@ class Cluster:
         return {"spec": {"template": {"spec": {"containers": [{"env": env}]}}}}, pods
 
     def renew(self, count: int, attempt: int = 0, uid: str = "", key: bytes = KEY) -> None:
-        name = wire.lease_object("job-1", attempt)
+        name = object_names.lease("job-1", attempt)
         self.write(encode_note(key, name, {"renewed": count, "pod": uid or f"uid-{attempt}"}), attempt)
 
     def write(self, content: bytes, attempt: int = 0) -> None:
-        name = wire.lease_object("job-1", attempt)
+        name = object_names.lease("job-1", attempt)
         self.store.delete(name)
         self.store.create_if_absent(name, content)
 
@@ -119,7 +119,7 @@ def test_a_writer_cannot_hide_that_a_lease_is_renewed(
 ) -> None:
     """Who puts an old content back at every turn renews it."""
     cluster.renew(0)
-    old = cluster.store.read(wire.lease_object("job-1", 0))
+    old = cluster.store.read(object_names.lease("job-1", 0))
     for count in range(1, 10):
         cluster.renew(count)
         cluster.write(old)
@@ -131,12 +131,12 @@ def test_a_writer_cannot_hide_that_a_lease_is_renewed(
 @pytest.mark.attack
 def test_a_planted_lease_replaces_no_pod(watch: LeaseWatch, cluster: Cluster, clock: Clock) -> None:
     """Of an attempt that has taken none, and so may still begin: unsigned, and signed by another pod."""
-    name = wire.lease_object("job-1", 0)
+    name = object_names.lease("job-1", 0)
     for plant in (
         lambda: cluster.write(b'{"seconds": 0.001, "renewed": 0}'),
         lambda: cluster.renew(0, key=b"another"),
         lambda: cluster.renew(0, uid="uid-of-an-earlier-pod"),
-        lambda: cluster.write(encode_note(KEY, wire.lease_object("job-1", 1), {"pod": "uid-0"})),
+        lambda: cluster.write(encode_note(KEY, object_names.lease("job-1", 1), {"pod": "uid-0"})),
     ):
         plant()
         for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_planted_lease_replaces_no_pod(watch: LeaseWatch, cluster: Cluster, cl
 
 @pytest.mark.attack
 def test_how_long_a_lease_lasts_the_job_says(watch: LeaseWatch, cluster: Cluster, clock: Clock) -> None:
-    name = wire.lease_object("job-1", 0)
+    name = object_names.lease("job-1", 0)
     cluster.write(encode_note(KEY, name, {"seconds": 1e-9, "renewed": 0, "pod": "uid-0"}))
     cluster.lasts = "600"
     for clock.now in (1000.0, 1300.0, 1660.0):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.batches.definition import (
     failure_object,
@@ -105,12 +105,12 @@ def test_hostile_index_entries_do_not_end_reap(
 )
 def test_a_malformed_handle_is_named(handle: bytes, backend: Backend) -> None:
     job_id = "job-00000000000000cc"
-    backend.store.create_if_absent(wire.handle_object(job_id), handle)
+    backend.store.create_if_absent(object_names.handle(job_id), handle)
     try:
         with pytest.raises(MalformedObject, match=job_id):
             find(backend, job_id)
     finally:
-        backend.store.delete(wire.handle_object(job_id))
+        backend.store.delete(object_names.handle(job_id))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_reference_is_of_its_types(changed: dict[str, Any], finished: JobHandl
 def test_a_malformed_outcome_keeps_nobody_waiting(
     header: dict[str, Any], finished: JobHandle, backend: Backend
 ) -> None:
-    key = wire.result_object(finished.job_id)
+    key = object_names.result(finished.job_id)
     good = backend.store.read(key)
     described = {"protocol": wire.PROTOCOL, "job_id": finished.job_id, "state": "failed", **header}
     for frame in (wire.encode_frame(described, {"body": b"null"}), b"", b"x" * 100, good[:-1], good[:90]):

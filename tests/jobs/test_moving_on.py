@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.kubernetes.fallbacks import choice_of
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.job import JobObservation, JobStatus
@@ -172,7 +172,7 @@ def test_a_planted_choice_moves_no_job_on(
         planted = {"decision": "passed", "at": 1.0, "why": "of the writer's making"}
         told = {**planted, "key_id": place.key()[0]} if forgery == "unsigned" else planted
         content = b"{" if forgery == "no document" else json.dumps(told).encode()
-        place.store.create_if_absent(wire.choice_object(ID, 0), content)
+        place.store.create_if_absent(object_names.choice(ID, 0), content)
     assert passed_over(place.backend, reference) == ()
     assert accelerator_now(place.backend, reference) == TPU
     assert place.reconcile(reference).reason == "Unschedulable"
@@ -197,7 +197,7 @@ def test_a_choice_is_believed_when_its_job_has_another_key(place: Place) -> None
 def test_a_cancelled_job_goes_nowhere(place: Place) -> None:
     reference = place.submit([TPU, GPU])
     place.waits(reference)
-    place.store.create_if_absent(wire.cancel_object(ID), b"{}")
+    place.store.create_if_absent(object_names.cancel(ID), b"{}")
     assert place.reconcile(reference).reason == "Unschedulable"
     place.backend.delete("default", ID)
     seen = reconcile(place.backend, reference)
@@ -210,9 +210,9 @@ def test_cancelled_while_it_moves_on(place: Place) -> None:
     place.waits(reference)
 
     def cancel_now(operation: str, name: str) -> None:
-        if (operation, name) == ("create", wire.choice_object(ID, 0)):
+        if (operation, name) == ("create", object_names.choice(ID, 0)):
             place.store.fault = lambda _operation, _name: None
-            place.store.create_if_absent(wire.cancel_object(ID), b"{}")
+            place.store.create_if_absent(object_names.cancel(ID), b"{}")
 
     place.store.fault = cancel_now
     place.reconcile(reference)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import JOB_ID, LEADER_WORKER_SET
 from kinetic_core.errors import ClusterError
 from kinetic_core.job import JobReference, JobStatus
@@ -69,13 +69,13 @@ class Cluster:
         header: dict[str, object] = {"protocol": wire.PROTOCOL, "state": state, "codec": "none"}
         frame = wire.encode_frame({**header, "job_id": JOB.job_id, "key_id": KEY_ID}, {}, key)
         sealed = wire.sealed_state(JOB.job_id, state, KEY_ID, key)
-        self.store.create_if_absent(wire.result_object(JOB.job_id), frame, {wire.STATE: sealed})
+        self.store.create_if_absent(object_names.result(JOB.job_id), frame, {wire.STATE: sealed})
 
     def signing_secret(self, _namespace: str) -> bytes:
         return SECRET
 
     def submit(self) -> None:
-        self.store.create_if_absent(wire.handle_object(JOB.job_id), json.dumps(JOB.to_dict()).encode())
+        self.store.create_if_absent(object_names.handle(JOB.job_id), json.dumps(JOB.to_dict()).encode())
         self.store.create_if_absent(index_object(JOB), b"", index_metadata(JOB))
 
     def reconcile(self) -> JobStatus:
@@ -116,7 +116,7 @@ def test_past_its_deadline_it_is_settled_and_its_pods_go() -> None:
     cluster = Cluster((job({"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}), [RUNNING]))
     assert cluster.reconcile() is JobStatus.FAILED
     assert cluster.released == [False]
-    assert cluster.store.find(wire.result_object(JOB.job_id)) is not None
+    assert cluster.store.find(object_names.result(JOB.job_id)) is not None
 
 
 def test_who_may_not_give_it_back_is_told_the_end_all_the_same() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Found
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
@@ -69,7 +69,7 @@ def commit(place: Place, there: Found) -> None:
     header = {"protocol": wire.PROTOCOL, "job_id": ID, "state": "failed", "codec": "none"}
     told = {"failure": failure.to_dict(), "attempt": 1, "times": {"started": 12.5}}
     frame = wire.encode_frame({**header, **told}, {}, outcome_key(there[0]))
-    place.store.create_if_absent(wire.result_object(ID), frame, {wire.STATE: "failed"})
+    place.store.create_if_absent(object_names.result(ID), frame, {wire.STATE: "failed"})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import UnverifiedResult
@@ -57,8 +57,8 @@ def forged(job_id: str, value: Any, **header: Any) -> bytes:
 
 def overwrite(handle: JobHandle, frame: bytes) -> None:
     store = handle.place.store
-    store.delete(wire.result_object(handle.job_id))
-    store.create_if_absent(wire.result_object(handle.job_id), frame, {wire.STATE: "succeeded"})
+    store.delete(object_names.result(handle.job_id))
+    store.create_if_absent(object_names.result(handle.job_id), frame, {wire.STATE: "succeeded"})
 
 
 def is_refused(handle: JobHandle) -> None:
@@ -86,8 +86,8 @@ def test_a_planted_job_has_no_state_and_no_value(state: str) -> None:
     theirs = JobHandle.from_dict({**own.to_dict(), "job_id": job_id, "k8s_name": f"kinetic-{job_id}"})
     store = own.place.store
     store.delete_all(f"jobs/{theirs.job_id}/")
-    store.create_if_absent(wire.handle_object(theirs.job_id), json.dumps(theirs.to_dict()).encode())
-    store.create_if_absent(wire.result_object(theirs.job_id), forged(theirs.job_id, "owned", state=state))
+    store.create_if_absent(object_names.handle(theirs.job_id), json.dumps(theirs.to_dict()).encode())
+    store.create_if_absent(object_names.result(theirs.job_id), forged(theirs.job_id, "owned", state=state))
     planted = kinetic_core.attach(theirs.job_id, backend="local")
     is_refused(planted)
     assert planted.explain().observation.status is JobStatus.NOT_FOUND
@@ -100,7 +100,7 @@ def test_a_signature_counts_for_its_own_job_and_call() -> None:
     frames = []
     for handle in (victim, other):
         handle.result()
-        frames.append(handle.place.store.read(wire.result_object(handle.job_id)))
+        frames.append(handle.place.store.read(object_names.result(handle.job_id)))
     overwrite(victim, frames[1])
     is_refused(victim)
     header, _ = wire.decode_frame(frames[0])
@@ -114,11 +114,11 @@ def test_a_signature_counts_for_its_own_job_and_call() -> None:
 def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
     """Neither while the job lives nor when it is over, nor in a list, which reads what has no metadata."""
     handle = until_told.run_async(str(tmp_path))
-    backend, name = handle.place, wire.result_object(handle.job_id)
+    backend, name = handle.place, object_names.result(handle.job_id)
     found = backend.get(handle.namespace, handle.job_id)
     assert found is not None
     told = {"protocol": 1, "job_id": handle.job_id, "attempt": 0, "state": "failed", "codec": "none"}
-    place = wire.attempt_outcome_object(handle.job_id, 0)
+    place = object_names.attempt_outcome(handle.job_id, 0)
     signed = {**told, "key_id": key_id_of(found[0]), "object": place}
     frame = wire.encode_frame(signed, {}, outcome_key(found[0]))
     backend.store.create_if_absent(name, frame)
@@ -138,7 +138,7 @@ def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:
     handle = says_that_it_began.run_async(str(tmp_path))
     wait_for((tmp_path / "began").exists, 30)
     backend = handle.place
-    backend.store.create_if_absent(wire.cancel_object(handle.job_id), b"{}")
+    backend.store.create_if_absent(object_names.cancel(handle.job_id), b"{}")
     assert observe(handle.place, handle).status is JobStatus.RUNNING
     (listed,) = (job for job in summaries(backend) if job.job_id == handle.job_id)
     assert listed.status is JobStatus.RUNNING
@@ -158,7 +158,7 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
     keys = Keys(backend, handle.namespace)
 
     def state(told: str, name: str = handle.job_id) -> str:
-        return keys.state_of(ObjectInfo(wire.result_object(name), 0, 0.0, {wire.STATE: told}))
+        return keys.state_of(ObjectInfo(object_names.result(name), 0, 0.0, {wire.STATE: told}))
 
     assert state(sealed) == "failed"
     changed = [sealed[:at] + "0" + sealed[at + 1 :] for at in range(len(sealed)) if sealed[at] != "0"]
@@ -169,7 +169,7 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
 def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
     handle = until_told.run_async(str(tmp_path))
     handle.place.store.create_if_absent(
-        wire.result_object(handle.job_id), forged(handle.job_id, "owned"), {wire.STATE: "succeeded"}
+        object_names.result(handle.job_id), forged(handle.job_id, "owned"), {wire.STATE: "succeeded"}
     )
     assert not observe(handle.place, handle).is_terminal
     assert {job.status for job in summaries(handle.place) if job.job_id == handle.job_id} <= {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.task_logs import LogTail
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.jobs.logs import follow_log, last_lines, read_log
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.kubernetes.manifests import reference
@@ -52,7 +52,7 @@ def test_what_the_runners_kept_is_the_log_of_every_host() -> None:
     containers: Any = Containers()
     for host in (0, 1):
         for attempt in (0, 1):
-            name = wire.log_object(SLICE.job_id, attempt, 0, host)
+            name = object_names.log(SLICE.job_id, attempt, 0, host)
             containers.store.create_if_absent(name, f"attempt {attempt}".encode())
     assert read_log(containers, SLICE, 1).splitlines() == [
         "[host 0] attempt 0",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, backend_of, open_backend
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError, OtherCluster, OtherNamespace, StoreError
@@ -145,7 +145,7 @@ def test_a_job_is_made_of_nothing_that_was_stored_before(tmp_path: Path) -> None
             "accelerator": "gpu-h100-8",
             "created_at": "2026-01-01T00:00:00Z",
         }
-        place.store.create_if_absent(wire.handle_object(ID), json.dumps(stored).encode())
+        place.store.create_if_absent(object_names.handle(ID), json.dumps(stored).encode())
         reference = submit(prepared)
         (job,) = place.fake.objects.list("Job", "default")[1]
     assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "python:3.11"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.handle import JobHandle
@@ -57,7 +57,7 @@ def reference(number: int, **changed: Any) -> JobHandle:
 
 
 def store(place: Place, handle: JobHandle, *, metadata: bool = True) -> None:
-    place.store.create_if_absent(wire.handle_object(handle.job_id), json.dumps(handle.to_dict()).encode())
+    place.store.create_if_absent(object_names.handle(handle.job_id), json.dumps(handle.to_dict()).encode())
     place.store.create_if_absent(index_object(handle), b"", index_metadata(handle) if metadata else None)
 
 
@@ -69,7 +69,7 @@ def end(place: Place, number: int, state: str, *, metadata: bool = True) -> None
     header: dict[str, object] = {"protocol": wire.PROTOCOL, "job_id": job_id, "key_id": key_id}
     frame = wire.encode_frame({**header, "state": state}, {}, key)
     sealed = {wire.STATE: wire.sealed_state(job_id, state, key_id, key)}
-    place.store.create_if_absent(wire.result_object(job_id), frame, sealed if metadata else None)
+    place.store.create_if_absent(object_names.result(job_id), frame, sealed if metadata else None)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_broken_handles_are_listed_as_such(place: Place) -> None:
         store(place, reference(number))
     for number in range(2, 52):
         handle = reference(number)
-        place.store.create_if_absent(wire.handle_object(handle.job_id), b"{broken" if number % 2 else b"[]")
+        place.store.create_if_absent(object_names.handle(handle.job_id), b"{broken" if number % 2 else b"[]")
         place.store.create_if_absent(index_object(handle), b"")
     found = listed(place)
     assert len(found) == 1000
@@ -162,7 +162,7 @@ def test_an_outcome_that_nobody_signed_is_no_state(place: Place) -> None:
     for number in range(1, 6):
         store(place, reference(number))
     forged = wire.encode_frame({"protocol": wire.PROTOCOL, "state": "succeeded"}, {}, None)
-    name = [wire.result_object(f"job-{number:016x}") for number in range(6)]
+    name = [object_names.result(f"job-{number:016x}") for number in range(6)]
     place.store.create_if_absent(name[1], forged, {wire.STATE: "succeeded"})
     place.store.create_if_absent(name[2], forged)
     end(place, 3, "failed")

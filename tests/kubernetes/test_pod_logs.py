@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.logs import JobLogs
@@ -23,7 +23,7 @@ def test_what_the_node_serves_no_more_is_read_from_the_store(tmp_path: Path) -> 
     """As for a pod that is being deleted: its evidence is read just then."""
     store = MemoryObjectStore()
     for number, text in enumerate((b"begun\n", b"saved\n")):
-        store.create_if_absent(wire.log_object(JOB, 0, number, 0), text)
+        store.create_if_absent(object_names.log(JOB, 0, number, 0), text)
     pod = {"metadata": {"name": "gone", "uid": "1", "annotations": {}}, "status": {"phase": "Running"}}
     with FakeCluster() as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
@@ -36,7 +36,7 @@ def test_what_the_node_serves_no_more_is_read_from_the_store(tmp_path: Path) -> 
 def test_what_a_pod_had_no_time_to_store_is_read_from_its_node(tmp_path: Path) -> None:
     """It was told to end, and the store did not answer until its time was over."""
     store = MemoryObjectStore()
-    store.create_if_absent(wire.log_object(JOB, 0, 0, 0), b"begun\n")
+    store.create_if_absent(object_names.log(JOB, 0, 0, 0), b"begun\n")
     ends = behaviours.exits(wire.EXIT_UNPUBLISHED, log="begun\nsaved\n")
     with FakeCluster(lambda _: ends) as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))

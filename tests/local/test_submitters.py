@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import kinetic_core
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import (
     JobConflict,
@@ -80,7 +80,7 @@ def test_a_submitter_killed_half_way_is_resumed_by_the_next(spelling: str) -> No
     prepared = prepare(Call(increment, (5,)), options, default_connections(), job_id="job-00000000000000f2")
     store = prepared.backend.store
     payload = prepared.payload.replace(b'"cwd"', spelling.encode())
-    store.create_if_absent(wire.payload_object("job-00000000000000f2", wire.digest(payload)), payload)
+    store.create_if_absent(object_names.payload("job-00000000000000f2", wire.digest(payload)), payload)
     handle = kinetic_core.JobHandle.of(
         submit(prepare(Call(increment, (5,)), options, default_connections(), job_id="job-00000000000000f2"))
     )

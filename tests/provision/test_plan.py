@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.jobs.cost import Prices
 from kinetic_core.provision.cluster import Cluster
@@ -295,23 +295,23 @@ OBJECTS = {
     "data/d/file": "read",
     "index/0-job-1": "read",
     "batches/grp-1/manifest.json": "read",
-    wire.batch_payload_object("grp-1", "0" * 64): "read",
+    object_names.batch_payload("grp-1", "0" * 64): "read",
     "batches/grp-1/finished.json": "read",
-    wire.stop_object("grp-1"): "create",
-    wire.handle_object("job-1"): "read",
-    wire.payload_object("job-1", "0" * 64): "read",
-    wire.cancel_object("job-1"): "read",
-    wire.result_object("job-1"): "create",
-    wire.claim_object("job-1", 0): "create",
-    wire.attempt_outcome_object("job-1", 0, 1): "create",
-    wire.log_object("job-1", 0, 7): "create",
-    wire.memory_object("job-1", 0): "create",
-    wire.debugger_object("job-1", "uid"): "create",
-    wire.choice_object("job-1", 1): "create",
-    wire.rendezvous_object("job-1", 0, "end"): "create",
-    wire.lease_object("job-1", 0): "replace",
-    wire.spending_object("job-1", 0, 2): "replace",
-    wire.still_object("job-1", 0, 3): "replace",
+    object_names.stop("grp-1"): "create",
+    object_names.handle("job-1"): "read",
+    object_names.payload("job-1", "0" * 64): "read",
+    object_names.cancel("job-1"): "read",
+    object_names.result("job-1"): "create",
+    object_names.claim("job-1", 0): "create",
+    object_names.attempt_outcome("job-1", 0, 1): "create",
+    object_names.log("job-1", 0, 7): "create",
+    object_names.memory("job-1", 0): "create",
+    object_names.debugger("job-1", "uid"): "create",
+    object_names.choice("job-1", 1): "create",
+    object_names.rendezvous("job-1", 0, "end"): "create",
+    object_names.lease("job-1", 0): "replace",
+    object_names.spending("job-1", 0, 2): "replace",
+    object_names.still("job-1", 0, 3): "replace",
     "outputs/job-1/model": "replace",
 }
 """What pods may do to it, at most; each contains those before it."""

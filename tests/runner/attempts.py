@@ -15,8 +15,8 @@ from typing import Any
 import cloudpickle
 
 from kinetic_core._runner import main as runner
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner import store as runner_store
-from kinetic_core._runner import wire
 from kinetic_core._runner.notes import encode_note
 from kinetic_core.jobs.collect import Outcome, read_outcome
 from kinetic_core.store.directory import DirectoryObjectStore
@@ -68,7 +68,7 @@ class Attempts:
             cloudpickle.unregister_pickle_by_value(module)
         payload = wire.encode_frame(described, parts)
         self.payload_sha256 = wire.digest(payload)
-        self.store.create_if_absent(wire.payload_object(JOB, self.payload_sha256), payload)
+        self.store.create_if_absent(object_names.payload(JOB, self.payload_sha256), payload)
         return self
 
     def environment(self, **changes: str) -> dict[str, str]:
@@ -118,10 +118,10 @@ class Attempts:
 
     def outcome(self) -> Outcome:
         """The committed outcome, verified."""
-        return read_outcome(self.store.read(wire.result_object(JOB)), KEY, job_id=JOB)
+        return read_outcome(self.store.read(object_names.result(JOB)), KEY, job_id=JOB)
 
     def is_committed(self) -> bool:
-        return self.store.find(wire.result_object(JOB)) is not None
+        return self.store.find(object_names.result(JOB)) is not None
 
 
 class KillingStore(runner_store.DirectoryStore):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.wire import FailureClass
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, KEY, Attempts, appending
@@ -27,7 +27,7 @@ def test_only_the_last_failure_is_committed(attempts: Attempts) -> None:
     attempts.failed = 1
     assert attempts.run() == wire.EXIT_USER_ERROR
     assert attempts.outcome().attempt == 1
-    assert attempts.store.find(wire.attempt_outcome_object(JOB, 0)) is not None
+    assert attempts.store.find(object_names.attempt_outcome(JOB, 0)) is not None
 
 
 def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
@@ -39,7 +39,7 @@ def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
 
 
 def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
-    attempts.submit(lambda: 1).store.create_if_absent(wire.cancel_object(JOB), b"{}")
+    attempts.submit(lambda: 1).store.create_if_absent(object_names.cancel(JOB), b"{}")
     assert attempts.run() == wire.EXIT_NEVER_RETRY
     failure = attempts.outcome().failure
     assert failure is not None
@@ -129,7 +129,7 @@ def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) ->
     wait_for(started.exists)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 143
-    header, _ = wire.decode_frame(attempts.store.read(wire.attempt_outcome_object(JOB, 0)), KEY)
+    header, _ = wire.decode_frame(attempts.store.read(object_names.attempt_outcome(JOB, 0)), KEY)
     assert header["failure"]["failure_class"] == FailureClass.PREEMPTED  # type: ignore[index]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.attempt import BadEnvironment, take_job
 from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobMisconfigured
 from kinetic_core.jobs.collect import Outcome, read_outcome
@@ -36,13 +36,13 @@ class Batch(Attempts):
         self.store.create_if_absent("inputs", self.folder / "inputs")
         table = {"object": "inputs", "blocks": blocks.blocks, **inputs}
         self.submit(function, inputs=table, output_dir=f"{self.folder}/out-")
-        frame = self.store.read(wire.payload_object(JOB, self.payload_sha256))
+        frame = self.store.read(object_names.payload(JOB, self.payload_sha256))
         header, parts = wire.decode_frame(frame)
         for name in ("arguments", "argument_copies"):
             del parts[name]
         payload = wire.encode_frame(header, parts)
         self.payload_sha256 = wire.digest(payload)
-        self.store.create_if_absent(wire.batch_payload_object(GROUP, self.payload_sha256), payload)
+        self.store.create_if_absent(object_names.batch_payload(GROUP, self.payload_sha256), payload)
         return self
 
     def environment(self, **changes: str) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Batch(Attempts):
         return super().environment(**told, **changes)
 
     def child(self) -> Outcome:
-        frame = self.store.read(wire.result_object(f"{GROUP}-7"))
+        frame = self.store.read(object_names.result(f"{GROUP}-7"))
         return read_outcome(frame, wire.input_key(KEY, 7), job_id=f"{GROUP}-7")
 
 
@@ -77,7 +77,7 @@ def test_it_runs_its_own_input(batch: Batch) -> None:
 
 @pytest.mark.attack
 def test_a_payload_of_a_batch_that_was_changed_is_not_loaded(batch: Batch) -> None:
-    name = wire.batch_payload_object(GROUP, batch.pack(place).payload_sha256)
+    name = object_names.batch_payload(GROUP, batch.pack(place).payload_sha256)
     other = batch.store.read(name).replace(b"function_name", b"function_Name")
     batch.store.delete(name)
     batch.store.create_if_absent(name, other)
@@ -89,7 +89,7 @@ def test_a_payload_of_a_batch_that_was_changed_is_not_loaded(batch: Batch) -> No
 @pytest.mark.attack
 def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
     batch.pack(place)
-    header, _ = wire.decode_frame(batch.store.read(wire.batch_payload_object(GROUP, batch.payload_sha256)))
+    header, _ = wire.decode_frame(batch.store.read(object_names.batch_payload(GROUP, batch.payload_sha256)))
     blocks: Any = header["inputs"]
     assert [block[0] for block in blocks["blocks"]] == [0, 64]
     whole = bytearray(batch.store.read("inputs"))
@@ -103,43 +103,43 @@ def test_inputs_are_in_blocks_of_which_each_is_verified(batch: Batch) -> None:
 
 @pytest.mark.promise("batches: Cancel one index")
 def test_one_that_was_cancelled_does_not_start(batch: Batch) -> None:
-    batch.pack(place).store.create_if_absent(wire.cancel_object(f"{GROUP}-7"), b"{}")
+    batch.pack(place).store.create_if_absent(object_names.cancel(f"{GROUP}-7"), b"{}")
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
         batch.child().value_or_raise()
-    assert batch.store.find(wire.stop_object(GROUP)) is None
+    assert batch.store.find(object_names.stop(GROUP)) is None
 
 
 def test_none_of_a_cancelled_job_of_the_batch_starts(batch: Batch) -> None:
     """Its pod was told to end before its Python could hear it. Another Job of the same input runs it."""
-    batch.pack(place).store.create_if_absent(wire.chunk_cancel_object(GROUP, "key of the first Job"), b"")
+    batch.pack(place).store.create_if_absent(object_names.chunk_cancel(GROUP, "key of the first Job"), b"")
     assert batch.run(KINETIC_KEY_ID="key of the first Job") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
         batch.child().value_or_raise()
-    batch.store.delete(wire.result_object(f"{GROUP}-7"))
+    batch.store.delete(object_names.result(f"{GROUP}-7"))
     assert batch.run(KINETIC_KEY_ID="key of the second Job") == wire.EXIT_SUCCEEDED
 
 
 def test_a_failure_stops_the_others_if_asked_for(batch: Batch) -> None:
     batch.pack(fail).retries = 1
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_USER_ERROR
-    assert batch.store.find(wire.stop_object(GROUP)) is None, "it has a retry left"
+    assert batch.store.find(object_names.stop(GROUP)) is None, "it has a retry left"
     batch.failed = 1
     assert batch.run() == wire.EXIT_USER_ERROR
-    assert batch.store.find(wire.stop_object(GROUP)) is None, "nobody asked for it"
-    batch.store.delete(wire.result_object(f"{GROUP}-7"))
+    assert batch.store.find(object_names.stop(GROUP)) is None, "nobody asked for it"
+    batch.store.delete(object_names.result(f"{GROUP}-7"))
     batch.failed, batch.ignored = 1, 1
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_USER_ERROR
-    assert batch.store.find(wire.stop_object(GROUP)) is not None
+    assert batch.store.find(object_names.stop(GROUP)) is not None
 
 
 @pytest.mark.promise("batches: `fail_fast` through the marker")
 def test_after_anothers_failure_nothing_starts(batch: Batch) -> None:
-    batch.pack(place).store.create_if_absent(wire.stop_object(GROUP), b"")
+    batch.pack(place).store.create_if_absent(object_names.stop(GROUP), b"")
     assert batch.run(KINETIC_FAIL_FAST="true") == wire.EXIT_NEVER_RETRY
-    header, _ = wire.decode_frame(batch.store.read(wire.result_object(f"{GROUP}-7")))
+    header, _ = wire.decode_frame(batch.store.read(object_names.result(f"{GROUP}-7")))
     assert header["state"] == wire.DROPPED
-    assert batch.store.find(wire.claim_object(f"{GROUP}-7", 0)) is None
+    assert batch.store.find(object_names.claim(f"{GROUP}-7", 0)) is None
 
 
 def test_stopped_by_its_owner_it_is_over_and_not_interrupted(batch: Batch) -> None:
@@ -153,7 +153,7 @@ def test_stopped_by_its_owner_it_is_over_and_not_interrupted(batch: Batch) -> No
 
     process = batch.pack(wait).start()
     wait_for(marker.exists)
-    batch.store.create_if_absent(wire.cancel_object(f"{GROUP}-7"), b"{}")
+    batch.store.create_if_absent(object_names.cancel(f"{GROUP}-7"), b"{}")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(20) == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
@@ -184,7 +184,7 @@ def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
 
         time.sleep(600)
 
-    claim = wire.claim_object(f"{GROUP}-7", 0)
+    claim = object_names.claim(f"{GROUP}-7", 0)
     batch.pack(wait).store.create_if_absent(claim, b"{}")
     os.utime(batch.store.root / claim, (5, 5))
     batch.ignored = 1
@@ -197,6 +197,6 @@ def test_its_time_counts_from_its_first_attempt(batch: Batch) -> None:
 def test_a_wrong_clock_of_a_node_takes_no_time_away(batch: Batch, minutes: int) -> None:
     """What its clock said is in its claim; when that was stored, the store knows."""
     claimed = f'{{"pod_uid": "first", "at": {time.time() + 60 * minutes}}}'.encode()
-    batch.pack(abs).store.create_if_absent(wire.claim_object(f"{GROUP}-7", 0), claimed)
+    batch.pack(abs).store.create_if_absent(object_names.claim(f"{GROUP}-7", 0), claimed)
     batch.ignored = 1
     assert batch.run(KINETIC_TIMEOUT="600") == wire.EXIT_SUCCEEDED

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.attempt import BadEnvironment, Job, take_job
 from kinetic_core._runner.deadline import Spending
 from kinetic_core._runner.store import DirectoryStore
@@ -36,7 +36,7 @@ def rest(began: str) -> None:
 
 
 def spent(attempts: Attempts, attempt: int = 0, host: int = 0) -> float:
-    told = json.loads(attempts.store.read(wire.spending_object(JOB, attempt, host)))
+    told = json.loads(attempts.store.read(object_names.spending(JOB, attempt, host)))
     return float(told["seconds"])
 
 
@@ -56,8 +56,8 @@ def test_a_value_in_time_is_a_value(attempts: Attempts) -> None:
 
 def test_what_earlier_attempts_have_cost_is_spent(attempts: Attempts, tmp_path: Path) -> None:
     attempts.submit(rest, str(tmp_path / "began"))
-    attempts.note(wire.spending_object(JOB, 0, 0), seconds=400)
-    attempts.note(wire.spending_object(JOB, 2, 0), seconds=599)
+    attempts.note(object_names.spending(JOB, 0, 0), seconds=400)
+    attempts.note(object_names.spending(JOB, 2, 0), seconds=599)
     attempts.failed, attempts.ignored, attempts.retries = 1, 2, 9
     assert attempts.run(KINETIC_BUDGET="1 3.6 EUR") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobBudgetExceeded, match=r"1[.\d]* EUR of budget=1: 1000 s .*, in 4 attempts"):
@@ -67,7 +67,7 @@ def test_what_earlier_attempts_have_cost_is_spent(attempts: Attempts, tmp_path: 
 
 def test_with_nothing_left_no_user_code_starts(attempts: Attempts, tmp_path: Path) -> None:
     attempts.submit(rest, str(tmp_path / "began"))
-    attempts.note(wire.spending_object(JOB, 0, 0), seconds=1000)
+    attempts.note(object_names.spending(JOB, 0, 0), seconds=1000)
     attempts.ignored = 1
     assert attempts.run(KINETIC_BUDGET="1 3.6 EUR") == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobBudgetExceeded):

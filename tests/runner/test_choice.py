@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.notes import encode_note
 from kinetic_core.errors import JobMisconfigured
 from tests.runner.attempts import JOB, Attempts
@@ -29,7 +29,7 @@ def test_a_pod_takes_its_accelerator_for_all_that_follow(attempts: Attempts) -> 
 
     attempts.submit(work)
     assert attempts.run(KINETIC_CHOICE="1") == wire.EXIT_USER_ERROR
-    taken = json.loads(attempts.store.read(wire.choice_object(JOB, 1)))
+    taken = json.loads(attempts.store.read(object_names.choice(JOB, 1)))
     assert (taken["decision"], taken["pod_uid"]) == ("started", "uid-0")
     attempts.failed = 1
     assert attempts.run(KINETIC_CHOICE="1") == wire.EXIT_SUCCEEDED
@@ -39,11 +39,11 @@ def test_a_pod_takes_its_accelerator_for_all_that_follow(attempts: Attempts) -> 
 def test_one_that_was_passed_over_runs_nothing(attempts: Attempts) -> None:
     marker = attempts.folder / "ran"
     attempts.submit(marker.write_text, "")
-    attempts.note(wire.choice_object(JOB, 0), decision="passed")
+    attempts.note(object_names.choice(JOB, 0), decision="passed")
     assert attempts.run(KINETIC_CHOICE="0") == wire.EXIT_FENCED
     assert not marker.exists()
     assert not attempts.is_committed()
-    assert attempts.store.find(wire.claim_object(JOB, 0)) is None
+    assert attempts.store.find(object_names.claim(JOB, 0)) is None
     assert "has gone to another accelerator" in attempts.log
 
 
@@ -51,7 +51,7 @@ def test_one_that_was_passed_over_runs_nothing(attempts: Attempts) -> None:
 @pytest.mark.parametrize("decision", ["passed", "started"])
 def test_a_planted_choice_is_named_and_not_believed(attempts: Attempts, decision: str) -> None:
     """Whether the job has gone on is not known then, and on two accelerators it must not run."""
-    marker, name = attempts.folder / "ran", wire.choice_object(JOB, 0)
+    marker, name = attempts.folder / "ran", object_names.choice(JOB, 0)
     attempts.submit(marker.write_text, "")
     attempts.store.create_if_absent(name, encode_note(b"another", name, {"decision": decision}))
     assert attempts.run(KINETIC_CHOICE="0") == wire.EXIT_NEVER_RETRY

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.attempt import Job, take_job
 from kinetic_core._runner.claims import Claim, read_claim, take_number
 from kinetic_core._runner.outcome import Outcome, leave
@@ -87,12 +87,12 @@ def test_without_proof_of_the_end_nothing_runs(store: Store, evidence: str) -> N
         interrupted(store, first, bytes(32))
     if evidence == "another attempt":
         interrupted(store, replace(first, uncounted=7))
-        frame = store.read(wire.attempt_outcome_object(JOB, 7))
-        store.create_if_absent(wire.attempt_outcome_object(JOB, 0), frame)
+        frame = store.read(object_names.attempt_outcome(JOB, 7))
+        store.create_if_absent(object_names.attempt_outcome(JOB, 0), frame)
     if evidence == "another host":
         interrupted(store, replace(first, host=1))
-        frame = store.read(wire.attempt_outcome_object(JOB, 0, 1))
-        store.create_if_absent(wire.attempt_outcome_object(JOB, 0), frame)
+        frame = store.read(object_names.attempt_outcome(JOB, 0, 1))
+        store.create_if_absent(object_names.attempt_outcome(JOB, 0), frame)
     unsure, is_next = take_number(pod("b"), store)
     assert (unsure.attempt, is_next) == (1, False)
     follower, is_next = take_number(pod("c", 0, 1), store)
@@ -116,13 +116,13 @@ def test_hosts_and_jobs_claim_for_themselves(store: Store) -> None:
 
 
 def test_what_no_runner_wrote_is_no_claim(store: Store) -> None:
-    name = wire.claim_object(JOB, 0)
+    name = object_names.claim(JOB, 0)
     genuine = Claim(0, "a").content(pod("a"))
     forged = json.dumps({**json.loads(genuine), "spent_failures": -9}).encode()
     for content in (b"", b"{}", b"[1]", b'{"signature": 1}', b"[" * 100_000, forged):
         assert read_claim(content, name, KEY).pod_uid == ""
     assert read_claim(genuine, name, KEY).pod_uid == "a"
-    assert read_claim(genuine, wire.claim_object(JOB, 0, 1), KEY).pod_uid == "", "of another host"
+    assert read_claim(genuine, object_names.claim(JOB, 0, 1), KEY).pod_uid == "", "of another host"
     store.create_if_absent(name, forged)
     job, is_next = take_number(pod("b"), store)
     assert (job.attempt, job.failed_count, is_next) == (1, 0, False)

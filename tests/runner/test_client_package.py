@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, client_archive, runner_archive
 from kinetic_core.connections import default_connections
 from kinetic_core.project.payload import pack_arguments, pack_function, payload_frame
@@ -83,7 +83,7 @@ def run_bare(folder: Path, project: Path, function: str, *, stores: bool = True)
     cache = default_connections().settings.cache
     runner, package = runner_archive(cache), client_archive(cache)
     for sha256, archive in (runner, package) if stores else (runner,):
-        attempts.store.create_if_absent(wire.runner_object(sha256), archive)
+        attempts.store.create_if_absent(object_names.runner(sha256), archive)
     found = locate_project(project / "client_work.py", sys_path=[], cwd=project)
     modules = ProjectModules(str(found.root), "client_work")
     packed = pack_function(getattr(client_work, function), found, modules, lambda _: None)
@@ -98,7 +98,7 @@ def run_bare(folder: Path, project: Path, function: str, *, stores: bool = True)
         client_package=package[0],
     )
     attempts.payload_sha256 = wire.digest(payload)
-    attempts.store.create_if_absent(wire.payload_object(JOB, attempts.payload_sha256), payload)
+    attempts.store.create_if_absent(object_names.payload(JOB, attempts.payload_sha256), payload)
     told = {"KINETIC_RUNNER_SHA256": runner[0], "KINETIC_PROTOCOL": str(wire.PROTOCOL)}
     environment = {**attempts.environment(), **told}
     del environment["PYTHONPATH"]

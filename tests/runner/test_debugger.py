@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.debugger import install
 from tests.conftest import wait_for
 from tests.debugger import Debugger
@@ -65,7 +65,7 @@ def test_hosts_begin_when_host_0_has_its_debugger(tmp_path: Path) -> None:
         )
         for host in range(2)
     ]
-    place = wire.debugger_object(JOB, "uid-0")
+    place = object_names.debugger(JOB, "uid-0")
     wait_for(lambda: attempts.store.find(place) is not None)
     noted = tmp_path / "work-1" / "times"
     wait_for(lambda: noted.exists() and "debugger" in noted.read_text())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from tests.runner.attempts import JOB, Attempts
 
 
@@ -22,7 +22,7 @@ def test_repeated_deaths_with_full_memory_are_out_of_memory(
     """Nobody observed it: a death without a word may be chance twice."""
     attempts.submit(lambda: "done")
     for attempt in range(deaths):
-        attempts.note(wire.memory_object(JOB, attempt), memory_limit=1 << 30, memory_peak=1000 << 20)
+        attempts.note(object_names.memory(JOB, attempt), memory_limit=1 << 30, memory_peak=1000 << 20)
     attempts.ignored = deaths
     assert attempts.run() == (wire.EXIT_NEVER_RETRY if is_over else 0)
     failure = attempts.outcome().failure
@@ -36,7 +36,7 @@ def test_repeated_deaths_with_full_memory_are_out_of_memory(
 def test_deaths_that_left_an_outcome_are_no_deaths_of_memory(attempts: Attempts) -> None:
     attempts.submit(lambda: "done")
     for attempt in range(5):
-        attempts.note(wire.memory_object(JOB, attempt))
-        attempts.store.create_if_absent(wire.attempt_outcome_object(JOB, attempt), b"interrupted")
+        attempts.note(object_names.memory(JOB, attempt))
+        attempts.store.create_if_absent(object_names.attempt_outcome(JOB, attempt), b"interrupted")
     attempts.ignored = 5
     assert attempts.run() == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import codec, wire
+from kinetic_core._runner import codec, object_names, wire
 from kinetic_core._runner.notes import encode_note
 from kinetic_core._runner.payload import Payload
 from kinetic_core.errors import JobMisconfigured, UnverifiedResult
@@ -42,14 +42,14 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
 def test_a_forged_result_is_replaced_by_the_outcome(attempts: Attempts, forgery: bytes) -> None:
-    attempts.submit(lambda: "true").store.create_if_absent(wire.result_object(JOB), forgery)
+    attempts.submit(lambda: "true").store.create_if_absent(object_names.result(JOB), forgery)
     assert attempts.run() == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "true"
     assert "somebody has forged it" in attempts.log
 
 
 def test_a_result_forged_during_the_run_is_replaced(attempts: Attempts) -> None:
-    place, frame = attempts.folder / "store" / wire.result_object(JOB), FORGERIES["unsigned"]
+    place, frame = attempts.folder / "store" / object_names.result(JOB), FORGERIES["unsigned"]
 
     def fail() -> None:
         place.write_bytes(frame)
@@ -72,8 +72,8 @@ def test_a_failed_attempt_is_no_outcome_under_its_name(attempts: Attempts) -> No
 
     attempts.retries = 1
     assert attempts.submit(work).run() == wire.EXIT_USER_ERROR
-    copied = attempts.store.read(wire.attempt_outcome_object(JOB, 0))
-    attempts.store.create_if_absent(wire.result_object(JOB), copied)
+    copied = attempts.store.read(object_names.attempt_outcome(JOB, 0))
+    attempts.store.create_if_absent(object_names.result(JOB), copied)
     with pytest.raises(UnverifiedResult, match=r"it was signed as jobs/.*/attempts/0/outcome"):
         attempts.outcome()
     attempts.failed = 1
@@ -132,14 +132,14 @@ def test_a_value_that_was_exchanged_is_not_unpickled(tmp_path: Path) -> None:
 
 def test_an_outcome_that_came_too_late_replaces_none(attempts: Attempts) -> None:
     """Of an attempt that finds another's: it is kept as the attempt's, and in no other place."""
-    place = attempts.folder / "store" / wire.result_object(JOB)
+    place = attempts.folder / "store" / object_names.result(JOB)
 
     def work() -> str:
         place.write_bytes(forged("failed", KEY))
         return "late"
 
     assert attempts.submit(work).run() == wire.EXIT_NEVER_RETRY
-    place.write_bytes(attempts.store.read(wire.attempt_outcome_object(JOB, 0)))
+    place.write_bytes(attempts.store.read(object_names.attempt_outcome(JOB, 0)))
     with pytest.raises(UnverifiedResult, match="it was signed as"):
         attempts.outcome()
 
@@ -154,7 +154,7 @@ def test_hosts_believe_no_forged_word_of_each_other(attempts: Attempts, name: st
 
     attempts.submit(work)
     told = {"kind": "succeeded", "final": True, "host": 1, "pod": "uid", "by": 1, "failed": 0}
-    place = wire.rendezvous_object(JOB, 0, name)
+    place = object_names.rendezvous(JOB, 0, name)
     attempts.store.create_if_absent(place, encode_note(b"another key", place, told))
     hosts = [start(attempts, 0), start(attempts, 1)]
     try:
@@ -170,10 +170,10 @@ def test_hosts_believe_no_forged_word_of_each_other(attempts: Attempts, name: st
 def test_signed_words_of_hosts_count_under_their_name_only(attempts: Attempts) -> None:
     attempts.submit(lambda: "value")
     assert codes(start(attempts, 0), start(attempts, 1)) == [0, 0]
-    end = attempts.store.read(wire.rendezvous_object(JOB, 0, "end"))
+    end = attempts.store.read(object_names.rendezvous(JOB, 0, "end"))
     attempts.store.delete_all(f"jobs/{JOB}/gang/")
-    attempts.store.delete(wire.result_object(JOB))
-    attempts.store.create_if_absent(wire.rendezvous_object(JOB, 0, "stop"), end)
+    attempts.store.delete(object_names.result(JOB))
+    attempts.store.create_if_absent(object_names.rendezvous(JOB, 0, "stop"), end)
     host = start(attempts, 0, ignored=1)
     wait = start(attempts, 1, ignored=1)
     try:
@@ -185,7 +185,7 @@ def test_signed_words_of_hosts_count_under_their_name_only(attempts: Attempts) -
 
 def test_forged_costs_and_deaths_are_not_counted(attempts: Attempts) -> None:
     for attempt in range(4):
-        spent, memory = wire.spending_object(JOB, attempt, 0), wire.memory_object(JOB, attempt)
+        spent, memory = object_names.spending(JOB, attempt, 0), object_names.memory(JOB, attempt)
         attempts.store.create_if_absent(spent, b'{"seconds": 1e9}')
         attempts.store.create_if_absent(
             memory, encode_note(b"another key", memory, {"memory_limit": 1, "memory_peak": 1})

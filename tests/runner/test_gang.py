@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, Attempts
 
@@ -40,7 +40,7 @@ def codes(*hosts: subprocess.Popen[bytes]) -> list[int]:
 
 
 def exists(gang: Attempts, generation: int, name: str) -> bool:
-    return gang.store.find(wire.rendezvous_object(JOB, generation, name)) is not None
+    return gang.store.find(object_names.rendezvous(JOB, generation, name)) is not None
 
 
 def record(folder: str) -> str:
@@ -152,7 +152,7 @@ def test_nobody_waits_for_a_host_dead_after_its_commit(gang: Attempts, tmp_path:
     other, first = start(gang, 1), start(gang, 0)
     wait_for(lambda: exists(gang, 0, "returned-1"))
     codes(first)
-    gang.store.delete(wire.rendezvous_object(JOB, 0, "end"))  # as if it had died before writing it
+    gang.store.delete(object_names.rendezvous(JOB, 0, "end"))  # as if it had died before writing it
     assert codes(start(gang, 0, ignored=1), other) == [0, 0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from tests.conftest import is_alive, wait_for
 from tests.runner.attempts import JOB, Attempts
 
@@ -20,7 +20,7 @@ def attempts(tmp_path: Path) -> Attempts:
 
 
 def renewals(attempts: Attempts) -> int:
-    return int(json.loads(attempts.store.read(wire.lease_object(JOB, 0)))["renewed"])
+    return int(json.loads(attempts.store.read(object_names.lease(JOB, 0)))["renewed"])
 
 
 def test_a_lease_is_renewed_while_user_code_runs(attempts: Attempts) -> None:
@@ -32,7 +32,7 @@ def test_a_lease_is_renewed_while_user_code_runs(attempts: Attempts) -> None:
         return "done"
 
     process = attempts.submit(work).start(KINETIC_LEASE_SECONDS="0.2")
-    wait_for(lambda: attempts.store.find(wire.lease_object(JOB, 0)) is not None and renewals(attempts) > 5)
+    wait_for(lambda: attempts.store.find(object_names.lease(JOB, 0)) is not None and renewals(attempts) > 5)
     go.write_text("")
     assert process.wait(timeout=30) == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "done"
@@ -64,7 +64,7 @@ def test_it_survives_a_request_that_hangs(attempts: Attempts) -> None:
 def test_nothing_runs_that_could_not_take_its_lease(attempts: Attempts) -> None:
     started = attempts.folder / "started"
     attempts.submit(started.write_text, "")
-    blocker = Path(attempts.store.uri.removeprefix("file://")) / wire.lease_object(JOB, 0)
+    blocker = Path(attempts.store.uri.removeprefix("file://")) / object_names.lease(JOB, 0)
     blocker.mkdir(parents=True)  # no file can be put where a directory is
     assert attempts.run(KINETIC_LEASE_SECONDS="60") == wire.EXIT_UNPUBLISHED
     assert not started.exists()

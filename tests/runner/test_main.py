@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.errors import (
     JobError,
     JobFailed,
@@ -175,7 +175,7 @@ def test_user_code_never_sees_the_key(attempts: Attempts) -> None:
 
 @pytest.mark.attack
 def test_a_payload_that_was_changed_is_not_loaded(attempts: Attempts) -> None:
-    name = wire.payload_object(JOB, attempts.submit(lambda: 1).payload_sha256)
+    name = object_names.payload(JOB, attempts.submit(lambda: 1).payload_sha256)
     other = attempts.store.read(name).replace(b"function_name", b"function_Name")
     attempts.store.delete(name)
     attempts.store.create_if_absent(name, other)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.patience import PatientStore
 from kinetic_core._runner.store import DirectoryStore, StoreUnavailable
 from tests.conftest import wait_for
@@ -85,7 +85,7 @@ def test_a_value_waits_for_its_store(attempts: Attempts) -> None:
     bring_back(attempts)
     assert process.wait(timeout=30) == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "value"
-    assert attempts.store.find(wire.attempt_outcome_object(JOB, 0, 0)) is None
+    assert attempts.store.find(object_names.attempt_outcome(JOB, 0, 0)) is None
 
 
 def test_an_exception_does_too_and_takes_no_second_run(attempts: Attempts) -> None:
@@ -140,7 +140,7 @@ def test_what_is_printed_after_sigterm_waits_for_the_store(attempts: Attempts) -
     assert process.wait(timeout=30) == wire.EXIT_INTERRUPTED
     prefix = f"jobs/{JOB}/attempts/0/log/"
     assert b"saved" in b"".join(attempts.store.read(info.name) for info in attempts.store.list(prefix))
-    assert attempts.store.find(wire.attempt_outcome_object(JOB, 0, 0)) is not None
+    assert attempts.store.find(object_names.attempt_outcome(JOB, 0, 0)) is not None
 
 
 class Hanging(Away):

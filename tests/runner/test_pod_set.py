@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, Attempts
 
@@ -66,7 +66,7 @@ def codes(*hosts: subprocess.Popen[bytes]) -> list[int]:
 
 
 def told(group: Attempts, generation: int, name: str) -> bool:
-    return group.store.find(wire.rendezvous_object(JOB, generation, name)) is not None
+    return group.store.find(object_names.rendezvous(JOB, generation, name)) is not None
 
 
 def note(folder: str) -> str:
@@ -117,7 +117,7 @@ def test_a_retry_begins_in_new_pods_only(group: Attempts, tmp_path: Path) -> Non
     wait_for(group.is_committed)
     assert group.outcome().value_or_raise() == "after 1"
     stay(group, *hosts)
-    logs = [wire.log_object(JOB, attempt, 0, host) for attempt in (0, 1) for host in (0, 1)]
+    logs = [object_names.log(JOB, attempt, 0, host) for attempt in (0, 1) for host in (0, 1)]
     assert [name for name in logs if group.store.find(name) is None] == []
 
 
@@ -181,7 +181,7 @@ def test_a_function_past_its_deadline_is_stopped(group: Attempts, tmp_path: Path
 
 def test_a_cancelled_job_begins_nothing(group: Attempts, tmp_path: Path) -> None:
     group.submit(note, str(tmp_path))
-    group.store.create_if_absent(wire.cancel_object(JOB), b"{}")
+    group.store.create_if_absent(object_names.cancel(JOB), b"{}")
     host = start(group, 0)
     wait_for(lambda: "cancelled before it started" in group.log)
     stay(group, host)

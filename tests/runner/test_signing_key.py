@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, Attempts
 from tests.runner.test_batch import GROUP, Batch
@@ -65,7 +65,7 @@ def test_user_code_has_no_trace_of_the_key(tmp_path: Path) -> None:
         (tmp_path / "over").touch()
         process.wait(timeout=30)
     assert process.returncode == wire.EXIT_SUCCEEDED
-    wire.decode_frame(attempts.store.read(wire.result_object(JOB)), key)
+    wire.decode_frame(attempts.store.read(object_names.result(JOB)), key)
 
 
 def test_an_input_has_no_key_of_another_input(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_input_has_no_key_of_another_input(tmp_path: Path) -> None:
         (tmp_path / "over").touch()
         process.wait(timeout=30)
     assert process.returncode == wire.EXIT_SUCCEEDED
-    wire.decode_frame(batch.store.read(wire.result_object(f"{GROUP}-7")), wire.input_key(key, 7))
+    wire.decode_frame(batch.store.read(object_names.result(f"{GROUP}-7")), wire.input_key(key, 7))
 
 
 @pytest.mark.parametrize("index", [None, 7])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.attempt import Job, take_job
 from kinetic_core._runner.log import LogTee
 from kinetic_core._runner.store import StoreUnavailable, open_store
@@ -60,7 +60,7 @@ def test_a_failed_write_neither_loses_nor_doubles_a_line(
         now += 1.0
     os.close(writing)
     tee.close()
-    folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
+    folder = tmp_path / "store" / object_names.log(job.job_id, 0, 0).rpartition("/")[0]
     assert b"".join(path.read_bytes() for path in sorted(folder.iterdir())) == b"".join(lines)
 
 
@@ -91,7 +91,7 @@ def test_the_runner_goes_on_while_the_store_is_away(job: Job, tmp_path: Path) ->
     store.failures = 0
     os.close(writing)
     tee.close()
-    folder = tmp_path / "store" / wire.log_object(job.job_id, 0, 0).rpartition("/")[0]
+    folder = tmp_path / "store" / object_names.log(job.job_id, 0, 0).rpartition("/")[0]
     kept = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
     assert len(kept) == printed
     assert max(path.stat().st_size for path in folder.iterdir()) <= 1 << 20, "more takes too long to send"
@@ -110,7 +110,7 @@ def test_a_line_is_stored_soon_and_later_where_hundreds_write(
     tee = LogTee(many, open_store((tmp_path / "store").as_uri()), reading, clock=lambda: now)
     os.write(writing, b"a line\n")
     tee.pump()
-    file = tmp_path / "store" / wire.log_object(job.job_id, 0, 0)
+    file = tmp_path / "store" / object_names.log(job.job_id, 0, 0)
     now = seconds - 0.1
     tee.tick()
     assert not file.exists()

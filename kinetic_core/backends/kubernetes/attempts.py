@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.claims import Claim, read_claim
 from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.names import JOB_ID, OUTCOME_KEY, SUSPENDED
@@ -59,7 +59,7 @@ class ClaimedAttempts:
             return known
         found = list(known)
         while True:
-            name = wire.claim_object(job_id, len(found), host)
+            name = object_names.claim(job_id, len(found), host)
             try:
                 found.append(read_claim(self._store.read_range(name, 0, _LARGEST), name, key, len(found)))
             except ObjectNotFound:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of, variable
 from kinetic_core.backends.kubernetes.client import ClusterApi
@@ -51,7 +51,7 @@ def index_view(
         **job,
         "metadata": {
             **facts,
-            "labels": {**facts["labels"], JOB_ID: wire.input_id(*child)},
+            "labels": {**facts["labels"], JOB_ID: object_names.input_id(*child)},
             "annotations": annotations,
         },
         "spec": {**job["spec"], "completions": 1, "template": _with_key(job, child[1])},

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import CONTAINER
 from kinetic_core.backends.kubernetes.objects import Pod
@@ -230,7 +230,7 @@ class _KeptLog:
 
     def __init__(self, store: ObjectStore, job_id: str, pod: Mapping[str, Any]) -> None:
         self._store = store
-        self._first = wire.log_object(job_id, Pod(pod).attempt, 0, Pod(pod).host)
+        self._first = object_names.log(job_id, Pod(pod).attempt, 0, Pod(pod).host)
         self._chunks: list[ObjectInfo] = []
         self._starts: list[int] = []
         self.size = 0

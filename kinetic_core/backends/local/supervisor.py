@@ -20,7 +20,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.local.agent import Agent
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.backends.local.record import (
@@ -53,18 +53,20 @@ class Marks:
 
     def tell_submitted(self, size: int, job_ids: Collection[str]) -> None:
         """No more than these of so many inputs will be submitted: whoever did it has ended, or is dead."""
-        name = wire.finished_object(self._group_id)
+        name = object_names.finished(self._group_id)
         if self._store.find(name) is None:
             have = set(job_ids)
-            dropped = [index for index in range(size) if wire.input_id(self._group_id, index) not in have]
+            dropped = [
+                index for index in range(size) if object_names.input_id(self._group_id, index) not in have
+            ]
             self._create(name, json.dumps({"dropped": dropped}).encode())
 
     def is_stopped(self) -> bool:
         """Whether an input failed of a batch with `fail_fast`, or the batch was cancelled."""
-        return self._store.path(wire.stop_object(self._group_id)).exists()
+        return self._store.path(object_names.stop(self._group_id)).exists()
 
     def stop(self) -> None:
-        self._create(wire.stop_object(self._group_id), b"supervisor")
+        self._create(object_names.stop(self._group_id), b"supervisor")
 
     def has_failed(self, job_id: str) -> bool:
         """Whether a job ended without a value, and was not cancelled."""
@@ -85,7 +87,7 @@ class Marks:
 
         backend = LocalBackend(Path(self._layout.root))
         for job_id in job_ids:
-            self._create(wire.cancel_object(job_id), b"supervisor")
+            self._create(object_names.cancel(job_id), b"supervisor")
             backend.delete(self._namespace, job_id)
 
     def _create(self, name: str, content: bytes) -> None:

@@ -12,7 +12,7 @@ from airflow_provider.records import JobEnd, JobRecord
 from airflow_provider.ui.detail import TAIL_BYTES, detail, tail
 from airflow_provider.ui.places import Places, settings_of
 from airflow_provider.ui.rows import Instance
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import backend_of
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterUnreachable, StoreError
@@ -97,7 +97,7 @@ def test_only_the_end_of_a_long_log_is_read() -> None:
     job_id = told.reference.job_id
     for number in range(50):
         text = "".join(f"line {number}.{each} {'x' * 80}\n" for each in range(100))
-        store.create_if_absent(wire.log_object(job_id, 2, number), text.encode())
+        store.create_if_absent(object_names.log(job_id, 2, number), text.encode())
     lines = tail(Kept(store), told.reference, 2)  # type: ignore[arg-type]
     assert len(lines) == 200
     assert lines[-1].startswith("line 49.99 ")
@@ -108,7 +108,7 @@ def test_only_the_end_of_a_long_log_is_read() -> None:
 def test_the_hosts_of_a_slice_say_which_they_are() -> None:
     store, told = MemoryObjectStore("memory://jobs"), record(accelerator="tpu-v5e-16")
     for host in range(4):
-        store.create_if_absent(wire.log_object(told.reference.job_id, 0, 0, host), f"I am {host}\n".encode())
+        store.create_if_absent(object_names.log(told.reference.job_id, 0, 0, host), f"I am {host}\n".encode())
     lines = tail(Kept(store), told.reference, 0)  # type: ignore[arg-type]
     assert lines == [f"[host {host}] I am {host}" for host in range(4)]
 

@@ -1,0 +1,161 @@
+"""Names of all objects in the store, which client, pod and observer agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .wire import FrameError, digest
+
+
+def runner(sha256: str) -> str:
+    return f"runners/{sha256}.zip"
+
+
+def pack(sha256: str) -> str:
+    return f"packs/{sha256}.zip"
+
+
+def tree(sha256: str) -> str:
+    return f"trees/{sha256}.json"
+
+
+def data_prefix(sha256: str) -> str:
+    """Return the prefix of data that is mounted: each file is an object of its own path."""
+    return f"data/{sha256}/"
+
+
+def handle(job_id: str) -> str:
+    return f"jobs/{job_id}/handle.json"
+
+
+def payload(job_id: str, sha256: str) -> str:
+    """Return the name of a payload, by its content: equal calls whose pickles differ store one each."""
+    return f"jobs/{job_id}/payload-{sha256}{PAYLOAD_END}"
+
+
+PAYLOAD_END = ".pkl"
+"""Suffix of payloads and of no other object below `jobs/`: pods may not create one (`provision.iam`)."""
+
+
+def lock(job_id: str) -> str:
+    """Return the name of the signed lock: the exact versions that all hosts and attempts install."""
+    return f"jobs/{job_id}/requirements.lock"
+
+
+def result(job_id: str) -> str:
+    """Return the name of the committed outcome: written once, by its attempt or an observer of its death."""
+    return f"jobs/{job_id}/result"
+
+
+def require_place(header: Mapping[str, Any], job_id: str, name: str | None = None) -> None:
+    """Raise FrameError unless the header was signed for `name`: by default, for the job's outcome.
+
+    The end of an attempt that is not the job's end names its object, and is invalid in any other place.
+    """
+    place = result(job_id) if name is None else name
+    if header.get("job_id") != job_id:
+        raise FrameError(f"it belongs to {str(header.get('job_id'))[:100]!r}, not to {job_id}")
+    if (told := header.get("object", result(job_id))) != place:
+        raise FrameError(f"it was signed as {str(told)[:200]}, and copied to {place}")
+
+
+def claim(job_id: str, attempt: int, host: int = 0) -> str:
+    return f"{_attempt(job_id, attempt, host)}/claim.json"
+
+
+RENEWED = ("lease.json", "spending.json", "still.json")
+"""Suffixes of all objects that a runner replaces. It only creates objects of other names: pods need no right
+to replace or delete outcomes (`kinetic_core.provision.iam`)."""
+
+
+def lease(job_id: str, attempt: int) -> str:
+    """Return the name of the lease that an attempt renews while it lives: see the runner's lease.py."""
+    return f"{_attempt(job_id, attempt, 0)}/lease.json"
+
+
+def spending(job_id: str, attempt: int, host: int) -> str:
+    """Return the name of an attempt's time on its accelerator: see the runner's deadline.py."""
+    return f"{_attempt(job_id, attempt, host)}/spending.json"
+
+
+def memory(job_id: str, attempt: int) -> str:
+    """Return the name of the note that an attempt nearly used up its memory: see the runner's memory.py."""
+    return f"{_attempt(job_id, attempt, 0)}/memory.json"
+
+
+def debugger(job_id: str, pod_uid: str) -> str:
+    """Return the name of the address of a pod's debugger: see the runner's debugger.py."""
+    return f"jobs/{job_id}/debuggers/{pod_uid}.json"
+
+
+def attempt_outcome(job_id: str, attempt: int, host: int = 0) -> str:
+    return f"{_attempt(job_id, attempt, host)}/outcome"
+
+
+def log(job_id: str, attempt: int, sequence: int, host: int = 0) -> str:
+    return f"{_attempt(job_id, attempt, host)}/log/{sequence:08d}"
+
+
+def _attempt(job_id: str, attempt: int, host: int) -> str:
+    """Return the prefix of the objects of a host's n-th pod."""
+    return f"jobs/{job_id}/attempts/{attempt}" + (f"/hosts/{host}" if host else "")
+
+
+def rendezvous(job_id: str, generation: int, name: str) -> str:
+    """Return the name of a message between the hosts of a slice: see the runner's rendezvous.py."""
+    return f"jobs/{job_id}/gang/{generation}/{name}"
+
+
+def still(job_id: str, generation: int, host: int) -> str:
+    """Return the name of the note whether a host of a slice is still: see the runner's hang.py."""
+    return rendezvous(job_id, generation, f"{host}/still.json")
+
+
+def choice(job_id: str, choice: int) -> str:
+    """Return the name of the decision whether a job has `started` on an accelerator, or has `passed` it.
+
+    The first writer decides. Only after `passed` may there be a pod for the next accelerator.
+    """
+    return f"jobs/{job_id}/choices/{choice}"
+
+
+def cancel(job_id: str) -> str:
+    return f"jobs/{job_id}/cancelled"
+
+
+def input_id(group_id: str, index: int) -> str:
+    """Return the job id of one input of a batch: a function of the batch, so that attaching needs no list."""
+    return f"{group_id}-{index}"
+
+
+def batch(group_id: str, name: str) -> str:
+    """Return the name of an object that a batch's inputs share: `manifest.json`, `finished.json`, ..."""
+    return f"batches/{group_id}/{name}"
+
+
+def batch_payload(group_id: str, sha256: str) -> str:
+    """Return the name of the payload without arguments; its header says where those of each input lie."""
+    return batch(group_id, f"payload-{sha256}")
+
+
+def finished(group_id: str) -> str:
+    """Return the name of the object that ends submission and lists the inputs that were never launched."""
+    return batch(group_id, "finished.json")
+
+
+def stop(group_id: str) -> str:
+    """Return the name of the object that lets no further input of a batch start."""
+    return batch(group_id, "stopped")
+
+
+def chunk_cancel(group_id: str, key_id: str) -> str:
+    """Return the name of the object that lets no pod of one Job of a batch run its input.
+
+    It names the Job by its key's id, so that a later Job of the same inputs runs them.
+    """
+    return batch(group_id, f"cancelled-{digest(key_id.encode())[:16]}")
+
+
+def outputs_prefix(job_id: str) -> str:
+    return f"outputs/{job_id}"
