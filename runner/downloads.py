@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from .shared_cache import Content, SharedCache
+from .sizes import shown_size
 from .store import MissingObject
 from .trees import is_plain
 from .unpack import check_space
@@ -107,8 +108,8 @@ def _fetch_all(what: str, items: list[Item], target: str, fetch: Fetch, pool: Th
     """Fetch the items side by side, large ones in pieces, and verify them."""
     if not items:
         return
-    size = sum(item.size for item in items) / (1 << 20)
-    sys.stderr.write(f"kinetic: downloading {what}: {len(items)} files, {size:.1f} MiB\n")
+    size = shown_size(sum(item.size for item in items))
+    sys.stderr.write(f"kinetic: downloading {what}: {len(items)} files, {size}\n")
     pieces = [
         (item, offset)
         for item in sorted(items, key=lambda item: -item.size)

@@ -19,6 +19,7 @@ from . import object_names, wire
 from .attempt import Job
 from .notes import ForgedNote, encode_note, read_note
 from .outcome import Outcome
+from .sizes import shown_size
 from .store import MissingObject, Store, exists, open_store
 
 Alarm = Callable[[int, int], None]
@@ -106,14 +107,10 @@ def noted(message: str) -> tuple[int | None, int | None]:
 
 def ran_out(who: str, limit: int | None, peak: int | None) -> str:
     """Return the message of a death for lack of memory."""
-    known = [f"the limit was {_shown(limit)}"] if limit else []
-    known += [f"it had used {_shown(peak)}"] if peak else []
+    known = [f"the limit was {shown_size(limit)}"] if limit else []
+    known += [f"it had used {shown_size(peak)}"] if peak else []
     detail = f" ({', '.join(known)})" if known else ""
     return f"{who} was killed because the job's memory ran out{detail}. Ask for more with memory="
-
-
-def _shown(size: int) -> str:
-    return f"{size / (1 << 30):.2f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
 def _cgroup() -> tuple[int, str]:

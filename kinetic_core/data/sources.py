@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core._runner.object_names import data_prefix
+from kinetic_core._runner.sizes import shown_size
 from kinetic_core._runner.trees import PIECE
 from kinetic_core._runner.wire import digest
 from kinetic_core.connections import Connections
@@ -80,7 +81,7 @@ def _upload(root: str, snapshot: Snapshot, store: ObjectStore, progress: Callabl
     if not missing:
         return 0
     total, done = sum(facts.size for facts, _ in missing), 0
-    progress(f"uploading {len(missing)} files, {total >> 20} MiB")
+    progress(f"uploading {len(missing)} files, {shown_size(total)}")
 
     def send(one: tuple[FileFacts, str]) -> int:
         return _send(root, one[0], one[1], store, prefix)
@@ -90,7 +91,7 @@ def _upload(root: str, snapshot: Snapshot, store: ObjectStore, progress: Callabl
             for size in pool.map(send, missing):
                 before, done = done, done + size
                 if done // PACK > before // PACK:
-                    progress(f"uploading: {done >> 20} of {total >> 20} MiB")
+                    progress(f"uploading: {shown_size(done)} of {shown_size(total)}")
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise

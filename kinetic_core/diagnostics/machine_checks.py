@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kinetic_core
+from kinetic_core._runner.sizes import shown_size
 from kinetic_core.backends.base import Backend
 from kinetic_core.diagnostics.checks import Check, Finding
 from kinetic_core.settings import Settings
@@ -72,8 +73,8 @@ def _directory(path: Path) -> Finding:
         )
     free = shutil.disk_usage(existing).free
     if free < _LITTLE_DISK:
-        return Finding("warn", f"{path}: {free >> 20} MB free", "free space, or set KINETIC_LOCAL_STORE")
-    return Finding("ok", f"{path}: {free >> 30} GB free")
+        return Finding("warn", f"{path}: {shown_size(free)} free", "free space, or set KINETIC_LOCAL_STORE")
+    return Finding("ok", f"{path}: {shown_size(free)} free")
 
 
 def _memory() -> Finding:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from kinetic_core._runner.sizes import shown_size
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import JOB_NAME
 from kinetic_core.connections import Connections
@@ -219,7 +220,7 @@ def pickle_arguments(
         substitutes.store(packed.shop)
         pickled = pack_arguments(args, arguments, modules, substitutes)
     if len(pickled.body) > packed.settings.payload_warn_bytes > 0:
-        _LOG.warning("the arguments are %d MB; Data(...) ships files once", len(pickled.body) >> 20)
+        _LOG.warning("the arguments are %s; Data(...) ships files once", shown_size(len(pickled.body)))
     return pickled, tuple(substitutes.mounts(recorder.data))
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from kinetic_core._runner import object_names
+from kinetic_core._runner.sizes import shown_size
 from kinetic_core._runner.trees import VERSION, canonical, pieces, split_digests
 from kinetic_core.errors import InvalidProject, MalformedObject, ObjectNotFound
 from kinetic_core.project.files import Listing, data_listing, scan
@@ -200,7 +201,7 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
 
 def _tell(progress: Callable[[str], None], done: int, total: int) -> None:
     if total > PACK:
-        progress(f"uploading: {done >> 20} of {total >> 20} MiB")
+        progress(f"uploading: {shown_size(done)} of {shown_size(total)}")
 
 
 def _contents(root: str, snapshot: Snapshot, known: set[str]) -> list[Content]:
@@ -251,8 +252,8 @@ def shortened(notices: list[str]) -> list[str]:
 
 def _size_notice(root: str, snapshot: Snapshot) -> str:
     largest = sorted((facts.size, facts.path) for facts, _ in snapshot.files)[: -_SHOWN - 1 : -1]
-    listed = ", ".join(f"{path} ({size / (1 << 20):.1f} MiB)" for size, path in largest)
+    listed = ", ".join(f"{path} ({shown_size(size)})" for size, path in largest)
     return (
-        f"project {root} is {snapshot.size / (1 << 20):.0f} MiB; largest: {listed}. "
+        f"project {root} is {shown_size(snapshot.size)}; largest: {listed}. "
         "List what the job does not need in .kineticignore, or pass it as Data"
     )

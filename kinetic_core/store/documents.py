@@ -10,6 +10,7 @@ import io
 from typing import Any
 
 from kinetic_core._runner import wire
+from kinetic_core._runner.sizes import shown_size
 from kinetic_core.errors import MalformedObject
 from kinetic_core.store.protocol import ObjectStore
 
@@ -45,5 +46,5 @@ class _Bounded(io.BytesIO):
 
     def write(self, content: wire.Buffer, /) -> int:  # type: ignore[override]  # of BytesIO, any buffer
         if self.tell() + len(content) > LARGEST_DOCUMENT:
-            raise wire.Malformed(f"it is larger than {LARGEST_DOCUMENT >> 20} MiB")
+            raise wire.Malformed(f"it is larger than {shown_size(LARGEST_DOCUMENT)}")
         return super().write(content)
