@@ -98,7 +98,7 @@ def test_an_attempt_waits_until_another_is_killed(world):
         finder.join(0.1)
         assert found == []
         holder.kill()
-        finder.join(30)
+        finder.join(90)
         assert list(Path(found[0]).iterdir())
 
 

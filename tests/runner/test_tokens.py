@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from kinetic_core._runner import wire
-from kinetic_core._runner.data import Bucket
+from kinetic_core._runner.bucket_data import Bucket
 from kinetic_core._runner.gcs import GcsStore
 from kinetic_core._runner.identity_tokens import NoCredentials, access_token
 from kinetic_core._runner.secret_manager import read_secrets
