@@ -14,6 +14,9 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
+_RANDOM = random.SystemRandom()
+"""Not the module's own generator, whose numbers belong to the user: a seeded program stays reproducible."""
+
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later, with nobody doing anything about it."""
@@ -25,7 +28,7 @@ def pauses(first: float = 0.25, most: float = 8.0) -> Iterator[float]:
     about twice as long as before, up to `most`.
     """
     while True:
-        yield first * (0.5 + random.random())  # noqa: S311  no secret
+        yield first * (0.5 + _RANDOM.random())
         first = min(2 * first, most)
 
 

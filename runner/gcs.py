@@ -48,6 +48,8 @@ _PIECE = 1 << 20
 _TAKEN = (403, 412)
 """Status of a create whose name is taken: a writer that may not replace objects gets 403 first."""
 _AGAIN = (408, 429, 500, 502, 503, 504)
+_RANDOM = random.SystemRandom()
+"""Not the module's own generator, whose numbers belong to the user: a seeded program stays reproducible."""
 _AS_STORED = {"Accept-Encoding": "gzip"}
 """Headers of a read: else the service unpacks what was stored packed, and its checksum is of other bytes."""
 
@@ -359,7 +361,7 @@ class GcsStore:
                 why = str(exc) or type(exc).__name__
             if self._clock() >= give_up:
                 raise StoreUnavailable(errno.EIO, f"{self.uri}/{name} cannot be reached: {why}")
-            wait = max(asked, pause * (0.5 + random.random()))  # noqa: S311  no secret
+            wait = max(asked, pause * (0.5 + _RANDOM.random()))
             self._sleep(min(wait, max(0.0, give_up - self._clock())))
             pause = min(pause * 2, 8.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 
 import pytest
@@ -27,6 +28,12 @@ def answer(errors: list[Exception]) -> str:
     if errors:
         raise errors.pop(0)
     return "answer"
+
+
+def test_pauses_leave_a_seeded_program_reproducible() -> None:
+    before = random.getstate()
+    assert len(set(islice(pauses(), 3))) == 3
+    assert random.getstate() == before
 
 
 def test_what_passes_is_repeated_until_it_has() -> None:
