@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from kinetic_core.connections import Connections
 from kinetic_core.errors import CloudError, CloudUnreachable, ConfigurationError
+from kinetic_core.imports import importing
 from kinetic_core.retry import patiently
 from kinetic_core.settings import Account, Settings
 
@@ -80,8 +81,9 @@ class Credentials:
 
     def send(self, method: str, url: str, body: Any = None) -> Any:
         """The answer of a Google API, of any status; OSError where there is none."""
-        from google.auth.exceptions import GoogleAuthError
-        from google.auth.transport.requests import AuthorizedSession
+        with importing:
+            from google.auth.exceptions import GoogleAuthError
+            from google.auth.transport.requests import AuthorizedSession
 
         try:
             with AuthorizedSession(self._credentials) as session:
@@ -90,8 +92,9 @@ class Credentials:
             raise ConfigurationError(f"{url} cannot be asked: {exc}. {self._remedy}") from exc
 
     def _refresh(self) -> None:
-        from google.auth.exceptions import GoogleAuthError, TransportError
-        from google.auth.transport.requests import Request
+        with importing:
+            from google.auth.exceptions import GoogleAuthError, TransportError
+            from google.auth.transport.requests import Request
 
         try:
             self._credentials.refresh(Request())
@@ -102,8 +105,10 @@ class Credentials:
 
 
 def _default() -> Any:
-    import google.auth
-    from google.auth.exceptions import DefaultCredentialsError
+    with importing:
+        import google.auth
+        import google.auth.transport.requests  # which `default` imports by itself, too
+        from google.auth.exceptions import DefaultCredentialsError
 
     try:
         return google.auth.default([_SCOPE])[0]
@@ -115,7 +120,8 @@ def _default() -> Any:
 
 
 def _scoped(held: Any) -> Any:
-    from google.auth.credentials import with_scopes_if_required
+    with importing:
+        from google.auth.credentials import with_scopes_if_required
 
     return with_scopes_if_required(held, [_SCOPE])
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.google_cloud import ask_google, credentials, message_of
+from kinetic_core.imports import importing
 from kinetic_core.settings import Account, Settings
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def connection(target: Target, connections: Connections) -> ApiClient:
 
 
 def _connected(target: Target, connections: Connections) -> ApiClient:
-    from kubernetes import client
+    with importing:
+        from kubernetes import client
 
     configuration, certificate = blank_configuration(), ""
     if target.project and not target.kubeconfig:
@@ -98,7 +100,8 @@ def renew(target: Target, connections: Connections) -> bool:
 
 def blank_configuration() -> Configuration:
     """Return an empty configuration, for the caller to fill in."""
-    from kubernetes import client
+    with importing:
+        from kubernetes import client
 
     return client.Configuration()
 
@@ -109,8 +112,9 @@ def load_this_pods(configuration: Configuration) -> None:
 
 
 def _from_files(configuration: Configuration, target: Target, connections: Connections) -> None:
-    from kubernetes import config
-    from kubernetes.config.config_exception import ConfigException
+    with importing:
+        from kubernetes import config
+        from kubernetes.config.config_exception import ConfigException
 
     try:
         if target.kubeconfig:
@@ -129,7 +133,8 @@ def _from_kubeconfig(configuration: Configuration, target: Target, connections: 
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
     """
-    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+    with importing:
+        from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
     merged = KubeConfigMerger(target.kubeconfig).config
     if merged is None:
