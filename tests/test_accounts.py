@@ -14,7 +14,7 @@ from google.auth.credentials import Credentials
 
 from kinetic_core.backends.base import cluster_target, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.backends.kubernetes.connection import Target, blank_configuration, gke_cluster
+from kinetic_core.backends.kubernetes.connection import Target, blank_configuration, connection, gke_cluster
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.settings import Account, Settings, read_settings
@@ -77,6 +77,17 @@ def test_google_is_asked_with_the_accounts_token(account: Account, google: Any) 
             Connections(Settings()),
         )
     assert seen == [f"Bearer {CANARY}"]
+
+
+def test_a_gke_cluster_is_asked_with_the_accounts_token(account: Account) -> None:
+    class Gke(Answering):
+        def do_GET(self) -> None:
+            self.answer(200, {"endpoint": "10.0.0.1", "masterAuth": {"clusterCaCertificate": ""}})
+
+    with serving(Gke) as place:
+        target = Target(project="p", zone="z", cluster="c", gke_api=f"http://{place}", account=account)
+        client = connection(target, Connections(Settings()))
+    assert client.configuration.auth_settings()["BearerToken"]["value"] == f"Bearer {CANARY}"
 
 
 def test_a_bucket_is_asked_with_the_accounts_token(

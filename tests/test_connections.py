@@ -22,7 +22,7 @@ class Connection:
 
 
 def test_of_two_made_at_once_the_second_is_closed() -> None:
-    held, both, made = Held(), threading.Barrier(2, timeout=10), list[Connection]()
+    held, both, made = Held(), threading.Barrier(2, timeout=90), list[Connection]()
 
     def make() -> Connection:
         connection = Connection()

@@ -19,6 +19,9 @@ from kinetic_core.errors import InvalidProject
 _BELOW = "ps_d"
 """The group of a regular expression of `pathspec` that matches when the path lies below what it names."""
 
+_CLOSED = re.compile(r"(?:[^\\[]|\\.|\[[!^]?+\]?+[^\]]*+\])*\\?")
+"""A pattern whose brackets are all closed: others match nothing, as `pathspec` before 1.0 does not know."""
+
 
 @dataclass(frozen=True)
 class _Pattern:
@@ -67,7 +70,7 @@ def _parse_line(line: str) -> _Pattern | None:
     line = re.sub(r"(?<!\\)\s+\Z", "", line)
     folders_only = line.endswith("/")
     named = line.removesuffix("/")
-    if named in ("", "!"):
+    if named in ("", "!") or _CLOSED.fullmatch(named) is None:
         return None
     try:
         (pattern,) = pathspec.GitIgnoreSpec.from_lines([named]).patterns

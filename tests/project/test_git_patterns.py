@@ -30,6 +30,8 @@ from kinetic_core.project.ignore import parse, project_rules
         ("[]a]", ["]", "a"], ["b"]),
         ("[a-]", ["a", "-"], ["b"]),
         ("[a", [], ["a", "[a"]),
+        ("x[a]b[!]", [], ["xab[!]", "xab"]),
+        (r"\[a", ["[a"], ["a"]),
         (r"\#a", ["#a"], []),
         (r"\!a", ["!a"], ["a"]),
         (r"\*", ["*"], ["a"]),

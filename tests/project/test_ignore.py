@@ -57,6 +57,12 @@ def test_kineticignore_counts_after_the_gitignore_beside_it(tmp_path):
     assert shipped(tmp_path)[0] == {"weights.bin", "code.py"}
 
 
+def test_a_kineticignore_counts_in_its_own_directory(tmp_path):
+    make(tmp_path, all_of("a.bin", "sub/a.bin", "sub/keep.bin", "sub/deep/a.bin"))
+    make(tmp_path, {"sub/.kineticignore": "*.bin\n!keep.bin\n"})
+    assert shipped(tmp_path)[0] == {"a.bin", "sub/keep.bin"}
+
+
 def test_a_deeper_gitignore_counts_after_a_kineticignore_above(tmp_path):
     make(tmp_path, all_of("sub/a.bin"))
     make(tmp_path, {".kineticignore": "!*.bin\n", "sub/.gitignore": "*.bin\n"})

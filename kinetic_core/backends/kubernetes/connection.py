@@ -170,6 +170,10 @@ def _from_gke(configuration: Any, target: Target, connections: Connections) -> s
     return base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
 
 
+_KEYS = ("authorization", "BearerToken")
+"""Names of a token in a configuration: that which the client's older versions read, and the newer ones'."""
+
+
 class _GoogleToken:
     """Hook of the client that puts a Google token into every request."""
 
@@ -177,13 +181,14 @@ class _GoogleToken:
         self._account, self._connections = account, connections
 
     def __call__(self, configuration: Any) -> None:
-        configuration.api_key["BearerToken"] = credentials(self._connections, self._account).token()
+        token = credentials(self._connections, self._account).token()
+        configuration.api_key |= dict.fromkeys(_KEYS, token)
 
     def renew(self) -> None:
         credentials(self._connections, self._account).refresh()
 
 
 def _with_google_token(configuration: Any, target: Target, connections: Connections) -> None:
-    configuration.api_key_prefix["BearerToken"] = "Bearer"
+    configuration.api_key_prefix |= dict.fromkeys(_KEYS, "Bearer")
     configuration.refresh_api_key_hook = _GoogleToken(target.account, connections)
     configuration.refresh_api_key_hook(configuration)

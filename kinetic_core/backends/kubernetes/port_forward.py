@@ -135,7 +135,7 @@ def _opened(target: Target, connections: Connections, path: str, port: int) -> W
         if exc.status_code == 403:
             raise _not_permitted(path.split("/")[4]) from exc
         raise refusal(exc.status_code, exc.resp_body or b"", f"GET {path}") from exc
-    except (WebSocketException, OSError) as exc:
+    except (WebSocketException, OSError, ValueError, IndexError) as exc:  # the last two: no HTTP, before 1.9
         raise ClusterUnreachable(f"GET {path}: the API server does not answer: {exc}") from exc
 
 
