@@ -30,7 +30,7 @@ from kinetic_core.jobs.runner_archive import note_runner, store_archive
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import callable_name, source_file
 from kinetic_core.project.environment import capture
-from kinetic_core.project.imported_modules import change_notices, changed_variables, check_ships
+from kinetic_core.project.imported_modules import change_notices, changed_variables, check_ships, reached
 from kinetic_core.project.payload import PackedFunction, pack_arguments, pack_function
 from kinetic_core.project.root import Project, locate_project
 from kinetic_core.project.serialization import ProjectModules
@@ -242,18 +242,8 @@ def pack(
     spec, notices = _checked_spec(function, options, settings, backend)
     source = source_file(function)
     project = project or locate_project(source, package_root=settings.package_root)
-    own = getattr(function, "__module__", None) or ""
-    elsewhere = [(str(place.directory), place.path) for place in project.elsewhere]
-    modules = ProjectModules(str(project.root), own, elsewhere=elsewhere)
-    substitutes = Substitutes(backend.store.uri)
-    in_function = Recorder(substitutes)
-    packed_function = pack_function(function, project, modules, in_function)
-    for args, kwargs in calls:
-        _note_data(args, kwargs, modules, substitutes, tolerant)
-    check_ships(project, modules, settings.default_excludes)
-    changes = changed_variables(modules)
-    substitutes.note(options.volumes.values())
-    substitutes.check(connections)
+    code = _code(function, project, calls, options, backend, settings, tolerant=tolerant)
+    code.substitutes.check(connections)
     find = partial(
         find_image,
         connections=connections,
@@ -262,40 +252,104 @@ def pack(
         script=source,
         progress=progress,
         function=getattr(function, "__qualname__", type(function).__qualname__).partition(".")[0],
+        dry=dry,
+        patience=build_patience,
     )
-    image, fallbacks = _images(options, partial(find, dry=dry, patience=build_patience))
+    image, spec = _images(options, spec, find)
     progress(StepBegun(Step.UPLOAD, "uploading"))
-    runner = object_names.runner(runner_archive(settings.cache)[0])
-    package = None if backend.name == "local" else client_archive(settings.cache)
-    beside = [runner, *([object_names.runner(package[0])] if package else [])]
-    tree = _stored_project(project, substitutes.paths(), backend, settings, progress, beside)
-    if package is not None and beside[1] not in tree.beside:
-        store_archive(backend.store, package)
-    note_runner(backend, is_there=runner in tree.beside)
+    return _stored(code, spec, options, backend, settings, image, notices, progress)
+
+
+@dataclass(frozen=True)
+class _Code:
+    """Code of a call before it is stored: the function, its project, and what data they refer to."""
+
+    function: Callable[..., Any]
+    packed: PackedFunction
+    project: Project
+    modules: ProjectModules
+    substitutes: Substitutes
+    data: Iterable[Data]
+    """The data that the function itself refers to; `substitutes` has that of arguments and volumes, too."""
+
+
+def _code(
+    function: Callable[..., Any],
+    project: Project,
+    calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]],
+    options: RunOptions,
+    backend: Backend,
+    settings: Settings,
+    *,
+    tolerant: bool,
+) -> _Code:
+    """Pickle the function, and check that what it imports ships; see `pack`."""
+    modules = _modules_of(function, project)
+    substitutes = Substitutes(backend.store.uri)
+    in_function = Recorder(substitutes)
+    packed = pack_function(function, project, modules, in_function)
+    for args, kwargs in calls:
+        _note_data(args, kwargs, modules, substitutes, tolerant)
+    imported = reached(modules)
+    check_ships(project, modules, imported, settings.default_excludes)
+    packed = replace(packed, changes=changed_variables(imported))
+    substitutes.note(options.volumes.values())
+    return _Code(function, packed, project, modules, substitutes, in_function.data)
+
+
+def _stored(
+    code: _Code,
+    spec: JobSpec,
+    options: RunOptions,
+    backend: Backend,
+    settings: Settings,
+    image: Image,
+    notices: Iterable[str],
+    progress: Progress,
+) -> Packed:
+    """Store the project and the data, and say once what the user should know of them."""
+    project, packed, substitutes = code.project, code.packed, code.substitutes
+    tree, client_package = _stored_project(project, substitutes.paths(), backend, settings, progress)
     shop = _shop(backend, settings, progress)
-    about_data: tuple[str, ...] = ()
-    if substitutes.found:
-        about_data = substitutes.store(shop)
-        packed_function = pack_function(function, project, modules, substitutes)
-    packed_function = replace(packed_function, changes=changes)
-    give(project.root, (*notices, *project.notices, *change_notices(changes), *tree.notices, *about_data))
-    volumes = {mount: substitutes.volume(mount, data) for mount, data in options.volumes.items()}
+    about_data = substitutes.store(shop)
+    if substitutes.found:  # only now it is known where the data lies
+        again = pack_function(code.function, project, code.modules, substitutes)
+        packed = replace(again, changes=packed.changes)
+    changes = change_notices(packed.changes)
+    give(project.root, (*notices, *project.notices, *changes, *tree.notices, *about_data))
+    volumes, buckets = _volumes(options, substitutes)
     return Packed(
-        function,
-        packed_function,
-        replace(spec, fallbacks=fallbacks),
+        code.function,
+        packed,
+        spec,
         backend,
         settings,
         options,
         image,
         tree.sha256,
         tree.size,
-        tuple({"mount": mount, "source": source} for mount, (source, _) in volumes.items()),
-        (*(bucket for _, bucket in volumes.values() if bucket), *substitutes.mounts(in_function.data)),
+        volumes,
+        (*buckets, *substitutes.mounts(code.data)),
         shop,
         substitutes,
-        package[0] if package else None,
+        client_package,
     )
+
+
+def _volumes(
+    options: RunOptions, substitutes: Substitutes
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[BucketMount, ...]]:
+    """Return the sources of the call's volumes, and the mounts that they need."""
+    found = {mount: substitutes.volume(mount, data) for mount, data in options.volumes.items()}
+    sources = tuple({"mount": mount, "source": source} for mount, (source, _) in found.items())
+    return sources, tuple(bucket for _, bucket in found.values() if bucket)
+
+
+def _modules_of(function: Callable[..., Any], project: Project) -> ProjectModules:
+    """Return the modules of the project as a pickle of the function names them."""
+    own = getattr(function, "__module__", None) or ""
+    elsewhere = [(str(place.directory), place.path) for place in project.elsewhere]
+    return ProjectModules(str(project.root), own, elsewhere=elsewhere)
 
 
 def _checked_spec(
@@ -337,8 +391,8 @@ def _budget(options: RunOptions, settings: Settings) -> Budget | None:
     return priced_budget(options.budget, every, settings)
 
 
-def _images(options: RunOptions, find: Callable[[RunOptions], Image]) -> tuple[Image, tuple[Fallback, ...]]:
-    """Find the image for the accelerator, and the fallbacks with theirs; equal needs share one image."""
+def _images(options: RunOptions, spec: JobSpec, find: Callable[[RunOptions], Image]) -> tuple[Image, JobSpec]:
+    """Find the image for the accelerator, and those of the fallbacks in `spec`; equal needs share one."""
     found: dict[tuple[str, str], Image] = {}
     for one in options.choices:
         if (one.kind, one.architecture) not in found:
@@ -348,7 +402,7 @@ def _images(options: RunOptions, find: Callable[[RunOptions], Image]) -> tuple[I
         Fallback(one, image.uri, image.name, image.dependencies)
         for one, image in zip(options.fallbacks, images[1:], strict=True)
     )
-    return images[0], tuple(fallbacks)
+    return images[0], replace(spec, fallbacks=tuple(fallbacks))
 
 
 def _note_data(
@@ -372,10 +426,16 @@ def _stored_project(
     backend: Backend,
     settings: Settings,
     progress: Progress,
-    beside: list[str],
-) -> StoredTree:
-    """Store the project's tree, and note which of the archives `beside` it the same request found."""
-    return store_project(
+) -> tuple[StoredTree, str | None]:
+    """Store the project's tree, and the archives of runner and client package where they are missing.
+
+    The request that looks for the tree looks for the archives too. Returns the tree and the digest of the
+    client package, None for a backend whose jobs import the package from this interpreter.
+    """
+    runner = object_names.runner(runner_archive(settings.cache)[0])
+    package = None if backend.name == "local" else client_archive(settings.cache)
+    beside = [runner, *([object_names.runner(package[0])] if package else [])]
+    tree = store_project(
         project,
         backend.store,
         cache=settings.cache,
@@ -385,6 +445,10 @@ def _stored_project(
         progress=progress,
         beside=beside,
     )
+    if package is not None and beside[1] not in tree.beside:
+        store_archive(backend.store, package)
+    note_runner(backend, is_there=runner in tree.beside)
+    return tree, package[0] if package else None
 
 
 def _shop(backend: Backend, settings: Settings, progress: Progress) -> Shop:

@@ -22,6 +22,11 @@ _RESERVED = "KINETIC_"
 _OURS_TO_SET = frozenset({"KINETIC_OUTPUT_DIR"})
 
 
+def looks_secret(name: str) -> bool:
+    """Return whether a variable of this name may hold a secret, as far as its name says."""
+    return _SECRET.search(name) is not None
+
+
 def check_patterns(patterns: Sequence[str]) -> Sequence[str]:
     """The patterns as given. Raises TypeError or InvalidRequest, naming the bad one."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
@@ -57,7 +62,7 @@ def capture(patterns: Iterable[str], environ: Mapping[str, str]) -> tuple[dict[s
         notices.append(f"capture_env_vars: {', '.join(missing)} is not set here, so the job will not see it")
     if skipped:
         notices.append(f"not captured by '*' (name them to capture them): {', '.join(sorted(skipped))}")
-    secrets = sorted(name for name in captured if _SECRET.search(name))
+    secrets = sorted(filter(looks_secret, captured))
     if secrets:
         notices.append(
             f"{', '.join(secrets)}: the values are stored in plain text with the job, readable by whoever "

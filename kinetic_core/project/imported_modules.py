@@ -7,14 +7,16 @@ set since the import has its old value there: either would be a wrong result, or
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from kinetic_core.errors import InvalidProject
+from kinetic_core.project.environment import looks_secret
 from kinetic_core.project.ignore import KINETIC_IGNORE, hidden
 from kinetic_core.project.root import Project
 from kinetic_core.project.serialization import ProjectModules
@@ -103,13 +105,15 @@ def _names(code: CodeType | None) -> Iterator[str]:
             yield constant
 
 
-def check_ships(project: Project, modules: ProjectModules, default_excludes: bool) -> None:
-    """Raise InvalidProject for a module that is imported here, that the job imports, and that does not ship.
+def check_ships(
+    project: Project, modules: ProjectModules, imported: Sequence[str], default_excludes: bool
+) -> None:
+    """Raise InvalidProject for one of the `imported` modules, as `reached` lists them, that does not ship.
 
     What `.kineticignore` names is left out on purpose.
     """
     root, paths = str(project.root), {}
-    for name in reached(modules):
+    for name in imported:
         path = modules.relative(str(sys.modules[name].__file__))
         if path is not None and os.path.isfile(os.path.join(root, path)):
             paths[path] = name
@@ -123,31 +127,47 @@ def check_ships(project: Project, modules: ProjectModules, default_excludes: boo
         )
 
 
-def changed_variables(modules: ProjectModules) -> Changes:
-    """Return the variables of reached modules whose value is not the one in the module's source.
+def changed_variables(imported: Sequence[str]) -> Changes:
+    """Return the variables of the `imported` modules whose value is not the one in the module's source.
 
     A variable counts if its name is public, its module binds it once, at the top level, to a literal and
     does not change it itself, and if its value is plain: numbers, text, None, lists, tuples and dicts.
     """
     found: Changes = {}
-    for name in reached(modules):
+    for name in imported:
         module = sys.modules[name]
         values = {key: value for key, value in vars(module).items() if key[:1] != "_" and _is_plain(value)}
-        if values and (changed := dict(_changes(values, _literals(str(module.__file__))))):
+        if values and (changed := dict(_changes(values, _literals_of(str(module.__file__))))):
             found[name] = changed
     return found
 
 
 def change_notices(changes: Changes) -> list[str]:
-    """Return a sentence for each module in which something was set."""
+    """Return a sentence for each module in which something was set, without values that may be secrets."""
     notices = []
     for name, changed in changes.items():
-        told = [f"{key} is {_short(now)}, in the file {_short(then)}" for key, (now, then) in changed.items()]
+        told = [
+            f"{key} is {_short(_masked(key, now))}, in the file {_short(_masked(key, then))}"
+            for key, (now, then) in changed.items()
+        ]
         notices.append(
             f"variables of {name} were set since it was imported, and the job gets their values: "
             f"{'; '.join(told)}. Arguments say it more clearly"
         )
     return notices
+
+
+def _masked(name: object, value: Any) -> object:
+    """Return the value with asterisks for what may be a secret by its name, or by its key in a dict."""
+    if type(value) is dict:
+        return {key: _masked(f"{name} {key}", item) for key, item in value.items()}
+    is_open = value in (None, "") or type(value) is bool
+    return value if is_open or not looks_secret(str(name)) else _Asterisks()
+
+
+class _Asterisks:
+    def __repr__(self) -> str:
+        return "***"
 
 
 def _short(value: object) -> str:
@@ -174,7 +194,17 @@ def _is_plain(value: object) -> bool:
     return kind in _SCALARS
 
 
-def _literals(file: str) -> dict[str, object]:
+def _literals_of(file: str) -> dict[str, object]:
+    """Return `_literals` of a source file, parsed once as long as the file stays as it is."""
+    try:
+        facts = os.stat(file)
+    except OSError:
+        return {}
+    return _literals(file, facts.st_mtime_ns, facts.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _literals(file: str, _modified: int, _size: int) -> dict[str, object]:
     """Return the variables that a source file binds once, to a literal, and does not change itself.
 
     An empty list or dict is meant to be filled, by whoever: that is a registry or a cache.

@@ -116,7 +116,7 @@ def test_two_uploads_of_the_same_data_store_it_once(world):
     for number in range(50):
         world.write(f"{number}", f"{number}" * 100)
     store = MemoryObjectStore("gs://bucket")
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=90)
 
     def upload(number: int) -> StoredTree:
         meeting.wait()
@@ -202,5 +202,5 @@ def test_how_far_an_upload_is_is_told(tmp_path):
             stream.write(random.Random(number).randbytes(8 << 20))
     store_data(data, MemoryObjectStore(), cache=tmp_path / "cache", progress=said.append)
     told = [line for line in said if line.startswith("uploading: ")]
-    assert told[-1] == "uploading: 160 of 160 MiB"
+    assert told[-1] == "uploading: 160 MiB of 160 MiB"
     assert len(told) > 2

@@ -44,8 +44,16 @@ def modules_of(tmp_path: Path, module: ModuleType) -> ProjectModules:
 
 
 def changed(tmp_path: Path, module: ModuleType) -> dict[str, dict[str, object]]:
-    found = changed_variables(modules_of(tmp_path, module))
+    found = changed_variables(reached(modules_of(tmp_path, module)))
     return {name: {key: now for key, (now, _) in each.items()} for name, each in found.items()}
+
+
+def test_an_edited_file_is_read_again(load: Load, tmp_path: Path) -> None:
+    load("edited", "LR = 1")
+    job = load("editing", "import edited\ndef f(): return edited.LR")
+    assert changed(tmp_path, job) == {}
+    (tmp_path / "edited.py").write_text("LR = 10")
+    assert changed(tmp_path, job) == {"edited": {"LR": 1}}
 
 
 @pytest.mark.parametrize(
@@ -80,9 +88,21 @@ def test_a_variable_that_was_set_is_found(load: Load, tmp_path: Path) -> None:
     cfg.MODEL["name"] = "b"  # type: ignore[attr-defined]
     expected = {"LR": 0.5, "STEPS": None, "ON": True, "MODEL": {"name": "b"}}
     assert changed(tmp_path, job) == {"cfg": expected}
-    (notice,) = change_notices(changed_variables(modules_of(tmp_path, job)))
+    (notice,) = change_notices(changed_variables(reached(modules_of(tmp_path, job))))
     assert "variables of cfg were set" in notice
     assert "LR is 0.5, in the file 0.1;" in notice
+
+
+@pytest.mark.attack
+def test_a_notice_shows_no_secret(load: Load, tmp_path: Path) -> None:
+    """A notice ends in the log of a task. Whether there is a secret at all, it may say."""
+    cfg = load("cfg", "API_KEY = ''\nDATABASE = {'password': None, 'tokens': {'a': 'x'}, 'port': 1}\n")
+    job = load("job", "import cfg\ndef f(): return cfg.API_KEY, cfg.DATABASE")
+    cfg.API_KEY = "sk-1234"  # type: ignore[attr-defined]
+    cfg.DATABASE = {"password": "hunter2", "tokens": {"a": "ghp"}, "port": 2}  # type: ignore[attr-defined]
+    (notice,) = change_notices(changed_variables(reached(modules_of(tmp_path, job))))
+    assert "API_KEY is ***, in the file ''; DATABASE is {'password': ***, 'tokens':" in notice
+    assert not any(secret in notice for secret in ("sk-1234", "hunter2", "ghp"))
 
 
 OWN_BUSINESS = """
@@ -148,10 +168,10 @@ def test_an_imported_module_that_would_not_ship(load: Load, tmp_path: Path, patt
     load("gen.b_pb2", "X = 1\n")
     modules = modules_of(tmp_path, load("job", "from gen import a_pb2\ndef f(): return a_pb2.X"))
     project = Project(tmp_path)
-    check_ships(project, modules, True)
+    check_ships(project, modules, reached(modules), True)
     (tmp_path / ".gitignore").write_text(pattern)
     with pytest.raises(InvalidProject) as caught:
-        check_ships(project, modules, True)
+        check_ships(project, modules, reached(modules), True)
     text = str(caught.value)
     assert text.startswith(
         "the job would import gen.a_pb2, and gen/a_pb2.py does not ship: .gitignore leaves"
@@ -159,11 +179,11 @@ def test_an_imported_module_that_would_not_ship(load: Load, tmp_path: Path, patt
     for line in (f"!{entry}", entry):
         assert f"'{line}'" in text
         (tmp_path / ".kineticignore").write_text(line + "\n")
-        check_ships(project, modules, True)
+        check_ships(project, modules, reached(modules), True)
 
 
 def test_a_default_rule_is_named_too(load: Load, tmp_path: Path) -> None:
     load("logs.reader", "")
     modules = modules_of(tmp_path, load("job", "import logs.reader\ndef f(): return logs.reader"))
     with pytest.raises(InvalidProject, match=r"a default rule leaves out logs/\. Add a line '!logs/'"):
-        check_ships(Project(tmp_path), modules, True)
+        check_ships(Project(tmp_path), modules, reached(modules), True)

@@ -174,6 +174,23 @@ def test_without_a_usable_cache_it_works_every_time_anew(world):
     assert world.ship() == replace(first, stored=0)
 
 
+def test_a_machine_whose_disk_is_new_packs_nothing(world, tmp_path):
+    """As a worker of the same run in another pod, with the files at another place and of another time."""
+    for number in range(50):
+        world.write(f"pkg/{number}.py", f"value = {number}\n")
+    asked, said = [], []
+    store = MemoryObjectStore(fault=lambda operation, name: asked.append((operation, name.split("/")[0])))
+    first = store_project(Project(world.root), store, cache=world.cache)
+    elsewhere = tmp_path / "another machine" / "project"
+    shutil.copytree(world.root, elsewhere, copy_function=shutil.copyfile)
+    asked.clear()
+    again = store_project(Project(elsewhere), store, cache=tmp_path / "new disk", progress=said.append)
+    assert again == replace(first, stored=0)
+    assert said == []
+    assert {name for operation, name in asked if operation == "read"} == {"trees"}
+    assert "create" not in {operation for operation, _ in asked}
+
+
 def test_an_unreadable_file_is_refused_before_anything_is_stored(world):
     world.write("a.py", "a")
     (world.root / "memory").symlink_to("/proc/self/mem")
