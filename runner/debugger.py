@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from importlib import import_module
@@ -17,6 +16,7 @@ from typing import Any
 
 from . import object_names
 from .attempt import Job
+from .processes import errors_of
 from .rendezvous import DEBUGGED, Generation, Rendezvous
 from .store import Store, exists
 
@@ -74,19 +74,12 @@ def install(folder: str) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet"]
     for command in (uv, pip):
         try:
-            done = subprocess.run(
-                [*command, "--target", folder, "debugpy"],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                check=False,
-            )
+            code, errors = errors_of(*command, "--target", folder, "debugpy")
         except FileNotFoundError:
             continue
-        if done.returncode == 0:
+        if code == 0:
             return
-        told = told or done.stderr.strip()[-1000:]
+        told = told or errors[-1000:]
     raise ValueError(
         "debug=True needs debugpy, which the image lacks, and it cannot be installed now: "
         f"{told or 'there is neither uv nor pip'}. Name debugpy in the project's requirements, or use an "

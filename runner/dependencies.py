@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from typing import Any
 
 from . import object_names
 from .attempt import Job
 from .notes import encode_note, read_note
+from .processes import errors_of
 from .store import MissingObject, Store, StoreUnavailable
 
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
@@ -113,22 +113,15 @@ def _written(folder: str, name: str, lines: list[str]) -> str:
 
 def _uv(*arguments: str) -> None:
     try:
-        done = subprocess.run(
-            ["uv", "--quiet", "--no-progress", *arguments],  # noqa: S607
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        code, errors = errors_of("uv", "--quiet", "--no-progress", *arguments)
     except FileNotFoundError:
         raise ValueError(
             "the image has no uv, which container_image='prebuilt' installs packages with: make the base "
             "image with kinetic_core.build_image()"
         ) from None
-    if done.returncode == 0:
+    if code == 0:
         return
-    told = done.stderr.strip()[-2000:]
+    told = errors[-2000:]
     if any(phrase in told for phrase in _NETWORK):
         raise StoreUnavailable(f"the package index cannot be reached:\n{told}")
     raise ValueError(f"the dependencies cannot be installed:\n{told}")

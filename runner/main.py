@@ -246,12 +246,7 @@ def _run(
     if (task_log := _task_log(job)) is not None:
         logs.append(task_log)
     tee = LogTee(job, store, reading, task_log)
-    if not adopts:
-        tee.say("kinetic: a process that user code starts in a session of its own may outlive it here")
-    if job.backend == "local" and not job.accelerator.startswith("cpu"):
-        tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
-    if (warning := missing(job)) is not None:
-        tee.say(warning)
+    _warn(job, tee, adopts=adopts)
     gauge = MemoryGauge(alarm=None if job.has_rendezvous else partial(remember, job), near=NEAR)
     if others is not None:
         others.watch(signals)
@@ -265,14 +260,7 @@ def _run(
     if others is not None:
         others.close()
     _end_descendants(child)
-    try:
-        outcome = Outcome.from_file(os.path.join(job.work_dir, OUTCOME_FILE))
-    except FileNotFoundError:
-        tee.pump()
-        outcome = death(ending, tee.last_lines(), gauge)
-    except wire.FrameError as exc:
-        tee.pump()
-        outcome = death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
+    outcome = _left_outcome(job, ending, tee, gauge)
     if hang is not None and hang.has_hung and outcome.state != "succeeded":
         outcome = hang.outcome()
     if ending.terminated:  # until the process leaves; one connection that hangs must not take all that time
@@ -283,6 +271,28 @@ def _run(
     tee.close()
     gauge.clear_note()
     return outcome, ending
+
+
+def _warn(job: Job, tee: LogTee, *, adopts: bool) -> None:
+    """Say in the job's log what differs from what was asked for. `adopts`: orphans become our children."""
+    if not adopts:
+        tee.say("kinetic: a process that user code starts in a session of its own may outlive it here")
+    if job.backend == "local" and not job.accelerator.startswith("cpu"):
+        tee.say(f"kinetic: asked for {job.accelerator}; backend 'local' runs it on this machine")
+    if (warning := missing(job)) is not None:
+        tee.say(warning)
+
+
+def _left_outcome(job: Job, ending: Ending, tee: LogTee, gauge: MemoryGauge) -> Outcome:
+    """Return the outcome that user code's process has left in its file, or that of its death."""
+    try:
+        return Outcome.from_file(os.path.join(job.work_dir, OUTCOME_FILE))
+    except FileNotFoundError:
+        tee.pump()
+        return death(ending, tee.last_lines(), gauge)
+    except wire.FrameError as exc:
+        tee.pump()
+        return death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
 
 
 def _end_descendants(child: int) -> None:

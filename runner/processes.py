@@ -18,6 +18,21 @@ _LOOK_SECONDS = 0.005
 _DYING_SECONDS = 5.0
 
 
+def errors_of(*command: str) -> tuple[int, str]:
+    """Run a program; return its exit code and what it wrote on stderr. Raises FileNotFoundError."""
+    import subprocess
+
+    done = subprocess.run(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.returncode, done.stderr.strip()
+
+
 def adopt_orphans() -> bool:
     """Make this process the parent of orphans below it, in place of process 1; False if it cannot be."""
     return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)

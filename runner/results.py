@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -207,7 +207,6 @@ class _Parts:
 def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | None = None) -> bytes:
     """Pickle a value, with large bytes and arrays put `aside`, as parts, without copying them."""
     import cloudpickle
-    from cloudpickle import cloudpickle as internals
 
     known = frozenset(modules)
     named: dict[int, str] = {}
@@ -223,24 +222,6 @@ def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | N
         aside[f"{'frozen' if content.readonly else 'array'}-{len(aside)}"] = content
         return False
 
-    class CopyPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-        """Pickler that ships a class which came by value by value again, with the functions beside it.
-
-        cloudpickle itself would name objects of their module, which a reader may lack.
-        """
-
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, type) and obj in internals._DYNAMIC_CLASS_TRACKER_BY_CLASS:
-                return internals._dynamic_class_reduce(obj)
-            if isinstance(obj, FunctionType) and obj.__module__ in known and obj in BY_VALUE:
-                return self._dynamic_function_reduce(obj)
-            return super().reducer_override(obj)
-
-    def copied(kind: type) -> bytes:
-        stream = io.BytesIO()
-        CopyPickler(stream, protocol=5).dump(kind)
-        return stream.getvalue()
-
     class ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
         """Pickler of project classes by name, with a copy as fallback: the reader's own class wins."""
 
@@ -252,10 +233,33 @@ def _pickled(value: Any, modules: Sequence[str], aside: dict[str, wire.Part] | N
                 return type(obj).__name__, named[id(obj)]
             if not isinstance(obj, type) or obj.__module__ not in known or "<" in obj.__qualname__:
                 return None
-            return "class", obj.__module__, obj.__qualname__, copied(obj)
+            return "class", obj.__module__, obj.__qualname__, _pickled_class(obj, known)
 
     stream = io.BytesIO()
     ResultPickler(stream, protocol=5, buffer_callback=put_aside).dump(value)
+    return stream.getvalue()
+
+
+def _pickled_class(kind: type, modules: Collection[str]) -> bytes:
+    """Pickle a class by value."""
+    import cloudpickle
+    from cloudpickle import cloudpickle as internals
+
+    class CopyPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+        """Pickler that ships a class which came by value by value again, with the functions beside it.
+
+        cloudpickle itself would name objects of their module, which a reader may lack.
+        """
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type) and obj in internals._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+                return internals._dynamic_class_reduce(obj)
+            if isinstance(obj, FunctionType) and obj.__module__ in modules and obj in BY_VALUE:
+                return self._dynamic_function_reduce(obj)
+            return super().reducer_override(obj)
+
+    stream = io.BytesIO()
+    CopyPickler(stream, protocol=5).dump(kind)
     return stream.getvalue()
 
 

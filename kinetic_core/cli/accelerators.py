@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,7 @@ from kinetic_core.errors import ConfigurationError, InvalidRequest, KineticError
 
 if TYPE_CHECKING:
     from kinetic_core.accelerators.grammar import Accelerator
+    from kinetic_core.accelerators.shapes import Row
 
 _ON_DEMAND = "(made when asked for)"
 """What stands for the pool of a cluster that makes pools itself."""
@@ -55,17 +56,7 @@ def accelerators(
     named = {row.accelerator.name: parse_accelerator(row.accelerator.name) for row in found}
     meant = {name: meaning(cluster, one) for name, one in named.items() if cluster is not None}
     if session.output.as_json:
-        names = ("name", "kind", "chips", "hosts", "topology", "machine_type")
-        listed = [
-            {
-                **{name: getattr(row.accelerator, name) for name in names},
-                "note": row.note,
-                "pools": pools[row.accelerator.name],
-                "also": [other.exact for other in named[row.accelerator.name].others],
-                "means": meant[row.accelerator.name].exact if meant else None,
-            }
-            for row in found
-        ]
+        listed = [_listed(row, pools, named, meant) for row in found]
         session.output.json("accelerators", {"accelerators": listed})
         return
     columns = ("NAME", "CHIPS", "HOSTS", "TOPOLOGY", "MACHINE", *(() if cluster is None else ("POOLS",)))
@@ -84,6 +75,24 @@ def accelerators(
             session.output.line(
                 f"{name} is also {other.exact}, {about}: where the cluster has a pool of that only{here}"
             )
+
+
+def _listed(
+    row: Row,
+    pools: Mapping[str, Sequence[str] | None],
+    named: Mapping[str, Accelerator],
+    meant: Mapping[str, Accelerator],
+) -> dict[str, Any]:
+    """Return the row of an accelerator in the command's JSON."""
+    name = row.accelerator.name
+    fields = ("name", "kind", "chips", "hosts", "topology", "machine_type")
+    return {
+        **{field: getattr(row.accelerator, field) for field in fields},
+        "note": row.note,
+        "pools": pools[name],
+        "also": [other.exact for other in named[name].others],
+        "means": meant[name].exact if meant else None,
+    }
 
 
 def _cluster(session: Session) -> Mapping[str, Any] | None:

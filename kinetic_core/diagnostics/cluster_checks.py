@@ -117,13 +117,7 @@ def _refused(api: ClusterApi, namespace: str, wanted: tuple[_Rule, ...]) -> Iter
 
 
 def _service_account(api: ClusterApi, namespace: str) -> Finding:
-    try:
-        found = api.get("ServiceAccount", namespace, "kinetic")
-    except ClusterError as exc:
-        if exc.status != 403:
-            raise
-        found = None
-    if found is None:
+    if api.service_account(namespace) == "default":
         return Finding(
             "warn",
             "jobs run as 'default'",

@@ -212,14 +212,7 @@ def read_outcome(
         header = Header.from_dict(fields)
         object_names.require_place(fields, job_id)
         digest = wire.head_digest(start)
-        size = wire.head_size(start) + sum(length for _, length in fields["parts"])
-        parts: Mapping[str, wire.Part]
-        if download is None or size <= len(start):
-            _, parts = wire.decode_frame(start, key)
-        else:
-            parts = StoredParts(
-                (name for name, _ in fields["parts"]), lambda: _downloaded(download, job_id, key, digest)
-            )
+        parts = _parts(start, fields, key, job_id, download)
     except wire.FrameError as exc:
         raise UnverifiedResult(f"the stored outcome of {job_id} is not its own: {exc}") from exc
     verified = key is not None or known
@@ -243,6 +236,17 @@ def read_outcome(
         result_repr=header.result_repr,
         digest=digest,
     )
+
+
+def _parts(
+    start: bytes, fields: Mapping[str, Any], key: bytes | None, job_id: str, download: Download | None
+) -> Mapping[str, wire.Part]:
+    """Return the parts of a frame, downloaded when the first is read if `start` is not the whole frame."""
+    size = wire.head_size(start) + sum(length for _, length in fields["parts"])
+    if download is None or size <= len(start):
+        return wire.decode_frame(start, key)[1]
+    names, digest = (name for name, _ in fields["parts"]), wire.head_digest(start)
+    return StoredParts(names, lambda: _downloaded(download, job_id, key, digest))
 
 
 def _downloaded(download: Download, job_id: str, key: bytes | None, digest: str) -> Mapping[str, wire.Part]:

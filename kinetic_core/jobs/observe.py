@@ -83,17 +83,18 @@ def wait(
                 if observation.is_terminal:
                     return observation
                 if observation.overdue:
-                    raise WaitTimeout(
-                        f"the timeout= of {reference.job_id} is over, but {observation.message}. Ask again "
-                        f"with kinetic_core.attach({reference.job_id!r}, backend={reference.backend!r})"
-                    )
+                    over = f"the timeout= of {reference.job_id} is over, but {observation.message}. Ask again"
+                    raise WaitTimeout(f"{over} {_attach_call(reference)}")
             if deadline is not None and clock() >= deadline:
-                raise WaitTimeout(
-                    f"{reference.job_id} has not ended after {timeout:g} s. It goes on; ask again with "
-                    f"kinetic_core.attach({reference.job_id!r}, backend={reference.backend!r})"
-                )
+                late = f"{reference.job_id} has not ended after {timeout:g} s. It goes on; ask again"
+                raise WaitTimeout(f"{late} {_attach_call(reference)}")
     finally:
         subscription.close()
+
+
+def _attach_call(reference: JobReference) -> str:
+    """Return the words that say how to ask for the job again."""
+    return f"with kinetic_core.attach({reference.job_id!r}, backend={reference.backend!r})"
 
 
 def find(backend: Backend, job_id: str) -> JobReference | None:

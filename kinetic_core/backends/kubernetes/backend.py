@@ -314,15 +314,10 @@ def _lacks_evidence(pods: list[Object]) -> bool:
 
 
 def _service_account(api: ClusterApi, namespace: str) -> str:
-    try:
-        found = api.get("ServiceAccount", namespace, "kinetic")
-    except ClusterError as exc:
-        if exc.status != 403:
-            raise
-        found = None
-    if found is None:
+    account = api.service_account(namespace)
+    if account == "default":
         _LOG.warning(
             "kinetic: namespace %s has no service account 'kinetic' that can be seen: jobs run as 'default'",
             namespace,
         )
-    return "default" if found is None else "kinetic"
+    return account

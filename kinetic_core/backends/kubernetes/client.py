@@ -193,6 +193,16 @@ class ClusterApi:
         review = {"spec": {"resourceAttributes": asked}}
         return bool(self.create("SelfSubjectAccessReview", "", review)["status"]["allowed"])
 
+    def service_account(self, namespace: str) -> str:
+        """Return the service account of jobs: `kinetic`, or `default` where that is absent or hidden."""
+        try:
+            found = self.get("ServiceAccount", namespace, "kinetic")
+        except ClusterError as exc:
+            if exc.status != 403:
+                raise
+            found = None
+        return "default" if found is None else "kinetic"
+
     def version(self) -> str:
         """Return the server's Kubernetes version, such as `1.34`."""
         told = self.call("GET", "/version")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +33,6 @@ from kinetic_core.backends.local.record import (
     timestamp,
     write_record,
 )
-from kinetic_core.backends.local.signing import read_secret
 from kinetic_core.backends.local.slots import core_count
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
@@ -279,7 +279,7 @@ class LocalBackend:
         try:
             if make:
                 self._prepare(namespace)
-            return read_secret(self._layout.signing_secret, make=make)
+            return _read_secret(self._layout.signing_secret, make=make)
         except OSError as exc:
             raise translated(exc, f"cannot read {self._layout.signing_secret}") from exc
 
@@ -419,3 +419,32 @@ class LocalBackend:
                     f"timed out after 10 s waiting for another process to create {job_id}: submit again"
                 )
             time.sleep(0.01)
+
+
+_SECRET_BYTES = 32
+
+
+def _read_secret(path: str, *, make: bool = False) -> bytes | None:
+    """Return the secret in a file that only this user can read; made if `make` and there is none."""
+    try:
+        with open(path, "rb") as stream:
+            found = stream.read()
+    except FileNotFoundError:
+        return _made_secret(path) if make else None
+    return found if len(found) == _SECRET_BYTES else None
+
+
+def _made_secret(path: str) -> bytes | None:
+    """Write a secret, whole or not at all; of two processes that do so at once one does."""
+    own = f"{path}.{os.getpid()}-{secrets.token_hex(4)}"
+    descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(secrets.token_bytes(_SECRET_BYTES))
+        try:
+            os.link(own, path)
+        except FileExistsError:
+            pass  # another process was first
+    finally:
+        os.unlink(own)
+    return _read_secret(path)
