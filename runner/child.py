@@ -21,7 +21,7 @@ from .outcome import Outcome
 from .payload import Payload
 from .phases import note
 from .signing_key import forget_key, set_readable
-from .store import MissingObject, Store, StoreUnavailable
+from .store import MissingObject, SourceUnreachable, Store, StoreUnavailable
 from .workspace import make_workspace
 
 OUTCOME_FILE = "outcome"
@@ -44,66 +44,82 @@ def run_child(job: Job, store: Store) -> None:
     if job.has_rendezvous or job.hang_after is not None:
         stacks = os.open(os.path.join(job.work_dir, STACKS_FILE), os.O_WRONLY | os.O_CREAT)
         faulthandler.register(STACKS_SIGNAL, stacks)
-    phase = "download"
-    header: dict[str, Any] = {}
     own = os.getpid()
+    set_up = _SetUp(job, store)
     try:
-        _reserve(job)
-        header, parts = _payload(job, store)
-        phase = "python"
-        _check_python(header)
-        os.environ.update(header["env"])
-        for name, value in {"KERAS_BACKEND": "jax", **variables(job)}.items():
-            os.environ.setdefault(name, value)
-        if header.get("secrets"):
-            phase = "secrets"
-            from .secret_manager import read_secrets
-
-            os.environ.update(read_secrets(header["secrets"]))
-        os.environ[VARIABLE] = notice_path(job)
-        phase = "dependencies"
-        _install(header, job, store)
-        forget_key(job.outcome_key)  # before anything of the user's is loaded into this process
-        set_readable(readable=True)
-        phase = "project files"
-        workspace = make_workspace(job, store, header)
-        phase = "unpickle"
-        payload = Payload(
-            parts,
-            header["modules"],
-            workspace.workspace,
-            workspace.data,
-            job.store_uri,
-            header.get("client_package"),
-        )
-        payload.install(os.path.join(job.work_dir, "spawned"))
-        function = payload.load_function()
-        args, kwargs = payload.load_arguments()
-        payload.set_variables()
-        if job.debug_wait is not None:
-            phase = "debugger"
-            from .debugger import await_debugger
-
-            note(job, "debugger")
-            await_debugger(job, store, workspace.workspace)
+        function, args, kwargs = set_up.call()
     except StoreUnavailable as exc:
         _end_user_code(own, exc)
-        _leave(job, _unavailable(exc, phase))
+        _leave(job, _unavailable(exc, set_up.phase))
         return
     except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
         _end_user_code(own, exc)
+        phase = "data" if isinstance(exc, SourceUnreachable) else set_up.phase
         _leave(job, results.misconfigured(exc, phase, _advice(exc)))
         return
+    gc.freeze()  # else the first collection, within user code, looks at all modules
     gc.enable()  # the bootstrap stopped it while modules were loaded
     note(job, "user_started")
     value, error = _call(function, args, kwargs)
     _end_user_code(own, error)
     note(job, "user_finished")
-    modules = list(header["modules"])
     if error is not None:
-        _leave(job, results.raised(error, "execute", modules))
+        if job.backend != "local" and (advice := results.writing_advice(error, os.geteuid())):
+            error.add_note(advice)
+        _leave(job, results.raised(error, "execute", set_up.modules))
     else:  # of a slice, host 0's value counts
-        _leave(job, results.succeeded(value if job.host == 0 else None, modules))
+        _leave(job, results.succeeded(value if job.host == 0 else None, set_up.modules))
+
+
+class _SetUp:
+    """Set-up of an attempt: what happens between the fork and the call. `phase` is where it has got to."""
+
+    def __init__(self, job: Job, store: Store) -> None:
+        self._job, self._store = job, store
+        self.phase = "download"
+        self.modules: list[str] = []
+
+    def call(self) -> tuple[Any, Any, Any]:
+        """Return the function and its arguments, ready to be called."""
+        _reserve(self._job)
+        header, parts = _payload(self._job, self._store)
+        self.modules = list(header["modules"])
+        self._set_environment(header)
+        self.phase = "dependencies"
+        _install(header, self._job, self._store)
+        forget_key(self._job.outcome_key)  # before anything of the user's is loaded into this process
+        set_readable(readable=True)
+        self.phase = "project files"
+        workspace = make_workspace(self._job, self._store, header)
+        self.phase = "unpickle"
+        package = header.get("client_package")
+        places = workspace.workspace, workspace.data, self._job.store_uri
+        payload = Payload(parts, header["modules"], *places, package)
+        payload.install(os.path.join(self._job.work_dir, "spawned"))
+        function = payload.load_function()
+        args, kwargs = payload.load_arguments()
+        payload.set_variables()
+        if self._job.debug_wait is not None:
+            self.phase = "debugger"
+            from .debugger import await_debugger
+
+            note(self._job, "debugger")
+            await_debugger(self._job, self._store, workspace.workspace)
+        return function, args, kwargs
+
+    def _set_environment(self, header: dict[str, Any]) -> None:
+        """Set the variables of the call, the job and its secrets."""
+        self.phase = "python"
+        _check_python(header)
+        os.environ.update(header["env"])
+        for name, value in {"KERAS_BACKEND": "jax", **variables(self._job)}.items():
+            os.environ.setdefault(name, value)
+        if header.get("secrets"):
+            self.phase = "secrets"
+            from .secret_manager import read_secrets
+
+            os.environ.update(read_secrets(header["secrets"]))
+        os.environ[VARIABLE] = notice_path(self._job)
 
 
 def stop(_number: int, frame: FrameType | None) -> None:

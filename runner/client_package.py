@@ -6,6 +6,7 @@ a job that starts jobs needs an image in which this one is installed.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -31,7 +32,10 @@ class ClientPackage:
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a spec, as `importlib.abc.MetaPathFinder` does. Raises ImportError if the archive is gone."""
+        """Find a spec, as `importlib.abc.MetaPathFinder` does.
+
+        Raises ImportError if the archive is gone or another one, OSError (ENOSPC) if the disk is full.
+        """
         if name != _PACKAGE:
             return None
         if not os.path.isdir(self._folder):
@@ -41,7 +45,8 @@ class ClientPackage:
         return PathFinder.find_spec(name, [self._folder])
 
     def _unpack(self) -> None:
-        import zipfile  # with what it imports, it would delay the start of every job
+        import shutil  # with what these import, they would delay the start of every job
+        import zipfile
 
         try:
             archive = open_store(self._store_uri).read(object_names.runner(self._sha256))
@@ -50,10 +55,17 @@ class ClientPackage:
         if wire.digest(archive) != self._sha256:
             raise ImportError(f"the stored {_PACKAGE} is not the one this job was submitted with")
         part = f"{self._folder}.{os.getpid()}"
-        with zipfile.ZipFile(io.BytesIO(archive)) as content:
-            content.extractall(part)
         try:
+            with zipfile.ZipFile(io.BytesIO(archive)) as content:
+                content.extractall(part)
             os.rename(part, self._folder)
-        except OSError:  # another process of this job was quicker
-            if not os.path.isdir(self._folder):
-                raise
+        except OSError as exc:
+            shutil.rmtree(part, ignore_errors=True)
+            if os.path.isdir(self._folder):  # another process of this job was quicker
+                return
+            if exc.errno == errno.ENOSPC:
+                text = (
+                    f"no space to unpack {_PACKAGE}, which this image lacks: give the job more disk (disk=)"
+                )
+                raise OSError(errno.ENOSPC, text, self._folder) from exc
+            raise

@@ -10,6 +10,9 @@ import json
 import os
 import random
 import re
+import socket
+import ssl
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,30 +22,82 @@ from urllib.parse import quote, urlsplit
 
 from .downloads import Item, Sink, download
 from .shared_cache import SharedCache
-from .store import MissingObject, StoreUnavailable
+from .store import MissingObject, SourceUnreachable, StoreUnavailable
 
 ENDPOINT = "https://huggingface.co"
 PATIENCE = 120.0
 """Seconds for which a request is repeated after 408, 429, 5xx and lost connections."""
-_TIMEOUT = 60.0
+SILENCE = 60.0
+"""Seconds after which a connection without a byte counts as lost."""
+_CONNECT_SECONDS = 10.0
+"""Seconds to connect for all addresses of a host together, each of which gets _LEAST_SECONDS at least."""
+_LEAST_SECONDS = 3.0
+_TELL_AGAIN = 30.0
+"""Seconds after which a job's log says again that the hub does not answer."""
 _AGAIN = (408, 429, 500, 502, 503, 504)
+_RANDOM = random.SystemRandom()
+"""Not the module's own generator, whose numbers belong to the user: a seeded program stays reproducible."""
 _CHUNK = 1 << 20
 _PARQUET = "refs/convert/parquet"
 """Branch on which the hub keeps every dataset as `{config}/{split}/*.parquet`."""
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 
 
-class HubData:
-    """Dataset, or one configuration or split of it, at the commit that its revision is now."""
+class _Connection(http.client.HTTPConnection):
+    """Connection that is made within seconds or not at all; the request's timeout is for its silence."""
 
-    def __init__(self, source: dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
-        self._sleep = sleep
+    def connect(self) -> None:
+        silence = self.timeout
+        count = len(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
+        self.timeout = min(silence or SILENCE, max(_LEAST_SECONDS, _CONNECT_SECONDS / count))
+        super().connect()
+        self.timeout = silence
+        self.sock.settimeout(silence)
+
+
+class _SafeConnection(http.client.HTTPSConnection, _Connection):
+    """The same with TLS."""
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SafeConnection, req)
+
+
+class HubData:
+    """Dataset, or one configuration or split of it, at the commit that its revision is now.
+
+    `say` gets the lines for the job's log. Raises SourceUnreachable if the hub gives no answer within its
+    patience, StoreUnavailable if its answers are of no use, PermissionError, MissingObject, ValueError.
+    """
+
+    def __init__(
+        self,
+        source: dict[str, Any],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        patience: float = PATIENCE,
+        silence: float = SILENCE,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        self._sleep, self._clock, self._say = sleep, clock, say or sys.stderr.write
+        self._patience, self._silence = patience, silence
+        self._has_answered = False
+        self._told_at: float | None = None
+        self._open = urllib.request.build_opener(_Http, _Https).open
         self._endpoint = (os.environ.get("HF_ENDPOINT") or source["endpoint"] or ENDPOINT).rstrip("/")
         self._repo = source["repo"]
         self._name = self.uri = f"hf://{self._repo}"
         config, split, asked = source["config"], source["split"], source["revision"]
         whole = bool(source.get("plain")) and not (config or split)
         revision = asked or ("main" if whole else _PARQUET)
+        self._say(f"kinetic: looking up {self._name} at {self._endpoint}\n")
         commit = self._commit(revision)
         if commit is None and revision == _PARQUET:
             commit = self._commit("main")
@@ -150,13 +205,16 @@ class HubData:
         if token := os.environ.get("HF_TOKEN"):
             # Files are redirected to other hosts, which must not see the token.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
-        give_up, pause = time.monotonic() + PATIENCE, 0.25
+        began, pause = self._clock(), 0.25
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+                with self._open(request, timeout=self._silence) as response:
+                    self._has_answered = True
                     result = use(response)
+                    self._told_at = None
                     return True if result is None else result
             except urllib.error.HTTPError as exc:
+                self._has_answered = True
                 if exc.code == 404:
                     return None
                 if exc.code in (401, 403):
@@ -166,11 +224,41 @@ class HubData:
                     ) from exc
                 why, again = f"HTTP {exc.code}", exc.code in _AGAIN
             except (OSError, http.client.HTTPException) as exc:
-                why, again = str(exc) or type(exc).__name__, True
-            if not again or time.monotonic() >= give_up:
-                raise StoreUnavailable(f"{url} cannot be read: {why}")
-            self._sleep(pause * (0.5 + random.random()))  # noqa: S311  no secret
+                why, again = _reason(exc)
+            left = began + self._patience - self._clock()
+            if not again or left <= 0:
+                raise self._unavailable(url, why, self._clock() - began)
+            self._tell(why, left)
+            self._sleep(pause * (0.5 + _RANDOM.random()))
             pause = min(pause * 2, 8.0)
+
+    def _tell(self, why: str, left: float) -> None:
+        """Say in the job's log what it waits for: at the first failure, and now and then after that."""
+        now = self._clock()
+        if self._told_at is None or now - self._told_at >= _TELL_AGAIN:
+            self._told_at = now
+            self._say(
+                f"kinetic: waiting for {self._endpoint} to answer for {self._name}: {why}; "
+                f"asking again for {left:.0f} s\n"
+            )
+
+    def _unavailable(self, url: str, why: str, seconds: float) -> OSError:
+        """Return the error of a request that is given up: one for a hub that has not answered at all."""
+        if self._has_answered:
+            return StoreUnavailable(f"{url} cannot be read: {why}")
+        return SourceUnreachable(
+            f"{self._name}: {self._endpoint} cannot be reached from where the job runs: {why}, for "
+            f"{seconds:.0f} s. Give the job a way there (network, DNS, HTTPS_PROXY), or set HF_ENDPOINT to "
+            "a hub that it can reach"
+        )
+
+
+def _reason(error: Exception) -> tuple[str, bool]:
+    """Return why a request failed without an answer, and whether another one may succeed."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    text = str(cause) or type(cause).__name__
+    broken = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return text, not isinstance(cause, ssl.SSLError) or isinstance(cause, broken)
 
 
 def _item(entry: dict[str, Any]) -> Item:

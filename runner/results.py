@@ -104,6 +104,16 @@ def raised(error: BaseException, phase: str, modules: Sequence[str]) -> Outcome:
     return Outcome("failed", how, parts, described)
 
 
+def writing_advice(error: BaseException, user: int) -> str | None:
+    """Return what to do about a path that the user of a pod may not use; None for any other exception."""
+    if user == 0 or type(error) is not PermissionError or not isinstance(error.filename, str):
+        return None
+    return (
+        f"kinetic: the pod runs as user {user}, who writes to its home, the working directory, /tmp and the "
+        f"paths of volumes=, and not to {error.filename}. run_as_root=True runs the function as root"
+    )
+
+
 def misconfigured(error: BaseException, phase: str, advice: str = "") -> Outcome:
     """Return the outcome of an attempt that could not start the function, which no retry mends."""
     message = f"{phase} failed: {_message(error)}{advice}"

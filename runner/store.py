@@ -16,6 +16,10 @@ class StoreUnavailable(OSError):
     """Outage of the store: it cannot be written or read now, but perhaps by another attempt."""
 
 
+class SourceUnreachable(OSError):
+    """Source of a job's data that cannot be reached from where the job runs, by another attempt neither."""
+
+
 class MissingObject(LookupError):
     """Missing object of the job in the store."""
 

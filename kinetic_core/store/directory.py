@@ -138,7 +138,12 @@ class DirectoryObjectStore:
             self.root.mkdir(exist_ok=True, mode=0o700)
 
     def _names(self, start: Path) -> Iterator[str]:
-        for folder, folders, files in os.walk(start):
+        def unread(error: OSError) -> None:
+            """Raise unless the folder is not there, or any more: then it has no objects."""
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise translated(error, f"cannot list {self.uri}") from error
+
+        for folder, folders, files in os.walk(start, onerror=unread):
             if Path(folder) == self.root:
                 folders[:] = [name for name in folders if name not in _RESERVED]
             base = os.path.relpath(folder, self.root).replace(os.sep, "/")

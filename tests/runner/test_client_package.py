@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +53,27 @@ def work():
         pooled = pool.submit(in_pool, 5).result()
     return double(4), Model().width(), pooled, sys.modules["kinetic_core"].__file__
 
+def after_a_full_disk(filler):
+    import os
+    from importlib import import_module
+    from pathlib import Path
+
+    here = Path(os.environ["KINETIC_WORK_DIR"])
+    before = sorted(here.iterdir())
+    with open(here / filler, "wb", buffering=0) as stream:
+        try:
+            while stream.write(bytes(1)):
+                stream.write(bytes(4095))
+        except OSError:
+            pass
+    try:
+        import_module("training")
+    except OSError as error:
+        told = f"{error.errno} {error}"
+    os.unlink(here / filler)
+    left = set(here.iterdir()) - set(before)
+    return told, sorted(map(str, left)), import_module("training").double(4)
+
 def plain():
     return "kinetic_core" in sys.modules
 
@@ -75,32 +99,44 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def run_bare(folder: Path, project: Path, function: str, *, stores: bool = True) -> Attempts:
-    """Run a function of `client_work` as a container does whose Python has no packages."""
+def run_bare(
+    folder: Path,
+    project: Path,
+    function: str,
+    *args: str,
+    stores: bool = True,
+    package: bytes | None = None,
+    **settings: str,
+) -> Attempts:
+    """Run a function of `client_work` as a container does whose Python has no packages.
+
+    `package`: what is in the store by the name of the archive of `kinetic_core`, if it is another.
+    """
     import client_work  # type: ignore[import-not-found]
 
     attempts = Attempts(folder)
     cache = default_connections().settings.cache
-    runner, package = runner_archive(cache), client_archive(cache)
-    for sha256, archive in (runner, package) if stores else (runner,):
+    runner, (package_sha256, archive) = runner_archive(cache), client_archive(cache)
+    stored = (package_sha256, archive if package is None else package)
+    for sha256, archive in (runner, stored) if stores else (runner,):
         attempts.store.create_if_absent(object_names.runner(sha256), archive)
     found = locate_project(project / "client_work.py", sys_path=[], cwd=project)
     modules = ProjectModules(str(found.root), "client_work")
     packed = pack_function(getattr(client_work, function), found, modules, lambda _: None)
     payload = payload_frame(
         packed,
-        pack_arguments((), {}, modules, lambda _: None),
+        pack_arguments(args, {}, modules, lambda _: None),
         tree=store_project(found, attempts.store, cache=folder / "cache").sha256,
         env={},
         volumes=[],
         output_dir="",
         spec_digest="",
-        client_package=package[0],
+        client_package=package_sha256,
     )
     attempts.payload_sha256 = wire.digest(payload)
     attempts.store.create_if_absent(object_names.payload(JOB, attempts.payload_sha256), payload)
     told = {"KINETIC_RUNNER_SHA256": runner[0], "KINETIC_PROTOCOL": str(wire.PROTOCOL)}
-    environment = {**attempts.environment(), **told}
+    environment = {**attempts.environment(), **told, **settings}
     del environment["PYTHONPATH"]
     Path(environment["KINETIC_WORK_DIR"]).mkdir(parents=True)
     with (folder / "log").open("wb") as log:
@@ -135,3 +171,34 @@ def test_nothing_is_fetched_unless_it_is_imported(tmp_path: Path, project: Path)
 def test_a_package_that_is_gone_is_named(tmp_path: Path, project: Path) -> None:
     with pytest.raises(ImportError, match="kinetic_core is not in this image, and cannot be fetched"):
         run_bare(tmp_path, project, "work", stores=False).outcome().value_or_raise()
+
+
+@pytest.mark.attack
+def test_a_package_that_was_replaced_is_not_imported(tmp_path: Path, project: Path) -> None:
+    hostile = io.BytesIO()
+    with zipfile.ZipFile(hostile, "w") as archive:
+        archive.writestr("kinetic_core/__init__.py", f"open({str(tmp_path / 'planted')!r}, 'w')")
+    attempts = run_bare(tmp_path, project, "work", package=hostile.getvalue())
+    with pytest.raises(ImportError, match="is not the one this job was submitted with"):
+        attempts.outcome().value_or_raise()
+    assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a small file system")
+def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path: Path, project: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        attempts = run_bare(
+            tmp_path, project, "after_a_full_disk", "filler", KINETIC_WORK_DIR=str(small / "work")
+        )
+        told, left, value = attempts.outcome().value_or_raise()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert told.startswith(f"{errno.ENOSPC} "), told
+    assert "give the job more disk (disk=)" in told
+    assert (left, value) == ([], 8)

@@ -1,15 +1,25 @@
 """`hf://` data as a job gets it, from a stand-in of the hub."""
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kinetic_core._runner import wire
 from kinetic_core._runner.data import DataFolder
 from kinetic_core._runner.downloads import DamagedDownload
 from kinetic_core._runner.hugging_face import HubData
-from kinetic_core._runner.store import DirectoryStore, MissingObject
+from kinetic_core._runner.store import (
+    DirectoryStore,
+    MissingObject,
+    SourceUnreachable,
+    StoreUnavailable,
+)
 from tests.hugging_face import FakeHub
+from tests.runner.attempts import Attempts
 
 _LARGE = bytes(range(256)) * 20
 _IMDB = {
@@ -113,6 +123,73 @@ def test_a_hub_that_is_busy_is_asked_again(hub, tmp_path):
     data.make(data.items, str(tmp_path / "out"))
     assert len(waited) == 3
     assert (tmp_path / "out/README.md").read_bytes() == b"# imdb"
+
+
+class Clock:
+    """Time that passes where somebody sleeps, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(params=["refused", "silent"])
+def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a hub that refuses connections, or takes them and says nothing."""
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if request.param == "silent":
+            taken.listen(100)
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_hub_out_of_reach_is_told_at_once_and_given_up(nobody: str, monkeypatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", nobody)
+    clock, told = Clock(), []
+    with pytest.raises(SourceUnreachable) as caught:
+        HubData(
+            source("imdb"), clock.sleep, clock, patience=100.0, silence=0.05,
+            say=lambda line: told.append((clock.now, line)),
+        )  # fmt: skip
+    why = "Connection refused" if "refused" in str(caught.value) else "timed out"
+    assert f"hf://imdb: {nobody} cannot be reached from where the job runs: " in str(caught.value)
+    assert why in str(caught.value)
+    assert "HF_ENDPOINT" in str(caught.value)
+    assert 100 <= clock.now < 115
+    at, (first, waits, *others) = [when for when, _ in told], [line for _, line in told]
+    assert at[:2] == [0.0, 0.0]
+    assert first == f"kinetic: looking up hf://imdb at {nobody}\n"
+    assert waits.startswith(f"kinetic: waiting for {nobody} to answer for hf://imdb: ")
+    assert why in waits
+    assert waits.endswith("asking again for 100 s\n")
+    assert 1 <= len(others) <= 3, "one line in half a minute"
+
+
+def test_a_hub_that_stays_busy_may_answer_another_attempt(hub, tmp_path: Path) -> None:
+    hub.failures = 1000
+    clock, told = Clock(), []
+    data = HubData(source("imdb"), clock.sleep, clock, say=told.append)
+    item = next(item for item in data.items if item.path == "README.md")
+    with pytest.raises(StoreUnavailable, match="HTTP 503"):
+        data.make([item], str(tmp_path / "out"))
+    assert "HTTP 503; asking again for 120 s" in told[1]
+
+
+def test_an_attempt_with_no_way_to_the_hub_is_the_last(hub, tmp_path: Path) -> None:
+    """It speaks no TLS, which no patience mends: the attempt ends at once."""
+    attempts = Attempts(tmp_path, retries=3)
+    volumes = [{"mount": str(tmp_path / "mount"), "source": source("imdb")}]
+    attempts.submit(len, "", volumes=volumes).run(HF_ENDPOINT=hub.endpoint.replace("http:", "https:"))
+    assert "kinetic: looking up hf://imdb at https://127.0.0.1" in attempts.log
+    failure = attempts.outcome().failure
+    assert failure is not None
+    assert (failure.failure_class, failure.phase) == (wire.FailureClass.CONFIGURATION, "data")
+    assert failure.message.startswith("data failed: SourceUnreachable: hf://imdb: https://127.0.0.1")
 
 
 @pytest.mark.parametrize("path", ["README.md", "big.bin"])

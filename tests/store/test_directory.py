@@ -67,6 +67,8 @@ def test_a_store_whose_directory_gives_no_answer_says_so(tmp_path: Path) -> None
     for ask in (
         lambda: store.create_if_absent("a/b", b""),
         lambda: store.delete("a/b"),
+        lambda: list(store.list("a/")),
+        lambda: list(store.list("")),
         lambda: store.read("a/b"),
     ):
         with pytest.raises(StoreError, match="symbolic links") as raised:
