@@ -121,6 +121,8 @@ class StoreRefused(StoreError):
 class MalformedObject(StoreError):
     """An object is not what Kinetic writes there: damaged, or somebody else's. The message names it."""
 
+    is_passing = False
+
 
 class StoreFull(StoreError):
     """No space left in the store. What was being written is not there; nothing else changed."""

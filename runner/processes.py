@@ -101,8 +101,10 @@ def _is_detached(pid: int) -> bool:
 def end_below(ancestor: int, seconds: float = _DYING_SECONDS, *, collect: bool = False) -> list[int]:
     """Kill the descendants of a process until none lives; return those that still do after `seconds`.
 
-    With `collect` all dead children of this process are waited for.
+    With `collect` all dead children of this process, which must be the `ancestor`, are waited for.
     """
+    if collect and not _collect():
+        return []  # reading /proc takes longer than all else that ends a job
     deadline = time.monotonic() + seconds
     while True:
         known = statuses()
@@ -119,9 +121,11 @@ def end_below(ancestor: int, seconds: float = _DYING_SECONDS, *, collect: bool =
         time.sleep(_LOOK_SECONDS)
 
 
-def _collect() -> None:
+def _collect() -> bool:
+    """Wait for all dead children; return whether this process has others, and so may have descendants."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
-        return
+        return False
+    return True

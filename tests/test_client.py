@@ -73,8 +73,9 @@ def server() -> Iterator[Any]:
 def of_account(server: Any, namespace: str) -> Client:
     held = blank_configuration()
     held.host = f"http://127.0.0.1:{server.server_address[1]}"
-    held.api_key = {"BearerToken": f"{SECRET}-{namespace}"}
-    held.api_key_prefix = {"BearerToken": "Bearer"}
+    names = ("authorization", "BearerToken")  # the client's older versions read the first
+    held.api_key = dict.fromkeys(names, f"{SECRET}-{namespace}")
+    held.api_key_prefix = dict.fromkeys(names, "Bearer")
     return Client(backend="gke", bucket="b", namespace=namespace, kubernetes_configuration=held)
 
 
@@ -84,7 +85,7 @@ def test_two_clients_run_jobs_at_once(tmp_path: Path) -> None:
 
     def run(client: Client) -> list[JobHandle]:
         function = client.bind(square)
-        both.wait(30)
+        both.wait(90)
         return [function.run_async(number) for number in range(AT_ONCE)]
 
     with ThreadPoolExecutor(2) as threads:
@@ -111,7 +112,7 @@ def test_two_clients_see_two_clusters(tmp_path: Path) -> None:
         both = threading.Barrier(2)
 
         def ask(backend: Any) -> set[str]:
-            both.wait(30)
+            both.wait(90)
             return {backend.surroundings("default").service_account for _ in range(20)}
 
         with ThreadPoolExecutor(2) as threads:
@@ -126,7 +127,7 @@ def test_two_accounts_of_one_cluster_keep_their_tokens(server: Any) -> None:
 
     def ask(client: Client) -> None:
         backend = open_backend("gke", client.connections)
-        both.wait(30)
+        both.wait(90)
         for _ in range(20):
             assert backend.all(client.settings.namespace) == {}
 
@@ -179,7 +180,7 @@ def test_a_closed_client_is_used_no_more(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         waits = threading.Event()
         waiting = threads.submit(handle.result, 60, on_status_change=lambda _status: waits.set())
-        assert waits.wait(30)
+        assert waits.wait(90)
         client.close()
         (tmp_path / "go").touch()
         with pytest.raises(InvalidRequest, match="closed"):

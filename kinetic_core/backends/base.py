@@ -209,11 +209,16 @@ class Backend(Protocol):
 
 
 def open_backend(name: str, connections: Connections) -> Backend:
-    """The backend of that name, as the client's settings describe it. Starts nothing, connects to nothing."""
+    """The backend of that name, as the client's settings describe it. Starts nothing, connects to nothing.
+
+    Raises ConfigurationError for an unknown name, and for a cluster without a bucket.
+    """
     if name == "local":
         from kinetic_core.backends.local.backend import LocalBackend
 
         return LocalBackend(connections.settings.local_store, connections)
+    if name not in BACKENDS:
+        raise ConfigurationError(f"backend {name!r} is unknown: it is one of {', '.join(BACKENDS)}")
     return _gke(name, connections.settings.bucket, connections)
 
 

@@ -149,4 +149,13 @@ def _finding(check: Check, running: dict[str, _Running]) -> Finding:
     except KineticError as exc:
         return Finding("fail", str(exc), remedy(exc))
     except Exception as exc:  # noqa: BLE001  a check that breaks is a finding, not the end of all others
-        return Finding("fail", f"the check itself failed: {exc!r}", "report it")
+        return Finding("fail", f"the check itself failed: {_with_causes(exc)}", "report it")
+
+
+def _with_causes(error: BaseException) -> str:
+    """Return an error of a check's own and what it was raised from, which is the part that explains it."""
+    causes = [repr(error)]
+    while (cause := error.__cause__) is not None:
+        causes.append(repr(cause))
+        error = cause
+    return ", because of ".join(causes)

@@ -11,7 +11,13 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
-from kinetic_core.errors import ClusterError, JobConflict, ObjectNotFound, UnverifiedResult
+from kinetic_core.errors import (
+    ClusterError,
+    ConfigurationError,
+    JobConflict,
+    ObjectNotFound,
+    UnverifiedResult,
+)
 from kinetic_core.job import JobReference, JobSpec
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
@@ -85,14 +91,16 @@ def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
                 )
             return reference
     made: list[str] = []
+    asked = False  # before it is asked for, the job is certainly absent
     try:
         _store_payload(store, unsent, made)
         reference = _stored_reference(backend, unsent, made, origin)
         every = unsent.manifests(reference)
         reached = 0 if unsent.is_new else len(passed_over(backend, reference))
+        asked = True
         backend.create(first_of(every, reached))
     except BaseException:
-        if unsent.is_new and is_absent(backend, reference):
+        if unsent.is_new and (not asked or is_absent(backend, reference)):
             for name in made:
                 store.delete(name)
         raise
@@ -103,7 +111,7 @@ def is_absent(backend: Backend, reference: JobReference) -> bool:
     """Return whether the job was certainly not created."""
     try:
         return backend.get(reference.namespace, reference.job_id) is None
-    except ClusterError:
+    except (ClusterError, ConfigurationError):
         return False
 
 

@@ -48,7 +48,7 @@ def outcomes(*checks: Check, limit: float = 10.0) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.promise("command: `doctor`: parallel, from credentials to version skew")
 def test_they_run_side_by_side_and_are_told_in_their_order() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=90)
 
     def meets() -> Finding:
         both.wait()
@@ -100,18 +100,20 @@ def test_what_is_needed_decides(outcome: str, then: str) -> None:
 
 @pytest.mark.promise("command: … each with a fix")
 def test_every_failure_says_what_to_do(silent: Callable[[], Finding]) -> None:
+    mistake = ZeroDivisionError("of ours")
+    mistake.__cause__ = KeyError("x")
     checks = [
         Check("setting", raising(ConfigurationError("no bucket"))),
         Check("server", raising(ClusterUnreachable("no answer"))),
         Check("store", raising(StoreError("not permitted"))),
-        Check("mistake", raising(ZeroDivisionError("of ours"))),
+        Check("mistake", raising(mistake)),
         Check("silent", silent),
     ]
     reports = perform(checks, 0.2)
     assert {each.finding.outcome for each in reports} == {"fail"}
     assert all(each.finding.fix for each in reports)
     assert len({each.finding.fix for each in reports}) == len(checks)
-    assert "ZeroDivisionError('of ours')" in reports[3].finding.found
+    assert reports[3].finding.found.endswith("ZeroDivisionError('of ours'), because of KeyError('x')")
 
 
 def test_there_is_advice_for_every_error() -> None:

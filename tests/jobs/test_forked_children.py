@@ -18,6 +18,7 @@ import pytest
 import kinetic_core
 from kinetic_core._runner.gcs import GcsStore
 from kinetic_core.connections import Connections
+from kinetic_core.imports import importing
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
 from kinetic_core.settings import Settings
@@ -62,7 +63,7 @@ def in_forks(function: Callable[..., T], calls: Sequence[tuple[object, ...]], se
     finally:
         for child, receiving in children:
             child.kill()
-            child.join(10)
+            child.join(90)
             receiving.close()
 
 
@@ -112,6 +113,29 @@ def test_a_lock_that_is_held_while_forking_stops_no_child() -> None:
 
 def is_free() -> bool:
     return CLIENT.get("lock", threading.Lock).acquire(timeout=5)
+
+
+def test_a_child_imports_while_a_thread_of_its_parent_does() -> None:
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with importing:
+            held.set()
+            free.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        assert in_forks(imports, [()], 20) == [True]
+    finally:
+        free.set()
+        thread.join()
+
+
+def imports() -> bool:
+    with importing:
+        return True
 
 
 class Shared:

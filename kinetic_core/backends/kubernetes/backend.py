@@ -79,9 +79,16 @@ class GkeBackend:
         self._supply = connections.get(
             (SupplyReader, target, gke), lambda: SupplyReader(api, gke, connections)
         )
-        self._logs = connections.get((JobLogs, place), lambda: JobLogs(api, store))
+        self._place = place
         self._sets = connections.get((LeaderWorkerSets, place), lambda: LeaderWorkerSets(api, store))
-        self._attempts = connections.get((ClaimedAttempts, place), lambda: ClaimedAttempts(store))
+
+    @property
+    def _logs(self) -> JobLogs:
+        return self.connections.get((JobLogs, self._place), lambda: JobLogs(self._api, self.store))
+
+    @property
+    def _attempts(self) -> ClaimedAttempts:
+        return self.connections.get((ClaimedAttempts, self._place), lambda: ClaimedAttempts(self.store))
 
     @property
     def parts(self) -> IndexedJobs | None:

@@ -9,6 +9,7 @@ Killed, it leaves its agents to themselves. The next one learns from their locks
 
 from __future__ import annotations
 
+import ctypes  # noqa: F401  each agent, which is forked from here, would import it for `adopt_orphans`
 import fcntl
 import json
 import os
