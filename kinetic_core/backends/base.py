@@ -159,8 +159,11 @@ class Backend(Protocol):
     def never_runs(self, found: Found) -> str | None:
         """Why nothing here can ever run the job, which no node takes now; None while something may."""
 
-    def events(self, namespace: str, pods: Sequence[str]) -> Sequence[Mapping[str, Any]]:
-        """Kubernetes' events of these pods, by name; none where they are not kept or may not be seen."""
+    def events(self, namespace: str, pods: Sequence[str], job: str = "") -> Sequence[Mapping[str, Any]]:
+        """Kubernetes' events of these pods, by name; none where they are not kept or may not be seen.
+
+        With `job`, the name of a Job, also those of the Job and of all pods that it has had.
+        """
 
     def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Found]:
         """Every Job of ours there is, by job id, with the Pods that have not ended.

@@ -195,7 +195,7 @@ def _stored_failure(facts: Facts, job: Object) -> JobObservation | None:
     stored = _known(facts.outcome)
     if stored.status is JobStatus.NOT_FOUND:
         return None
-    return replace(stored, created_at=alone.created_at, finished_at=alone.finished_at)
+    return replace(stored, created_at=alone.created_at, finished_at=alone.finished_at or stored.finished_at)
 
 
 def _impossible(seen: JobObservation, text: str) -> JobObservation:
@@ -246,8 +246,9 @@ def _without_reason(seen: JobObservation) -> wire.Failure:
 
 
 def _with_times(stored: JobObservation, seen: JobObservation) -> JobObservation:
-    times = (seen.created_at, seen.started_at, seen.finished_at)
-    return replace(stored, created_at=times[0], started_at=times[1], finished_at=times[2])
+    """Return the stored end with the Job's times; a Job that has not ended yet does not say when it did."""
+    started, finished = seen.started_at or stored.started_at, seen.finished_at or stored.finished_at
+    return replace(stored, created_at=seen.created_at, started_at=started, finished_at=finished)
 
 
 def _of_set(facts: Facts, pods: Sequence[Object], seen: JobObservation) -> Decision:

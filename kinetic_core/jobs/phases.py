@@ -80,6 +80,12 @@ PHASES: Mapping[str, PhaseKind] = {
     "function": PhaseKind(RUNNING, True, "your own code"),
     "result": PhaseKind(IDLE, True, "the outcome was stored; a smaller result is quicker"),
     "replacement": PhaseKind(WAITING, False, "an attempt had ended and the next had not begun"),
+    "termination": PhaseKind(
+        WAITING, True, "the runner had ended; its pod and its Job were still to be told to have ended"
+    ),
+    "unknown": PhaseKind(
+        WAITING, False, "its pods are gone, and neither their runner nor an event says what they did"
+    ),
 }
 """Phases by name. A new phase is a row here, and a mark in `timeline`."""
 
@@ -89,8 +95,9 @@ class Phase:
     """Phase of a job's life. `began` is in Unix seconds, `seconds` its length so far.
 
     `name`: upload, capacity (of accelerators given up for another), queue, scheduling, scale-up, image,
-    container, hosts (of a slice), start, dependencies, data, debugger, function, result, or replacement
-    (between attempts).
+    container, hosts (of a slice), start, dependencies, data, debugger, function, calls and idle (of a
+    worker), result, replacement (between attempts), termination (from the runner's end to the job's), or
+    unknown (of pods of which nothing is left).
     """
 
     name: str

@@ -8,6 +8,7 @@ once: an object that the store creates only once decides between them.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 from kinetic_core._runner import object_names, wire
@@ -80,6 +81,7 @@ def record_failure(
         "author": "observer",
         "key_id": key_id_of(found[0]),
         "started_at": seen.started_at,
+        "finished_at": seen.finished_at or time.time(),
     }
     key = outcome_key(found[0])
     sealed = state if key is None else wire.sealed_state(reference.job_id, state, key_id_of(found[0]), key)

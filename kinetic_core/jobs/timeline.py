@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count, pairwise
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
-from kinetic_core.backends.kubernetes.names import CONTAINER
-from kinetic_core.backends.kubernetes.objects import Pod, seconds
+from kinetic_core.backends.kubernetes.names import CHUNK, CONTAINER
+from kinetic_core.backends.kubernetes.objects import Condition, Job, Pod, seconds
+from kinetic_core.backends.kubernetes.pods import gone_pods
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.facts import attempt_header
@@ -37,18 +40,31 @@ _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled":
 """Reasons of the cluster autoscaler's and the kubelet's events, and the phase that begins then."""
 _BEFORE_EVENTS = ("scheduling", "container")
 """The phases of a pod during which its events come."""
+_Mark = tuple[float, str, int]
+"""Time at which a phase of an attempt begins, in Unix seconds, the phase's name, and the attempt."""
 _CLOCKS_AGREE = 30.0
 """Seconds by which a machine's clock may differ from the API server's before its times are shifted."""
+_WHOLE_SECOND = 1.0
+"""Seconds by which a time of Kubernetes' may be too early, because it is written in whole seconds."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """State and timeline of a job until now. `str()` of an explanation is for people."""
+    """State and timeline of a job until now. `str()` of an explanation is for people.
+
+    The phases follow each other without a gap, from the submission to the end or to now. Those are also
+    `created_at` and `finished_at` of the `observation`.
+    """
 
     job_id: str
     observation: JobObservation
     phases: tuple[Phase, ...]
     passed_over: tuple[PassedOver, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Return the time from the job's submission to its end, or to now, in seconds."""
+        return self.phases[-1].end - self.phases[0].began if self.phases else 0.0
 
     def __str__(self) -> str:
         seen = self.observation
@@ -71,56 +87,93 @@ def explain(backend: Backend, reference: JobReference) -> Explanation:
         Header.from_dict(header)
     except (ObjectNotFound, wire.FrameError):  # that it is malformed, the observation says
         header = {}
-    known = known_phases(backend, reference, found, header)
+    known = known_phases(backend, reference, found, header, is_over=observation.is_terminal)
+    if known:
+        ended = known[-1].end if observation.is_terminal else None
+        observation = replace(observation, created_at=known[0].began, finished_at=ended)
     return Explanation(reference.job_id, observation, known, passed_over(backend, reference))
 
 
 def known_phases(
-    backend: Backend, reference: JobReference, found: Found | None, outcome: Mapping[str, Any]
+    backend: Backend,
+    reference: JobReference,
+    found: Found | None,
+    outcome: Mapping[str, Any],
+    *,
+    is_over: bool,
 ) -> tuple[Phase, ...]:
     """Return the phases of a job until now, from its objects and its outcome's header ({} for no outcome).
 
-    Reads the events of the job's pods; changes nothing.
+    `is_over`: the job has ended. Reads the events of the job's pods; changes nothing.
     """
     told = outcome.get("host") or 0
     job, pods = found if found is not None else ({}, [])
     pods = [pod for pod in pods if Pod(pod).host == told]
-    events = backend.events(reference.namespace, [str(pod["metadata"].get("name")) for pod in pods])
+    names = [str(pod["metadata"].get("name")) for pod in pods]
+    gone_from = job["metadata"]["name"] if _has_lost_pods(job, pods) else ""
+    events = backend.events(reference.namespace, names, gone_from)
     passed = passed_over(backend, reference)
     return tuple(
         phases(
             submitted_at(reference),
             job,
-            pods,
+            [*pods, *gone_pods(events, names, told)],
             events,
             outcome,
             time.time(),
             passed[-1].at if passed else None,
-            _earlier(backend, reference, job, pods, int(outcome.get("attempt") or 0)),
+            _noted(backend, reference, job, pods, outcome),
+            is_over=is_over,
         )
     )
 
 
-def _earlier(
+def _noted(
     backend: Backend,
     reference: JobReference,
     job: Mapping[str, Any],
     pods: Sequence[Mapping[str, Any]],
-    last: int,
+    outcome: Mapping[str, Any],
 ) -> dict[int, Mapping[str, float]]:
-    """Return the times of the attempts before the last of whose pods nothing is known any more."""
+    """Return the times of the attempts that are not the outcome's, as their runners noted them.
+
+    An outcome that an observer has stored has no times, and its number of attempts may be too low: the pods
+    were gone. Then all attempts are asked for that there may have been.
+    """
+    last = max([int(outcome.get("attempt") or 0), *(Pod(pod).attempt for pod in pods)])
+    has_times = bool(outcome.get("times"))
+    found: dict[int, Mapping[str, float]] = {}
+    for attempt in count():
+        if attempt >= last and (has_times or not outcome):
+            break
+        header = attempt_header(backend, reference, attempt, job or None)
+        if header is not None:
+            found[attempt] = header.times
+        elif attempt >= last:
+            break
+    return found
+
+
+def _has_lost_pods(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a Job had pods of which nothing is left but events, if those are few enough to read."""
+    if not job or CHUNK in (job["metadata"].get("labels") or {}):
+        return False
     known = {Pod(pod).attempt for pod in pods}
-    headers = {
-        attempt: attempt_header(backend, reference, attempt, job or None)
-        for attempt in range(last)
-        if attempt not in known
-    }
-    return {attempt: header.times for attempt, header in headers.items() if header is not None}
+    return _ending(job) is not None if not known else len(known) <= max(known)
 
 
 def submitted_at(reference: JobReference) -> float:
     """Return when the job was submitted, in Unix seconds."""
     return datetime.fromisoformat(reference.created_at).timestamp()
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Attempt of a job: its pod, {} if nothing is known of it, and the times that its runner noted."""
+
+    number: int
+    pod: Mapping[str, Any]
+    times: Mapping[str, float]
 
 
 def phases(
@@ -131,65 +184,139 @@ def phases(
     outcome: Mapping[str, Any],
     now: float,
     moved_on_at: float | None = None,
-    earlier: Mapping[int, Mapping[str, float]] = MappingProxyType({}),
+    noted: Mapping[int, Mapping[str, float]] = MappingProxyType({}),
+    *,
+    is_over: bool | None = None,
 ) -> Iterator[Phase]:
     """Yield the phases of a job, in order, from Kubernetes' objects and the header of its outcome.
 
-    They add up to the time from submission to the end, or to now. `events` are those of the job's pods, which
-    a cluster keeps for an hour. Kubernetes' own times are whole seconds, so a phase of less may be missing,
-    and a time before the submission counts as the submission's. `moved_on_at`: when the job moved to its
-    current accelerator. `earlier` are the times of attempts without a pod. The API server's clock counts
-    where the clock of the submitter or of a node cannot be right.
+    Each begins where the one before ends: together they are the time from submission to the end, or to now.
+    `events` are those of the job's pods, which a cluster keeps for an hour. Kubernetes' own times are whole
+    seconds, so a phase of less may be missing, and a time before the submission counts as the submission's.
+    `moved_on_at`: when the job moved to its current accelerator. `noted` are the times of attempts whose
+    outcome was not the job's. `is_over`: the job has ended; default: what `job` and `outcome` say. The API
+    server's clock counts where the clock of the submitter or of a node cannot be right.
     """
-    times = {str(key): float(value) for key, value in (outcome.get("times") or {}).items()}
-    told = int(outcome.get("attempt") or 0) if times else None
     made = seconds((job.get("metadata") or {}).get("creationTimestamp"))
     if made is not None and submitted > made + _CLOCKS_AGREE:
         submitted = made
-    earliest, latest = _frame(submitted, job, [pod for pod in pods if Pod(pod).attempt == told], now)
-    times = _moved(times, earliest, latest)
-    starts = earliest - _CLOCKS_AGREE, min(times.values(), default=latest) + _CLOCKS_AGREE
-    marks: list[tuple[float, str, int]] = [(submitted, "queue", 0)]
-    if moved_on_at is not None:
-        marks = [(submitted, "capacity", 0), (moved_on_at, "queue", 0)]
-    elif made is not None:
-        marks = [(submitted, "upload", 0), (made, "queue", 0)]
-    for attempt, noted in earlier.items():
-        marks += [(noted[key], name, attempt) for key, name in _TOLD_BY_THE_RUNNER.items() if key in noted]
-        marks += [(noted["finished"], "replacement", attempt)] if "finished" in noted else []
-    for pod in sorted(pods, key=lambda pod: Pod(pod).attempt):
-        own = list(_pod_marks(pod, Pod(pod).attempt, times=Pod(pod).attempt == told))
-        own = [mark for mark in own if mark[1:] != ("start", told) or starts[0] <= mark[0] <= starts[1]]
-        before = [mark for mark in own if mark[1] in _BEFORE_EVENTS]
-        after = [mark for mark in own if mark[1] not in _BEFORE_EVENTS]
-        marks += [*before, *_event_marks(pod, Pod(pod).attempt, events), *after]
-    if told is not None:
-        named = dict(_TOLD_BY_THE_RUNNER)
-        if "gathered" in times:
-            named |= {"started": "hosts", "gathered": "start"}
-        elif any(mark[1:] == ("start", told) for mark in marks):
-            del named["started"]  # the container's own start is earlier
-        marks += [(times[key], name, told) for key, name in named.items() if key in times]
-    # Only by time: of marks in the same second, the later phase stands later in the list. A mark in whole
-    # seconds may lie before the submission that it follows.
-    first = max(submitted, moved_on_at or submitted)
-    marks = [(at if at == submitted else max(at, first), name, attempt) for at, name, attempt in marks]
-    marks.sort(key=lambda mark: mark[0])
-    end = max(times.get("finished") or _end(job) or now, marks[-1][0])
-    for (began, name, attempt), until in zip(marks, [*(mark[0] for mark in marks[1:]), end], strict=True):
+    ending = _ending(job)
+    ended = ending.since if ending is not None else None
+    if is_over is None:
+        is_over = bool(outcome) or ending is not None
+    attempts = _attempts(pods, outcome, noted)
+    marks = list(_first_marks(submitted, made, moved_on_at))
+    if not attempts and is_over and _had_pods(job):
+        marks.append((max(marks[-1][0], _job_started(job) or submitted), "unknown", 0))
+    limits = [*(_created(each) or ended or now for each in attempts[1:]), ended or now]
+    for each, latest in zip(attempts, limits, strict=False):
+        closes = each is attempts[-1] and (is_over or bool(outcome) or _returned(each))
+        closing = "termination" if closes else "replacement"
+        marks += _attempt_marks(each, events, marks[-1][0], latest, closing)
+    yield from _between(marks, _whole_end(marks, ended, outcome) if is_over else now)
+
+
+def _between(marks: Sequence[_Mark], end: float) -> Iterator[Phase]:
+    """Divide the time from the first mark to the end: each second belongs to the last mark before it.
+
+    A mark that comes too late, by a clock that is wrong, counts as the end; one that comes too early counts
+    as the mark before it.
+    """
+    end = max(end, marks[0][0])
+    parts: list[_Mark] = []
+    for at, name, attempt in marks:
+        began = min(max(at, parts[-1][0] if parts else at), end)
+        while parts and parts[-1][0] == began:
+            parts.pop()
+        if not parts or parts[-1][1:] != (name, attempt):
+            parts.append((began, name, attempt))
+    for (began, name, attempt), (until, _, _) in pairwise([*parts, (end, "", 0)]):
         if until > began:
             yield Phase(name, attempt, began, until - began)
 
 
-def _frame(
-    submitted: float, job: Mapping[str, Any], told: Sequence[Mapping[str, Any]], now: float
-) -> tuple[float, float]:
-    """Return the earliest and latest time of an attempt's own marks, by clocks that can be right."""
-    latest = _end(job) or now
-    marks = {name: at for pod in told for at, name, _ in _pod_marks(pod, 0, times=True)}
-    earliest = max(submitted, marks.get("container", submitted))
-    started = marks.get("start", earliest)
-    return (started if earliest <= started <= latest else earliest), latest
+def _whole_end(marks: Sequence[_Mark], ended: float | None, outcome: Mapping[str, Any]) -> float:
+    """Return when a job that is over ended: as its Job says, within a second, or else as its outcome does."""
+    last = marks[-1][0]
+    if ended is not None:
+        return max(ended, last) if last < ended + _WHOLE_SECOND else ended
+    told = outcome.get("finished_at")
+    return max(last, float(told)) if isinstance(told, int | float) and isfinite(told) else last
+
+
+def _attempts(
+    pods: Sequence[Mapping[str, Any]],
+    outcome: Mapping[str, Any],
+    noted: Mapping[int, Mapping[str, float]],
+) -> list[_Attempt]:
+    """Return the attempts in order, each with its pods, and with its times at the last of these."""
+    known = {number: _finite(times) for number, times in noted.items() if times}
+    last = int(outcome.get("attempt") or 0)
+    if times := _finite(outcome.get("times") or {}):
+        known[last] = times
+    elif not pods and not known and (began := _finite({"user_started": outcome.get("started_at")})):
+        known[last] = began  # whoever recorded the failure has seen the pod
+    shown: dict[int, list[Mapping[str, Any]]] = {number: [] for number in known}
+    for pod in sorted(pods, key=lambda pod: Pod(pod).created):
+        shown.setdefault(Pod(pod).attempt, []).append(pod)
+    found = []
+    for number, own in sorted(shown.items()):
+        found += [_Attempt(number, pod, {}) for pod in own[:-1]]
+        found.append(_Attempt(number, own[-1] if own else {}, known.get(number, {})))
+    return found
+
+
+def _finite(times: Mapping[str, Any]) -> dict[str, float]:
+    """Return the times that are times, for a job's own code may have written them."""
+    return {str(name): float(at) for name, at in times.items() if at is not None and isfinite(float(at))}
+
+
+def _first_marks(submitted: float, made: float | None, moved_on_at: float | None) -> Iterator[_Mark]:
+    """Yield the marks of a job before it has a pod; `made`: when its Job was created."""
+    if moved_on_at is not None:
+        yield submitted, "capacity", 0
+        yield max(submitted, moved_on_at), "queue", 0
+    elif made is not None:
+        yield submitted, "upload", 0
+        yield max(submitted, made), "queue", 0
+    else:
+        yield submitted, "queue", 0
+
+
+def _attempt_marks(
+    one: _Attempt, events: Sequence[Mapping[str, Any]], earliest: float, latest: float, closing: str
+) -> list[_Mark]:
+    """Return the marks of an attempt, in order, none before `earliest`; `closing`: the phase after its end.
+
+    Times of one machine that cannot lie between `earliest` and `latest` are shifted.
+    """
+    own = list(_pod_marks(one.pod, one.number, closing, has_times=bool(one.times))) if one.pod else []
+    named = {name: at for at, name, _ in own}
+    least = max(earliest, named.get("container", earliest))
+    began = named.get("start", least)
+    times = _moved(one.times, began if least <= began <= latest else least, latest)
+    first = min(times.values(), default=latest)
+    starts = least - _CLOCKS_AGREE, first + _CLOCKS_AGREE
+    own = [mark for mark in own if mark[1] != "start" or starts[0] <= mark[0] <= starts[1]]
+    own = [(min(at, first) if name == "start" else at, name, number) for at, name, number in own]
+    before = [mark for mark in own if mark[1] in _BEFORE_EVENTS]
+    after = [mark for mark in own if mark[1] not in _BEFORE_EVENTS]
+    after += _runner_marks(times, one.number, has_started=any(mark[1] == "start" for mark in after))
+    if "finished" in times:
+        after.append((times["finished"], closing, one.number))
+    marks = [*before, *(_event_marks(one.pod, one.number, events) if one.pod else ()), *after]
+    # Only by time: of marks in the same second, the later phase stands later in the list.
+    return sorted(((max(at, earliest), name, number) for at, name, number in marks), key=lambda mark: mark[0])
+
+
+def _runner_marks(times: Mapping[str, float], attempt: int, *, has_started: bool) -> list[_Mark]:
+    """Return the marks of an attempt that its runner noted; `has_started`: its pod has one of them too."""
+    named = dict(_TOLD_BY_THE_RUNNER)
+    if "gathered" in times:
+        named |= {"started": "hosts", "gathered": "start"}
+    elif has_started:
+        del named["started"]  # the container's own start is earlier
+    return [(times[key], name, attempt) for key, name in named.items() if key in times]
 
 
 def _moved(times: Mapping[str, float], earliest: float, latest: float) -> dict[str, float]:
@@ -200,33 +327,25 @@ def _moved(times: Mapping[str, float], earliest: float, latest: float) -> dict[s
     wrong = 0.0
     if first < earliest - _CLOCKS_AGREE:
         wrong = first - earliest
-    elif last > latest + _CLOCKS_AGREE:
+    elif last > latest + _WHOLE_SECOND:
         wrong = last - latest
     return {name: at - wrong for name, at in times.items()}
 
 
-def _pod_marks(pod: Mapping[str, Any], attempt: int, times: bool) -> Iterator[tuple[float, str, int]]:
-    """Yield when each phase of one attempt began; `times` says that the runner reported its own phases."""
-    status = pod.get("status") or {}
-    state = next(
-        (
-            each.get("state") or {}
-            for each in status.get("containerStatuses") or ()
-            if each["name"] == CONTAINER
-        ),
-        {},
-    )
+def _pod_marks(pod: Mapping[str, Any], attempt: int, closing: str, *, has_times: bool) -> Iterator[_Mark]:
+    """Yield when each phase of one attempt began; `has_times`: the runner noted its own phases."""
+    state = _container_state(pod)
     ended = state.get("terminated") or {}
     scheduled = [
         condition.get("lastTransitionTime")
-        for condition in status.get("conditions") or ()
+        for condition in (pod.get("status") or {}).get("conditions") or ()
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True"
     ]
     stamps = {
         "scheduling": pod["metadata"].get("creationTimestamp"),
         "container": scheduled[0] if scheduled else None,
-        "start" if times else "function": (state.get("running") or ended).get("startedAt"),
-        "replacement": None if times else ended.get("finishedAt"),
+        "start" if has_times else "function": (state.get("running") or ended).get("startedAt"),
+        closing: None if has_times else ended.get("finishedAt"),
     }
     for name, stamp in stamps.items():
         at = seconds(stamp)
@@ -234,22 +353,49 @@ def _pod_marks(pod: Mapping[str, Any], attempt: int, times: bool) -> Iterator[tu
             yield at, name, attempt
 
 
+def _container_state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the container with user code; {} if it has none."""
+    states = ((pod.get("status") or {}).get("containerStatuses")) or ()
+    return next((each.get("state") or {} for each in states if each["name"] == CONTAINER), {})
+
+
 def _event_marks(
-    pod: Mapping[str, Any], attempt: int, events: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[float, str, int]]:
+    pod: Mapping[str, Any], attempt: int, events: Iterable[Mapping[str, Any]]
+) -> Iterator[_Mark]:
     """Yield marks from events: when a pool began to grow for a pod, when its image was pulled."""
     name, uid = pod["metadata"].get("name"), pod["metadata"].get("uid")
     for event in events:
         whom = event.get("involvedObject") or {}
         at = seconds(event.get("firstTimestamp") or event.get("eventTime"))
         phase = _TOLD_BY_EVENTS.get(str(event.get("reason")))
-        is_its_own = whom.get("name") == name and whom.get("uid", uid) == uid  # a set's pods share names
+        # A set's pods share names; of a pod that is gone only the name is known.
+        is_its_own = whom.get("name") == name and (uid is None or whom.get("uid", uid) == uid)
         if is_its_own and phase and at is not None:
             yield at, phase, attempt
 
 
-def _end(job: Mapping[str, Any]) -> float | None:
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return seconds(condition.get("lastTransitionTime"))
-    return None
+def _created(one: _Attempt) -> float | None:
+    """Return when an attempt's pod was created; None if that is not known."""
+    return seconds(one.pod["metadata"].get("creationTimestamp")) if one.pod else None
+
+
+def _returned(one: _Attempt) -> bool:
+    """Return whether an attempt's container has ended with success, which Kubernetes has still to say."""
+    return (_container_state(one.pod).get("terminated") or {}).get("exitCode") == 0
+
+
+def _had_pods(job: Mapping[str, Any]) -> bool:
+    """Return whether a Job of its own had a pod that has ended; a batch's counts those of all inputs."""
+    is_chunk = bool(job) and CHUNK in (job["metadata"].get("labels") or {})
+    return not is_chunk and bool((job.get("status") or {}).get("failed"))
+
+
+def _job_started(job: Mapping[str, Any]) -> float | None:
+    """Return when a Job was first allowed to have pods."""
+    return seconds((job.get("status") or {}).get("startTime"))
+
+
+def _ending(job: Mapping[str, Any]) -> Condition | None:
+    """Return how a Job ended; None if it has not. That of a batch's input may not say when."""
+    told = Job(job).true_conditions
+    return told.get("Complete") or told.get("Failed")

@@ -98,7 +98,7 @@ class Recorded:
     def _packed(self, choices: Any) -> Packed:
         asked = RunOptions.checked(choices, container_image="python:3.11", timeout=3600)
         here = str(Path(__file__).parent)
-        settings = replace(read_settings(), cache=self.folder / "cache", package_root=here)
+        settings = replace(read_settings(), package_root=here)
         return pack(square, asked, Connections(settings), backend=self.backend)
 
     def _behave(self, pod: Object) -> behaviours.PodBehaviour:

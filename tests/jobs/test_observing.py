@@ -112,5 +112,6 @@ def test_no_question_about_a_batch_changes_anything(record: Record, kinetic: Kin
     deadline = time.monotonic() + 3  # what it has attached to is looked at in the background
     while time.monotonic() < deadline and not recorded.refused:
         time.sleep(0.1)
+    handle.close()
     assert recorded.fake.faults.count("GET .*/jobs") > asked
     assert recorded.refused == []

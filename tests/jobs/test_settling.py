@@ -46,7 +46,7 @@ class Place:
         target = Target(str(fake.write_kubeconfig(folder / "kubeconfig")))
         self.backend = GkeBackend(target, "bucket", default_connections())
         self.backend.store = self.store  # type: ignore[assignment]
-        settings = replace(read_settings(), cache=folder / "cache", package_root=str(Path(__file__).parent))
+        settings = replace(read_settings(), package_root=str(Path(__file__).parent))
         asked = RunOptions.checked("cpu", container_image="python:3.11")
         self.reference = submit(
             address(pack(answer, asked, Connections(settings), backend=self.backend), job_id=ID)

@@ -26,7 +26,7 @@ from kinetic_core.backends.kubernetes.logs import JobLogs
 from kinetic_core.backends.kubernetes.manifest import WORK_DIR, Surroundings
 from kinetic_core.backends.kubernetes.names import FAILED_CREATE, JOB_ID, JOB_NAME, ORIGIN_ID
 from kinetic_core.backends.kubernetes.objects import Pod
-from kinetic_core.backends.kubernetes.pods import failed_by_lease
+from kinetic_core.backends.kubernetes.pods import failed_by_lease, made_pods
 from kinetic_core.backends.kubernetes.port_forward import PodPorts
 from kinetic_core.backends.kubernetes.queue import BatchQueues
 from kinetic_core.backends.kubernetes.set_objects import runs_in_set
@@ -175,10 +175,12 @@ class GkeBackend:
         newest = max(found[1], key=lambda pod: Pod(pod).attempt, default=None)
         return None if newest is None else self._supply.read().refusal(newest)
 
-    def events(self, namespace: str, pods: Sequence[str]) -> list[Object]:
-        """Read the events of pods, with one request for each pod."""
-        selectors = [f"involvedObject.kind=Pod,involvedObject.name={pod}" for pod in pods]
-        return [event for selector in selectors for event in self._events(namespace, selector)]
+    def events(self, namespace: str, pods: Sequence[str], job: str = "") -> list[Object]:
+        """Read the events of pods and of a Job, with one request for each."""
+        told = self._events(namespace, f"involvedObject.kind=Job,involvedObject.name={job}") if job else []
+        names = dict.fromkeys([*pods, *made_pods(told)])
+        selectors = [f"involvedObject.kind=Pod,involvedObject.name={pod}" for pod in names]
+        return told + [event for selector in selectors for event in self._events(namespace, selector)]
 
     def all(self, namespace: str, *, fresh: bool = True) -> dict[str, tuple[Object, list[Object]]]:
         """Read all jobs of a namespace with two requests, or from the watch."""

@@ -6,13 +6,13 @@ Field meanings: Kubernetes' core/v1 reference, "Pod Lifecycle" and "Node-pressur
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from kinetic_core._runner import memory
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IGNORED_COUNT, UNSCHEDULABLE
+from kinetic_core.backends.kubernetes.names import CONTAINER, FAILED_COUNT, IGNORED_COUNT, UNSCHEDULABLE
 from kinetic_core.backends.kubernetes.objects import NO_CONDITION, Object, Pod
 
 RUNNER_GONE = (
@@ -137,3 +137,54 @@ def failed_by_lease(pod: Object) -> dict[str, Any]:
         "metadata": {"uid": pod["metadata"]["uid"]},
         "status": {"phase": "Failed", "conditions": [*others, disrupted]},
     }
+
+
+_MADE = "SuccessfulCreate"
+_MADE_POD = "Created pod: "
+"""Reason of the Job controller's event for a new pod, and the beginning of its message: the name follows."""
+
+
+def made_pods(events: Iterable[Object]) -> list[str]:
+    """Return the names of the pods that a Job has had, by its events, in order."""
+    made = [each for each in events if each.get("reason") == _MADE]
+    told = [str(each.get("message")) for each in sorted(made, key=lambda each: _stamp(each) or "")]
+    return [text.removeprefix(_MADE_POD) for text in told if text.startswith(_MADE_POD)]
+
+
+def gone_pods(events: Sequence[Object], known: Collection[str], host: int) -> Iterator[dict[str, Any]]:
+    """Yield what events tell of a host's pods that are gone, in the form of pods, oldest first.
+
+    `known` are the names of the pods that are not gone. The attempts are counted from 0.
+    """
+    named = [name for name in made_pods(events) if name.split("-")[-2:-1] == [str(host)]]
+    for attempt, name in enumerate(named):
+        if name not in known:
+            yield _gone_pod(name, attempt, events)
+
+
+def _gone_pod(name: str, attempt: int, events: Sequence[Object]) -> dict[str, Any]:
+    own = [each for each in events if (each.get("involvedObject") or {}).get("name") == name]
+    told = {str(each.get("reason")): _stamp(each) for each in own}
+    made = next(_stamp(each) for each in events if each.get("message") == _MADE_POD + name)
+    conditions, state = [], {}
+    if "Scheduled" in told:
+        conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": told["Scheduled"]}]
+    if "Started" in told:
+        state = {"running": {"startedAt": told["Started"]}}
+    return {
+        "metadata": {
+            "name": name,
+            "creationTimestamp": made,
+            "annotations": {FAILED_COUNT: str(attempt)},
+        },
+        "status": {
+            "conditions": conditions,
+            "containerStatuses": [{"name": CONTAINER, "state": state}],
+        },
+    }
+
+
+def _stamp(event: Object) -> str | None:
+    """Return when an event first was; the scheduler's times have microseconds."""
+    stamp: str | None = event.get("eventTime") or event.get("firstTimestamp")
+    return stamp
