@@ -159,6 +159,11 @@ class Backend(Protocol):
     def never_runs(self, found: Found) -> str | None:
         """Why nothing here can ever run the job, which no node takes now; None while something may."""
 
+    def remedy(self, accelerator: Accelerator) -> str:
+        """What gives a job that waits for this hardware a node, with the command or option to use; "" if that
+        is not known.
+        """
+
     def events(self, namespace: str, pods: Sequence[str], job: str = "") -> Sequence[Mapping[str, Any]]:
         """Kubernetes' events of these pods, by name; none where they are not kept or may not be seen.
 

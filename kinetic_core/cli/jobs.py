@@ -19,6 +19,7 @@ from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from kinetic_core.job import JobObservation
     from kinetic_core.jobs.handle import JobHandle
     from kinetic_core.jobs.listing import JobSummary
 
@@ -137,15 +138,26 @@ def list_jobs(
 
 @verb(jobs_app, "status", examples=[f"kinetic jobs status {_ID}"])
 def status(session: Session, job_id: JobId) -> None:
-    """Say how a job is, and why."""
-    seen = attached(session, job_id).observe()
+    """Say how a job is, and why; of one that waits for a node, also what gives it one."""
+    handle = attached(session, job_id)
+    seen = handle.observe()
+    hint = remedy(handle, seen)
     if session.output.as_json:
-        facts = asdict(seen) | {"job_id": job_id, "status": seen.status.value}
+        facts = asdict(seen) | {"job_id": job_id, "status": seen.status.value, "hint": hint}
         facts["failure"] = seen.failure.to_dict() if seen.failure else None
         session.output.json("jobs.status", facts)
         return
     said = f" ({seen.reason}: {seen.message})" if seen.message else ""
     session.output.line(f"{job_id}: {seen.status.value}{said}")
+    if hint:
+        session.output.line(f"hint: {hint}")
+
+
+def remedy(handle: JobHandle, seen: JobObservation) -> str:
+    """Return what gives a job that waits for a node one; "" for any other job, or if nobody knows."""
+    from kinetic_core.jobs.fallback import remedy
+
+    return remedy(handle.place, handle, seen)
 
 
 @verb(jobs_app, "logs", examples=[f"kinetic jobs logs {_ID} --follow", f"kinetic jobs logs {_ID} -n 50"])
@@ -200,16 +212,20 @@ def result(
 @verb(jobs_app, "explain", examples=[f"kinetic jobs explain {_ID}"])
 def explain(session: Session, job_id: JobId) -> None:
     """Say where a job's time went, and what would shorten it."""
-    told = attached(session, job_id).explain()
+    handle = attached(session, job_id)
+    told = handle.explain()
     seen = told.observation
+    hint = remedy(handle, seen)
     if session.output.as_json:
         phases = [{**asdict(phase), "advice": phase.advice} for phase in told.phases]
         facts = {"status": seen.status.value, "reason": seen.reason, "message": seen.message}
         passed = [asdict(one) for one in told.passed_over]
-        told_json = {"job_id": job_id, **facts, "phases": phases, "passed_over": passed}
+        told_json = {"job_id": job_id, **facts, "phases": phases, "passed_over": passed, "hint": hint}
         session.output.json("jobs.explain", told_json)
     else:
         session.output.line(str(told))
+        if hint:
+            session.output.line(f"hint: {hint}")
 
 
 @verb(jobs_app, "debug", examples=[f"kinetic jobs debug {_ID}", f"kinetic jobs debug {_ID} --port 0"])

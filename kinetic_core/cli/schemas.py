@@ -34,6 +34,7 @@ STATUS = {
     "finished_at": "Unix seconds, null if not known",
     "failure": "null, or how it failed: `failure_class`, `message`, `phase`, `exit_code`, `signal`, …",
     "moves_on_at": "null, or Unix seconds: it goes to its next accelerator, or is given up in its queue",
+    "hint": 'what gives a job that waits for a node one, "" if it does not wait for one or nobody knows',
     "overdue": "whether its timeout is over, while its node does not say whether it has ended",
 }
 _PROBLEMS = "object: id of a job with which that was not possible to why; all of them: an `error/1` instead"
@@ -126,6 +127,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "reason": "as in `jobs.status`",
         "message": "as in `jobs.status`",
         "phases": "list of `name`, `attempt`, `began` (Unix seconds), `seconds`, `advice`",
+        "hint": "as in `jobs.status`",
         "passed_over": "list of `accelerator`, `at` (Unix seconds), `why`: what had no capacity",
     },
     "jobs.debug": {

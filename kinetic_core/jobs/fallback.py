@@ -15,8 +15,10 @@ from typing import Any
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.accelerator_choice import PASSED
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
+from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
+from kinetic_core.backends.kubernetes.names import UNSCHEDULABLE
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import MOVED_ON, MoveOn
@@ -120,3 +122,13 @@ class _Decisions:
             why = str(exc)
         _LOG.warning("%s: %s: %s; not believed", self.reference.job_id, name, why)
         return None
+
+
+def remedy(backend: Backend, reference: JobReference, seen: JobObservation) -> str:
+    """Return what gives a job that waits for a node one; "" for any other job, or if nobody knows.
+
+    The command or the option comes first, then a colon and the reason.
+    """
+    if seen.is_terminal or seen.reason != UNSCHEDULABLE:
+        return ""
+    return backend.remedy(parse_accelerator(accelerator_now(backend, reference)))

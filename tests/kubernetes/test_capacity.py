@@ -76,6 +76,37 @@ def test_pools_of_no_node(asked: str, pools: list[dict[str, Any]], fits: bool) -
         assert f"pools are {names}. Make a pool for it" in refusal
 
 
+L4_ON_DEMAND = {**L4_SPOT, "config": {**L4_SPOT["config"], "spot": False}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "pools", "says"),
+    [
+        ("gpu-l4-1", [L4_SPOT], 'accelerator="gpu-l4-1:spot": all nodes with gpu-l4-1 are Spot machines'),
+        ("gpu-l4-1:spot", [L4_SPOT], ""),
+        ("gpu-l4-1", [L4_SPOT, L4_ON_DEMAND], ""),
+        ("gpu-l4-1:spot", [L4_ON_DEMAND], 'accelerator="gpu-l4-1": no node with it is a Spot machine'),
+        ("tpu-v6e-8", [L4_SPOT], "kinetic pool add --accelerator tpu-v6e-8: no pool of the cluster has it"),
+        ("tpu-v6e-8", None, ""),
+    ],
+)
+def test_what_gives_a_job_a_node(asked: str, pools: list[dict[str, Any]] | None, says: str) -> None:
+    accelerator = parse_accelerator(asked)
+    assert Supply(nodes=[], pools=pools).remedy(accelerator) == says
+    assert Supply(nodes=[], pools=pools, makes_pools=True).remedy(accelerator) == ""
+    assert Supply().remedy(accelerator) == ""
+
+
+def test_a_node_that_is_there_is_only_busy() -> None:
+    v5e = parse_accelerator("tpu-v5e-4")
+    here = node(4, **v5e.node_selector())
+    assert Supply(nodes=[here], pools=[]).remedy(v5e) == ""
+    spot = parse_accelerator("tpu-v5e-4:spot")
+    on_spot = node(4, taint="cloud.google.com/gke-spot", **spot.node_selector())
+    on_spot["spec"]["taints"][0]["value"] = "true"
+    assert Supply(nodes=[on_spot]).remedy(v5e).startswith('accelerator="tpu-v5e-4:spot"')
+
+
 def tpu_pool(machine: str, topology: str = "") -> dict[str, Any]:
     placed = {"placementPolicy": {"tpuTopology": topology}} if topology else {}
     return {"name": machine, "config": {"machineType": machine}, **placed}

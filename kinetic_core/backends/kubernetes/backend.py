@@ -175,6 +175,10 @@ class GkeBackend:
         newest = max(found[1], key=lambda pod: Pod(pod).attempt, default=None)
         return None if newest is None else self._supply.read().refusal(newest)
 
+    def remedy(self, accelerator: Accelerator) -> str:
+        """Say what gives a job that waits for this hardware a node; reads nodes and node pools."""
+        return self._supply.remedy(accelerator)
+
     def events(self, namespace: str, pods: Sequence[str], job: str = "") -> list[Object]:
         """Read the events of pods and of a Job, with one request for each."""
         told = self._events(namespace, f"involvedObject.kind=Job,involvedObject.name={job}") if job else []

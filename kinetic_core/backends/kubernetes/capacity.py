@@ -7,7 +7,7 @@ pages on GPUs, TPUs and Spot VMs in GKE's documentation; pools: container/v1 Nod
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -63,9 +63,27 @@ class Supply:
         """Return the first machine that carries the name and that is here; None if there is none."""
         return next((each for each in accelerator.meanings if self._has(each)), None)
 
+    def remedy(self, accelerator: Accelerator) -> str:
+        """Say what gives a job that waits for this hardware a node, with the command or the option to use.
+
+        Returns "" if the hardware is there and busy, or if this account may not read what there is.
+        """
+        if self.makes_pools or (self.nodes is None and self.pools is None) or self._nodes_take(accelerator):
+            return ""
+        pools = [pool for pool in self.pools or () if pool_has(pool, accelerator)]
+        other = replace(accelerator, spot=not accelerator.spot)
+        if not accelerator.spot and all(map(_is_spot, pools)) and (pools or self._nodes_take(other)):
+            return f'accelerator="{other}": all nodes with {accelerator} are Spot machines'
+        if pools or self.pools is None:
+            return ""
+        if accelerator.spot and self._has(other):
+            return f'accelerator="{other}": no node with it is a Spot machine'
+        return f"kinetic pool add --accelerator {accelerator}: no pool of the cluster has it"
+
     def _has(self, accelerator: Accelerator) -> bool:
-        if any(pool_has(pool, accelerator) for pool in self.pools or ()):
-            return True
+        return self._nodes_take(accelerator) or any(pool_has(pool, accelerator) for pool in self.pools or ())
+
+    def _nodes_take(self, accelerator: Accelerator) -> bool:
         wanted, devices = accelerator.node_selector(), _counts(accelerator)
         pod = {"spec": {"tolerations": accelerator.tolerations()}}
         return any(_node_takes(node, wanted, devices, pod) for node in self.nodes or ())
@@ -89,6 +107,10 @@ def pool_has(pool: Object, accelerator: Accelerator) -> bool:
         if config.get("accelerators") or config.get("machineType") in _tpu_machines():
             return False
     return _pool_takes(pool, accelerator.node_selector(), _counts(accelerator))
+
+
+def _is_spot(pool: Object) -> bool:
+    return bool((pool.get("config") or {}).get("spot"))
 
 
 def _counts(accelerator: Accelerator) -> dict[str, int]:

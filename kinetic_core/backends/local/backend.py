@@ -253,6 +253,11 @@ class LocalBackend:
     def never_runs(self, found: object) -> None:
         """Any accelerator is accepted here."""
 
+    def remedy(self, accelerator: object) -> str:
+        """Whatever a job waits for here, more hardware is no remedy."""
+        del accelerator
+        return ""
+
     def events(self, *_: object) -> tuple[()]:
         return ()
 
