@@ -87,6 +87,8 @@ class Settings:
     """`HF_ENDPOINT`: another Hugging Face Hub, for `hf://` data."""
     prices: str = ""
     """`KINETIC_PRICES`: a price table for costs in money, see `jobs.cost.read_prices`."""
+    user: str = ""
+    """`KINETIC_USER`: who submits, for lists and costs, which believe it; default: the login's name."""
     debug_port: int = 5678
     """`KINETIC_DEBUG_PORT`: the local port at which a call with `debug=True` offers its debugger."""
     debug_wait: float = 600.0
@@ -139,6 +141,7 @@ _VARIABLES = {
     "output_dir": "KINETIC_OUTPUT_DIR",
     "hub_endpoint": "HF_ENDPOINT",
     "prices": "KINETIC_PRICES",
+    "user": "KINETIC_USER",
     "debug_port": "KINETIC_DEBUG_PORT",
     "debug_wait": "KINETIC_DEBUG_WAIT_TIMEOUT",
     "debug_without_tty": "KINETIC_NO_TTY_DEBUG",
@@ -230,6 +233,8 @@ def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, An
 def _add_last_resort(env: Mapping[str, str], found: dict[str, Any], origins: dict[str, str]) -> None:
     if "project" not in found and (project := env.get("GOOGLE_CLOUD_PROJECT")):
         found["project"], origins["project"] = project, "GOOGLE_CLOUD_PROJECT"
+    if "user" not in found and (login := env.get("LOGNAME") or env.get("USER")):
+        found["user"], origins["user"] = login, "LOGNAME" if env.get("LOGNAME") else "USER"
 
 
 def _add_endpoints(

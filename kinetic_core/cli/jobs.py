@@ -19,7 +19,7 @@ from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kinetic_core.job import JobObservation
+    from kinetic_core.job import JobObservation, JobStatus
     from kinetic_core.jobs.handle import JobHandle
     from kinetic_core.jobs.listing import JobSummary
 
@@ -77,17 +77,35 @@ def summary_fields(job: JobSummary) -> dict[str, Any]:
     return {**asdict(job), "status": job.status.value}
 
 
-def _age(created_at: str) -> str:
-    """How long ago a job was submitted, as `kubectl` shows it; "" if that is not known."""
+def submitted_at(job: JobSummary) -> float | None:
+    """Return when a job was submitted, in Unix seconds; None if that is not known."""
     from kinetic_core.job import is_timestamp
 
-    if not is_timestamp(created_at):
-        return ""
-    seconds = max(0, int(time.time() - datetime.fromisoformat(created_at).timestamp()))
+    return datetime.fromisoformat(job.created_at).timestamp() if is_timestamp(job.created_at) else None
+
+
+def shown_seconds(seconds: float) -> str:
+    """Write a duration as `kubectl` does: `75s`, `5m`, `3h`, `2d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+            return f"{seconds // size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def job_table(session: Session, jobs: Iterable[JobSummary]) -> None:
+    """Print jobs as a table: AGE since they were submitted, TOOK from there to their end."""
+    from kinetic_core.job import JobStatus
+
+    rows = []
+    for job in jobs:
+        status = "?" if job.problem and job.status is JobStatus.NOT_FOUND else job.status.value
+        begun, ended = submitted_at(job), job.finished_at
+        age = shown_seconds(time.time() - begun) if begun is not None else ""
+        took = shown_seconds(ended - begun) if begun is not None and ended is not None else ""
+        about = job.problem or job.reason or _outcome(job)
+        rows.append((job.job_id, status, job.func_name, job.accelerator, job.user, age, took, about))
+    columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "USER", "AGE", "TOOK", "WAITS FOR")
+    session.output.table(columns, rows, ("USER", "TOOK", "AGE", "ACCELERATOR", "WAITS FOR", "FUNCTION"))
 
 
 def _outcome(job: JobSummary) -> str:
@@ -100,6 +118,7 @@ def _outcome(job: JobSummary) -> str:
     "list",
     examples=[
         "kinetic jobs list",
+        "kinetic jobs list --status failed --function train",
         "kinetic jobs list --origin dag_id=train",
         "kinetic jobs list --limit 20 --json | jq '.jobs[].job_id'",
     ],
@@ -107,33 +126,42 @@ def _outcome(job: JobSummary) -> str:
 def list_jobs(
     session: Session,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="jobs that are pending, running, succeeded, failed or cancelled; may be repeated"),
+    ] = None,
+    function: Annotated[str | None, typer.Option(help="jobs of this function; `*` matches anything")] = None,
+    user: Annotated[str | None, typer.Option(help="jobs of whom; `*` matches anything")] = None,
     origin: Origins = None,
 ) -> None:
     """List the jobs of a namespace, finished ones too, newest first. A batch in shared Jobs is one line."""
-    found = of_origin(summaries_of(session, None if origin else limit), origin or ())[:limit]
+    statuses = _statuses(status or ())
+    selects = bool(origin or statuses or function or user)
+    found = [
+        job
+        for job in of_origin(summaries_of(session, None if selects else limit), origin or ())
+        if (not statuses or job.status in statuses)
+        and fnmatchcase(job.func_name, function or "*")
+        and fnmatchcase(job.user, user or "*")
+    ][:limit]
     if session.output.as_json:
         session.output.json("jobs.list", {"jobs": [summary_fields(job) for job in found]})
         return
     if not found:
         session.output.line("no jobs")
         return
+    job_table(session, found)
+
+
+def _statuses(names: Sequence[str]) -> set[JobStatus]:
+    """Read names of statuses. Raises InvalidRequest."""
     from kinetic_core.job import JobStatus
 
-    rows = [
-        (
-            job.job_id,
-            "?" if job.problem and job.status is JobStatus.NOT_FOUND else job.status.value,
-            job.func_name,
-            job.accelerator,
-            job.backend,
-            _age(job.created_at),
-            job.problem or job.reason or _outcome(job),
-        )
-        for job in found
-    ]
-    columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "BACKEND", "AGE", "WAITS FOR")
-    spare = ("BACKEND", "AGE", "ACCELERATOR", "WAITS FOR", "FUNCTION")
-    session.output.table(columns, rows, spare)
+    try:
+        return {JobStatus(name.upper()) for name in names}
+    except ValueError:
+        known = ", ".join(one.value.lower() for one in JobStatus if one is not JobStatus.NOT_FOUND)
+        raise InvalidRequest(f"--status {' '.join(names)}: a job can be {known}") from None
 
 
 @verb(jobs_app, "status", examples=[f"kinetic jobs status {_ID}"])

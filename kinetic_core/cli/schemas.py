@@ -18,6 +18,8 @@ JOB = {
     "reason": 'one word on why it waits, "" if it does not',
     "problem": 'why little is known of it, "" normally',
     "origin": "object: who asked for it; `dag_id`, `run_id`, `task_id`, `map_index`, `deployment` for a task",
+    "user": 'who submitted it, as the submitter says; "" if it does not',
+    "finished_at": "when its outcome was stored, Unix seconds; null if it has not ended, and for a batch",
     "inputs": "0; of a batch whose inputs share Jobs, how many: `job_id` is then the batch's",
     "succeeded": "how many of them have a value",
     "failed": "how many of them have ended without one",
@@ -88,6 +90,7 @@ _COST = {
     "job_id": "id of the job",
     "accelerator": "hardware asked for",
     "units": "chips of the whole slice, or cores of a job without chips; null if `problem`",
+    "unit": "`chip` or `core`; null if `problem`",
     "seconds": "object: `waiting`, `pulling`, `installing`, `running`, `idle` to seconds; null if `problem`",
     "unit_seconds": "object: the same but `waiting`, times `units`: what was held; null if `problem`",
     "amount": "what it costs by now, null without a price for its hardware",
@@ -215,7 +218,10 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "namespace.remove": _PLAN,
     "cost": {
         "jobs": "list of cost",
-        "unit_seconds": "object: their sum, by use",
+        "groups": "list of `function`, `user`, `unit`, `jobs`, `unit_seconds`, `amount`: sums of those jobs",
+        "not_counted": "number of older jobs that `--limit` leaves out",
+        "chip_seconds": "object: sum of the `unit_seconds` of the jobs on chips, by use",
+        "core_seconds": "object: the same of the jobs on cores",
         "amount": "sum of the known amounts, null if there is none",
         "currency": "as the price table says, null without one",
         "without_price": "list of ids of jobs whose amount is not known; empty without a price table",
@@ -225,7 +231,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "removed": "whether they were ended and removed, with `--origin` cancelled; false is a dry run",
     },
 }
-NUMBERS: dict[str, int] = {}
+NUMBERS: dict[str, int] = {"cost": 2}
 """Those of schemas that are no longer 1."""
 
 

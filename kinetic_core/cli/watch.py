@@ -26,6 +26,7 @@ from kinetic_core.terminal import printable
 if TYPE_CHECKING:
     from kinetic_core.job import JobObservation
     from kinetic_core.jobs.handle import JobHandle
+    from kinetic_core.jobs.listing import JobSummary
 
 _READERS = 16
 
@@ -53,7 +54,7 @@ def watch(
     """
 
     handles = _handles(session, asked or [])
-    origins = {job.job_id: job.origin for job in summaries_of(session)} if session.output.as_json else {}
+    listed = {job.job_id: job for job in summaries_of(session)} if session.output.as_json else {}
     if not handles:
         session.output.line("no job is waiting or running")
     with Watched(handles) as watched:
@@ -65,7 +66,7 @@ def watch(
             _follow(session, watched)
     if session.output.as_json:
         jobs = [
-            {**_fields(handle, seen), "origin": dict(origins.get(handle.job_id, {}))}
+            {**_fields(handle, seen), **_asked_by(listed.get(handle.job_id))}
             for handle, seen in watched.states()
         ]
         session.output.json("jobs.watch", {"jobs": jobs})
@@ -88,6 +89,10 @@ def _follow(session: Session, watched: Watched) -> None:
         session.output.line(f"{handle.job_id} {seen.status.value}{said}")
 
 
+def _asked_by(job: JobSummary | None) -> dict[str, object]:
+    return {"origin": dict(job.origin) if job else {}, "user": job.user if job else ""}
+
+
 def _fields(handle: JobHandle, seen: JobObservation | None) -> dict[str, object]:
     names = ("job_id", "backend", "func_name", "accelerator", "namespace", "created_at")
     facts: dict[str, object] = {name: getattr(handle, name) for name in names}
@@ -99,6 +104,7 @@ def _fields(handle: JobHandle, seen: JobObservation | None) -> dict[str, object]
         "status": status,
         "reason": waits,
         "problem": "",
+        "finished_at": seen.finished_at if seen else None,
         **dict.fromkeys(("inputs", "succeeded", "failed"), 0),
     }
 

@@ -21,6 +21,8 @@ from kinetic_core.jobs.timeline import explain
 from kinetic_core.settings import Settings
 
 _TABLES = ("on_demand", "spot")
+UNITS = ("chip", "core")
+"""Units in which hardware is counted. Seconds of the one and of the other are never added up."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,19 @@ class Usage:
     """Seconds by use, in the order of `USES`; a use that took no time is 0."""
 
     @property
+    def unit(self) -> str:
+        """Return what the units are: `chip`, or `core` of a job without accelerator."""
+        return UNITS[0 if self.accelerator.chips else 1]
+
+    @property
     def unit_seconds(self) -> dict[str, float]:
         """Return the seconds of one chip or core by use; waiting uses none."""
         return {use: self.units * self.seconds[use] for use in USES[1:]}
+
+    @property
+    def held(self) -> float:
+        """Return the seconds of one chip or core, over all uses."""
+        return sum(self.unit_seconds.values())
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Prices:
         """Return the cost of a job so far, None if the table has no price for the job's hardware."""
         one = usage.accelerator
         price = self.of(one)
-        return None if price is None else price * sum(usage.unit_seconds.values()) / 3600
+        return None if price is None else price * usage.held / 3600
 
     def of(self, one: Accelerator) -> float | None:
         """Return the price of one chip or core for an hour, None if the table has none."""

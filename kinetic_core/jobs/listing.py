@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend, known_backend
@@ -88,7 +88,8 @@ def _in_states(backend: Backend, states: set[JobStatus], namespace: str | None) 
         if job.inputs:
             for child in (JobHandle.of(each, backend.connections) for each in children(backend, job.job_id)):
                 stored = ended.get(child.job_id)
-                if (_STATUSES.get(stored, JobStatus.FAILED) if stored else child.status()) in states:
+                state = stored.state if stored else ""
+                if (_STATUSES.get(state, JobStatus.FAILED) if state else child.status()) in states:
                     yield child
         elif job.status in states and (handle := _readable(backend, job.job_id)) is not None:
             yield handle
@@ -117,6 +118,7 @@ def _readable(backend: Backend, job_id: str) -> JobHandle | None:
 
 _CLUSTER = "cluster"
 _ORIGIN = "origin"
+_USER = "user"
 _FACTS = ("func_name", "accelerator", "namespace", "created_at", "group_id")
 """Fields that a reference and a summary have in common."""
 _LONGEST = 200
@@ -145,17 +147,21 @@ class JobSummary:
     problem: str = ""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Origin of the job: a task's `dag_id`, `run_id`, `task_id`, `map_index` and `deployment`."""
+    user: str = ""
+    """Name under which the job was submitted, as the submitter says; "" if he does not."""
+    finished_at: float | None = None
+    """When the job's outcome was stored, in Unix seconds; None for a batch."""
     inputs: int = 0
     succeeded: int = 0
     failed: int = 0
 
 
-def index_metadata(reference: JobReference, origin: str = "") -> dict[str, str]:
-    """Return the metadata that an index entry has of its job."""
+def index_metadata(reference: JobReference, origin: str = "", user: str = "") -> dict[str, str]:
+    """Return the metadata that an index entry has of its job, which `user` submits."""
     facts = {name: str(getattr(reference, name) or "")[:_LONGEST] for name in _FACTS}
     facts["accelerator"] = reference.hardware[:_LONGEST]
     told = {_ORIGIN: origin} if origin else {}
-    return {**facts, _CLUSTER: "/".join(reference.cluster or ()), **told}
+    return {**facts, _USER: user[:_LONGEST], _CLUSTER: "/".join(reference.cluster or ()), **told}
 
 
 def summaries(backend: Backend, namespace: str | None = None, limit: int | None = None) -> list[JobSummary]:
@@ -233,6 +239,7 @@ def _summary(job_id: str, backend: Backend, facts: Mapping[str, str]) -> JobSumm
         created_at=facts.get("created_at", ""),
         group_id=facts.get("group_id", ""),
         origin=_origin(facts.get(_ORIGIN, "")),
+        user=facts.get(_USER, ""),
         inputs=int(facts.get(INPUTS, 0)),
     )
 
@@ -246,24 +253,31 @@ def _origin(text: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
 
 
-def _ended(backend: Backend, jobs: Sequence[JobSummary]) -> dict[str, str]:
-    """Return the states in the committed outcomes of jobs and batches; "" for one that cannot be verified."""
+class _End(NamedTuple):
+    """State in a committed outcome, "" for one that cannot be verified, and when the outcome was stored."""
+
+    state: str
+    at: float
+
+
+def _ended(backend: Backend, jobs: Sequence[JobSummary]) -> dict[str, _End]:
+    """Return the ends in the committed outcomes of jobs and batches."""
     namespaces = {job.job_id: job.namespace for job in jobs}
     keys = {namespace: Keys(backend, namespace) for namespace in set(namespaces.values())}
-    ended = {}
+    ended: dict[str, _End] = {}
     for info in backend.store.list("jobs/", object_names.result("*")):
         job_id = info.name.split("/")[1]
         group_id = None if job_id in namespaces else (input_of(job_id) or (None,))[0]
         if (namespace := namespaces.get(group_id or job_id)) is not None:
-            ended[job_id] = keys[namespace].state_of(info, group_id)
+            ended[job_id] = _End(keys[namespace].state_of(info, group_id), info.created)
     return ended
 
 
 def _with_progress(
-    backend: Backend, batches: Sequence[JobSummary], ended: Mapping[str, str]
+    backend: Backend, batches: Sequence[JobSummary], ended: Mapping[str, _End]
 ) -> Iterator[JobSummary]:
     """Add progress to batches, with one request per namespace and the states that outcomes have given."""
-    counts = ended_of(ended)
+    counts = ended_of({job_id: end.state for job_id, end in ended.items()})
     parts: dict[str, Sequence[Mapping[str, Any]]] = {}
     if backend.parts is not None:
         for namespace in {job.namespace for job in batches}:
@@ -282,12 +296,15 @@ _STATUSES = {
 }
 
 
-def _with_state(job: JobSummary, ended: Mapping[str, str], alive: Mapping[str, JobObservation]) -> JobSummary:
-    seen = alive.get(job.job_id)
-    if seen is None and ended.get(job.job_id) == "":
+def _with_state(
+    job: JobSummary, ended: Mapping[str, _End], alive: Mapping[str, JobObservation]
+) -> JobSummary:
+    seen, end = alive.get(job.job_id), ended.get(job.job_id)
+    if seen is None and end is not None and not end.state:
         return replace(job, reason=UNVERIFIED)
-    if ended.get(job.job_id) and (seen is None or seen.is_terminal):
-        return replace(job, status=_STATUSES.get(ended[job.job_id], JobStatus.FAILED))
+    if end is not None and end.state and (seen is None or seen.is_terminal):
+        return replace(job, status=_STATUSES.get(end.state, JobStatus.FAILED), finished_at=end.at)
     if seen is None:
         return job
-    return replace(job, status=seen.status, reason="" if seen.is_terminal else seen.reason)
+    reason = "" if seen.is_terminal else seen.reason
+    return replace(job, status=seen.status, reason=reason, finished_at=seen.finished_at)

@@ -138,7 +138,9 @@ def _stored_reference(backend: Backend, unsent: Unsent, made: list[str], origin:
         return _begun(unsent, existing)
     made.append(handle)
     entry = index_object(reference)
-    if backend.store.create_if_absent(entry, b"", index_metadata(reference, origin)):
+    if backend.store.create_if_absent(
+        entry, b"", index_metadata(reference, origin, backend.connections.settings.user)
+    ):
         made.append(entry)  # else a submitter left it that died right after it
     return reference
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,11 @@ def test_a_job_of_four_chips(kinetic: Kinetic, prices: Path) -> None:
     assert set(told) == {"schema", *SCHEMAS["cost"]}
     (job,) = told["jobs"]
     assert (job["units"], job["problem"], told["without_price"]) == (4, "", [])
-    assert 0.5 <= job["seconds"]["running"] < 60
-    held = sum(told["unit_seconds"].values())
+    assert job["seconds"]["running"] >= 0.5
+    held = sum(told["chip_seconds"].values())
     assert told["amount"] == pytest.approx(held)  # at 3600 an hour, a chip-second is 1
-    assert held == pytest.approx(4 * sum(job["seconds"][use] for use in told["unit_seconds"]))
+    assert held == pytest.approx(4 * sum(job["seconds"][use] for use in told["chip_seconds"]))
+    assert (job["unit"], sum(told["core_seconds"].values())) == ("chip", 0)
     lines = kinetic("cost", handle.job_id, "--prices", str(prices)).out.splitlines()
     assert lines[0].split() == [
         "JOB",
@@ -57,6 +59,23 @@ def test_a_job_of_four_chips(kinetic: Kinetic, prices: Path) -> None:
         "EUR",
     ]
     assert lines[-1].endswith(" EUR")
+
+
+def test_chips_and_cores_are_never_added_up(kinetic: Kinetic) -> None:
+    on_chips, on_cores = (
+        work.run_async(0.1),
+        kinetic_core.run(accelerator="cpu:2")(work.__wrapped__).run_async(0.1),
+    )
+    for handle in (on_chips, on_cores):
+        handle.result(cleanup=False)
+    told = kinetic("cost", on_chips.job_id, on_cores.job_id, "--json").json
+    jobs = {job["unit"]: job for job in told["jobs"]}
+    assert {unit: job["units"] for unit, job in jobs.items()} == {"chip": 4, "core": 2}
+    assert told["chip_seconds"] == pytest.approx(jobs["chip"]["unit_seconds"])
+    assert told["core_seconds"] == pytest.approx(jobs["core"]["unit_seconds"])
+    both = kinetic("cost", on_chips.job_id, on_cores.job_id).out.splitlines()[-1]
+    assert re.fullmatch(r"\d+\.\d chip-seconds and \d+\.\d core-seconds", both)
+    assert re.fullmatch(r"\d+\.\d core-seconds", kinetic("cost", on_cores.job_id).out.splitlines()[-1])
 
 
 @pytest.mark.promise("command: … per batch")
@@ -81,7 +100,6 @@ def test_hardware_without_a_price_is_told(kinetic: Kinetic, prices: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name jobs, a batch with --batch, or"),
         (["job-0000000000000000"], "no job job-0000000000000000"),
         (["job-0000000000000000", "--prices", "absent.toml"], "absent.toml cannot be read"),
         (["--batch", "grp-0000000000000000"], "no batch grp-0000000000000000"),
@@ -109,6 +127,42 @@ def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
     refused = kinetic("cost", "--origin", "train")
     assert refused.code == 2
     assert "write KEY=VALUE" in refused.err
+
+
+def test_a_week_is_summed_by_function_and_user(
+    kinetic: Kinetic, own_jobs: None, prices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kinetic("cost").out == "no job was submitted in the last 7 days\n"
+    monkeypatch.setenv("KINETIC_USER", "ada")
+    work(0.0)
+    work.run_async_map([0.0, 0.0]).results()
+    monkeypatch.setenv("KINETIC_USER", "bob")
+    kinetic_core.run(accelerator="cpu")(work.__wrapped__)(0.0)
+    told = kinetic("cost", "--prices", str(prices), "--json").json
+    by_user = {group["user"]: group for group in told["groups"]}
+    assert [(group["user"], group["function"], group["jobs"]) for group in told["groups"]] == [
+        ("ada", "work", 3),  # of chips that have a price, so before those that have none
+        ("bob", "work", 1),
+    ]
+    assert by_user["ada"]["amount"] == pytest.approx(sum(by_user["ada"]["unit_seconds"].values()))
+    assert (by_user["bob"]["amount"], told["not_counted"]) == (None, 0)
+    lines = kinetic("cost", "--limit", "1").out.splitlines()
+    assert lines[1].split()[:4:2] == ["work", "1"]  # whose: in a list, jobs of one second have no order
+    assert lines[-1] == "3 more jobs are not counted: give a higher --limit"
+    assert kinetic("cost", "--days", "0").out == "no job was submitted in the last 0 days\n"
+
+
+def test_what_a_week_leaves_out_is_said(kinetic: Kinetic, own_jobs: None) -> None:
+    handle = work.run_async(0.0)
+    handle.result(cleanup=False)
+    index = read_settings().local_store / "store" / ".metadata" / "index"
+    (entry,) = index.iterdir()
+    entry.write_text(json.dumps({**json.loads(entry.read_text()), "inputs": "501"}))
+    assert kinetic("cost").out.splitlines()[-1] == "501 more jobs are not counted: give a higher --limit"
+    work(0.0)
+    told = kinetic("cost", "--limit", "502").out.splitlines()
+    assert told[1].split()[0] == "work"
+    assert told[-1].startswith(f"1 jobs could not be looked at, the first: no batch {handle.job_id}")
 
 
 @pytest.mark.promise("command: … per batch")
