@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kinetic_core.cli.completion import accelerator_names
 from kinetic_core.cli.plans import answer, carry_out, named_project, require_person
 from kinetic_core.cli.root import app
 from kinetic_core.cli.verb import Session, verb
@@ -70,6 +71,16 @@ Members = Annotated[
     list[str] | None,
     typer.Option("--member", help="user:ADDRESS or group:ADDRESS that may submit jobs in the namespace"),
 ]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accelerator", "-a", help="also a pool for this TPU or GPU", autocompletion=accelerator_names
+    ),
+]
+Autopilot = Annotated[
+    bool | None, typer.Option("--autopilot/--standard", help="an Autopilot cluster; --zone is a region then")
+]
+Private = Annotated[bool | None, typer.Option("--private/--public", help="nodes without public addresses")]
 ProfileName = Annotated[str | None, typer.Option(help="name of the profile to keep; default: the cluster's")]
 
 
@@ -85,17 +96,10 @@ ProfileName = Annotated[str | None, typer.Option(help="name of the profile to ke
 )
 def up(
     session: Session,
-    accelerator: Annotated[
-        list[str] | None, typer.Option("--accelerator", "-a", help="also a pool for this TPU or GPU")
-    ] = None,
+    accelerator: Pools = None,
     spot: Annotated[bool, typer.Option("--spot", help="pools of Spot machines")] = False,
-    autopilot: Annotated[
-        bool | None,
-        typer.Option("--autopilot/--standard", help="an Autopilot cluster; --zone is a region then"),
-    ] = None,
-    private: Annotated[
-        bool | None, typer.Option("--private/--public", help="nodes without public addresses")
-    ] = None,
+    autopilot: Autopilot = None,
+    private: Private = None,
     channel: Annotated[str | None, typer.Option(help="RAPID, REGULAR, STABLE or EXTENDED")] = None,
     network: Annotated[str | None, typer.Option(help="a VPC network; default: default")] = None,
     subnetwork: Annotated[str | None, typer.Option(help="a subnetwork of it")] = None,
@@ -253,7 +257,13 @@ POOL_COLUMNS = ("POOL", "ACCELERATOR", "MACHINE", "NODES", "TERMS", "STATUS")
 def init(
     session: Session,
     accelerator: Annotated[
-        list[str] | None, typer.Option("--accelerator", "-a", help="of a cluster that is made: also a pool")
+        list[str] | None,
+        typer.Option(
+            "--accelerator",
+            "-a",
+            help="of a cluster that is made: also a pool",
+            autocompletion=accelerator_names,
+        ),
     ] = None,
     profile_name: ProfileName = None,
     yes: Yes = False,

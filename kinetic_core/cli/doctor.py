@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kinetic_core.cli.completion import accelerator_names
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.root import app
 from kinetic_core.cli.verb import Session, verb
@@ -31,7 +32,13 @@ _JOB_SECONDS = 600.0
 def doctor(
     session: Session,
     accelerator: Annotated[
-        str | None, typer.Option("--accelerator", "-a", help="hardware to look for, and for --job (cpu)")
+        str | None,
+        typer.Option(
+            "--accelerator",
+            "-a",
+            help="hardware to look for, and for --job (cpu)",
+            autocompletion=accelerator_names,
+        ),
     ] = None,
     job: Annotated[
         bool, typer.Option("--job", help="run a job of one second too, if all else is well")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import typer
 
 _MODULES = {
+    "home": ("home",),
     "run": ("run",),
     "jobs": ("jobs", "watch"),
     "batch": ("batches",),
@@ -57,11 +58,12 @@ def _call() -> NoReturn:
     try:
         import_module("typer")
     except ModuleNotFoundError:
-        sys.exit("kinetic: the command needs more packages: pip install 'airflow-provider-kinetic[cli]'")
+        sys.exit("kinetic: the command needs two more packages: pip install typer rich")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without the letters of a log
-    build(sys.argv[1:])(prog_name="kinetic")
+    words = sys.argv[1:]
+    build(words)(words or ["home"], prog_name="kinetic")
     sys.exit()
 
 

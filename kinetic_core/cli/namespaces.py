@@ -12,6 +12,7 @@ from kinetic_core.cli.root import namespace_app
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.provision.prepare import open_cloud, prepare_namespace_removal, prepare_namespaces
 from kinetic_core.provision.specification import Wanted, WantedNamespace
+from kinetic_core.provision.state import live_jobs_by_namespace
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the namespace")]
 
@@ -34,6 +35,19 @@ def add(session: Session, name: Name, member: Members = None, plan: Plan = False
         session.output.json("namespace.add", answer(prepared, done=done))
     elif done:
         session.output.line(f"jobs run there with --namespace {name} or KINETIC_NAMESPACE={name}")
+
+
+@verb(namespace_app, "list", examples=["kinetic namespace list", "kinetic namespace list --json"])
+def list_namespaces(session: Session) -> None:
+    """List the namespaces that `kinetic` made, with the number of jobs in each that have not ended."""
+    counts = live_jobs_by_namespace(open_cloud(named_project(session)))
+    if session.output.as_json:
+        listed = [{"name": name, "jobs": count} for name, count in counts.items()]
+        session.output.json("namespace.list", {"namespaces": listed})
+    elif not counts:
+        session.output.line("none was made yet: kinetic namespace add NAME makes one")
+    else:
+        session.output.table(("NAMESPACE", "JOBS"), [(name, f"{count}") for name, count in counts.items()])
 
 
 @verb(namespace_app, "remove", examples=["kinetic namespace remove ml --plan", "kinetic namespace remove ml"])

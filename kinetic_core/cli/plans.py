@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -17,6 +18,7 @@ from kinetic_core.provision.apply import apply
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
+from kinetic_core.provision.resources import Resource
 from kinetic_core.provision.vendored import AddOn
 from kinetic_core.terminal import printable
 
@@ -87,6 +89,27 @@ def show(session: Session, steps: tuple[Step, ...]) -> None:
         session.output.table(("ACTION", "KIND", "NAME", "DETAILS"), rows)
     if kept := len(steps) - len(shown):
         session.output.line(f"kept as they are: {kept}")
+    new = [step.resource for step in shown if step.action in (Action.CREATE, Action.REPLACE)]
+    if told := total(new):
+        session.output.line(told)
+
+
+def total(resources: Sequence[Resource]) -> str:
+    """Return what the resources cost together, as a sentence; "" if all of them cost next to nothing."""
+    idle, full = Counter[str](), Counter[str]()
+    unknown = [str(one) for one in resources if one.hourly(full=True) is None]
+    for one in resources:
+        idle.update(one.hourly(full=False) or {})
+        full.update(one.hourly(full=True) or {})
+    if not full and not unknown:
+        return ""
+    known = f"{_money(idle)} while idle, {_money(full)} with all their machines"
+    without = f", and {', '.join(unknown)}, for which no price is known" if unknown else ""
+    return f"what is made costs {known}{without}"
+
+
+def _money(amounts: Mapping[str, float]) -> str:
+    return " and ".join(f"{amount:.2f} {currency}/hour" for currency, amount in amounts.items()) or "nothing"
 
 
 def answer(prepared: Prepared, *, done: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kinetic_core.cli.clusters import POOL_COLUMNS, Plan, Yes
+from kinetic_core.cli.completion import accelerator_names
 from kinetic_core.cli.plans import answer, carry_out, named_project
 from kinetic_core.cli.root import pool_app
 from kinetic_core.cli.verb import Session, verb
@@ -41,7 +42,9 @@ Most = Annotated[int | None, typer.Option("--max-nodes", help="machines there ma
 )
 def add(
     session: Session,
-    accelerator: Annotated[str, typer.Option("--accelerator", "-a", help="a TPU or a GPU")],
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", "-a", help="a TPU or a GPU", autocompletion=accelerator_names)
+    ],
     name: Annotated[str | None, typer.Option(help="default: after the accelerator and its terms")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Spot machines")] = False,
     reservation: Annotated[str, typer.Option(envvar="KINETIC_RESERVATION", help="use this reservation")] = "",

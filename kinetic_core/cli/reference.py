@@ -21,8 +21,8 @@ from kinetic_core.options import MAP_OPTIONS, OPTIONS, Table
 _WIDTH = 88
 _MADE = "<!-- Made by `python -m kinetic_core.cli.reference docs/reference`; a test compares. -->\n"
 _ABOUT = """\
-`pip install 'airflow-provider-kinetic[cli]'` installs it. The [guide](../guides/command-line.md) shows it at
-work; what `--json` prints is in [its own page](cli-json.md).
+The extra `cli` installs it, from a checkout `pip install '.[cli]'`. The [guide](../guides/command-line.md)
+shows it at work; what `--json` prints is in [its own page](cli-json.md).
 """
 _ABOUT_JSON = """\
 With `--json` a verb prints exactly one JSON object, in ASCII, and nothing else on stdout. Its field `schema`

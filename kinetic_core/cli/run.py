@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.completion import accelerator_names
 from kinetic_core.cli.functions import arguments, load
 from kinetic_core.cli.outcomes import collected, show_value, value_fields
 from kinetic_core.cli.root import app
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 Target = Annotated[str, typer.Argument(metavar="FILE[:FUNCTION]", help="a Python file, and a function in it")]
 Accelerator = Annotated[
-    str | None, typer.Option("--accelerator", "-a", help="hardware, instead of what @run says")
+    str | None,
+    typer.Option(
+        "--accelerator", "-a", help="hardware, instead of what @run says", autocompletion=accelerator_names
+    ),
 ]
 
 

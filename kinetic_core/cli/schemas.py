@@ -115,6 +115,14 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "exit_code": "exit code of the command",
     },
     "run": {"job_id": "id of the job", "result": "the value, as in `jobs.result`; null with `--detach`"},
+    "home": {
+        "place": "where jobs run, in words",
+        "alive": "list of job: those that wait or run, of the newest 200",
+        "failed": "id of the job or batch that failed last, null if none of them did",
+        "message": 'why it failed, "" if none did',
+        "problem": 'why the jobs cannot be listed, "" if they can',
+        "hints": "list of texts: what to do next",
+    },
     "jobs.list": {"jobs": "list of job"},
     "jobs.status": STATUS,
     "jobs.logs": {"job_id": "id of the job", "log": "what it printed"},
@@ -215,6 +223,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "pool.remove": _PLAN,
     "pool.list": {"pools": "list of pool"},
     "namespace.add": _PLAN,
+    "namespace.list": {"namespaces": "list of `name` and `jobs` (how many of it have not ended)"},
     "namespace.remove": _PLAN,
     "cost": {
         "jobs": "list of cost",

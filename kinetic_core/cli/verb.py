@@ -57,6 +57,11 @@ class Session:
 
         return Connections(read_settings(self.environ))
 
+    def close(self) -> None:
+        """Close what the call has opened: a program that calls the command goes on without its threads."""
+        if "connections" in self.__dict__:
+            self.connections.close()
+
     @property
     def settings(self) -> Settings:
         """The settings that flags, environment and profile say."""
@@ -101,7 +106,9 @@ def verb(
         )
         entry.__annotations__ = {each.name: each.annotation for each in (*own, *common)}
         epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples) if examples else None
-        app.command(name, help=inspect.getdoc(function), epilog=epilog, hidden=hidden)(entry)
+        told = inspect.getdoc(function) or ""
+        summary = told.partition("\n\n")[0]  # in lists of verbs, which would cut it
+        app.command(name, help=told, short_help=summary, epilog=epilog, hidden=hidden)(entry)
         return function
 
     return register
@@ -155,6 +162,8 @@ def _answer(function: Verb, session: Session, values: dict[str, Any]) -> int | N
         return function(session, **values)
     except KineticError as exc:
         return fail(session.output, exc, exit_code(exc))
+    finally:
+        session.close()
 
 
 def _drop_output() -> None:

@@ -5,6 +5,7 @@ Fields: container/v1 Cluster in Google's REST reference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kinetic_core.provision.pools import BUSY, autoscaling, node_config
@@ -13,7 +14,8 @@ from kinetic_core.provision.specification import Wanted
 
 _SYSTEM_NODES = 3
 """Most nodes of the default pool. GKE's own pods keep one; it is emptied as far as these allow."""
-_FEE = "0.10 USD/hour: GKE's management fee"
+_FEE = 0.10
+"""Dollars for an hour: GKE's management fee."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ class Cluster(Resource):
 
     @property
     def cost(self) -> str:
-        return _FEE
+        return f"{_FEE:.2f} USD/hour: GKE's management fee"
+
+    def hourly(self, *, full: bool) -> Mapping[str, float]:
+        del full
+        return {"USD": _FEE}
 
     def _changeable(self) -> Json:
         if self.wanted.autopilot:  # which brings all of it

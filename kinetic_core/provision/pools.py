@@ -7,6 +7,7 @@ zonal resources".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kinetic_core.errors import ConfigurationError, InvalidRequest
@@ -137,15 +138,29 @@ class NodePool(Resource):
 
     @property
     def cost(self) -> str:
-        hardware, least, prices = self.pool.accelerator, self.pool.min_nodes, self.wanted.prices
-        machine = str(hardware.machine_type)
+        least, machine = self.pool.min_nodes, str(self.pool.accelerator.machine_type)
+        price = self._machine_price()
+        if price is None:
+            return f"{least} of {machine} always" if least else f"nothing while idle, then {machine} each"
+        one, currency = price
+        each = f"{one:.2f} {currency}/hour for each {machine}"
+        always = f"{least * one:.2f} {currency}/hour always for {least} of them"
+        return f"{each}, {always}" if least else f"nothing while idle, then {each}"
+
+    def hourly(self, *, full: bool) -> Mapping[str, float] | None:
+        machines = self.pool.max_nodes if full else self.pool.min_nodes
+        if not machines:
+            return {}
+        price = self._machine_price()
+        return None if price is None else {price[1]: price[0] * machines}
+
+    def _machine_price(self) -> tuple[float, str] | None:
+        """Return what one machine costs an hour, and the currency; None if the price table has no price."""
+        hardware, prices = self.pool.accelerator, self.wanted.prices
         chip = prices.of(hardware) if prices is not None else None
         if prices is None or chip is None:
-            return f"{least} of {machine} always" if least else f"nothing while idle, then {machine} each"
-        one = chip * hardware.chips_per_host
-        each = f"{one:.2f} {prices.currency}/hour for each {machine}"
-        always = f"{least * one:.2f} {prices.currency}/hour always for {least} of them"
-        return f"{each}, {always}" if least else f"nothing while idle, then {each}"
+            return None
+        return chip * hardware.chips_per_host, prices.currency
 
     def body(self) -> Json:
         """The NodePool that is created."""

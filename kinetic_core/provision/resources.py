@@ -112,6 +112,14 @@ class Resource(ABC):
         """What it costs while it is there, as far as it is known; "" for next to nothing."""
         return ""
 
+    def hourly(self, *, full: bool) -> Mapping[str, float] | None:
+        """Return what an hour of it costs, by currency; None if that is not known.
+
+        `full` is with all the machines it may have, else with those that are always there.
+        """
+        del full
+        return {}
+
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 

@@ -39,6 +39,9 @@ ASKING = (
     ("pool", "list"),
     ("namespace", "add", "ml", "--yes"),
     ("namespace", "remove", "ml", "--yes"),
+    ("namespace", "list"),
+    ("warm", "list"),
+    ("warm", "stop", "--all"),
     ("accelerators", "--live"),
     ("doctor",),
     ("jobs", "list"),
@@ -50,9 +53,10 @@ ASKING = (
 _OTHER_CLOUDS = ("KUBECONFIG", "STORAGE_EMULATOR_HOST")
 ALONE = {
     "config",
+    "home",
     *(f"profile {verb}" for verb in ("create", "list", "show", "use", "remove")),
 }
-"""Those that need none."""
+"""Those that need none; `home` says why it cannot ask one."""
 
 
 def environment(folder: Path, port: int) -> dict[str, str]:
@@ -95,7 +99,7 @@ def interrupted(words: Sequence[str], folder: Path) -> tuple[int, str]:
             wait_for(lambda: select.select([silent], [], [], 0)[0] or process.poll() is not None, 60)
             process.send_signal(signal.SIGINT)
             try:
-                _, told = process.communicate(timeout=20)
+                _, told = process.communicate(timeout=90)
             finally:
                 process.kill()
     return process.returncode, told

@@ -57,14 +57,17 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
         "profile.use": ["profile", "use", "p"],
         "profile.remove": ["profile", "remove", "p"],
         "config": ["config"],
+        "home": ["home"],
         "reap": ["reap"],
+        "warm.list": ["warm", "list"],
         "up.export": ["up", "--project", "my-project", "--export", "terraform", str(tmp_path)],
     }
-    # What these print is checked where they can run, in tests/gke: test_base_images.py, test_provisioning.py.
-    needs_a_cluster = {"build-image", "up", "down", "init", "status", "namespace.add", "namespace.remove"}
+    # What these print is checked where they can run: in tests/cluster (base images, provisioning).
+    needs_a_cluster = {"build-image", "up", "down", "init", "status"}
+    needs_a_cluster |= {f"namespace.{name}" for name in ("add", "list", "remove")}
     needs_a_cluster |= {f"pool.{name}" for name in ("add", "list", "remove", "update")}
-    needs_a_debugger = {"jobs.debug"}  # tests/decorator/test_debugging.py
-    assert calls.keys() | needs_a_cluster | needs_a_debugger == SCHEMAS.keys()
+    elsewhere = {"jobs.debug", "warm.stop"}  # tests/decorator/test_debugging.py, tests/cli/test_warm_verbs.py
+    assert calls.keys() | needs_a_cluster | elsewhere == SCHEMAS.keys()
     seen: set[str] = set()
     for schema, words in calls.items():
         told = kinetic(*words, "--json")
@@ -73,7 +76,11 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
         assert misfits(told.json, PUBLISHED[numbered(schema)]) == []
         assert told.out.isascii()
         seen |= check_objects(schema, told.json)
-    assert seen == SHAPES.keys() - {"step", "pool"}  # those of a cloud: tests/provision/test_apply.py
+    assert seen == SHAPES.keys() - {
+        "step",
+        "pool",
+        "worker",
+    }  # tests/provision/test_apply.py, test_warm_verbs.py
 
 
 def check_objects(schema: str, told: dict[str, Any]) -> set[str]:

@@ -109,7 +109,7 @@ def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) 
         threads = Path(f"/proc/{process.pid}/task")
         wait_for(lambda threads=threads: len(list(threads.iterdir())) > 1)  # it waits for the job
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=90)
         *before, last = told.splitlines()
         assert (process.returncode, last) == (130, "interrupted")
         allowed = (f"{batch.group_id} goes on without this process", "kinetic: 0/1 done")
@@ -126,7 +126,7 @@ def test_ctrl_c_takes_the_debuggers_way_and_not_the_job(local_jobs: Path) -> Non
     assert process.stderr is not None
     assert any('"port"' in line for line in iter(process.stderr.readline, ""))
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=90)
     assert (process.returncode, told.endswith("interrupted\n")) == (130, True)
     assert "Traceback" not in told
     assert not handle.status().is_terminal
@@ -161,7 +161,7 @@ def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=90)
     found = re.search(r"To stop it: kinetic jobs cancel (job-\w+) --backend local", told)
     assert (process.returncode, found is not None) == (130, True), told
     assert found
@@ -172,7 +172,7 @@ def test_ctrl_c_in_run_says_how_to_stop_the_job(local_jobs: Path) -> None:
 def test_a_locale_without_the_letters(running: kinetic_core.JobHandle) -> None:
     plain = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     process = start("jobs", "logs", running.job_id, "-n", "1", **plain)
-    told, _ = process.communicate(timeout=20)
+    told, _ = process.communicate(timeout=90)
     assert process.returncode == 0
     assert told == "line 49 [bold]x[/bold] \x1b[2J \\xfc\n"
 
@@ -181,15 +181,20 @@ def test_without_its_packages_it_says_which_to_install() -> None:
     code = "import sys; sys.modules['typer'] = None; from kinetic_core.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "pip install 'airflow-provider-kinetic[cli]'" in done.stderr
+    assert "pip install typer rich" in done.stderr
 
 
 @pytest.mark.promise("command: Shell completion")
-def test_a_shell_completes_job_ids_and_profiles(running: kinetic_core.JobHandle, tmp_path: Path) -> None:
+def test_a_shell_completes_ids_and_names(running: kinetic_core.JobHandle, tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text('{"profiles": {"team": {"backend": "local"}}}')
-    for words, wanted in (("jobs status", running.job_id), ("profile use", "team")):
-        asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words} "}
-        told, _ = start(**asked).communicate(timeout=20)
+    for words, wanted in (
+        ("jobs status ", running.job_id),
+        ("profile use ", "team"),
+        ("run train.py --accelerator tpu-v5e-", "tpu-v5e-4"),
+        ("pool add -a gpu-l4", "gpu-l4-4"),
+    ):
+        asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words}"}
+        told, _ = start(**asked).communicate(timeout=90)
         assert wanted in told
 
 

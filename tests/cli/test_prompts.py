@@ -58,7 +58,7 @@ def ctrl_d(process: subprocess.Popen[bytes], keyboard: int) -> None:
 def ending(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     """Its exit code and stderr, to which Python writes a blank for every question."""
     assert process.stderr is not None
-    return process.wait(20), process.stderr.read().lstrip(b" ")
+    return process.wait(90), process.stderr.read().lstrip(b" ")
 
 
 ENDS = pytest.mark.parametrize("end", [ctrl_c, ctrl_d])
@@ -102,6 +102,6 @@ def test_a_question_before_steps_is_left(end: Callable[[subprocess.Popen[bytes],
 def test_an_answer_is_taken(tmp_path: Path) -> None:
     with asked(b"Project", KINETIC, "profile", "create", "team") as (process, keyboard):
         os.write(keyboard, b"my-project\nus-central1-a\nc\n")
-        assert process.wait(20) == 0
+        assert process.wait(90) == 0
     stored = json.loads((tmp_path / "profiles.json").read_text())["profiles"]["team"]
     assert (stored["project"], stored["cluster"]) == ("my-project", "c")

@@ -137,11 +137,13 @@ def test_a_job_from_every_side(kinetic: Kinetic, local_jobs: Path) -> None:
 @pytest.mark.promise("command: `jobs list/status/logs/watch/result/cancel/cleanup/explain/outputs`")
 def test_a_job_is_cancelled(kinetic: Kinetic, local_jobs: Path) -> None:
     handle = sleep.run_async(60)
-    assert kinetic("jobs", "result", handle.job_id, "--timeout", "0.1").code == 4
-    assert kinetic("jobs", "cleanup", handle.job_id).code == 2
+    ending = ("--cleanup-timeout", "1", "--cleanup-poll-interval", "1")
+    assert kinetic("jobs", "result", handle.job_id, "--timeout", "0.1", *ending).code == 4
+    assert kinetic("jobs", "cleanup", handle.job_id, *ending).code == 2
     assert kinetic("jobs", "cancel", handle.job_id).out == f"cancelled {handle.job_id}\n"
-    again = kinetic("jobs", "cancel", handle.job_id, "--cleanup-timeout", "1", "--cleanup-poll-interval", "1")
-    assert again.out == f"{handle.job_id} had ended\n"
+    assert kinetic("jobs", "cancel", handle.job_id, *ending).out == f"{handle.job_id} had ended\n"
+    listed = kinetic("jobs", "list").out.splitlines()
+    assert next(line for line in listed if handle.job_id in line).split()[1] == "CANCELLED"
     assert kinetic("jobs", "result", handle.job_id).code == 1
     watched = kinetic("jobs", "watch", handle.job_id)
     assert (watched.code, "CANCELLED" in watched.out) == (1, True)
@@ -249,9 +251,11 @@ def test_profiles_are_made_chosen_and_removed(kinetic: Kinetic) -> None:
     assert origins["zone"] == ("z", "profile team")
     assert origins["cluster"] == ("mine", "--cluster")
     assert origins["namespace"] == ("default", "default")
+    assert "state" not in " ".join(origins)
     assert kinetic("config", "show").out == kinetic("config").out
     assert told["profile"] == "team"
     assert kinetic("--profile", "here", "config", "--json").json["profile"] == "here"
+    assert kinetic("config", "--profile", "here", "--json").json["profile"] == "here"
     assert kinetic("profile", "use", "here").out == "current profile: here\n"
     listed = kinetic("profile", "list").out.splitlines()
     assert [line.split()[:2] for line in listed[1:]] == [["*", "here"], ["team", "p"]]
@@ -264,6 +268,7 @@ def test_profiles_by_their_other_names(kinetic: Kinetic) -> None:
     kinetic("profile", "create", "here", "--backend", "local")
     assert kinetic("profile", "ls").out == kinetic("profile", "list").out
     assert kinetic("profile", "unset").out == "current profile: none\n"
+    assert kinetic("profile", "use", "--none").out == "current profile: none\n"
     unasked = kinetic("profile", "rm", "here", "--json")
     assert (unasked.code, "pass --yes to remove" in unasked.json["message"]) == (2, True)
     assert kinetic("profile", "rm", "here", "--yes").out == "removed profile here\n"
@@ -284,6 +289,16 @@ def test_a_broken_profiles_file_is_named_by_every_verb(kinetic: Kinetic, tmp_pat
         done = kinetic(*words)
         assert (done.code, "profiles.json cannot be used" in done.err) == (2, True)
     assert (tmp_path / "profiles.json").read_text() == "{"
+
+
+def test_doctor_looks_for_no_program(
+    kinetic: Kinetic, local_jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    done = kinetic("doctor")
+    assert done.code == 0, done.out
+    assert "gcloud" not in done.out
+    assert "kubectl" not in done.out
 
 
 @pytest.mark.promise("command: … a real one-second job on the chosen accelerator")

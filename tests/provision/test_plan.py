@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from kinetic_core._runner import object_names
+from kinetic_core.cli.plans import total
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.jobs.cost import Prices
 from kinetic_core.provision.cluster import Cluster
@@ -122,6 +123,20 @@ def test_what_a_pool_costs_is_told_at_the_users_prices() -> None:
     assert cost("tpu-v5p-8", min_nodes=2) == always
     assert cost("gpu-l4") == cost("gpu-l4", WANTED) == "nothing while idle, then g2-standard-4 each"
     assert cost("gpu-l4", min_nodes=2) == "2 of g2-standard-4 always"
+
+
+@pytest.mark.promise("provisioning: `up --plan`: create, change, keep, cost per hour where known")
+def test_a_plan_adds_up_what_it_makes() -> None:
+    prices = Prices("EUR", {("tpu", "v5e"): 1.0}, {})
+    wanted = replace(WANTED, prices=prices)
+    priced = NodePool(wanted, wanted_pool("tpu-v5e-4", min_nodes=1, max_nodes=3))
+    unpriced = NodePool(wanted, wanted_pool("gpu-l4"))
+    assert total([]) == total([Bucket(wanted, "jobs")]) == ""
+    assert total([Cluster(wanted), Bucket(wanted, "jobs"), priced]) == (
+        "what is made costs 0.10 USD/hour and 4.00 EUR/hour while idle, "
+        "0.10 USD/hour and 12.00 EUR/hour with all their machines"
+    )
+    assert total([priced, unpriced]).endswith("and pool gpu-l4-1, for which no price is known")
 
 
 @pytest.mark.promise("provisioning: Zonal, regional or Autopilot cluster, private, release channel")

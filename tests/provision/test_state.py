@@ -20,7 +20,7 @@ from kinetic_core.provision.prepare import (
     prepare_pools,
     prepare_up,
 )
-from kinetic_core.provision.state import State, look, look_at_pools
+from kinetic_core.provision.state import State, live_jobs_by_namespace, look, look_at_pools
 from tests.provision.worlds import WANTED, World
 
 BUCKET = "my-project-kn-training-jobs"
@@ -31,6 +31,7 @@ LOOKS: dict[str, Callable[[Cloud], object]] = {
 }
 LOOKS_AT_A_CLUSTER: dict[str, Callable[[Cloud], object]] = {
     "pool list": lambda cloud: look_at_pools(cloud, WANTED),
+    "namespace list": live_jobs_by_namespace,
     "pool add": lambda cloud: prepare_pools(cloud, WANTED),
     "pool update": lambda cloud: prepare_pool_sizes(cloud, WANTED, "gpu-l4-1", 0, 2),
     "pool remove": lambda cloud: prepare_pool_removal(cloud, WANTED, "gpu-l4-1"),
@@ -50,6 +51,16 @@ def job(world: World, namespace: str, job_id: str, spec: dict[str, Any], *, ende
         if ended:
             over = {"conditions": [{"type": "Complete", "status": "True"}]}
             objects.change("Job", namespace, job_id, lambda item: item["status"].update(over))
+
+
+def test_a_namespace_is_listed_with_its_live_jobs(world: World) -> None:
+    world.cluster.objects.create("Namespace", "", {"metadata": {"name": "default"}})
+    world.up()
+    queued = {"completions": 1, "suspend": True}
+    job(world, "ml", "job-0000000000000001", queued)
+    job(world, "ml", "job-0000000000000002", queued, ended=True)
+    job(world, "default", "job-0000000000000003", queued)
+    assert live_jobs_by_namespace(world.cloud) == {"ml": 1}
 
 
 @pytest.mark.promise("provisioning: lists jobs, pools, outputs and what is lost")

@@ -1,0 +1,56 @@
+"""`kinetic` alone: what it says of an empty place, of one with jobs, and of one that cannot be asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core.cli.schemas import SCHEMAS
+from tests.conftest import Kinetic
+
+
+@kinetic_core.run(accelerator="cpu")
+def reads(shard: int) -> None:
+    raise ValueError(f"shard {shard} is corrupt")
+
+
+def test_without_a_word_it_is_the_verb_home(tmp_path: Path) -> None:
+    environment = {"KINETIC_LOCAL_STORE": str(tmp_path), "KINETIC_PROFILES_FILE": str(tmp_path / "none")}
+    kinetic = Path(sys.executable).with_name("kinetic")
+    told = [
+        subprocess.run([kinetic, *words], env=environment, capture_output=True, text=True, check=True)
+        for words in ([], ["home"])
+    ]
+    assert told[0].stdout == told[1].stdout
+    assert "jobs run on this machine\n\nno job is waiting or running" in told[0].stdout
+    assert "hint: `kinetic run FILE.py:FUNCTION" in told[0].stdout
+
+
+def test_it_lists_what_runs_and_the_last_failure(
+    kinetic: Kinetic, own_jobs: None, request: pytest.FixtureRequest
+) -> None:
+    failed = reads.run_async(3)
+    with pytest.raises(ValueError, match="shard 3"):
+        failed.result()
+    running: kinetic_core.JobHandle = request.getfixturevalue("running")
+    told = kinetic("home", "--json").json
+    assert set(told) == {"schema", *SCHEMAS["home"]}
+    assert [job["job_id"] for job in told["alive"]] == [running.job_id]
+    assert (told["failed"], told["message"]) == (failed.job_id, "ValueError: shard 3 is corrupt")
+    shown = kinetic("home").out
+    assert "1 running, 0 waiting:\nJOB " in shown
+    assert f"ago: reads, {failed.job_id}\n  ValueError: shard 3 is corrupt\n" in shown
+    assert f"hint: `kinetic jobs logs {failed.job_id}`" in shown
+    assert "hint: `kinetic jobs watch`" in shown
+
+
+def test_a_place_that_cannot_be_asked_is_told(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_BACKEND", "gke")
+    done = kinetic("home")
+    assert done.code == 0
+    assert "its jobs cannot be listed: backend 'gke' needs a bucket" in done.out
+    assert "hint: `kinetic doctor`" in done.out
