@@ -1,10 +1,10 @@
 """Training that goes on where it ended, with a model of Keras that is saved and loaded.
 
-KINETIC_BACKEND=local python examples/from_keras_kinetic/checkpoints_keras.py
+KINETIC_BACKEND=local python examples/from_keras_kinetic/checkpoints_keras.py [DIRECTORY or gs://BUCKET/PREFIX]
 """
 
 # /// script
-# dependencies = ["jax", "keras"]
+# dependencies = ["jax", "keras", "gcsfs"]
 # ///
 import os
 import sys
@@ -15,19 +15,23 @@ import kinetic_core.compat as kinetic
 
 
 def train(epochs: int) -> tuple[bool, int]:
+    import fsspec
     import keras
     import numpy as np
 
-    saved = os.environ["KINETIC_OUTPUT_DIR"] + "/model.keras"
-    goes_on = Path(saved).exists()
+    files, folder = fsspec.core.url_to_fs(os.environ["KINETIC_OUTPUT_DIR"])
+    saved, here = f"{folder}/model.keras", str(Path(tempfile.mkdtemp(), "model.keras"))
+    goes_on = files.exists(saved)
     if goes_on:
-        model = keras.saving.load_model(saved)
+        files.get(saved, here)
+        model = keras.saving.load_model(here)
     else:
         model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
         model.compile("adam", "mse")
     x = np.arange(32.0).reshape(32, 1)
     model.fit(x, 2 * x, epochs=epochs, verbose=0)
-    model.save(saved)
+    model.save(here)
+    files.put(here, saved)
     return goes_on, int(model.optimizer.iterations)
 
 

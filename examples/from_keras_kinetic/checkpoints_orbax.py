@@ -1,10 +1,10 @@
 """Training that goes on where it ended, with Orbax: a fixed `output_dir`, the latest step first.
 
-KINETIC_BACKEND=local python examples/from_keras_kinetic/checkpoints_orbax.py
+KINETIC_BACKEND=local python examples/from_keras_kinetic/checkpoints_orbax.py [DIRECTORY or gs://BUCKET/PREFIX]
 """
 
 # /// script
-# dependencies = ["jax", "orbax-checkpoint"]
+# dependencies = ["jax", "orbax-checkpoint", "gcsfs"]
 # ///
 import os
 import sys

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self, Unpack
+from typing import Any, ParamSpec, Self, Unpack
 
 from kinetic_core import client
 from kinetic_core.batches.handle import BatchError
@@ -13,6 +14,8 @@ from kinetic_core.decorator import RemoteCallable
 from kinetic_core.options import MAP_OPTIONS, MapKeywords
 
 __all__ = ["BatchError", "BatchHandle", "attach_batch", "map"]
+
+P = ParamSpec("P")
 
 
 class BatchHandle(NativeBatch):
@@ -47,26 +50,6 @@ class BatchHandle(NativeBatch):
         for job in super().as_completed(poll_interval=poll_interval, timeout=timeout):
             yield handle_there(job)
 
-    def results(
-        self,
-        *,
-        timeout: float | None = None,
-        ordered: bool = True,
-        cleanup: bool = True,
-        return_exceptions: bool = False,
-    ) -> list[Any]:
-        """Return the values of all inputs, as `kinetic_core.BatchHandle.results`.
-
-        Without `ordered`, and unless `return_exceptions` asks for exceptions too, the list has only values.
-        """
-        try:
-            return super().results(
-                timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
-            )
-        except BatchError as error:
-            error.failures = [handle_there(job) for job in error.failures]
-            raise
-
     def failures(self) -> list[JobHandle]:  # type: ignore[override]  # a list of a subclass
         """Return the handles of jobs that failed by the last `results()` call, else by now."""
         return [handle_there(job) for job in super().failures()]
@@ -96,19 +79,14 @@ def map(  # noqa: A001  its name there
     return BatchHandle.of(function.run_async_map(inputs, **options))
 
 
-def attach_batch(
-    group_id: str,
-    project: str | None = None,
-    cluster: str | None = None,
-    poll_interval: float = 10.0,
-    poll_timeout: float | None = 1800.0,
-    *,
-    namespace: str | None = None,
-    backend: str | None = None,
-) -> BatchHandle:
-    """Return the handle of a batch that any process started, as `kinetic_core.attach_batch`."""
-    return BatchHandle.of(
-        client.attach_batch(
-            group_id, project, cluster, poll_interval, poll_timeout, namespace=namespace, backend=backend
-        )
-    )
+def with_handle(native: Callable[P, NativeBatch]) -> Callable[P, BatchHandle]:
+    """Return the function of `kinetic_core` with a handle of this package; its arguments stay."""
+
+    @functools.wraps(native)
+    def found(*args: P.args, **kwargs: P.kwargs) -> BatchHandle:
+        return BatchHandle.of(native(*args, **kwargs))
+
+    return found
+
+
+attach_batch = with_handle(client.attach_batch)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec
 
 from kinetic_core import client
 from kinetic_core.compat.job_status import JobStatus
@@ -13,11 +15,13 @@ from kinetic_core.errors import JobError, KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.facts import consider
 from kinetic_core.jobs.handle import JobHandle as NativeHandle
+from kinetic_core.terminal import Progress
 
 __all__ = ["JobHandle", "JobStatus", "attach", "list_jobs"]
 
 _LOG = logging.getLogger(__name__)
 _PAUSE = 0.05
+P = ParamSpec("P")
 
 
 class JobHandle(NativeHandle):
@@ -45,21 +49,31 @@ class JobHandle(NativeHandle):
         With `cleanup` (default: unless the job is a debug job) the Kubernetes object is removed however the
         job ended, and everything stored but outputs after a success: the job can be collected once.
         """
-        removes = not self.debug if cleanup is None else cleanup
         tell = on_status_change
         announce = None if tell is None else lambda status: tell(status_there(status))
-        try:
-            value = super().result(
+        with self._collecting(cleanup, cleanup_timeout, cleanup_poll_interval):
+            return super().result(
                 timeout, False, stream_logs=stream_logs, on_status_change=announce, trust_store=trust_store
             )
+
+    def shown_result(self, progress: Progress, cleanup: bool | None = None) -> Any:
+        """Wait for the job and show its progress, as a call does; then remove it as `result` does."""
+        with self._collecting(cleanup):
+            return super().shown_result(progress, cleanup=False)
+
+    @contextmanager
+    def _collecting(self, cleanup: bool | None, timeout: float = 180, interval: float = 2) -> Iterator[None]:
+        """Remove, with `cleanup`, what is to be removed of a job whose value or exception is fetched."""
+        removes = not self.debug if cleanup is None else cleanup
+        try:
+            yield
         except Exception as exc:
             # An outcome that cannot be fetched or verified now may be later, as long as its job is there.
             if removes and (isinstance(exc, JobError) or not isinstance(exc, KineticError)):
-                self._remove(False, cleanup_timeout, cleanup_poll_interval)
+                self._remove(False, timeout, interval)
             raise
         if removes:
-            self._remove(True, cleanup_timeout, cleanup_poll_interval)
-        return value
+            self._remove(True, timeout, interval)
 
     def _remove(self, gcs: bool, timeout: float, interval: float) -> None:
         """Remove the job's objects; a value or an exception is not lost because that fails."""
@@ -93,16 +107,17 @@ class JobHandle(NativeHandle):
             time.sleep(min(interval, _PAUSE))
 
 
-def attach(
-    job_id: str,
-    project: str | None = None,
-    cluster: str | None = None,
-    *,
-    namespace: str | None = None,
-    backend: str | None = None,
-) -> JobHandle:
-    """Return the handle of a job that any process submitted, as `kinetic_core.attach`."""
-    return handle_there(client.attach(job_id, project, cluster, namespace=namespace, backend=backend))
+def with_handle(native: Callable[P, NativeHandle]) -> Callable[P, JobHandle]:
+    """Return the function of `kinetic_core` with a handle of this package; its arguments stay."""
+
+    @functools.wraps(native)
+    def found(*args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        return handle_there(native(*args, **kwargs))
+
+    return found
+
+
+attach = with_handle(client.attach)
 
 
 def list_jobs(

@@ -153,7 +153,7 @@ class JobHandle(JobReference):
         self._wait(timeout, _announcer(on_status_change), _print if stream_logs else None)
         return self._collected(cleanup, trust_store)
 
-    def shown_result(self, progress: Progress) -> Any:
+    def shown_result(self, progress: Progress, cleanup: bool | None = None) -> Any:
         """Wait for the job as `result` does, and show its progress and what it prints meanwhile."""
         shown = 0
 
@@ -165,7 +165,7 @@ class JobHandle(JobReference):
             progress.observe(seen)
 
         self._wait(None, show, progress.write)
-        return self._collected(None, trust_store=False)
+        return self._collected(cleanup, trust_store=False)
 
     def _wait(
         self,

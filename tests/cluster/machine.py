@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.kubernetes.client import ClusterApi
 
 NODES = ("node-3", "node-4")
@@ -60,6 +61,24 @@ def restored(api: ClusterApi) -> Iterator[str]:
         for node in NODES:
             api.patch("Node", "", node, {"metadata": facts, "spec": {"taints": [TPU]}})
         cluster_tool("start", NODES[1])
+
+
+@contextmanager
+def relabelled(api: ClusterApi, nodes: Sequence[str], accelerator: str) -> Iterator[None]:
+    """Let nodes play hosts of other hardware, of as many chips a host, by its labels."""
+    chosen = parse_accelerator(accelerator)
+    count = {"cloud.google.com/gke-accelerator-count": str(chosen.chips_per_host)}
+    labels = {**count, **chosen.node_selector()}
+    before: dict[str, dict[str, str]] = {}
+    try:
+        for node in nodes:
+            found: dict[str, Any] = api.get("Node", "", node) or {}
+            before[node] = found["metadata"]["labels"]
+            api.patch("Node", "", node, {"metadata": {"labels": labels}})
+        yield
+    finally:
+        for node, had in before.items():
+            api.patch("Node", "", node, {"metadata": {"labels": {name: had.get(name) for name in labels}}})
 
 
 def give_up(api: ClusterApi, node: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import kinetic_core
 import kinetic_core.compat as kinetic
 from kinetic_core.compat.job_status import JobStatus
 from tests.conftest import wait_for
@@ -74,6 +76,22 @@ def test_a_call_prints_its_lines_and_returns_its_value(capsys: pytest.CaptureFix
     assert "working" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("ends", ["return", "raise"])
+def test_a_call_leaves_what_result_would_leave(ends: str) -> None:
+    """The Kubernetes object is removed in both cases, everything that is stored after a success."""
+    before = {job.job_id for job in kinetic.list_jobs()}
+    stored = {job.job_id for job in kinetic_core.list_jobs()}
+    with contextlib.suppress(KeyError):
+        work(ends)
+    assert {job.job_id for job in kinetic.list_jobs()} == before
+    kept = [job.job_id for job in kinetic_core.list_jobs() if job.job_id not in stored]
+    assert len(kept) == (ends == "raise")
+    for job_id in kept:
+        handle = kinetic.attach(job_id)
+        assert handle.status() is JobStatus.NOT_FOUND
+        handle.cleanup()
+
+
 def test_a_collected_job_is_gone() -> None:
     handle = work.run_async("return", 2)
     assert type(handle) is kinetic.JobHandle
@@ -85,6 +103,8 @@ def test_a_collected_job_is_gone() -> None:
     assert handle.job_id not in [job.job_id for job in kinetic.list_jobs()]
     with pytest.raises(LookupError):
         kinetic.attach(handle.job_id)
+    with pytest.raises(LookupError, match="no outcome"):
+        handle.result()
 
 
 def test_without_cleanup_it_stays() -> None:
@@ -221,5 +241,7 @@ def test_cleaning_up_a_batch_ends_it() -> None:
 def test_what_is_not_stored_is_not_found() -> None:
     with pytest.raises(LookupError):
         kinetic.attach(f"job-{secrets.token_hex(8)}")
+    with pytest.raises(LookupError):
+        kinetic.attach(f"job-{secrets.token_hex(4)}")  # as keras-kinetic names them
     with pytest.raises(FileNotFoundError):
         kinetic.attach_batch("grp-none")

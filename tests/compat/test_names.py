@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import pickle
 import subprocess
@@ -16,6 +17,7 @@ import kinetic_core.compat as kinetic
 from kinetic_core.compat.collections import map as map_over
 from kinetic_core.compat.credentials import ensure_credentials
 from kinetic_core.errors import ConfigurationError
+from tests.accelerators.test_reference_names import ANSWERS
 
 MODULES = ("collections", "credentials", "data", "debug", "job_status", "jobs")
 PARAMETERS = [
@@ -118,6 +120,15 @@ def test_what_can_be_decorated() -> None:
     assert on_cpu(functools.partial(double, 2)).__name__ == "double"  # type: ignore[attr-defined]
     assert isinstance(on_cpu(lambda: 1), kinetic.RemoteCallable)
 
+    class Either:
+        @on_cpu
+        @classmethod
+        def name(cls, number: int) -> tuple[str, int]:
+            return cls.__name__, number
+
+    assert isinstance(Either.name, kinetic.RemoteCallable)
+    assert Either.name.function(3) == ("Either", 3)
+
 
 @pytest.mark.parametrize("wrong", [functools.cache(double), 3])
 def test_what_cannot_be_decorated(wrong: Any) -> None:
@@ -130,6 +141,11 @@ def test_options_are_needed() -> None:
         kinetic.run(double)  # type: ignore[arg-type]
 
 
+def test_arguments_that_do_not_fit_are_refused_at_the_call() -> None:
+    with pytest.raises(TypeError, match="missing a required argument: 'number'"):
+        kinetic.run(accelerator="cpu", backend="local")(double).run_async()  # type: ignore[call-arg]
+
+
 def test_a_handle_is_plain_data() -> None:
     handle = kinetic.JobHandle.from_dict({**FIELDS, "of_a_later_version": 1})
     assert type(handle) is kinetic.JobHandle
@@ -137,6 +153,31 @@ def test_a_handle_is_plain_data() -> None:
     assert None not in handle.to_dict().values()
     with pytest.raises(TypeError):
         kinetic.JobHandle.from_dict({"job_id": "job-1"})
+
+
+def test_a_handle_of_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no backend 'slurm'"):
+        kinetic.JobHandle.from_dict({**FIELDS, "backend": "slurm"}).status()
+
+
+@pytest.mark.parametrize("pattern", ["A*B", "*A", "A=B"])
+def test_a_pattern_has_its_star_at_the_end(pattern: str) -> None:
+    with pytest.raises(ValueError, match="is not a name"):
+        kinetic.run(accelerator="cpu", capture_env_vars=[pattern])
+
+
+def test_no_mount_path_is_reserved() -> None:
+    place = "/_kinetic/fuse-data/0"
+    run = kinetic.run(accelerator="cpu", volumes={place: kinetic.Data("gs://bucket/d/", fuse=True)})
+    assert list(run(double).options.volumes) == [place]
+
+
+def test_helpers_that_nobody_needs_are_not_here() -> None:
+    of_debugging = {"wait_for_debug_server", "start_port_forward", "print_attach_instructions"}
+    assert of_debugging & set(dir(kinetic.debug)) == set()
+    assert not hasattr(kinetic.credentials, "invalidate_credential_cache")
+    assert kinetic.debug.cleanup_port_forward
+    assert kinetic.JobHandle.debug_attach
 
 
 def test_data_says_what_it_is(tmp_path: Path) -> None:
@@ -149,6 +190,30 @@ def test_data_says_what_it_is(tmp_path: Path) -> None:
     assert kinetic.Data("hf://stanfordnlp/imdb").is_hf
     assert len(folder.content_hash()) == 64 != len(one.path)
     pickle.loads(pickle.dumps(folder))
+
+
+def test_the_content_hash_is_the_documented_one(tmp_path: Path) -> None:
+    def digest(name: str, body: bytes) -> bytes:
+        return hashlib.sha256(name.encode() + b"\0" + body).digest()
+
+    (tmp_path / "set/deep").mkdir(parents=True)
+    (tmp_path / "set/a.txt").write_bytes(b"A")
+    (tmp_path / "set/deep/b.txt").write_bytes(b"B")
+    folder, one = kinetic.Data(str(tmp_path / "set")), kinetic.Data(str(tmp_path / "set/a.txt"))
+    whole = b"dir:" + digest("a.txt", b"A") + digest("deep/b.txt", b"B")
+    assert folder.content_hash() == hashlib.sha256(whole).hexdigest()
+    assert one.content_hash() == hashlib.sha256(b"file:" + digest("a.txt", b"A")).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["same", "by pool", "other", "refused"])
+def test_every_accelerator_is_taken_or_refused_as_the_guide_says(kind: str) -> None:
+    for name in (text for text, answer in ANSWERS.items() if answer == kind):
+        if kind == "refused":
+            with pytest.raises(ValueError, match=r"only a number|no machine with 16|32x64"):
+                kinetic.run(accelerator=name)
+        else:
+            asked = kinetic.run(accelerator=name)(double).options.accelerator
+            assert asked.spot is name.endswith(":spot")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.documents.pages import ROOT
+from tests.documents.test_python_blocks import BLOCKS, FOR_THIS_MACHINE
 
 GUIDE = ROOT / "docs" / "migration" / "keras-kinetic.md"
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -43,3 +44,9 @@ def test_every_difference_names_a_test_that_exists() -> None:
 def test_every_difference_is_named_once() -> None:
     there = [cells[0] for cells in rows()]
     assert sorted(there) == sorted(set(there))
+
+
+def test_every_program_of_the_guide_is_run() -> None:
+    programs = [block for block in BLOCKS if block.page == GUIDE]
+    assert len(programs) > 1
+    assert all(block in FOR_THIS_MACHINE for block in programs)
