@@ -215,6 +215,13 @@ class BatchHandle:
                 f"{len(self._board.ended)} ended>"
             )
 
+    def _repr_html_(self) -> str:
+        """Draw the batch as a board of its inputs, as this process has heard of them."""
+        from kinetic_core.notebook import batch_html
+
+        with self._board.changed:
+            return batch_html(self.group_id, self.name, self._board.states())
+
     def _wait_for(self, condition: Callable[[], T | None], deadline: float | None) -> T:
         """Wait on the board; Ctrl-C starts no further job, and prints what goes on and how to stop it."""
         try:

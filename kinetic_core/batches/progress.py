@@ -15,6 +15,7 @@ from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
+from kinetic_core.notebook import NOT_BEGUN, SUBMITTED
 from kinetic_core.terminal import SHOW_SECONDS, BatchProgress, Counts
 
 T = TypeVar("T")
@@ -45,6 +46,19 @@ class Board:
         self.changed = threading.Condition()
         self._subscriptions: dict[int, Subscription] = {}
         self._on_follow: list[Callable[[], None]] = []
+
+    def states(self) -> list[str]:
+        """Return a word for each input: its status if it has ended, `submitted`, or `not submitted`."""
+        ended = {
+            **{index: seen.status for index, seen in self.ended.items()},
+            **dict.fromkeys(self.submission_failures, JobStatus.FAILED),
+            **dict.fromkeys(self.dropped, JobStatus.CANCELLED),
+            **dict.fromkeys(self.unavailable, JobStatus.NOT_FOUND),
+        }
+        return [
+            ended[index].value.lower() if index in ended else SUBMITTED if job is not None else NOT_BEGUN
+            for index, job in enumerate(self.jobs)
+        ]
 
     def add(self, index: int, handle: JobHandle) -> None:
         """Add a submitted job and watch it."""

@@ -50,6 +50,11 @@ class Usage:
         """Return the seconds of one chip or core, over all uses."""
         return sum(self.unit_seconds.values())
 
+    def _repr_html_(self) -> str:
+        from kinetic_core.notebook import usage_html
+
+        return usage_html(self)
+
 
 @dataclass(frozen=True)
 class Prices:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import Connections, default_connections
-from kinetic_core.errors import InvalidRequest
+from kinetic_core.errors import InvalidRequest, KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs import cancel as ending
 from kinetic_core.jobs import collect as collecting
@@ -83,6 +83,15 @@ class JobHandle(JobReference):
 
     def __repr__(self) -> str:
         return f"<{self.job_id}: {self.func_name} on {self.hardware}, backend {self.backend!r}>"
+
+    def _repr_html_(self) -> str:
+        """Describe the job as it is now, for notebooks."""
+        from kinetic_core.notebook import job_html
+
+        try:
+            return job_html(self, self.observe())
+        except KineticError as exc:
+            return job_html(self, None, str(exc))
 
     def observe(self) -> JobObservation:
         """Observe the job now: status, reason, attempt, times, failure."""

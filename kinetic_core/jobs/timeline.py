@@ -76,6 +76,11 @@ class Explanation:
             lines.append(f"{phase.seconds:9.1f} s  {phase.name}{attempt}: {phase.advice}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from kinetic_core.notebook import explanation_html
+
+        return explanation_html(self)
+
 
 def explain(backend: Backend, reference: JobReference) -> Explanation:
     """Explain a job by its objects and its last outcome; of a slice, by host 0 or the failed host."""
