@@ -71,6 +71,12 @@ class ChunkWatch:
                 follows = self._board.follows
                 self._subscriptions[number] = job_watch.subscribe(reference, told, _CHUNK, follows=follows)
         self._board.on_follow(self._follow)
+        self._board.on_close(self._close)
+
+    def _close(self) -> None:
+        with self._subscribing:
+            for subscription in self._subscriptions.values():
+                subscription.close()
 
     def _follow(self) -> None:
         with self._subscribing:

@@ -152,7 +152,7 @@ class ClientDrivenScheduler(JobPerInput):
 
     def cancel(self, board: Board) -> None:
         """Start no further job and stop every job that has not ended; return when none of their pods runs."""
-        self.stop_starting()
+        self.stop()
         finish(self.backend, self.group_id, board)
         started = _started(self.backend, self.group_id)  # some perhaps by others, just now
         with board.changed:

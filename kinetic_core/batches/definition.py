@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
@@ -20,10 +20,17 @@ from kinetic_core.jobs.prepare import pickle_arguments, spec_digest
 from kinetic_core.jobs.signing import Keys, new_key
 from kinetic_core.store.documents import read_document
 
+ORIGIN = "origin"
+"""Field of a manifest with the origin of the batch's first submission."""
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Options of a batch; `is_new` if its id was generated, so that nothing of it can exist yet."""
+    """Options of a batch; `is_new` if its id was generated, so that nothing of it can exist yet.
+
+    `origin`: a JSON object of texts that says who submits, on each Job and in the manifest, "" for nobody.
+    `environment`: variables that new jobs get besides. Neither is part of the call.
+    """
 
     group_id: str
     is_new: bool
@@ -34,6 +41,8 @@ class Plan:
     name: str | None
     tags: Mapping[str, str]
     skip_done: bool = False
+    origin: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, size: int, function_name: str, scheduler: str, **more: Any) -> dict[str, Any]:
         """Return the batch's stored manifest (`batches/{group_id}/manifest.json`, spec 06), of `size` inputs.
@@ -50,7 +59,7 @@ class Plan:
             "submit_fn_name": function_name,
             "scheduler": scheduler,
         }
-        return {**common, **more}
+        return {**common, **({ORIGIN: self.origin} if self.origin else {}), **more}
 
 
 def other_batch(group_id: str) -> JobConflict:

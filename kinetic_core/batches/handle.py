@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic_core.batches.progress import Board
@@ -68,6 +69,20 @@ _LOG = logging.getLogger(__name__)
 _HEARD_SECONDS = 30.0
 _ATTACHED_SECONDS = 3.0
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BatchCounts:
+    """Number of a batch's inputs in all, of those that have ended, and of these those without a value.
+
+    `first_failed`: indexes of the first inputs that failed, at most ten. `is_over`: every input has ended.
+    """
+
+    size: int
+    ended: int
+    failed: int
+    first_failed: tuple[int, ...]
+    is_over: bool
 
 
 class BatchHandle:
@@ -170,7 +185,7 @@ class BatchHandle:
         errors: dict[int, BaseException] = {**exceptions, **unsubmitted}
         if errors and not return_exceptions:
             partial = [outcomes.get(index) for index in positions]
-            raise BatchError(self.group_id, self._cached_failures, partial, unsubmitted, exceptions)
+            raise BatchError(self.group_id, self.failures(), partial, unsubmitted, exceptions)
         if not ordered:
             positions = [*order, *sorted(errors.keys() - set(order))]
         return [errors.get(index, outcomes.get(index)) for index in positions]
@@ -186,12 +201,38 @@ class BatchHandle:
             yield index, exceptions.get(index, outcomes.get(index))
         yield from sorted({**self._jobless(), **self.submission_failures}.items())
 
+    def follow(self) -> None:
+        """Have what happens to the jobs acted on from now on, as waiting does; returns at once."""
+        self._board.follow()
+
+    def progress(self) -> BatchCounts:
+        """Count the inputs that have ended, as far as this process knows; asks nobody."""
+        board = self._board
+        with board.changed:
+            failed = board.failed()
+            without_job = len(board.submission_failures) + len(board.dropped) + len(board.unavailable)
+            return BatchCounts(
+                size=board.size,
+                ended=len(board.ended) + without_job,
+                failed=len(failed) + without_job,
+                first_failed=tuple(sorted([*failed, *board.submission_failures])[:10]),
+                is_over=board.is_over(),
+            )
+
+    def close(self) -> None:
+        """Observe the batch no longer in this process. The batch goes on."""
+        self._board.close()
+
     def failures(self) -> list[JobHandle]:
         """Return the handles of jobs that failed by the last `results()` call, else by now."""
         if self._cached_failures is not None:
             return list(self._cached_failures)
         with self._board.changed:
             return [job for i in self._board.failed() if (job := self._board.jobs[i]) is not None]
+
+    def stop(self) -> None:
+        """Start no further input; those that run go on. Where all pods exist already, they end at once."""
+        self._scheduler.stop()
 
     def cancel(self) -> None:
         """Start no further job and stop every job that has not ended; return when none of their pods runs."""

@@ -101,7 +101,7 @@ def submit_batch(
         _store_manifest(packed, plan, reference, len(items))
         for index, error in inputs.failures.items():
             note_failure(packed.backend, reference.namespace, plan.group_id, index, error)
-        delivery = _delivery(packed, reference, payload)
+        delivery = _delivery(packed, plan, reference, payload)
         create = partial(_create_chunk, packed.backend, spec, reference, delivery)
         was_submitted = not plan.is_new and store.find(object_names.finished(plan.group_id)) is not None
         for part in [] if was_submitted else parts:
@@ -181,7 +181,8 @@ def _store_manifest(packed: Packed, plan: Plan, reference: JobReference, size: i
         if known is None or known[0].spec_digest != reference.spec_digest:
             raise other_batch(plan.group_id)
         reference = replace(reference, created_at=known[0].created_at)  # one entry, of the time the batch has
-    facts = {**index_metadata(reference), INPUTS: str(size)}
+    user = packed.backend.connections.settings.user
+    facts = {**index_metadata(reference, plan.origin, user=user), INPUTS: str(size)}
     store.create_if_absent(index_object(reference), b"", facts)
 
 
@@ -208,9 +209,10 @@ def _part(plan: Plan, number: int, indexes: Sequence[int], share: int | None = N
     return Chunk(plan.group_id, number, format_indexes(indexes), parallelism, *stops)
 
 
-def _delivery(packed: Packed, reference: JobReference, payload: bytes) -> Delivery:
-    surroundings = packed.backend.surroundings(reference.namespace)
-    return Delivery(stored_runner(packed.backend), wire.digest(payload), "", surroundings)
+def _delivery(packed: Packed, plan: Plan, reference: JobReference, payload: bytes) -> Delivery:
+    around = packed.backend.surroundings(reference.namespace)
+    around = replace(around, environment={**plan.environment, **around.environment})
+    return Delivery(stored_runner(packed.backend), wire.digest(payload), "", around, plan.origin)
 
 
 def _create_chunk(
@@ -246,6 +248,12 @@ class IndexedScheduler:
         alive = {True: JobStatus.RUNNING, False: JobStatus.PENDING}
         return [(index, known.get(index) or alive[index in running]) for index in jobs]
 
+    def stop(self) -> None:
+        """Start no further input: a pod that begins one finds its chunk's mark, and ends."""
+        for job in self._parts.parts(self._namespace, self._group_id):
+            mark = object_names.chunk_cancel(self._group_id, key_id_of(job))
+            self.backend.store.create_if_absent(mark, b"")
+
     def cancel(self, board: Board) -> None:
         """Start no further input and stop every living job; return when none of their pods runs.
 
@@ -253,9 +261,7 @@ class IndexedScheduler:
         input until its grace is over, so it finds a mark in the store.
         """
         finish(self.backend, self._group_id, board)
-        for job in self._parts.parts(self._namespace, self._group_id):
-            mark = object_names.chunk_cancel(self._group_id, key_id_of(job))
-            self.backend.store.create_if_absent(mark, b"")
+        self.stop()
         errors = in_parallel(lambda part: self.backend.delete(self._namespace, part), self._part_ids())
         for _, error in errors:
             if error is not None:

@@ -46,6 +46,7 @@ class Board:
         self.changed = threading.Condition()
         self._subscriptions: dict[int, Subscription] = {}
         self._on_follow: list[Callable[[], None]] = []
+        self._on_close: list[Callable[[], None]] = []
 
     def states(self) -> list[str]:
         """Return a word for each input: its status if it has ended, `submitted`, or `not submitted`."""
@@ -92,6 +93,21 @@ class Board:
                 return
             self.follows = True
             actions = [*(each.follow for each in self._subscriptions.values()), *self._on_follow]
+        for action in actions:
+            action()
+
+    def on_close(self, action: Callable[[], None]) -> None:
+        """Call `action` when nobody wants the board any more."""
+        with self.changed:
+            self._on_close.append(action)
+
+    def close(self) -> None:
+        """Observe nothing more. The jobs go on."""
+        with self.changed:
+            self.stopping = True
+            actions = [*(each.close for each in self._subscriptions.values()), *self._on_close]
+            self._subscriptions.clear()
+            self.changed.notify_all()
         for action in actions:
             action()
 

@@ -31,6 +31,9 @@ class Scheduler(Protocol):
     def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
         """Return index and status of every submitted job that was not dropped."""
 
+    def stop(self) -> None:
+        """Start no further input."""
+
     def cancel(self, board: Board) -> None:
         """Start no further input, and stop every job that has not ended."""
 

@@ -69,9 +69,9 @@ def submit_input(packed: Packed, plan: Plan, index: int, item: Any) -> JobHandle
     try:
         args, kwargs = arguments_of(item, plan.input_mode)
         job_id, group = input_id(plan.group_id, index), Group(plan.group_id, "map", index)
-        return JobHandle.of(
-            submit(address(packed, args, kwargs, job_id=job_id, group=group)), packed.backend.connections
-        )
+        prepared = address(packed, args, kwargs, job_id=job_id, group=group)
+        reference = submit(prepared, plan.environment, plan.origin)
+        return JobHandle.of(reference, packed.backend.connections)
     except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
         note_failure(packed.backend, packed.spec.namespace, plan.group_id, index, exc)
         return exc
@@ -182,7 +182,7 @@ class JobPerInput:
         if gcs:
             self.backend.store.delete_all(object_names.batch(self.group_id, ""))
 
-    def stop_starting(self) -> None:
+    def stop(self) -> None:
         """Keep every client, here or elsewhere, from starting another input."""
         self.backend.store.create_if_absent(object_names.stop(self.group_id), b"cancelled")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Unpack
@@ -12,14 +12,22 @@ from typing import Any, Unpack
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, known_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
-from kinetic_core.batches.definition import Plan, manifest_object
+from kinetic_core.batches.definition import Plan, batch_digest, manifest_object
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.indexed import NeedsOwnJobs, attach_indexed, can_share, start_indexed
-from kinetic_core.batches.supervised import attach_supervised, start_supervised
+from kinetic_core.batches.indexed import (
+    NeedsOwnJobs,
+    attach_indexed,
+    can_share,
+    start_indexed,
+    submit_batch,
+)
+from kinetic_core.batches.supervised import DIGEST, attach_supervised, start_supervised, take_up
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
-from kinetic_core.jobs.bundle import pack
+from kinetic_core.job import JobReference, Line
+from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
+from kinetic_core.jobs.prepare import Group, reference_of
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
 from kinetic_core.terminal import Progress
 
@@ -45,20 +53,8 @@ def run_map(
     `group_id` belongs to another batch; an input that cannot be submitted is in
     `BatchHandle.submission_failures`.
     """
-    if options.debug:
-        raise InvalidRequest("debug=True is for one call, which a person debugs; leave it out of a map")
-    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
-    items = list(inputs)
-    if not items:
-        raise InvalidRequest("inputs is empty: there is nothing to map over")
-    values = MAP_OPTIONS.check("run_async_map", **asked)
-    if values["cancel_running_on_fail"] and not values["fail_fast"]:
-        _LOG.warning("cancel_running_on_fail=True has no effect without fail_fast=True")
-    if values["skip_done"] and "group_id" not in values:
-        raise InvalidRequest("skip_done=True goes on with an earlier batch: say which with group_id=")
-    if values["max_concurrent"] is None and len(items) > _UNLIMITED_WARNING:
-        _LOG.warning("starting %d jobs with no limit; max_concurrent= sets one", len(items))
+    items = _checked_inputs(options, inputs)
+    values = _checked_values(asked, len(items))
     options = replace(
         options,
         retries=values["retries"] or options.retries,
@@ -68,7 +64,42 @@ def run_map(
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((item,), {}) for item in items]
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
-    plan = Plan(
+    plan = _plan(values)
+    if can_share(packed):
+        with suppress(NeedsOwnJobs):
+            return start_indexed(packed, items, plan)
+    if packed.backend.supervised_queue:
+        return start_supervised(packed, items, plan)
+    return start_client_driven(packed, items, plan)
+
+
+def _checked_inputs(options: RunOptions, inputs: Iterable[Any]) -> list[Any]:
+    """Return the inputs of a map. Raises InvalidRequest or TypeError if there is none, or no map of them."""
+    if options.debug:
+        raise InvalidRequest("debug=True is for one call, which a person debugs; leave it out of a map")
+    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
+    items = list(inputs)
+    if not items:
+        raise InvalidRequest("inputs is empty: there is nothing to map over")
+    return items
+
+
+def _checked_values(asked: MapKeywords, count: int) -> dict[str, Any]:
+    """Return the options of a map with their defaults, and warn about those that do nothing or too much."""
+    values = MAP_OPTIONS.check("run_async_map", **asked)
+    if values["cancel_running_on_fail"] and not values["fail_fast"]:
+        _LOG.warning("cancel_running_on_fail=True has no effect without fail_fast=True")
+    if values["skip_done"] and "group_id" not in values:
+        raise InvalidRequest("skip_done=True goes on with an earlier batch: say which with group_id=")
+    if values["max_concurrent"] is None and count > _UNLIMITED_WARNING:
+        _LOG.warning("starting %d jobs with no limit; max_concurrent= sets one", count)
+    return values
+
+
+def _plan(values: Mapping[str, Any]) -> Plan:
+    """Return the plan of a map's batch from its checked options."""
+    return Plan(
         group_id=values.get("group_id") or f"grp-{secrets.token_hex(8)}",
         is_new="group_id" not in values,
         input_mode=values["input_mode"],
@@ -79,12 +110,6 @@ def run_map(
         tags=values.get("tags", {}),
         skip_done=values["skip_done"],
     )
-    if can_share(packed):
-        with suppress(NeedsOwnJobs):
-            return start_indexed(packed, items, plan)
-    if packed.backend.supervised_queue:
-        return start_supervised(packed, items, plan)
-    return start_client_driven(packed, items, plan)
 
 
 def attach_batch(
@@ -110,15 +135,56 @@ def attach_batch(
     """
     place = connections.with_arguments(project=project, cluster=cluster, namespace=namespace)
     opened = known_backend(backend, place)
+    return attach_stored(opened, group_id, poll_interval, poll_timeout, goes_on=goes_on)
+
+
+def attach_stored(
+    backend: Backend,
+    group_id: str,
+    poll_interval: float = 10.0,
+    poll_timeout: float | None = 1800.0,
+    *,
+    goes_on: bool = True,
+) -> BatchHandle:
+    """Return the handle of a batch in the store of this backend; otherwise as `attach_batch`."""
     try:
-        manifest = read_manifest(opened.store, group_id)
+        manifest = read_manifest(backend.store, group_id)
     except ObjectNotFound:
-        raise BatchNotFound(f"no batch {group_id} in {opened.store.uri}") from None
+        raise BatchNotFound(f"no batch {group_id} in {backend.store.uri}") from None
     if manifest["scheduler"] == INDEXED:
-        return attach_indexed(opened, group_id, manifest, poll_interval, poll_timeout)
+        return attach_indexed(backend, group_id, manifest, poll_interval, poll_timeout)
     if manifest["scheduler"] == CLIENT_DRIVEN:
-        return attach_client_driven(opened, manifest, poll_interval, poll_timeout, goes_on=goes_on)
-    return attach_supervised(opened, manifest, poll_interval, poll_timeout)
+        return attach_client_driven(backend, manifest, poll_interval, poll_timeout, goes_on=goes_on)
+    return attach_supervised(backend, manifest, poll_interval, poll_timeout)
+
+
+def submit_clientless(packed: Packed, items: Sequence[Any], plan: Plan) -> JobReference:
+    """Store and create a batch that needs no client, without observing it; return its reference.
+
+    Submitting the same batch under the same id again adopts it, and creates what is missing. Raises
+    InvalidRequest if each input needs a Job that a client must create, JobConflict if the id belongs to
+    another batch, StoreError or the cluster's error if the batch cannot be created.
+    """
+    if can_share(packed):
+        with suppress(NeedsOwnJobs):
+            return submit_batch(packed, items, plan)[0]
+    if packed.backend.supervised_queue is None:
+        raise InvalidRequest(
+            f"{packed.function_name}: slices of several hosts, lease=, several accelerators and Data that is "
+            "mounted for one input need a Job for each input, which a client must create: map the task with "
+            "expand() instead, or leave that option out"
+        )
+    line = Line(plan.group_id, len(items), plan.max_concurrent, plan.fail_fast, plan.cancel_running)
+    take_up(packed, items, plan, line)
+    digest, group = batch_digest(packed, items, plan), Group(plan.group_id, "map", None)
+    return reference_of(packed, packed.spec, plan.group_id, digest, group)
+
+
+def call_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the digest of the call that a stored batch runs, to compare with `batch_digest`; "" for none."""
+    if manifest["scheduler"] == INDEXED:
+        return str(manifest["reference"]["spec_digest"])
+    return str(manifest.get(DIGEST) or "")
 
 
 def batches(backend: Backend) -> list[dict[str, Any]]:

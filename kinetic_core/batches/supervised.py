@@ -11,7 +11,13 @@ from typing import Any
 from kinetic_core._runner import object_names
 from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend, SupervisedQueue
-from kinetic_core.batches.definition import Plan, batch_digest, dropped_inputs, failure_object, other_batch
+from kinetic_core.batches.definition import (
+    Plan,
+    batch_digest,
+    dropped_inputs,
+    failure_object,
+    other_batch,
+)
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.scheduler import finish
@@ -133,7 +139,7 @@ class SupervisedScheduler(JobPerInput):
 
     def cancel(self, board: Board) -> None:
         """Start no further job and stop every job that has not ended; return when none of them runs."""
-        self.stop_starting()
+        self.stop()
         assert self.backend.supervised_queue is not None  # noqa: S101  only there inputs wait for their turn
         self.backend.supervised_queue.drop(self.namespace, self.group_id)
         with board.changed:

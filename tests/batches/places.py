@@ -52,9 +52,7 @@ class Place:
 
     def packed(self) -> Packed:
         asked = RunOptions.checked("cpu", container_image="python:3.11", **self.options)
-        settings = replace(
-            read_settings(), cache=self.folder / "cache", package_root=str(Path(__file__).parent)
-        )
+        settings = replace(read_settings(), package_root=str(Path(__file__).parent))
         return pack(square, asked, Connections(settings), backend=self.backend)
 
     def submit(self, items: list[Any], plan: Plan = PLAN) -> tuple[JobReference, dict[int, Exception]]:

@@ -14,7 +14,12 @@ import pytest
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.batches.client_driven import attach_client_driven, start_client_driven
-from kinetic_core.batches.definition import Plan, line_object, manifest_object, resumptions
+from kinetic_core.batches.definition import (
+    Plan,
+    line_object,
+    manifest_object,
+    resumptions,
+)
 from kinetic_core.batches.handle import BatchError, BatchHandle
 from kinetic_core.batches.queue import read_line
 from kinetic_core.batches.rerun import run_again
@@ -133,7 +138,7 @@ def test_whoever_attaches_goes_on(place: Place) -> None:
     others = [place.attach() for _ in range(3)]
     place.let_go()
     assert [batch.results(cleanup=False) for batch in others] == [[0, 1, 2, 3, 4]] * 3
-    assert looking.results(timeout=30) == [0, 1, 2, 3, 4]
+    assert looking.results(timeout=90) == [0, 1, 2, 3, 4]
     assert sorted(place.began()) == [0, 1, 2, 3, 4]
 
 
@@ -260,7 +265,7 @@ def test_one_too_old_to_be_gone_on_with_can_be_read(place: Place, caplog: pytest
     place.let_go()
     batch = place.attach(timeout=0.1)
     with pytest.raises(BatchError) as caught:
-        batch.results(timeout=30)
+        batch.results(timeout=90)
     assert caught.value.partial_results == [0, 1, None]
     assert [type(error) for error in caught.value.exceptions.values()] == [JobNotFound]
     assert batch.unavailable_children == {2: f"{place.group_id}-2"}
@@ -283,7 +288,7 @@ def test_cancelling_stops_what_any_client_has_started(place: Place) -> None:
     first = place.start([0, 1, 2, 3])
     wait_for(lambda: len(place.began()) == 2)
     place.attach(goes_on=False).cancel()
-    values = first.results(return_exceptions=True, timeout=30)
+    values = first.results(return_exceptions=True, timeout=90)
     assert [type(value) for value in values] == [JobCancelled] * 4
     assert len(place.began()) == 2
     assert [type(each) for each in place.attach().results(return_exceptions=True)][:2] == [JobCancelled] * 2
@@ -394,7 +399,7 @@ def test_what_was_removed_by_hand_does_not_run_again(place: Place) -> None:
     first.cleanup()
     place.let_go()
     batch = place.attach()
-    gone, *others = batch.results(timeout=30, return_exceptions=True)
+    gone, *others = batch.results(timeout=90, return_exceptions=True)
     assert isinstance(gone, JobNotFound)
     assert others == [1, 2]
     assert batch.unavailable_children == {0: f"{place.group_id}-0"}

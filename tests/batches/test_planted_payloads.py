@@ -193,7 +193,7 @@ def test_whoever_attaches_reads_what_stops_a_batch_from_its_jobs(place: Any) -> 
     here.submit([1, 2, 3], replace(PLAN, max_concurrent=1, fail_fast=True))
     manifest = changed_manifest(here, fail_fast=False)
     batch = attach_indexed(here.backend, "grp-a", manifest, 0.1, None)
-    batch.wait(timeout=30)
+    batch.wait(timeout=90)
     assert here.store.find(object_names.stop("grp-a")) is not None
 
 

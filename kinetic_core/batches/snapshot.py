@@ -1,0 +1,62 @@
+"""Snapshot of a batch: the status of each input at one moment, for readers that follow nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kinetic_core._runner import wire
+from kinetic_core._runner.indexes import parse_indexes
+from kinetic_core.backends.base import Backend, Parts
+from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of
+from kinetic_core.backends.kubernetes.names import GROUP_ID
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.batches.rerun import stored_states
+from kinetic_core.job import JobReference, JobStatus
+
+_ENDS = {
+    "succeeded": JobStatus.SUCCEEDED,
+    wire.CANCELLED: JobStatus.CANCELLED,
+    wire.DROPPED: JobStatus.CANCELLED,
+}
+
+
+def snapshot(backend: Backend, whole: JobReference) -> dict[int, JobStatus]:
+    """Return the status of the inputs of the batch `whole`, by index; inputs that nobody knows are left out.
+
+    Takes one request per thousand stored outcomes, of which only verified ones count, and on a cluster three
+    more. Changes nothing.
+    """
+    if backend.parts is not None:
+        alive = dict(_of_chunks(backend.parts, whole))
+    else:
+        alive = dict(_of_jobs(backend, whole))
+    stored = stored_states(backend, whole.namespace, whole.job_id)
+    return alive | {index: _ENDS.get(state, JobStatus.FAILED) for index, state in stored.items()}
+
+
+def _of_chunks(parts: Parts, whole: JobReference) -> Iterator[tuple[int, JobStatus]]:
+    """Yield what the Jobs say; a later chunk runs inputs of an earlier one again."""
+    jobs = parts.parts(whole.namespace, whole.job_id)
+    running = parts.running(whole.namespace, whole.job_id) if jobs else set()
+    for job in jobs:
+        inputs, status = indexes_of(job), job.get("status") or {}
+        rest = _rest(job)
+        yield from ((index, JobStatus.RUNNING if index in running else rest) for index in inputs)
+        for name, ended in (
+            ("failedIndexes", JobStatus.FAILED),
+            ("completedIndexes", JobStatus.SUCCEEDED),
+        ):
+            yield from ((inputs[own], ended) for own in parse_indexes(status.get(name) or ""))
+
+
+def _rest(job: Mapping[str, Any]) -> JobStatus:
+    """Return the status of a chunk's inputs of which its Job says nothing."""
+    return JobStatus.CANCELLED if verdict(job, ()).is_terminal else JobStatus.PENDING
+
+
+def _of_jobs(backend: Backend, whole: JobReference) -> Iterator[tuple[int, JobStatus]]:
+    for job_id, (job, pods) in backend.all(whole.namespace).items():
+        child = input_of(job_id)
+        if child is not None and job["metadata"]["labels"].get(GROUP_ID) == whole.job_id == child[0]:
+            yield child[1], verdict(job, pods).status
