@@ -46,10 +46,10 @@ class Config:
     # fmt: off
     defer_after: Annotated[float, Option(
         "Seconds for which a worker waits for a new job, or for an image, before it defers. A job that ends "
-        "sooner needs no second start of a worker.")] = 2.0
+        "sooner needs no second start of a worker. A task that its trigger can end defers at once.")] = 2.0
     event_delay: Annotated[float, Option(
-        "Seconds between a deferral and the earliest event of its trigger. Airflow's scheduler fails a task "
-        "whose event comes too soon (apache/airflow#71580).")] = 10.0
+        "Seconds between a deferral and the earliest event that resumes its task in a worker. Airflow's "
+        "scheduler fails a task that is resumed too soon (apache/airflow#71580).")] = 10.0
     trigger_retries: Annotated[int, Option(
         "Number of triggers of one try that may fail and be replaced. After them the worker itself "
         "waits.")] = 3

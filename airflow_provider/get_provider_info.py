@@ -70,9 +70,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "config": {SECTION: section()},
         "connection-types": [connection_type()],
-        "extra-links": [
-            f"airflow_provider.links.kinetic.{name}" for name in ("WorkloadLink", "LogsLink", "OutputsLink")
-        ],
+        "extra-links": ["airflow_provider.links.kinetic.JobLink"],
         "triggers": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.triggers.kinetic"]},
         ],

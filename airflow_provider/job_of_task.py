@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
 from kinetic_core.backends.base import Backend, backend_name, open_backend
-from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
+from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN, SPEC_DIGEST
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections
 from kinetic_core.errors import JobConflict, KineticError, UnverifiedResult
@@ -64,6 +64,17 @@ def state_of(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> s
 _REMEMBERED_TRIES = 20
 
 
+def _counts_clears() -> bool:
+    """Return whether a run's `clear_number` rises with each clearing of a task: in Airflow 3.2 and newer.
+
+    Source: `clear_task_instances` in `airflow/models/taskinstance.py` of 3.1.8, 3.2.0 and 3.3.2.
+    """
+    try:
+        return not version("apache-airflow-core").startswith("3.1.")
+    except PackageNotFoundError:  # no Airflow, but its context: a test
+        return True
+
+
 @dataclass(frozen=True)
 class TaskIdentity:
     """Identity of one try of one task instance.
@@ -71,7 +82,8 @@ class TaskIdentity:
     `run_began` distinguishes a DAG run from an earlier, deleted one with the same id; Airflow sets it anew
     when a finished run is cleared. `try_number` never repeats within a DAG run, cleared or not. `first_try`
     is the first try since a person cleared the task, and `clear_number` how often tasks of the run were
-    cleared, this one or another. `team` is the DAG's team, where Airflow has teams.
+    cleared, this one or another. `counts_clears` is False for Airflow 3.1, which raises `clear_number` only
+    when a finished run is cleared. `team` is the DAG's team, where Airflow has teams.
     """
 
     dag_id: str
@@ -83,6 +95,7 @@ class TaskIdentity:
     first_try: int = 1
     clear_number: int = 0
     team: str = ""
+    counts_clears: bool = True
 
     @classmethod
     def of(cls, context: Any, run_began: str | None = None) -> Self:
@@ -105,6 +118,7 @@ class TaskIdentity:
             first_try=min(max(ti.max_tries - retries + 1, 1), ti.try_number),
             clear_number=getattr(run, "clear_number", None) or 0,
             team=getattr(run, "team_name", None) or "",
+            counts_clears=_counts_clears(),
         )
 
     def job_id(self, spec_digest: str = "") -> str:
@@ -135,16 +149,13 @@ class TaskIdentity:
     def may_adopt(self, try_number: int, clear_number: int | None = None) -> bool:
         """Return whether this try may adopt a job of that try: nobody has cleared the task in between.
 
-        That holds if the job's `clear_number`, where known, is still the run's. If another task may have been
-        cleared, only `first_try` tells. Retries that were edited without clearing move `first_try` too far:
-        then the job is not adopted, and the work begins anew.
+        That holds if the job's `clear_number`, where known, is still the run's and this Airflow counts each
+        clearing. If another task may have been cleared, only `first_try` tells. Retries that were edited
+        without clearing move `first_try` too far: then the job is not adopted, and the work begins anew.
         """
-        return try_number >= self.first_try or clear_number == self.clear_number
+        return try_number >= self.first_try or (self.counts_clears and clear_number == self.clear_number)
 
 
-VARIABLE = "kinetic_deployment"
-"""Airflow Variable whose value distinguishes the jobs of several Airflows in one namespace."""
-_MEANING = "Tells this Airflow's Kinetic jobs from those of others; made by the first of them"
 _LOG = logging.getLogger(__name__)
 
 
@@ -204,49 +215,12 @@ class Origin:
         return found if sound else None
 
 
-def of_team(variable: str, team: str) -> str:
-    """Return the name of a Kinetic Variable for the DAGs of a team, "" where Airflow has none.
-
-    A team can read only its own Variables, but Airflow keeps one Variable per name: without the team in its
-    name, one team's Variable would replace another's.
-    """
-    return f"{variable}_{team}" if team else variable
-
-
-def deployment(*, make: bool = False, team: str = "") -> str:
-    """Return this Airflow's name, from its Variable and its address; "" if it has none or cannot be read.
-
-    The address (`[api] base_url`) distinguishes a copy of the metadata database, as made to test an upgrade.
-    `make` creates a missing name. If two workers do so at once, one name is lost: only its worker or trigger
-    ends the job that has that name.
-    """
-    from airflow.sdk import Variable
-
-    name = of_team(VARIABLE, team)
-    try:
-        found = Variable.get(name, default=None)
-        if found is None and make:
-            Variable.set(name, uuid.uuid4().hex, _MEANING)
-            found = Variable.get(name, default=None)
-    except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
-        _LOG.info("no job of a forgotten task will be found: the Variable %r fails: %r", name, error)
-        return ""
-    return with_address(found)
-
-
-def with_address(name: str | None) -> str:
-    """Add this Airflow's address to the name in its Variable."""
-    from airflow.providers.common.compat.sdk import conf
-
-    return f"{name} {conf.get('api', 'base_url', fallback='')}".strip() if name else ""
-
-
 @dataclass(frozen=True)
 class Earlier:
-    """Earlier job of the task instance, and its observation."""
+    """Earlier job of the task instance. Of the last one it is known how it ended, of others only that."""
 
     try_number: int
-    reference: JobReference
+    job_id: str
     observation: JobObservation
 
 
@@ -260,7 +234,7 @@ class Started:
     shipped: int = 0
     """Bytes of project, data and arguments of a new job, uploaded now or before."""
     earlier: tuple[Earlier, ...] = ()
-    """Earlier jobs that are in the store, the newest first."""
+    """Earlier jobs that are known, the newest first."""
     starter: TaskIdentity | None = None
     """Try, since cleared, whose result its task never got: this try only collects the result."""
 
@@ -282,9 +256,9 @@ def start_or_adopt(
     """Start or adopt the one job of this task instance.
 
     An active or succeeded job of an equal call is adopted, whichever try began it, if nobody has cleared the
-    task since. So is the last job before a clear if it succeeded and its result is not spent. Any other
-    active job, of a cleared run or a changed call, is cancelled before the new job starts: two never run at
-    once. `environment` and `origin` are for a new job.
+    task since. So is the last job of a run that had ended when it was cleared, if the job succeeded and its
+    result is not spent. Any other active job, of a cleared run or a changed call, is cancelled before the new
+    job starts: two never run at once. `environment` and `origin` are for a new job.
 
     Raises SupersededTry if a later try has a job, after removing this one's; as `prepare` and `submit` do;
     ImageBuilding if the image takes longer than `build_patience` seconds, before any job is looked for or
@@ -299,13 +273,11 @@ def start_or_adopt(
         build_patience=build_patience,
     )
     backend, digest = prepared.backend, prepared.spec_digest
-    others = _Others(backend, prepared.reference.namespace, origin)
+    others = Others(backend, prepared.reference.namespace, origin)
     others.end_superseded(identity)
-    adopted, tries = _look_at_tries(backend, identity, digest, others.clear_numbers)
-    if adopted is None:
-        adopted = others.uncollected(identity, digest)
+    adopted, tries = _adopted(others, identity, digest)
     if adopted is not None:
-        others_of_task = (each for each in tries if each.reference.job_id != adopted.reference.job_id)
+        others_of_task = (each for each in tries if each.job_id != adopted.reference.job_id)
         return replace(adopted, earlier=tuple(others_of_task))
     earlier = tuple(tries)
     told = "" if origin is None else origin.to_text()
@@ -316,8 +288,20 @@ def start_or_adopt(
         reference = submit(other, environment, told)
     others.end_superseded(identity, reference)
     shipped = prepared.spec.shipped
-    earlier = tuple(each for each in earlier if each.reference.job_id != reference.job_id)
+    earlier = tuple(each for each in earlier if each.job_id != reference.job_id)
     return Started(reference, observe(backend, reference), adopted=False, shipped=shipped, earlier=earlier)
+
+
+def _adopted(others: Others, identity: TaskIdentity, digest: str) -> tuple[Started | None, list[Earlier]]:
+    """Return the job to adopt, None if there is none, and what is known of the task's earlier jobs."""
+    if others.origin is None:
+        adopted, tries = _look_at_tries(others.backend, identity, digest, identity.tries())
+    else:
+        adopted, tries = others.newest(identity, digest)
+        if not tries and identity.try_number > 1:  # its Job may be gone, but not its outcome
+            before = replace(identity, try_number=identity.try_number - 1)
+            adopted, tries = _look_at_tries(others.backend, identity, digest, [before])
+    return adopted or others.uncollected(identity, digest), tries
 
 
 def latest(
@@ -335,7 +319,7 @@ def latest(
     connections = connections.with_settings(options.settings(connections.settings))
     backend = open_backend(backend_name(options.backend, 1, connections), connections)  # for its store
     living = (
-        _Others(backend, connections.settings.namespace, origin).living_by_try(identity)
+        Others(backend, connections.settings.namespace, origin).living_by_try(identity)
         if origin is not None
         else {}
     )
@@ -348,23 +332,45 @@ def latest(
 
 
 def mark_spent(backend: Backend, reference: JobReference) -> None:
-    """Mark a job's result as spent: it was delivered, or its task was cleared."""
+    """Mark a job's result as spent: it is about to be delivered. A retry may still adopt it."""
     backend.store.create_if_absent(_spent_object(reference.job_id), b"")
+
+
+def mark_cleared(backend: Backend, reference: JobReference) -> None:
+    """Note that somebody cleared the job's task while a worker had it: no other try has its result.
+
+    Airflow does not always say so itself: `max_tries` stays as it was if that worker then fails or is killed.
+    """
+    backend.store.create_if_absent(_cleared_object(reference.job_id), b"")
 
 
 def _spent_object(job_id: str) -> str:
     return f"jobs/{job_id}/spent"
 
 
+def _cleared_object(job_id: str) -> str:
+    return f"jobs/{job_id}/cleared"
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Job in a list of the cluster's, as far as the list tells how it is."""
+
+    job_id: str
+    origin: Origin
+    spec_digest: str
+    observation: JobObservation
+
+
 @dataclass
-class _Others:
+class Others:
     """Jobs of all tries of a task instance, as the cluster has them."""
 
     backend: Backend
     namespace: str
     origin: Origin | None
-    clear_numbers: dict[str, int] = field(default_factory=dict)
-    """Counts of cleared tasks in the run when these jobs began."""
+    listed: list[_Listed] = field(default_factory=list)
+    """Jobs as the last list had them."""
 
     def end_superseded(self, identity: TaskIdentity, own: JobReference | None = None) -> None:
         """Cancel the jobs of tries that belong to an earlier run of the same id or were cleared.
@@ -378,8 +384,8 @@ class _Others:
         if self.origin is None:
             return
         mine = self.origin.order
+        self.listed = list(self._jobs())
         for job_id, theirs in self._living().items():
-            self.clear_numbers[job_id] = theirs.clear_number
             if own is not None and job_id == own.job_id:
                 continue
             if theirs.order > mine:
@@ -394,20 +400,25 @@ class _Others:
                 self._cancel(job_id, f"try {identity.try_number} of its task has begun")
 
     def uncollected(self, identity: TaskIdentity, spec_digest: str) -> Started | None:
-        """Return the last job if it succeeded and somebody cleared its task before the task had the result.
+        """Return the last job if it succeeded, and its run ended without the result and was cleared then.
 
-        The Job must still exist, because its key verifies the result.
+        In a run that goes on, a cleared task may have been alive, and its person wants it to run again: then
+        the result is spent, whether the worker or the trigger of before has heard of the clearing or not. The
+        Job must still exist, because its key verifies the result.
         """
         if self.origin is None or identity.clear_number == 0:
             return None
-        last = max(self._jobs(), key=lambda each: each[1].order, default=None)
-        if last is None or last[1].clear_number >= identity.clear_number:
+        last = max(self.listed, key=lambda each: each.origin.order, default=None)
+        if last is None or last.origin.clear_number >= identity.clear_number:
             return None
-        job_id, theirs, _ = last
+        job_id, theirs = last.job_id, last.origin
         reference = find(self.backend, job_id)
         if reference is None or reference.spec_digest != spec_digest:
             return None
-        if self.backend.store.find(_spent_object(job_id)) is not None:
+        if theirs.run_began == identity.run_began:
+            mark_spent(self.backend, reference)
+            return None
+        if any(self.backend.store.find(name(job_id)) for name in (_spent_object, _cleared_object)):
             return None
         observation = observe(self.backend, reference)
         if observation.status is not JobStatus.SUCCEEDED:
@@ -419,22 +430,58 @@ class _Others:
     def living_by_try(self, identity: TaskIdentity) -> dict[int, list[str]]:
         """Return the ids of the live jobs of this run of the task, by the try that started them."""
         found: dict[int, list[str]] = {}
+        self.listed = list(self._jobs())
         for job_id, theirs in self._living().items():
             if theirs.run_began == identity.run_began:
                 found.setdefault(theirs.try_number, []).append(job_id)
         return found
 
-    def _living(self) -> dict[str, Origin]:
-        return {job_id: theirs for job_id, theirs, lives in self._jobs() if lives}
+    def newest(self, identity: TaskIdentity, spec_digest: str) -> tuple[Started | None, list[Earlier]]:
+        """Return the newest job of this run of the task if it can be adopted, and the jobs before it.
 
-    def _jobs(self) -> Iterator[tuple[str, Origin, bool]]:
-        """Yield the jobs' ids, their origins, and whether they live."""
+        Reads that job alone, however many there were: an older one lives or has a result only if the newest
+        is another call's, and then it was cancelled.
+        """
+        mine = [each for each in self.listed if each.origin.run_began == identity.run_began]
+        mine.sort(key=lambda each: (each.origin.try_number, each.spec_digest == spec_digest), reverse=True)
+        adopted, earlier = None, []
+        for place, each in enumerate(mine):
+            number, observation = each.origin.try_number, each.observation
+            may_adopt = identity.may_adopt(number, each.origin.clear_number)
+            reference = find(self.backend, each.job_id) if place == 0 or not observation.is_terminal else None
+            if reference is not None and may_adopt and each.spec_digest == spec_digest:
+                observation = observe(self.backend, reference)
+                if place == 0 and self._is_of_use(identity, each, observation):
+                    state = observation.status.value
+                    _LOG.info("adopting %s, which an earlier worker started (%s)", each.job_id, state)
+                    adopted = Started(reference, observation, adopted=True)
+            elif reference is not None:
+                why = "the call it was started for has changed" if may_adopt else "its run was cleared"
+                observation = _cancelled_if_active(self.backend, reference, why)
+            earlier.append(Earlier(number, each.job_id, observation))
+        return adopted, earlier[:_REMEMBERED_TRIES]
+
+    def _is_of_use(self, identity: TaskIdentity, each: _Listed, observation: JobObservation) -> bool:
+        """Return whether the job lives or has succeeded, and no worker of another try was told of a clear."""
+        if not observation.is_terminal:
+            return True
+        if observation.status is not JobStatus.SUCCEEDED:
+            return False
+        is_own = each.origin.try_number == identity.try_number
+        return is_own or self.backend.store.find(_cleared_object(each.job_id)) is None
+
+    def _living(self) -> dict[str, Origin]:
+        return {each.job_id: each.origin for each in self.listed if not each.observation.is_terminal}
+
+    def _jobs(self) -> Iterator[_Listed]:
+        """List the jobs, with one request."""
         assert self.origin is not None  # noqa: S101  without one nothing is looked for
         for job in self.backend.of_origin(self.namespace, self.origin.id):
             facts = job["metadata"]
             theirs = Origin.from_text((facts.get("annotations") or {}).get(ORIGIN) or "")
             if theirs is not None and theirs.id == self.origin.id:
-                yield str(facts["labels"][JOB_ID]), theirs, not verdict(job, ()).is_terminal
+                digest = str(facts["annotations"].get(SPEC_DIGEST, ""))
+                yield _Listed(str(facts["labels"][JOB_ID]), theirs, digest, verdict(job, ()))
 
     def _cancel(self, job_id: str, why: str) -> None:
         reference = find(self.backend, job_id)
@@ -446,20 +493,21 @@ class _Others:
 
 
 def _look_at_tries(
-    backend: Backend, identity: TaskIdentity, spec_digest: str, clear_numbers: Mapping[str, int]
+    backend: Backend, identity: TaskIdentity, spec_digest: str, tries: Iterable[TaskIdentity]
 ) -> tuple[Started | None, list[Earlier]]:
-    """Return the newest job that can be adopted, and the other jobs of the task's tries."""
+    """Return the newest job that can be adopted, and the other jobs of the task's tries.
+
+    Each of `tries` is looked for by its id: no list has the jobs of an Airflow without a name.
+    """
     others: list[Earlier] = []
     ids = [
-        (each.try_number, job_id)
-        for each in identity.tries()
-        for job_id in (each.job_id(spec_digest), each.job_id())
+        (each.try_number, job_id) for each in tries for job_id in (each.job_id(spec_digest), each.job_id())
     ]
     for place, (number, job_id) in enumerate(ids):
         reference = find(backend, job_id)
         if reference is None:
             continue
-        if not identity.may_adopt(number, clear_numbers.get(job_id)):
+        if not identity.may_adopt(number):
             observation = _cancelled_if_active(backend, reference, "it belongs to a run that was cleared")
         elif reference.spec_digest != spec_digest:
             observation = _cancelled_if_active(backend, reference, "the call it was started for has changed")
@@ -470,7 +518,7 @@ def _look_at_tries(
                 _LOG.info("adopting %s, which an earlier worker started (%s)", job_id, state)
                 adopted = Started(reference, observation, adopted=True)
                 return adopted, others + _older(backend, ids[place + 1 :])
-        others.append(Earlier(number, reference, observation))
+        others.append(Earlier(number, job_id, observation))
     return None, others
 
 
@@ -481,7 +529,7 @@ def _older(backend: Backend, ids: Iterable[tuple[int, str]]) -> list[Earlier]:
         for number, job_id in ids:
             reference = find(backend, job_id)
             if reference is not None:
-                found.append(Earlier(number, reference, observe(backend, reference)))
+                found.append(Earlier(number, job_id, observe(backend, reference)))
     except KineticError as error:
         _LOG.info("not all jobs of earlier tries are known: %s", error)
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import os
 import time
@@ -20,16 +19,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol
 
-from airflow_provider import job_of_task
 from airflow_provider.config import config
-from airflow_provider.job_of_task import Origin, of_team, with_address
+from airflow_provider.deployment import NAME, PLACES, UsedPlace, of_team, read_places, with_address
+from airflow_provider.job_of_task import Origin
+from airflow_provider.threads import in_thread
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.backends.kubernetes.names import ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections, default_connections
-from kinetic_core.errors import ConfigurationError, ProtocolMismatch
+from kinetic_core.errors import ConfigurationError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import find
@@ -117,13 +117,13 @@ class Reconciler:
 
         The second search is needed because a job exists a moment before Airflow stores its task's next state.
         """
-        live = await asyncio.to_thread(self._unwatched)
+        live = await in_thread(self._unwatched)
         over = set(await self._over(live))
         ended = sorted(over & self._doubted)
         self._doubted = over - self._doubted
         for job_id in ended:
             _LOG.warning("cancelling %s: its task, %s, is over", job_id, live[job_id])
-        await asyncio.gather(*(asyncio.to_thread(self._cancel, job_id) for job_id in ended))
+        await asyncio.gather(*(in_thread(self._cancel, job_id) for job_id in ended))
         return ended
 
     def _unwatched(self) -> Live:
@@ -211,89 +211,11 @@ async def _reconcile(
                 reconciler = Reconciler(backend, namespace, deployment, ask)
             if reconciler is not None:
                 await reconciler.reconcile()
-                await asyncio.to_thread(presence.mark, key)
+                await in_thread(presence.mark, key)
         except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
             _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
         is_in_doubt = reconciler is not None and reconciler.in_doubt
         await asyncio.sleep(min(interval, DOUBT_SECONDS) if is_in_doubt else interval)
-
-
-VARIABLE = "kinetic_places"
-"""The Airflow Variable in which tasks note where their jobs run."""
-_MEANING = "Where Kinetic jobs of this Airflow have run: triggerers look there for those whose task is over"
-
-
-@dataclass(frozen=True)
-class UsedPlace:
-    """Store and namespace of a cluster, as some job's reference names them, and the task's connection."""
-
-    reference: JobReference
-    conn_id: str | None = None
-
-    @property
-    def key(self) -> str:
-        """Return a key that is equal for all jobs of the place."""
-        job = self.reference
-        cluster = "/".join((job.project, job.zone, job.cluster_name, job.namespace))
-        return " ".join((job.backend, job.store_uri, cluster, self.conn_id or "-", f"v{job.protocol}"))
-
-    def client(self) -> Connections:
-        """Return the client of the connection. Raises ConfigurationError if it cannot be read."""
-        from airflow_provider.hooks.kinetic import clients
-
-        return clients.get(self.conn_id)
-
-    @classmethod
-    def of(cls, entry: dict[str, Any]) -> Self:
-        """Decode an entry of the Variable. Raises KeyError, TypeError or ProtocolMismatch for any other."""
-        return cls(JobReference.from_dict(entry["reference"]), entry.get("conn_id"))
-
-
-def remember(reference: JobReference, conn_id: str | None, team: str = "") -> None:
-    """Record where this job runs, if no job of the team has run there so far.
-
-    Of two places recorded at one moment one is lost, and recorded again by its next job. A Variable that
-    cannot be written does not keep a job from running.
-    """
-    from airflow.sdk import Variable
-
-    name = of_team(VARIABLE, team)
-    try:
-        known = Variable.get(name, default=None) or ""
-        text = with_place(known, UsedPlace(reference, conn_id), config().orphan_places)
-        if text is not None:
-            Variable.set(name, text, _MEANING)
-    except Exception as error:  # noqa: BLE001  whatever Airflow answers
-        _LOG.info("no triggerer will look for forgotten jobs in %s: %r", reference.namespace, error)
-
-
-def read_places(text: str) -> list[UsedPlace]:
-    """Decode the Variable's places, the newest last; any other entry is left out."""
-    found = []
-    for entry in _entries(text).values():
-        try:
-            found.append(UsedPlace.of(entry))
-        except (KeyError, TypeError, ProtocolMismatch) as error:
-            _LOG.debug("%s has an entry that is none: %r", VARIABLE, error)
-    return found
-
-
-def with_place(text: str, place: UsedPlace, limit: int) -> str | None:
-    """Return the Variable with the place and the newest others, `limit` in all; None if it has the place."""
-    known = _entries(text)
-    if place.key in known:
-        return None
-    kept = list(known.items())[max(0, len(known) + 1 - limit) :]
-    entry = {"reference": place.reference.to_dict(), "conn_id": place.conn_id}
-    return json.dumps({**dict(kept), place.key: entry})
-
-
-def _entries(text: str) -> dict[str, Any]:
-    try:
-        told = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 class Place(Protocol):
@@ -355,7 +277,7 @@ class Attendant:
 
 async def states_in_database(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
     """Read the states of task instances of a DAG run, by their names as in `Origin.key`."""
-    return await asyncio.to_thread(_read_states, dag_id, run_id, task_ids)
+    return await in_thread(_read_states, dag_id, run_id, task_ids)
 
 
 def _read_states(dag_id: str, run_id: str, task_ids: list[str]) -> dict[str, object]:
@@ -388,12 +310,12 @@ def teams() -> list[str]:
 
 def places_of(team: str) -> list[UsedPlace]:
     """Return the places that tasks of the team have recorded."""
-    return read_places(_variable(VARIABLE, team) or "")
+    return read_places(_variable(PLACES, team) or "")
 
 
 def name_of(team: str) -> str:
     """Return the Airflow's name that jobs of the team have; "" if the team has started none."""
-    return with_address(_variable(job_of_task.VARIABLE, team))
+    return with_address(_variable(NAME, team))
 
 
 def _variable(name: str, team: str) -> str | None:

@@ -8,8 +8,10 @@ a reader checks that the job is the task's own: the job's id is a function of th
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -18,7 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider import telemetry
-from airflow_provider.job_of_task import Origin, Started, TaskIdentity, deployment, start_or_adopt
+from airflow_provider.deployment import Kept, deployment_name
+from airflow_provider.job_of_task import Origin, Started, TaskIdentity, start_or_adopt
 from airflow_provider.task_logs import VARIABLE, RemoteLog
 from airflow_provider.telemetry import IN_TASKS, Stats, span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
@@ -37,7 +40,8 @@ from kinetic_core.errors import (
 )
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Progress
-from kinetic_core.jobs.collect import Outcome
+from kinetic_core.jobs.collect import Outcome, collect
+from kinetic_core.jobs.observe import observe
 from kinetic_core.jobs.outputs import find_outputs
 from kinetic_core.jobs.phases import Phase
 from kinetic_core.jobs.submit import Call
@@ -136,7 +140,7 @@ class JobRecord:
             )
         except (TypeError, ValueError, KeyError, ProtocolMismatch):
             return None
-        return record if _is_sound(reference) and _CONN_ID.fullmatch(record.conn_id) else None
+        return record if is_sound(reference, record.conn_id) else None
 
     def started_by(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> int | None:
         """Return the try that started the job; None if this task instance cannot have started it."""
@@ -198,8 +202,11 @@ def _end(told: Mapping[str, Any]) -> JobEnd:
     )
 
 
-def _is_sound(reference: JobReference) -> bool:
-    """Return whether the reference is safe in the names of objects and in requests."""
+def is_sound(reference: JobReference, conn_id: str, ids: re.Pattern[str] = _JOB_ID) -> bool:
+    """Return whether reference and connection are safe in the names of objects and in requests.
+
+    `ids` matches the ids of what is referred to.
+    """
     texts = [getattr(reference, each.name) for each in fields(reference) if each.type == "str"]
     if not all(isinstance(text, str) for text in texts):
         return False
@@ -207,7 +214,11 @@ def _is_sound(reference: JobReference) -> bool:
         datetime.fromisoformat(reference.created_at)
     except ValueError:
         return False
-    named = _JOB_ID.fullmatch(reference.job_id), _NAMESPACE.fullmatch(reference.namespace)
+    named = (
+        ids.fullmatch(reference.job_id),
+        _NAMESPACE.fullmatch(reference.namespace),
+        _CONN_ID.fullmatch(conn_id),
+    )
     return None not in named
 
 
@@ -216,7 +227,10 @@ _LOG = logging.getLogger(__name__)
 
 def origin_of(identity: TaskIdentity) -> Origin | None:
     """Return the origin that a new job carries; None if this Airflow has no name."""
-    name = deployment(make=True, team=identity.team)
+    kept = Kept.here(identity.team)
+    name = kept.name
+    if not name and (name := deployment_name(make=True, team=identity.team)):
+        kept.keep(name=name)
     return Origin.of(identity, name) if name else None
 
 
@@ -247,11 +261,8 @@ def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: 
     reference = started.reference
     _push(context, JobRecord.of(started.starter or identity, reference, conn_id=conn_id or ""))
     if started.earlier:  # Airflow forgets the XComs of a try when the next one begins
-        jobs = [
-            EarlierJob.of(each.try_number, each.reference.job_id, each.observation)
-            for each in started.earlier
-        ]
-        context["ti"].xcom_push(key=EARLIER_KEY, value=earlier_to_value(jobs))
+        jobs = [EarlierJob.of(each.try_number, each.job_id, each.observation) for each in started.earlier]
+        push(context["ti"], EARLIER_KEY, earlier_to_value(jobs))
     tags, stats = _tags(identity), Stats(IN_TASKS)
     if started.adopted:
         stats.count(telemetry.ADOPTED, tags)
@@ -270,15 +281,58 @@ def tell_end(
     conn_id: str | None,
 ) -> None:
     """Report a job's end to Airflow. `identity` is that of the try that started the job."""
+    began, number = identity.run_began, identity.try_number
+    record, fenced = finished(backend, reference, observation, outcome, began, number, conn_id)
+    _push(context, record)
+    count_end(record, fenced, _tags(identity), Stats(IN_TASKS))
+    if record.end is not None:
+        tell_phases(reference.job_id, record.end.phases, getattr(context["ti"], "context_carrier", None))
+
+
+def record_of_cancelled(value: object, backend: Backend, reference: JobReference) -> JobRecord | None:
+    """Return the record of a job that was cancelled because somebody ended its task, with the job's end.
+
+    `value` is that of the record's XCom. None if it is of another job or has an end, or the job goes on.
+    Raises KineticError.
+    """
+    record = JobRecord.from_value(value)
+    if record is None or record.end is not None or record.reference.job_id != reference.job_id:
+        return None
+    observation = observe(backend, reference)
+    if not observation.is_terminal:
+        return None
+    outcome = collect(backend, reference, allow_pickle=False)
+    began, number = record.run_began, record.try_number
+    return finished(backend, record.reference, observation, outcome, began, number, record.conn_id)[0]
+
+
+def finished(
+    backend: Backend,
+    reference: JobReference,
+    observation: JobObservation,
+    outcome: Outcome,
+    run_began: str,
+    try_number: int,
+    conn_id: str | None,
+) -> tuple[JobRecord, int]:
+    """Return the record of a job that has ended, and the number of its pods that were turned away.
+
+    `run_began` and `try_number` are those of the try that started the job.
+    """
     phases, fenced = _history(backend, reference, outcome)
     end = JobEnd.of(observation, phases)
-    _push(context, JobRecord.of(identity, reference, end, conn_id or ""))
-    tags, stats = _tags(identity), Stats(IN_TASKS)
+    return JobRecord(reference, run_began, try_number, end, conn_id or ""), fenced
+
+
+def count_end(record: JobRecord, fenced: int, tags: Mapping[str, str], stats: Stats) -> None:
+    """Count the end of a record's job, if it has ended, and the time of its phases. `tags`: the task's."""
+    end = record.end
+    if end is None:
+        return
     state = end.status.value.lower()
     stats.count(telemetry.FINISHED, {**tags, "state": state, "failure_class": _tag(end.failure_class)})
     stats.count(telemetry.FENCED, tags, fenced)
-    tell_phases(reference.job_id, phases, getattr(context["ti"], "context_carrier", None))
-    for phase in phases:
+    for phase in end.phases:
         stats.time(telemetry.PHASE, {**tags, "phase": phase.name}, phase.seconds)
 
 
@@ -287,7 +341,7 @@ def _history(backend: Backend, reference: JobReference, outcome: Outcome) -> tup
     try:
         header = {"times": outcome.times, "attempt": outcome.attempt}
         found = backend.get(reference.namespace, reference.job_id)
-        phases = known_phases(backend, reference, found, header)
+        phases = known_phases(backend, reference, found, header, is_over=True)
     except (KineticError, OSError) as error:
         _LOG.info("where the time of %s went is not known: %s", reference.job_id, error)
         return (), 0
@@ -295,8 +349,60 @@ def _history(backend: Backend, reference: JobReference, outcome: Outcome) -> tup
     return phases, sum(code in (wire.EXIT_FENCED, wire.EXIT_UNSURE) for code in codes)
 
 
+# The page reads records in Airflow's database. An XCom backend that a deployment has written keeps values
+# elsewhere, and leaves an address there. So the provider's own XComs go around it, as Airflow's links do.
+
+
+def store(ti: Any, key: str, value: Any) -> None:
+    """Store such an XCom of a task instance that a trigger knows."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    XCom._set_xcom_in_db(key=key, value=value, **_place(ti))
+
+
+def push(ti: Any, key: str, value: Any) -> None:
+    """Store an XCom of the task instance, plain JSON, in Airflow's database."""
+    backend = _backend_of_its_own()
+    if backend is None:
+        ti.xcom_push(key=key, value=value)
+    else:
+        backend._set_xcom_in_db(key=key, value=value, **_place(ti))
+
+
+def pulled(ti: Any, key: str) -> object:
+    """Return such an XCom; None if there is none."""
+    backend = _backend_of_its_own()
+    if backend is None:
+        place = _place(ti)
+        return ti.xcom_pull(task_ids=ti.task_id, key=key, map_indexes=place["map_index"])
+    value = backend._get_xcom_db_ref(key=key, **_place(ti)).value
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def stored_value(ti: Any, key: str) -> object:
+    """Return such an XCom of a task instance, also in a trigger; None if there is none."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    value = XCom._get_xcom_db_ref(key=key, **_place(ti)).value
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _place(ti: Any) -> dict[str, Any]:
+    mapped = ti.map_index is not None and ti.map_index >= 0
+    names = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
+    return {**names, "map_index": ti.map_index if mapped else -1}
+
+
+def _backend_of_its_own() -> Any:
+    """Return the XCom backend that the configuration names; None for Airflow's. A task has it loaded."""
+    module = sys.modules.get("airflow.sdk.execution_time.xcom")
+    if module is None or module.XCom is module.BaseXCom:
+        return None
+    return module.XCom
+
+
 def _push(context: Any, record: JobRecord) -> None:
-    context["ti"].xcom_push(key=KEY, value=record.to_dict())
+    push(context["ti"], KEY, record.to_dict())
 
 
 def _tags(identity: TaskIdentity) -> dict[str, str]:

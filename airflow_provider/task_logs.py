@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -165,9 +166,23 @@ class LogTail:
 
     def rest(self, last_attempt: int, limit: int | None = None) -> list[str]:
         """Return the rest once the job has ended, unfinished lines too: the last `limit` lines, or all."""
-        self._ahead.clear()
         last: deque[str] = deque(maxlen=limit)
         count = 0
+        for line in self._rest(last_attempt):
+            last.append(line)
+            count += 1
+        if limit is None or count <= limit:
+            return list(last)
+        left_out = f"... {count - limit} lines left out here; all of them are in the job's own log ..."
+        return [left_out, *last]
+
+    def short_rest(self, last_attempt: int, limit: int) -> list[str] | None:
+        """Return the rest as `rest` does; None if it has more than `limit` lines, which are not all read."""
+        lines = list(itertools.islice(self._rest(last_attempt), limit + 1))
+        return lines if len(lines) <= limit else None
+
+    def _rest(self, last_attempt: int) -> Iterator[str]:
+        self._ahead.clear()
         shown = {}
         if self._remote is not None:
             shown = self._remote.shown(self._reference, self.backend.connections)
@@ -180,18 +195,12 @@ class LogTail:
                 if in_line:
                     in_line = False
                     continue
-                last.append(self._shown(line))
-                count += 1
+                yield self._shown(line)
             self.cursor = Cursor(attempt, start)
         for host in range(1, self._hosts):
             for attempt in range(last_attempt + 1):
                 for line in self._lines_from(attempt, host, shown.get((attempt, host), 0)):
-                    last.append(self._shown(line, host))
-                    count += 1
-        if limit is None or count <= limit:
-            return list(last)
-        left_out = f"... {count - limit} lines left out here; all of them are in the job's own log ..."
-        return [left_out, *last]
+                    yield self._shown(line, host)
 
     def _next(self) -> str | None:
         """Return the next complete line, "" for one that was shown before; None if there is none yet."""

@@ -19,6 +19,8 @@ import logging
 import math
 import re
 import secrets
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -27,6 +29,7 @@ from typing import Any, Protocol
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from airflow_provider.deployment import of_team
 from airflow_provider.project import project_of_task
 from airflow_provider.records import named
 from kinetic_core._runner import object_names
@@ -101,17 +104,23 @@ def _why(name: str) -> str:
 
 
 def value_for_xcom(
-    reference: JobReference, outcome: Outcome, *, multiple_outputs: bool, mapped_over: bool, name: str = ""
+    reference: JobReference,
+    outcome: Outcome,
+    *,
+    multiple_outputs: bool,
+    mapped_over: bool,
+    name: str = "",
+    team: str = "",
 ) -> Any:
     """Return the value of a finished job's task: a plain value as it is, any other as a reference.
 
     Nothing is unpickled. `mapped_over` says that a downstream task expands over the value: then, and with
     `multiple_outputs`, a reference is refused with AirflowFailException. `name`: that of the instance of a
-    mapped task. The job has succeeded.
+    mapped task. `team`: that of the DAG, "" for none. The job has succeeded.
     """
     from airflow.providers.common.compat.sdk import AirflowFailException
 
-    found, value = _plain_value(outcome)
+    found, value = plain_value(outcome)
     if found:
         return value
     kind = outcome.result_type or "value"
@@ -127,18 +136,27 @@ def value_for_xcom(
         found_at = result_reference(reference, outcome)
     except UnverifiedResult as error:
         raise AirflowFailException(named(name, error)) from error
-    return Signatures().signed(found_at)
+    return Signatures(team=team).signed(found_at)
 
 
-def _plain_value(outcome: Outcome) -> tuple[bool, Any]:
+def plain_value(outcome: Outcome) -> tuple[bool, Any]:
+    """Return True and the value of a job that has succeeded, if XCom can carry it; else False and None.
+
+    A value that needs a library which is not installed here, numpy for instance, stays where it is.
+    """
+    try:
+        return read_plain_value(outcome)
+    except ImportError:
+        return False, None
+
+
+def read_plain_value(outcome: Outcome) -> tuple[bool, Any]:
+    """Return as `plain_value` does. Raises ImportError if the value needs a library that is not here."""
     if outcome.codec != "typed" or not all(
         name == "body" or name.startswith("text-") for name in outcome.parts
     ):
         return False, None  # bytes or arrays: their content is not read
-    try:
-        value = outcome.value_or_raise()
-    except ImportError:  # numpy is not installed here: the value stays where it is
-        return False, None
+    value = outcome.value_or_raise()
     return is_plain(value), value
 
 
@@ -159,6 +177,14 @@ def is_plain(value: Any) -> bool:
     Types must match exactly: a subclass would come back as its base, so it is not plain.
     """
     return all(_is_plain_leaf(leaf) for leaf in _leaves(value, MAX_DEPTH))
+
+
+class LazyValues(Sequence[Any]):
+    """Values of jobs in the store, read one by one."""
+
+    @abstractmethod
+    def references(self) -> list[ResultReference]:
+        """Return references to the values, for jobs. Raises InvalidRequest if nobody has signed for them."""
 
 
 Verify = Callable[[Mapping[str, Any], str], ResultReference]
@@ -226,6 +252,8 @@ def _with_references(value: Any, depth: int, where: str, verify: Verify) -> Any:
             f"{where} is a ResultReference, and nothing says who made it. Pass the output of the kinetic "
             "task itself, or ResultReference.load() its value"
         )
+    if isinstance(value, LazyValues):
+        return value.references()
     if depth == 0:
         return value
 
@@ -244,7 +272,8 @@ def _with_references(value: Any, depth: int, where: str, verify: Verify) -> Any:
 
 
 SECRET = "kinetic_reference_secret"  # noqa: S105  the name of a Variable
-"""The Variable that names the secret in use; its own Variable has that name behind this one.
+"""The Variable that names the secret in use, for each team one of its own (see `of_team`). The secret's own
+Variable has that name behind this one.
 
 Two workers that make the first secret at once make two, and both stay: a signature names its own. Airflow
 masks the values of Variables with such names."""
@@ -253,6 +282,7 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST = 300
 _NAMED_BY, _SIGNATURE = "signed_with", "signature"
+_OF_RESULTS = "kinetic result reference"
 
 
 class Variables(Protocol):
@@ -280,17 +310,59 @@ class AirflowVariables:
         Variable.set(name, value, _MEANING)
 
 
+NAME_SECONDS = 60.0
+"""Seconds for which a process takes the name of the secret in use for the name: it may be rotated."""
+
+
 class Signatures:
-    """Signer and verifier of references. Each secret is read once."""
+    """Signer and verifier of references. Each secret is read once; which one is in use, once a minute.
 
-    def __init__(self, variables: Variables | None = None) -> None:
+    `team`: that of the DAG, "" for none.
+    """
+
+    def __init__(
+        self,
+        variables: Variables | None = None,
+        team: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._variables = AirflowVariables() if variables is None else variables
+        self._in_use = of_team(SECRET, team)
+        self._clock = clock
         self._secrets: dict[str, str] = {}
+        self._name = "", float("-inf")
 
-    def signed(self, reference: ResultReference) -> dict[str, Any]:
-        """Return the reference as a signed dict for XCom."""
-        name = self._name_in_use()
-        return {**reference.to_dict(), _NAMED_BY: name, _SIGNATURE: _signature(reference, self._secret(name))}
+    def signed(self, reference: ResultReference, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the reference as a signed dict for XCom; make the first secret if there is none.
+
+        `like`: a verified dict whose secret signs; by default the secret in use does.
+        """
+        return self.sealed(_OF_RESULTS, reference.to_dict(), like)
+
+    def signed_if_possible(self, reference: ResultReference) -> dict[str, Any] | None:
+        """Return the reference as a signed dict for XCom; None if there is no secret: none is made here."""
+        return self.signed(reference) if self._known_name() else None
+
+    def sealed(
+        self, purpose: str, content: Mapping[str, Any], like: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return plain JSON with a signature, which counts for this purpose only. `like`: see `signed`."""
+        name = (self._known_name() or self._new_name()) if like is None else str(like[_NAMED_BY])
+        signature = _signature(purpose, content, self._secret(name))
+        return {**content, _NAMED_BY: name, _SIGNATURE: signature}
+
+    def fault(self, purpose: str, content: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+        """Return why the signature in `values` is none of this content for this purpose; "" if it is."""
+        name, signature = values.get(_NAMED_BY), values.get(_SIGNATURE)
+        if not isinstance(name, str) or not isinstance(signature, str):
+            return "it has no signature"
+        secret = self._secret(name) if _NAME.fullmatch(name) else ""
+        if not secret:
+            return "it is signed with a secret that this Airflow does not have"
+        expected = _signature(purpose, content, secret).encode()
+        if not hmac.compare_digest(expected, signature.encode("utf-8", "replace")):
+            return "its signature is not that of a task of this Airflow"
+        return ""
 
     def verified(self, values: Mapping[str, Any], where: str) -> ResultReference:
         """Return the reference in a signed dict, found at `where` in a task's arguments.
@@ -302,28 +374,30 @@ class Signatures:
             reference = ResultReference.from_dict(values)
         except TypeError:
             raise refuse("it is not complete") from None
-        name, signature = values.get(_NAMED_BY), values.get(_SIGNATURE)
-        if not isinstance(name, str) or not isinstance(signature, str):
-            raise refuse("it has no signature")
-        secret = self._secret(name) if _NAME.fullmatch(name) else ""
-        if not secret:
-            raise refuse("it is signed with a secret that this Airflow does not have")
-        expected = _signature(reference, secret).encode()
-        if not hmac.compare_digest(expected, signature.encode("utf-8", "replace")):
-            raise refuse("its signature is not that of a task of this Airflow")
+        if why := self.fault(_OF_RESULTS, reference.to_dict(), values):
+            raise refuse(why)
         own = object_names.result(reference.job_id)
         if reference.object_name != own or not _DIGEST.fullmatch(reference.sha256):
             raise refuse("it names no result of a job")
         return reference
 
-    def _name_in_use(self) -> str:
-        found = self._variables.get(SECRET)
-        if found is not None and _NAME.fullmatch(found) and self._secret(found):
-            return found
+    def _known_name(self) -> str:
+        """Return the name of the secret in use, "" if there is none."""
+        name, until = self._name
+        if self._clock() < until:
+            return name
+        found = self._variables.get(self._in_use)
+        if found is None or not _NAME.fullmatch(found) or not self._secret(found):
+            return ""
+        self._name = found, self._clock() + NAME_SECONDS
+        return found
+
+    def _new_name(self) -> str:
         name, secret = secrets.token_hex(8), secrets.token_hex(32)
         self._variables.set(f"{SECRET}_{name}", secret)  # before anybody is told of it
-        self._variables.set(SECRET, name)
+        self._variables.set(self._in_use, name)
         self._secrets[name] = secret
+        self._name = name, self._clock() + NAME_SECONDS
         return name
 
     def _secret(self, name: str) -> str:
@@ -341,8 +415,8 @@ def verified_reference(pushed: Mapping[str, Any]) -> ResultReference:
     return Signatures().verified(pushed, "the value")
 
 
-def _signature(reference: ResultReference, secret: str) -> str:
-    text = json.dumps(["kinetic result reference", reference.to_dict()], sort_keys=True)
+def _signature(purpose: str, content: Mapping[str, Any], secret: str) -> str:
+    text = json.dumps([purpose, content], sort_keys=True)
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,8 +37,11 @@ class Run:
 
 
 @contextmanager
-def airflow_with(dag_file: str) -> Iterator[Any]:
-    """A `DemoAirflow`, started, whose DAGs are those of a file beside this one; gone afterwards."""
+def airflow_with(dag_file: str, change: Callable[[dict[str, str]], object] = lambda _: None) -> Iterator[Any]:
+    """A `DemoAirflow`, started, whose DAGs are those of a file beside this one; gone afterwards.
+
+    `change` may change the environment of its components before they start.
+    """
     from demo_airflow import DemoAirflow
 
     with TemporaryDirectory(prefix="kinetic-bench-") as name:
@@ -48,6 +51,7 @@ def airflow_with(dag_file: str) -> Iterator[Any]:
         shutil.copy(HERE / dag_file, dags)
         (dags / "pyproject.toml").write_text("[project]\nname = 'benchmark'\nversion = '0'\n")
         airflow = DemoAirflow(home, dags, extra={"XDG_CACHE_HOME": str(home / "cache")})
+        change(airflow.environment)
         try:
             airflow.start()
             yield airflow

@@ -1,14 +1,15 @@
-"""The two DAGs that `mapped_run.py` compares."""
+"""The DAGs that `mapped_run.py` and `one_leg.py` compare."""
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, BaseOperator, task
 
-INSTANCES = 200
+INSTANCES = int(os.environ.get("BENCHMARK_INSTANCES", "200"))
 PATIENT = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 """Airflow's scheduler may fail a task that resumes soon after its deferral (airflow#71580)."""
 
@@ -29,6 +30,15 @@ class Waiting(BaseOperator):
         return self.number + 1
 
 
+class Ended(Waiting):
+    """Defers once, and is ended by its trigger."""
+
+    def execute(self, context: Any) -> None:
+        del context
+        trigger = TimeDeltaTrigger(timedelta(seconds=1), end_from_trigger=True)
+        self.defer(trigger=trigger, method_name="resume")
+
+
 with DAG("kinetic", schedule=None):
 
     @task.kinetic(accelerator="cpu", backend="local", **PATIENT)
@@ -39,3 +49,6 @@ with DAG("kinetic", schedule=None):
 
 with DAG("waiting", schedule=None):
     Waiting.partial(task_id="work", **PATIENT).expand(number=list(range(INSTANCES)))
+
+with DAG("ended", schedule=None):
+    Ended.partial(task_id="work", **PATIENT).expand(number=list(range(INSTANCES)))

@@ -1,4 +1,4 @@
-"""Buttons of a task in Airflow's UI. Airflow asks for their links on the worker, at every leg's end."""
+"""Button of a task in Airflow's UI. A worker stores its address at the end of each leg, by a request."""
 
 from __future__ import annotations
 
@@ -13,43 +13,18 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
 
-class WorkloadLink(BaseOperatorLink):
-    """Link to the Job in Google's console."""
+class JobLink(BaseOperatorLink):
+    """Link to the Job in Google's console, or to the outputs of a job that has no page there.
+
+    The page in Airflow's UI links to the log and the outputs as well.
+    """
 
     name = "Job"
 
     def get_link(self, operator: BaseOperator, *, ti_key: object) -> str:
-        """Return the address; "" if there is no such page, or no job yet."""
+        """Return the address; "" if no job is known yet, or if nothing shows it."""
         del ti_key
-        job = _job_of(operator)
-        return addresses.workload(job) if job else ""
-
-
-class LogsLink(BaseOperatorLink):
-    """Link to the job's lines in Logs Explorer."""
-
-    name = "Job logs"
-
-    def get_link(self, operator: BaseOperator, *, ti_key: object) -> str:
-        """Return the address; "" if there is no such page, or no job yet."""
-        del ti_key
-        job = _job_of(operator)
-        return addresses.logs(job) if job else ""
-
-
-class OutputsLink(BaseOperatorLink):
-    """Link to the job's outputs."""
-
-    name = "Outputs"
-
-    def get_link(self, operator: BaseOperator, *, ti_key: object) -> str:
-        """Return a page of Google's console, or a directory of the worker's machine."""
-        del ti_key
-        job = _job_of(operator)
-        return addresses.outputs(job) if job else ""
-
-
-def _job_of(operator: object) -> JobReference | None:
-    """Return the job of a task of ours, as far as this worker knows one."""
-    job = getattr(operator, "job", None)
-    return job if isinstance(job, JobReference) else None
+        job = getattr(operator, "job", None)
+        if not isinstance(job, JobReference):
+            return ""
+        return addresses.workload(job) or addresses.outputs(job)

@@ -7,10 +7,8 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from collector import collector
@@ -29,6 +27,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
 
 
+PATIENCE = 900.0
+"""Seconds until a task is where it should be: nothing fails because the machine is busy with others."""
 SETTINGS = {
     "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
     "GOOGLE_APPLICATION_CREDENTIALS": "",  # Google knows Airflow by its connections only
@@ -63,7 +63,7 @@ class Cases:
         if dag_id not in self.runs:
             self.runs[dag_id] = self.airflow.run(dag_id)
 
-    def end(self, dag_id: str, seconds: float = 150) -> str:
+    def end(self, dag_id: str, seconds: float = PATIENCE) -> str:
         """Wait for the run; its state."""
         self.start(dag_id)
 
@@ -94,18 +94,12 @@ class Cases:
         """The log of an unmapped task."""
         return self.api.log(self.instance(dag_id, task_id), attempt)
 
-    def when(self, dag_id: str, task_id: str, sign: str) -> datetime:
-        """The time of the first line with this in an unmapped task's log."""
-        found = self.instance(dag_id, task_id)
-        path = f"/dags/{dag_id}/dagRuns/{quote(found['dag_run_id'])}/taskInstances/{task_id}/logs"
-        lines = self.api.call("GET", f"{path}/{found['try_number']}")["content"]
-        told = next(line["timestamp"] for line in lines if sign in line["event"] and line["timestamp"])
-        return datetime.fromisoformat(told)
-
     def reach(self, dag_id: str, task_id: str, ready: Callable[[dict[str, Any]], Any], what: str) -> Any:
         """Wait until a task instance is as asked; an error has its state and the end of its log."""
         try:
-            return self.airflow.until(lambda: ready(self.instance(dag_id, task_id)), 120, f"{dag_id} {what}")
+            return self.airflow.until(
+                lambda: ready(self.instance(dag_id, task_id)), PATIENCE, f"{dag_id} {what}"
+            )
         except RuntimeError as error:
             error.add_note(f"{self.instance(dag_id, task_id)}\n{self.log(dag_id, task_id)[-4000:]}")
             raise

@@ -80,7 +80,7 @@ def test_a_job_has_its_part_of_the_bundle_only(official: Cases) -> None:
     home: Path = official.airflow.home
     assert (home / "airflow.cfg").is_file()
     assert any((home / "logs").iterdir())
-    assert official.end("bundled", 300) == "success", official.log("bundled", "look")
+    assert official.end("bundled") == "success", official.log("bundled", "look")
     found: dict[str, Any] = official.value("bundled", "look")
     assert (found["value"], found["data"], found["relative"]) == (1112, "of team a", "of team a")
     assert found["files"] == [

@@ -209,8 +209,6 @@ def test_jobs_run_as_connections_say_and_leak_no_secret(cases: Any, connections:
     console = "https://console.cloud.google.com"
     place = f"us-central1-a/kinetic-cluster/{theirs.namespace}"
     assert links["Job"].startswith(f"{console}/kubernetes/job/{place}/kinetic-job-")
-    assert links["Job logs"].startswith(f"{console}/logs/query;query=")
-    assert links["Outputs"].startswith(f"{console}/storage/browser/")
     for task_id in tasks:
         opened = page(cases, "connected_cluster", rows_of_page[task_id]["job_id"])
         assert opened["log"] == ["it runs"]

@@ -49,6 +49,16 @@ def mark_failed(cases: Any, instance: dict[str, Any]) -> None:
     cases.api.call("PATCH", path, {"new_state": "failed"})
 
 
+def is_recorded(cases: Any, dag_id: str) -> None:
+    """Wait until the task's record, which the page shows, has the end of the job."""
+
+    def ended(_: object) -> bool:
+        (record,) = cases.values(dag_id, "long_job", "kinetic_job")
+        return record["end"] is not None and record["end"]["status"] == "CANCELLED"
+
+    cases.reach(dag_id, "long_job", ended, "'s record to say that its job is cancelled")
+
+
 def clear(cases: Any, instance: dict[str, Any]) -> None:
     body = {
         "dry_run": False,
@@ -65,6 +75,7 @@ def test_marking_a_deferred_task_failed_cancels_its_job(cases: Any) -> None:
     mark_failed(cases, instance)
     ends(cases, "marked", ["CANCELLED"])
     assert cases.end("marked") == "failed"
+    is_recorded(cases, "marked")
 
 
 def test_marking_a_waiting_task_failed_cancels_its_job(cases: Any) -> None:
@@ -72,6 +83,21 @@ def test_marking_a_waiting_task_failed_cancels_its_job(cases: Any) -> None:
     mark_failed(cases, instance)
     ends(cases, "held", ["CANCELLED"])
     assert cases.end("held") == "failed"
+    is_recorded(cases, "held")
+
+
+@pytest.mark.attack
+def test_a_marked_task_whose_worker_dies_at_once_leaves_no_job(cases: Any) -> None:
+    """The worker, which stands still, never hears that its task was marked: the search for orphans ends the
+    job, in the store that workers and triggerers share.
+    """
+    instance = begun(cases, "held_and_killed", "running")
+    worker = cases.task_process(instance)
+    os.kill(worker, signal.SIGSTOP)
+    mark_failed(cases, instance)
+    os.kill(worker, signal.SIGKILL)
+    ends(cases, "held_and_killed", ["CANCELLED"])
+    assert cases.end("held_and_killed") == "failed"
 
 
 @pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
@@ -118,7 +144,7 @@ def test_a_triggerer_that_is_stopped_kills_no_job(cases: Any) -> None:
     begun(cases, "moved", "deferred")
     triggerer = cases.airflow.processes["triggerer"]
     triggerer.terminate()
-    triggerer.wait(30)
+    triggerer.wait(90)
     assert cases.jobs("moved", "long_job") == ["RUNNING"]
     cases.airflow.start_component("triggerer")
     assert cases.end("moved") == "success"
@@ -150,7 +176,7 @@ def test_the_job_of_a_run_deleted_unseen_is_cancelled(
     (job_id,) = job_ids(cases, "forgotten")
     triggerer = cases.airflow.processes.pop("triggerer")
     triggerer.terminate()
-    triggerer.wait(30)
+    triggerer.wait(90)
     mark_failed(cases, instance)
     run = f"/dags/forgotten/dagRuns/{instance['dag_run_id']}"
     cases.airflow.until(lambda: cases.api.call("GET", run)["state"] == "failed", 30, "forgotten to fail")

@@ -72,7 +72,14 @@ def given_back_when_asked_again(task: Task, store: Path) -> None:
 class Task:
     """A task whose job was started, or has ended, and its operator as a worker has it in the last leg."""
 
-    def __init__(self, function: Callable[..., Any] = double, *, ended: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any] = double,
+        *,
+        ended: bool = True,
+        argument: object = 21,
+        **options: Any,
+    ) -> None:
         from airflow.sdk import DAG
 
         from airflow_provider.job_of_task import TaskIdentity, start_or_adopt
@@ -90,10 +97,12 @@ class Task:
         self.context = {"ti": SimpleNamespace(**ti, **tries, **vars(none)), "dag_run": began}
         options = {"accelerator": "cpu", "backend": "local", **options}
         with DAG("dag", schedule=None):
-            self.operator = KineticOperator(task_id="task", python_callable=function, op_args=[21], **options)
+            self.operator = KineticOperator(
+                task_id="task", python_callable=function, op_args=[argument], **options
+            )
         checked = RunOptions.checked(accelerator="cpu", backend="local")
         started = start_or_adopt(
-            Call(function, (21,), {}), checked, default_connections(), TaskIdentity.of(self.context)
+            Call(function, (argument,), {}), checked, default_connections(), TaskIdentity.of(self.context)
         )
         if ended:
             wait(backend_of(started.reference, default_connections()), started.reference)
@@ -111,7 +120,7 @@ class Task:
 
 
 def test_a_last_leg_without_a_store_is_deferred_again(store: Path) -> None:
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import TaskDeferred
 
     task = Task()
     lose(store)
@@ -189,7 +198,7 @@ def jobs_in(store: Path) -> list[str]:
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_job_is_started_when_the_store_is_back(store: Path, deferrable: bool) -> None:
     """Lost after an earlier worker has created the job: its next leg finds that one, and makes no other."""
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import TaskDeferred
 
     task = Task(deferrable=deferrable, ended=False)
     (before,) = jobs_in(store)
@@ -222,7 +231,7 @@ def test_a_store_that_stays_away_fails_the_try(store: Path, limit: str) -> None:
     began = time.monotonic()
     with pytest.raises(StoreError):
         task.operator.execute(task.context)
-    assert 0.5 <= time.monotonic() - began < 20
+    assert time.monotonic() - began >= 0.5
     give_back(store)
 
 
@@ -279,10 +288,12 @@ def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
 
 
 def test_a_store_that_refuses_fails_the_leg(store: Path) -> None:
-    from kinetic_core.errors import ObjectNotFound, StoreError, StoreFull, StoreRefused
+    from kinetic_core.errors import MalformedObject, ObjectNotFound, StoreError, StoreFull, StoreRefused
 
     assert StoreError("no answer").is_passing
-    assert not any(kind("no").is_passing for kind in (ObjectNotFound, StoreFull, StoreRefused))
+    assert not any(
+        kind("no").is_passing for kind in (MalformedObject, ObjectNotFound, StoreFull, StoreRefused)
+    )
 
 
 @pytest.mark.parametrize("state", ["running", "deferred", "up_for_retry", "awaiting_input", "", "queued"])
@@ -295,8 +306,7 @@ def test_only_what_a_person_does_ends_a_job(state: str) -> None:
 
 def test_a_timeout_ends_the_job(store: Path) -> None:
     """Airflow calls the same method for `execution_timeout`, while it handles the exception."""
-    from airflow.providers.common.compat.sdk import AirflowTaskTimeout
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import AirflowTaskTimeout, TaskDeferred
 
     from kinetic_core import JobStatus
     from kinetic_core.backends.base import backend_of
@@ -374,7 +384,7 @@ def test_a_failure_has_one_frame_of_ours(store: Path, function: Callable[..., An
 
 def test_a_signal_alone_ends_nothing(store: Path) -> None:
     """In the handler nothing is asked and nothing is cancelled: it may stand in the middle of anything."""
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import TaskDeferred
 
     from kinetic_core.backends.base import backend_of
     from kinetic_core.connections import default_connections

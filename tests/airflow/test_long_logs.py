@@ -49,7 +49,7 @@ def test_a_long_log_is_followed_in_small_memory_and_shown_once(cases: Any) -> No
     cases.airflow.until(lambda: len(shown(cases)[0]) >= followed + FOLLOWED, 300, "more lines")
     after = peaks(triggerer)
     Path(cases.airflow.home, "long-log-ends").touch()
-    assert cases.end("long_log", 300) == "success"
+    assert cases.end("long_log") == "success"
     lines, rest = shown(cases)
     assert {number for number, times in lines.items() if times > 1} == set()
     assert {0, 1, 2, LINES - 1} < set(lines)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kinetic_core.backends.local.backend import LocalBackend
+from tests.cluster.machine import NODES, relabelled
 
 pytestmark = pytest.mark.airflow
 
@@ -62,8 +63,6 @@ def test_a_long_job_needs_no_worker_and_shows_its_lines(cases: Any) -> None:
     signs = ("Pausing task as DEFERRED", "no worker is held", live, "Trigger fired event")
     places = [log.index(sign) for sign in signs]
     assert places == sorted(places)
-    held = cases.when("waiting", "count", signs[0]) - cases.when("waiting", "count", "started a job")
-    assert held.total_seconds() < 8  # of the fifteen that the job takes
 
 
 @pytest.mark.promise("airflow: What is finished before deferral never defers")
@@ -82,8 +81,7 @@ def test_links_lead_to_what_a_job_left(cases: Any) -> None:
     assert cases.end("waiting") == "success"
     (instance,) = cases.instances("waiting", "count")
     links = cases.api.links(instance)
-    assert links["Outputs"].startswith("file:///")
-    assert not links["Job"]  # this machine's jobs have no page
+    assert links["Job"].startswith("file:///")  # this machine's jobs have no page
 
 
 @pytest.mark.promise("airflow: … and on `gke`", "decorator")
@@ -92,7 +90,7 @@ def test_links_lead_to_what_a_job_left(cases: Any) -> None:
 @pytest.mark.promise("airflow: … and never floods")
 @pytest.mark.usefixtures("cluster")
 def test_a_fan_out_over_pods(cases: Any) -> None:
-    assert cases.end("on_cluster", 300) == "success"
+    assert cases.end("on_cluster") == "success"
     values = cases.values("on_cluster", "where")
     assert [number for number, _ in values] == [1, 2, 3]
     assert all(node.startswith("kinetic-job-") for _, node in values)
@@ -107,21 +105,30 @@ def test_a_fan_out_over_pods(cases: Any) -> None:
         assert cases.api.log(instance).count(f"line {number} of the pod") == 1
 
 
+def test_a_name_of_two_machines_is_the_clusters(cases: Any, cluster: Any) -> None:
+    """Its pool is of the two hosts that keras-kinetic means; without one, the name is one host."""
+    with relabelled(cluster, NODES, "tpu-v6e-8-4t"):
+        assert cases.end("named_by_pool") == "success"
+    assert cases.value("named_by_pool", "hosts") == ["tpu-v6e-8-4t", 2]
+    (told,) = cases.values("named_by_pool", "hosts", "kinetic_job")
+    assert told["reference"]["accelerator"] == "tpu-v6e-8-4t"
+
+
 @pytest.mark.promise("airflow: … and on `gke`")
 @pytest.mark.usefixtures("cluster")
 def test_the_operator_runs_a_pod(cases: Any) -> None:
-    assert cases.end("on_cluster", 300) == "success"
+    assert cases.end("on_cluster") == "success"
     word, node = cases.value("on_cluster", "operated")
     assert (word, node[:12]) == ("operated", "kinetic-job-")
     links = cases.api.links(cases.instance("on_cluster", "operated"))
     bucket = cases.airflow.environment["KINETIC_BUCKET"]
-    assert links["Outputs"].startswith(f"https://console.cloud.google.com/storage/browser/{bucket}/")
+    assert links["Job"].startswith(f"https://console.cloud.google.com/storage/browser/{bucket}/")
 
 
 @pytest.mark.promise("airflow: References resolved pod-to-pod")
 @pytest.mark.usefixtures("cluster")
 def test_what_xcom_cannot_carry_goes_from_pod_to_pod(cases: Any) -> None:
-    assert cases.end("on_cluster", 300) == "success"
+    assert cases.end("on_cluster") == "success"
     packed = cases.value("on_cluster", "pack")
     assert packed["__kinetic_result__"] == 1
     assert cases.value("on_cluster", "unpack") == ["Box", 7]
@@ -131,7 +138,7 @@ def test_what_xcom_cannot_carry_goes_from_pod_to_pod(cases: Any) -> None:
 @pytest.mark.promise("page: with metadata (job, digest, size), consumer DAG started")
 @pytest.mark.usefixtures("cluster")
 def test_outputs_of_a_pod_become_an_asset_of_the_bucket(cases: Any) -> None:
-    assert cases.end("on_cluster", 300) == "success"
+    assert cases.end("on_cluster") == "success"
     events = cases.api.call("GET", "/assets/events?source_dag_id=on_cluster")["asset_events"]
     (event,) = events
     bucket = cases.airflow.environment["KINETIC_BUCKET"]

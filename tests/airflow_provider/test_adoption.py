@@ -6,22 +6,24 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider.job_of_task import (
     Origin,
+    Others,
     Started,
     SupersededTry,
     TaskIdentity,
     latest,
+    mark_cleared,
     mark_spent,
     start_or_adopt,
 )
 from kinetic_core import JobStatus
 from kinetic_core._runner import codec, object_names, wire
-from kinetic_core.backends.base import backend_of, open_backend
+from kinetic_core.backends.base import Backend, backend_of, open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel, cleanup, drop_payloads
@@ -111,7 +113,7 @@ def test_a_try_knows_the_jobs_of_the_tries_before(tmp_path: Path, identity: Task
     wait(backend_of(cleared.reference, default_connections()), cleared.reference)
 
     def told(started: Started) -> list[tuple[int, str, JobStatus]]:
-        return [(each.try_number, each.reference.job_id, each.observation.status) for each in started.earlier]
+        return [(each.try_number, each.job_id, each.observation.status) for each in started.earlier]
 
     before = (1, first.reference.job_id, JobStatus.FAILED)
     assert told(first) == []
@@ -302,6 +304,64 @@ def test_clear_only_collects_what_nobody_has_collected(tmp_path: Path, identity:
 
 
 @pytest.mark.attack
+@pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
+@pytest.mark.parametrize("heard", [False, True], ids=["before the old trigger hears of it", "after"])
+def test_clear_in_a_run_that_goes_on_runs_again(tmp_path: Path, identity: TaskIdentity, heard: bool) -> None:
+    """The job has succeeded, and its task is cleared before anybody has collected the result."""
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    backend = backend_of(first.reference, default_connections())
+    wait(backend, first.reference)
+    if heard:
+        mark_spent(backend, first.reference)
+    second_try = replace(identity, try_number=2, first_try=2, clear_number=1)
+    second = start(call, second_try)
+    assert (second.adopted, second.starter) == (False, None)
+    assert second.reference != first.reference
+    cancel(backend, second.reference)
+    third = start(call, cleared(second_try))
+    assert not third.adopted
+    wait(backend, third.reference)
+
+
+@pytest.mark.attack
+def test_a_result_that_was_cleared_is_not_for_a_later_clear(tmp_path: Path, identity: TaskIdentity) -> None:
+    """The try after the clear left no job, since its job could not be created; then its run has ended."""
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    backend = backend_of(first.reference, default_connections())
+    wait(backend, first.reference)
+    second_try = replace(identity, try_number=2, first_try=2, clear_number=1)
+    with pytest.raises(OSError, match="no node"):
+        start(call, second_try, Meanwhile(refuse))
+    third = start(call, cleared(second_try))
+    assert not third.adopted
+    wait(backend, third.reference)
+
+
+def refuse() -> None:
+    raise OSError("no node")
+
+
+@pytest.mark.attack
+def test_a_retry_does_not_adopt_what_a_worker_has_heard_cleared(
+    tmp_path: Path, identity: TaskIdentity
+) -> None:
+    """Its worker was killed after that, so Airflow takes the next try for a retry."""
+    (tmp_path / "go").touch()
+    call = call_until_told(tmp_path)
+    first = start(call, identity)
+    backend = backend_of(first.reference, default_connections())
+    wait(backend, first.reference)
+    mark_cleared(backend, first.reference)
+    second = start(call, replace(identity, try_number=2, clear_number=1))
+    assert (second.adopted, second.reference == first.reference) == (False, False)
+    wait(backend, second.reference)
+
+
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "ending", ["it is spent", "its Job is gone", "another call", "a run of the same name"]
 )
@@ -413,3 +473,37 @@ def test_a_trace_reaches_the_job_and_is_no_part_of_its_call(
         call, OPTIONS, default_connections(), identity, environment={"TRACEPARENT": "00-xyz-def-01"}
     )
     assert (second.adopted, second.reference) == (True, first.reference)
+
+
+class Counting:
+    """A backend of which it is counted how often a test's code reads it or its store."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self.reads = backend, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("of_origin", "get", "all"):
+            self.reads.append(name)
+        return getattr(self._backend, name)
+
+
+@pytest.mark.parametrize("tries", [2, 6])
+def test_adoption_reads_the_newest_job_alone(tmp_path: Path, identity: TaskIdentity, tries: int) -> None:
+    """One list, and one observation, however many tries there were; each earlier one is still known."""
+    failing = Call(fail, (), {})
+    for number in range(1, tries):
+        started = start(failing, replace(identity, try_number=number))
+        wait(backend_of(started.reference, default_connections()), started.reference)
+    call = call_until_told(tmp_path)
+    living = start(call, replace(identity, try_number=tries))
+    last = replace(identity, try_number=tries + 1)
+    backend = Counting(open_backend("local", default_connections()))
+    others = Others(cast("Backend", backend), living.reference.namespace, Origin.of(last, "ours"))
+    others.end_superseded(last)
+    adopted, earlier = others.newest(last, living.reference.spec_digest)
+    assert adopted is not None
+    assert adopted.reference == living.reference
+    assert backend.reads == ["of_origin", "get"]
+    assert [each.try_number for each in earlier] == list(range(tries, 0, -1))
+    assert {each.observation.status for each in earlier[1:]} == {JobStatus.FAILED}
+    cancel(backend_of(living.reference, default_connections()), living.reference)

@@ -75,6 +75,17 @@ def test_a_cleared_task_adopts_no_try_before_the_clearing(retries: int) -> None:
     assert [retried.may_adopt(number) for number in (2, 3)] == [False, True]
 
 
+@pytest.mark.promise("airflow: Key, generation and adoption as the design says")
+@pytest.mark.attack
+def test_a_clearing_that_airflow_does_not_count_is_seen() -> None:
+    """Airflow 3.1 leaves `clear_number` as it was when a task of a running DAG run is cleared."""
+    counted = TaskIdentity.of(context(2, max_tries=3, clear_number=0))
+    cleared = replace(counted, counts_clears=False)
+    assert cleared.first_try == 2
+    assert not cleared.may_adopt(1, clear_number=0)
+    assert cleared.may_adopt(2, clear_number=0)
+
+
 @pytest.mark.attack
 def test_retries_edited_during_a_run_lose_no_living_job() -> None:
     retried = TaskIdentity.of(context(2, max_tries=2, retries=0))

@@ -103,6 +103,33 @@ def test_two_makers_of_the_first_secret_are_both_believed() -> None:
         assert Signatures(variables).verified(signed, "op_args") == REFERENCE
 
 
+class OfTeam(Kept):
+    """Variables as a team has them: to set another team's changes its value, and not whose it is."""
+
+    def __init__(self, team: str, of_all: dict[str, tuple[str, str]]) -> None:
+        super().__init__()
+        self._team, self._of_all = team, of_all
+
+    def get(self, name: str) -> str | None:
+        team, value = self._of_all.get(name, ("", ""))
+        return value if team == self._team else None
+
+    def set(self, name: str, value: str) -> None:
+        team, _ = self._of_all.get(name, (self._team, ""))
+        self._of_all[name] = team, value
+
+
+def test_each_team_makes_one_secret() -> None:
+    of_all: dict[str, tuple[str, str]] = {}
+    signed = [
+        Signatures(OfTeam(team, of_all), team).signed(REFERENCE) for team in ("red", "blue", "red", "blue")
+    ]
+    assert [each["signed_with"] for each in signed[:2]] == [each["signed_with"] for each in signed[2:]]
+    assert len(of_all) == 4, "for each team its secret, and the name of the one in use"
+    with pytest.raises(InvalidRequest, match="a secret that this Airflow does not have"):
+        Signatures(OfTeam("blue", of_all), "blue").verified(signed[0], "op_args")
+
+
 def test_a_thousand_references_read_one_secret() -> None:
     variables = Kept()
     signed = Signatures(variables).signed(REFERENCE)
@@ -111,3 +138,26 @@ def test_a_thousand_references_read_one_secret() -> None:
     found = with_references([dict(signed)] * 1000, "op_args", Signatures(reader).verified)
     assert found == [REFERENCE] * 1000
     assert sum(reader.read.values()) == 1
+
+
+def test_a_triggerer_signs_with_the_secret_there_is() -> None:
+    variables = Kept()
+    assert Signatures(variables).signed_if_possible(REFERENCE) is None
+    assert variables.values == {}
+    Signatures(variables).signed(REFERENCE)
+    signed = Signatures(variables).signed_if_possible(REFERENCE)
+    assert signed is not None
+    assert Signatures(variables).verified(signed, "op_args") == REFERENCE
+
+
+def test_a_long_process_notices_a_secret_that_was_replaced() -> None:
+    now = [0.0]
+    variables = Kept()
+    signer = Signatures(variables, clock=lambda: now[0])
+    first = signer.signed(REFERENCE)["signed_with"]
+    del variables.values[SECRET]
+    replaced = Signatures(variables).signed(REFERENCE)["signed_with"]
+    assert signer.signed(REFERENCE)["signed_with"] == first
+    now[0] = 61.0
+    assert signer.signed(REFERENCE)["signed_with"] == replaced != first
+    assert variables.read[SECRET] == 3

@@ -11,12 +11,20 @@ from typing import Any
 import pytest
 
 from airflow_provider.job_of_task import Started, TaskIdentity, start_or_adopt
-from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, tell_end, tell_start
+from airflow_provider.records import (
+    EARLIER_KEY,
+    KEY,
+    JobRecord,
+    record_of_cancelled,
+    tell_end,
+    tell_start,
+)
 from airflow_provider.telemetry import IN_TASKS
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import backend_of, open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
+from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.collect import collect
 from kinetic_core.jobs.observe import wait
 from kinetic_core.jobs.submit import Call
@@ -130,3 +138,27 @@ def test_the_next_try_tells_of_the_job_before(client: Client, run_id: str) -> No
     record = JobRecord.from_value(second.pushed[KEY])
     assert record is not None
     assert record == replace(record, try_number=2)
+
+
+def wait_long() -> None:
+    import time
+
+    time.sleep(600)
+
+
+def test_the_end_of_a_job_that_was_cancelled_with_its_task(client: Client, run_id: str) -> None:
+    task = Task(run_id)
+    reference = task.starts(Call(wait_long, (), {})).reference
+    backend, told = backend_of(reference, default_connections()), task.pushed[KEY]
+    assert record_of_cancelled(told, backend, reference) is None  # it goes on
+    cancel(backend, reference)
+    record = record_of_cancelled(told, backend, reference)
+    assert record is not None
+    assert record.end is not None
+    assert (record.end.status, record.end.message) == (JobStatus.CANCELLED, "cancelled by a user")
+    assert record.end.phases
+    assert (record.try_number, record.conn_id) == (1, "theirs")
+    assert client.of("kinetic.job.finished") == []
+    assert record_of_cancelled(record.to_dict(), backend, reference) is None  # it is recorded
+    assert record_of_cancelled(told, backend, replace(reference, job_id="job-00000000000000ff")) is None
+    assert record_of_cancelled("forged", backend, reference) is None

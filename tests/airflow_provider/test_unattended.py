@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.orphans import (
-    Attendant,
-    Presence,
-    UsedPlace,
-    place_key,
-    read_places,
-    with_place,
-)
+from airflow_provider.deployment import UsedPlace, read_places, with_place
+from airflow_provider.orphans import Attendant, Presence, place_key
 from kinetic_core.backends.base import backend_of
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.job import JobReference

@@ -204,6 +204,10 @@ class LocalBackend:
         job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
         try:
             record = {"job": job, "pods": [], "created": time.time(), **self._waits}
+            if origin_id := metadata["labels"].get(ORIGIN_ID):
+                folder = Path(self._layout.origins(namespace))
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (folder / f"{origin_id}-{job_id}").touch()
             write_record(path, record, new=True)
             if not self._waits:
                 start_agent(self._layout, namespace, job_id, lock)
@@ -289,9 +293,16 @@ class LocalBackend:
             raise translated(exc, f"cannot read {self._layout.signing_secret}") from exc
 
     def of_origin(self, namespace: str, origin_id: str) -> list[dict[str, Any]]:
-        """Reads every record of the namespace."""
-        jobs = (job for job, _ in self.all(namespace).values())
-        return [job for job in jobs if job["metadata"]["labels"].get(ORIGIN_ID) == origin_id]
+        """Read the records of these jobs alone, whatever else there is."""
+        try:
+            names = sorted(os.listdir(self._layout.origins(namespace)))
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise translated(exc, f"cannot read the jobs of {namespace} in {self._layout.root}") from exc
+        ids = (name.removeprefix(f"{origin_id}-") for name in names if name.startswith(f"{origin_id}-"))
+        found = (self.get(namespace, job_id) for job_id in ids)
+        return [each[0] for each in found if each is not None]
 
     def abandon(self, namespace: str, job_id: str) -> None:
         self.delete(namespace, job_id)
@@ -322,8 +333,14 @@ class LocalBackend:
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished jobs: their records, locks, working directories and container logs."""
         for job_id in job_ids:
+            self._forget_origin(namespace, job_id)
             forget(self._layout, namespace, job_id)
             Path(self._layout.lock(namespace, job_id)).unlink(missing_ok=True)
+
+    def _forget_origin(self, namespace: str, job_id: str) -> None:
+        found = self.get(namespace, job_id)
+        if found is not None and (origin_id := found[0]["metadata"]["labels"].get(ORIGIN_ID)):
+            Path(self._layout.origins(namespace), f"{origin_id}-{job_id}").unlink(missing_ok=True)
 
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """Nobody announces what other processes write: a look costs two system calls."""

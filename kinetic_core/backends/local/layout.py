@@ -14,6 +14,7 @@ class Layout:
         store/                        the object store
         cluster/{namespace}/          {job id}.json: a Job and its Pods; {job id}.lock: held while it lives
                                       {batch id}.batch.lock, {batch id}.making.lock: see queue.py
+        origins/{namespace}/          {origin}-{job id}: an empty file for each job that has an origin
         signing-secret                from which the keys of outcomes are made
         slots/cpu-{i}.lock            one per core: held by the job that uses it
         work/{job id}/{attempt}/      workspace and data of a running attempt
@@ -28,6 +29,9 @@ class Layout:
     @property
     def store(self) -> str:
         return os.path.join(self.root, "store")
+
+    def origins(self, namespace: str) -> str:
+        return os.path.join(self.root, "origins", namespace)
 
     @property
     def signing_secret(self) -> str:

@@ -234,6 +234,11 @@ def held():
 
 
 @dag(schedule=None, catchup=False)
+def held_and_killed():
+    long_job.override(deferrable=False)(300, "held_and_killed")
+
+
+@dag(schedule=None, catchup=False)
 def late():
     long_job.override(execution_timeout=timedelta(seconds=8), retries=0)(120, "late")
 
@@ -265,6 +270,7 @@ for each in (
     marked,
     cleared,
     held,
+    held_and_killed,
     late,
     adopted,
     moved,

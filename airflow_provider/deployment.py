@@ -1,0 +1,196 @@
+"""Facts about the Airflow that jobs belong to: its name, and the places where its jobs run.
+
+They are in Airflow's Variables, which tasks share, and in a file of each worker's machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from airflow_provider.config import config
+from kinetic_core.cache import keep
+from kinetic_core.connections import Connections, default_connections
+from kinetic_core.errors import ProtocolMismatch
+from kinetic_core.job import JobReference
+
+NAME = "kinetic_deployment"
+"""Airflow Variable whose value distinguishes the jobs of several Airflows in one namespace."""
+_MEANING_OF_NAME = "Tells this Airflow's Kinetic jobs from those of others; made by the first of them"
+PLACES = "kinetic_places"
+"""The Airflow Variable in which tasks note where their jobs run."""
+_MEANING_OF_PLACES = (
+    "Where Kinetic jobs of this Airflow have run: triggerers look there for those whose task is over"
+)
+_LOG = logging.getLogger(__name__)
+
+
+def of_team(variable: str, team: str) -> str:
+    """Return the name of a Kinetic Variable for the DAGs of a team, "" where Airflow has none.
+
+    A team can read only its own Variables, but Airflow keeps one Variable per name: without the team in its
+    name, one team's Variable would replace another's.
+    """
+    return f"{variable}_{team}" if team else variable
+
+
+def deployment_name(*, make: bool = False, team: str = "") -> str:
+    """Return this Airflow's name, from its Variable and its address; "" if it has none or cannot be read.
+
+    The address (`[api] base_url`) distinguishes a copy of the metadata database, as made to test an upgrade.
+    `make` creates a missing name. If two workers do so at once, one name is lost: only its worker or trigger
+    ends the job that has that name.
+    """
+    from airflow.sdk import Variable
+
+    name = of_team(NAME, team)
+    try:
+        found = Variable.get(name, default=None)
+        if found is None and make:
+            Variable.set(name, uuid.uuid4().hex, _MEANING_OF_NAME)
+            found = Variable.get(name, default=None)
+    except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
+        _LOG.info("no job of a forgotten task will be found: the Variable %r fails: %r", name, error)
+        return ""
+    return with_address(found)
+
+
+def with_address(name: str | None) -> str:
+    """Add this Airflow's address to the name in its Variable."""
+    from airflow.providers.common.compat.sdk import conf
+
+    return f"{name} {conf.get('api', 'base_url', fallback='')}".strip() if name else ""
+
+
+FRESH_SECONDS = 600.0
+
+
+@dataclass
+class Kept:
+    """Facts about one Airflow, and one team in it, in a file of the cache directory.
+
+    Variables go through secrets backends: two requests for each task that looks them up. The file costs none.
+    It is believed for ten minutes, so that a machine notices a new database.
+    """
+
+    file: Path
+    clock: Callable[[], float] = time.time
+    name: str = field(init=False, default="")
+    places: list[str] = field(init=False, default_factory=list)
+    _since: float = field(init=False, default=0.0)
+
+    @classmethod
+    def here(cls, team: str) -> Self:
+        """Return those of this process's Airflow, as its settings tell it from others of this machine."""
+        from airflow.providers.common.compat.sdk import conf
+
+        home = os.environ.get("AIRFLOW_HOME", "")
+        api = [
+            conf.get("api", "base_url", fallback=""),
+            conf.get("core", "execution_api_server_url", fallback=""),
+        ]
+        digest = hashlib.sha256(json.dumps([home, *api, team]).encode()).hexdigest()[:32]
+        return cls(default_connections().settings.cache / "airflow" / digest)
+
+    def __post_init__(self) -> None:
+        try:
+            told = json.loads(self.file.read_bytes())
+            since, name, places = float(told["since"]), told["name"], told["places"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+        sound = isinstance(name, str) and isinstance(places, list) and all(isinstance(p, str) for p in places)
+        if sound and 0 <= self.clock() - since < FRESH_SECONDS:
+            self._since, self.name, self.places = since, name, places
+
+    def keep(self, *, name: str = "", places: Iterable[str] = ()) -> None:
+        """Add what was just read. What was read first says how long the file is believed."""
+        self._since = self._since or self.clock()
+        self.name = name or self.name
+        self.places = list(dict.fromkeys([*self.places, *places]))
+        told = {"since": self._since, "name": self.name, "places": self.places}
+        keep(self.file, json.dumps(told).encode())
+
+
+@dataclass(frozen=True)
+class UsedPlace:
+    """Store and namespace of a cluster, as some job's reference names them, and the task's connection."""
+
+    reference: JobReference
+    conn_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return a key that is equal for all jobs of the place."""
+        job = self.reference
+        cluster = "/".join((job.project, job.zone, job.cluster_name, job.namespace))
+        return " ".join((job.backend, job.store_uri, cluster, self.conn_id or "-", f"v{job.protocol}"))
+
+    def client(self) -> Connections:
+        """Return the client of the connection. Raises ConfigurationError if it cannot be read."""
+        from airflow_provider.hooks.kinetic import clients
+
+        return clients.get(self.conn_id)
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> Self:
+        """Decode an entry of the Variable. Raises KeyError, TypeError or ProtocolMismatch for any other."""
+        return cls(JobReference.from_dict(entry["reference"]), entry.get("conn_id"))
+
+
+def remember(reference: JobReference, conn_id: str | None, team: str = "") -> None:
+    """Record where this job runs, if no job of the team has run there so far, as far as `Kept` knows.
+
+    Of two places recorded at one moment one is lost, and recorded again by its next job. A Variable that
+    cannot be written does not keep a job from running.
+    """
+    from airflow.sdk import Variable
+
+    name, place = of_team(PLACES, team), UsedPlace(reference, conn_id)
+    try:
+        kept = Kept.here(team)
+        if place.key in kept.places:
+            return
+        known = Variable.get(name, default=None) or ""
+        text = with_place(known, place, config().orphan_places)
+        if text is not None:
+            Variable.set(name, text, _MEANING_OF_PLACES)
+        kept.keep(places=[place.key])
+    except Exception as error:  # noqa: BLE001  whatever Airflow answers
+        _LOG.info("no triggerer will look for forgotten jobs in %s: %r", reference.namespace, error)
+
+
+def read_places(text: str) -> list[UsedPlace]:
+    """Decode the Variable's places, the newest last; any other entry is left out."""
+    found = []
+    for entry in _entries(text).values():
+        try:
+            found.append(UsedPlace.of(entry))
+        except (KeyError, TypeError, ProtocolMismatch) as error:
+            _LOG.debug("%s has an entry that is none: %r", PLACES, error)
+    return found
+
+
+def with_place(text: str, place: UsedPlace, limit: int) -> str | None:
+    """Return the Variable with the place and the newest others, `limit` in all; None if it has the place."""
+    known = _entries(text)
+    if place.key in known:
+        return None
+    kept = list(known.items())[max(0, len(known) + 1 - limit) :]
+    entry = {"reference": place.reference.to_dict(), "conn_id": place.conn_id}
+    return json.dumps({**dict(kept), place.key: entry})
+
+
+def _entries(text: str) -> dict[str, Any]:
+    try:
+        told = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
