@@ -61,9 +61,13 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "task-decorators": [
             {"name": "kinetic", "class-name": "airflow_provider.decorators.kinetic.kinetic_task"},
+            {"name": "kinetic_batch", "class-name": "airflow_provider.decorators.batch.kinetic_batch_task"},
         ],
         "operators": [
-            {"integration-name": "Kinetic", "python-modules": ["airflow_provider.operators.kinetic"]},
+            {
+                "integration-name": "Kinetic",
+                "python-modules": ["airflow_provider.operators.kinetic", "airflow_provider.operators.batch"],
+            },
         ],
         "hooks": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.hooks.kinetic"]},
@@ -72,6 +76,9 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [connection_type()],
         "extra-links": ["airflow_provider.links.kinetic.JobLink"],
         "triggers": [
-            {"integration-name": "Kinetic", "python-modules": ["airflow_provider.triggers.kinetic"]},
+            {
+                "integration-name": "Kinetic",
+                "python-modules": ["airflow_provider.triggers.kinetic", "airflow_provider.triggers.batch"],
+            },
         ],
     }

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from airflow.sdk import DAG, TaskGroup, XComArg
 
-from kinetic_core.options import Keywords
+from kinetic_core.options import BatchTaskKeywords, Keywords
 
 Callbacks: TypeAlias = Callable[..., Any] | Collection[Callable[..., Any]] | None
 
@@ -81,6 +81,17 @@ class TaskKeywords(Keywords[str | XComArg | None], AirflowKeywords, total=False)
 
     job_retries: int | str | XComArg | None
     job_queue: str | XComArg | None
+
+
+class BatchOperatorKeywords(BatchTaskKeywords[str | XComArg | None], TaskKeywords, total=False):
+    """Options of a task that runs a batch."""
+
+
+class BatchDecoratorKeywords(BatchOperatorKeywords, total=False):
+    """Keywords of `@task.kinetic_batch`."""
+
+    conn_id: str | None
+    deferrable: bool
 
 
 class DecoratorKeywords(TaskKeywords, total=False):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.options import OPTIONS, Option, RunOptions, truth_of_text
+from kinetic_core.options import BATCH_TASK_OPTIONS, OPTIONS, Option, RunOptions, truth_of_text
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -25,6 +25,8 @@ TASK_OPTIONS: Mapping[str, Option] = {
     RENAMED.get(name, name): row for name, row in OPTIONS.rows.items() if name not in REFUSED
 }
 """Options of `kinetic_core.run` that a task takes, by their names in a task."""
+BATCH_OPTIONS: Mapping[str, Option] = BATCH_TASK_OPTIONS.rows
+"""Options of a task that runs a batch, besides those of each of its jobs."""
 _NAMES_IN_RUN = {there: name for name, there in RENAMED.items()}
 _NOTHING = "None"
 """Text that Jinja renders for None."""
@@ -44,9 +46,28 @@ def rendered_options(options: Mapping[str, Any]) -> RunOptions:
     Raises InvalidRequest only.
     """
     try:
-        return run_options({name: _read(name, value) for name, value in options.items()})
+        return run_options({name: _read(TASK_OPTIONS, name, value) for name, value in options.items()})
     except TypeError as error:
         raise InvalidRequest(str(error)) from error
+
+
+def batch_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the options of a batch, ignoring those that are None. Raises InvalidRequest or TypeError."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return BATCH_TASK_OPTIONS.check("kinetic_batch", **given)
+
+
+def rendered_batch_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return validated options of a batch after rendering. Raises InvalidRequest only."""
+    try:
+        return batch_options({name: _read(BATCH_OPTIONS, name, value) for name, value in options.items()})
+    except TypeError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def check_batch_options(options: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest or TypeError for options of a batch that can never be valid."""
+    batch_options({name: value for name, value in options.items() if not _is_open(value)})
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -68,10 +89,19 @@ def takes_options(init: Init) -> Init:
 
     Airflow reads there which arguments `default_args`, `partial` and `expand` may give.
     """
+    return _takes(init, TASK_OPTIONS)
+
+
+def takes_batch_options(init: Init) -> Init:
+    """Put the options of a task that runs a batch into the signature of an operator's `__init__`."""
+    return _takes(init, {**BATCH_OPTIONS, **TASK_OPTIONS})
+
+
+def _takes(init: Init, options: Mapping[str, Option]) -> Init:
     signature = inspect.signature(init)
     *named, rest = signature.parameters.values()
-    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in TASK_OPTIONS]
-    init.__signature__ = signature.replace(parameters=[*named, *options, rest])  # type: ignore[attr-defined]
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in options]
+    init.__signature__ = signature.replace(parameters=[*named, *more, rest])  # type: ignore[attr-defined]
     return init
 
 
@@ -92,9 +122,9 @@ def _is_open(value: Any) -> bool:
     return hasattr(value, "iter_references") or hasattr(value, "resolve")  # an XComArg or a DagParam
 
 
-def _read(name: str, value: Any) -> Any:
+def _read(options: Mapping[str, Option], name: str, value: Any) -> Any:
     """Convert the text of a rendered template to a number or truth value where the option is one."""
-    read = TASK_OPTIONS[name].read
+    read = options[name].read
     if read is None or not isinstance(value, str):
         return value
     text = value.strip()

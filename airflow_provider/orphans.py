@@ -14,19 +14,21 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
+from airflow_provider.batch_of_task import cancel_batch
 from airflow_provider.config import config
 from airflow_provider.deployment import NAME, PLACES, UsedPlace, of_team, read_places, with_address
 from airflow_provider.job_of_task import Origin
 from airflow_provider.threads import in_thread
-from kinetic_core.backends.base import Backend, backend_of
-from kinetic_core.backends.kubernetes.names import ORIGIN
+from kinetic_core.backends.base import Backend, Found, backend_of
+from kinetic_core.backends.kubernetes.chunks import chunk_of, input_of
+from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError
@@ -123,13 +125,18 @@ class Reconciler:
         self._doubted = over - self._doubted
         for job_id in ended:
             _LOG.warning("cancelling %s: its task, %s, is over", job_id, live[job_id])
-        await asyncio.gather(*(in_thread(self._cancel, job_id) for job_id in ended))
+        batches = {group_id for job_id in ended if (group_id := batch_of(job_id))}
+        alone = [job_id for job_id in ended if not batch_of(job_id)]
+        await asyncio.gather(
+            *(in_thread(self._cancel, job_id) for job_id in alone),
+            *(in_thread(cancel_batch, self.backend, group_id) for group_id in sorted(batches)),
+        )
         return ended
 
     def _unwatched(self) -> Live:
         watched = watch_for(self.backend, self.namespace).watched()
         found: Live = {}
-        for job_id, (job, pods) in self.backend.all(self.namespace, fresh=False).items():
+        for job_id, (job, pods) in self._jobs_and_chunks():
             text = (job["metadata"].get("annotations") or {}).get(ORIGIN)
             if text is None or job_id in watched or verdict(job, pods).is_terminal:
                 continue
@@ -137,6 +144,13 @@ class Reconciler:
             if origin is not None and origin.deployment == self.deployment:
                 found[job_id] = origin
         return found
+
+    def _jobs_and_chunks(self) -> Iterator[tuple[str, Found]]:
+        """Yield all jobs of the namespace, and the chunks of its batches without their pods."""
+        yield from self.backend.all(self.namespace, fresh=False).items()
+        if self.backend.parts is not None:
+            for chunks in self.backend.parts.all(self.namespace).values():
+                yield from ((str(job["metadata"]["labels"][JOB_ID]), (job, ())) for job in chunks)
 
     async def _over(self, live: Live) -> list[str]:
         """List the jobs whose tasks are over, with one question for all jobs of a task in a DAG run.
@@ -156,6 +170,12 @@ class Reconciler:
         reference = find(self.backend, job_id)
         if reference is not None:
             cancel(self.backend, reference)
+
+
+def batch_of(job_id: str) -> str:
+    """Return the id of the batch of which this is an input or a chunk; "" for any other job."""
+    found = chunk_of(job_id) or input_of(job_id)
+    return found[0] if found else ""
 
 
 def _is_over(states: Mapping[str, object], key: str) -> bool:

@@ -1,7 +1,8 @@
 """Inference over shards: each is read, scored and written by a GPU job of its own, and one job reduces them.
 
-Only names and counts pass through Airflow. The scores of a shard stay where the job has left them; a small
-reference travels through XCom and becomes the scores again inside the reducer.
+All shards are one task instance and one batch. Only names and counts pass through Airflow. The scores of a
+shard stay where the job has left them; a small reference travels through XCom and becomes the scores again
+inside the reducer.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def batch_inference():
         """In real life: the objects of a bucket."""
         return list(range(params["shards"]))
 
-    @task.kinetic(
+    @task.kinetic_batch(
         accelerator="gpu-l4",
         spot=True,
-        retries=2,
+        retries=2,  # each runs only the shards without scores
         retry_delay=timedelta(minutes=1),
-        max_active_tis_per_dagrun=50,  # at most fifty GPUs at once; the other shards wait in Airflow
+        max_concurrent=50,  # at most fifty GPUs at once; the other shards wait in the cluster
     )
     def score(shard: int) -> array[float]:
         """The scores of a shard's records. XCom cannot carry an array, and does not have to."""
@@ -47,7 +48,7 @@ def batch_inference():
         scores = [each for shard in shards for each in shard]
         return {"records": len(scores), "mean": sum(scores) / len(scores), "highest": max(scores)}
 
-    reduce(score.expand(shard=list_shards()))
+    reduce(score(list_shards()))
 
 
 batch_inference()

@@ -210,6 +210,18 @@ class RunKeywords(Keywords[Never], total=False):
     # fmt: on
 
 
+_max_concurrent = Option("Jobs alive at once. None is no limit.", checks.limit, default=64, read=int)
+_fail_fast = Option(
+    "Start nothing more after the first failure.", checks.truth, default=False, read=truth_of_text
+)
+_cancel_running_on_fail = Option(
+    "With `fail_fast`, also end what runs; without it, nothing.",
+    checks.truth,
+    default=False,
+    read=truth_of_text,
+)
+
+
 class MapKeywords(TypedDict, total=False):
     """The options of `run_async_map`: what is asked of a batch besides what is asked of each of its jobs."""
 
@@ -219,14 +231,11 @@ class MapKeywords(TypedDict, total=False):
         "arguments, a list or tuple is positional ones, anything else is the one argument. `single`, `args` "
         "and `kwargs` say it outright.",
         checks.one_of("auto", "single", "args", "kwargs"), default="auto")]
-    max_concurrent: Annotated[int | None, Option(
-        "Jobs alive at once. None is no limit.", checks.limit, default=64)]
+    max_concurrent: Annotated[int | None, _max_concurrent]
     retries: Annotated[int, Option(
         "Extra attempts per input after the function failed. 0 is what `run` says.", _retries, default=0)]
-    fail_fast: Annotated[bool, Option(
-        "Start nothing more after the first failure.", checks.truth, default=False)]
-    cancel_running_on_fail: Annotated[bool, Option(
-        "With `fail_fast`, also end what runs; without it, nothing.", checks.truth, default=False)]
+    fail_fast: Annotated[bool, _fail_fast]
+    cancel_running_on_fail: Annotated[bool, _cancel_running_on_fail]
     name: Annotated[str | None, Option("Kept with the batch, for people.", checks.title)]
     tags: Annotated[Mapping[str, str] | None, Option("Kept with the batch.", checks.tags)]
     project: Annotated[str | None, Option("Google Cloud project. None is what `run` says.", checks.text)]
@@ -238,6 +247,28 @@ class MapKeywords(TypedDict, total=False):
     skip_done: Annotated[bool, Option(
         "With `group_id`, and once all of that batch has ended, run its inputs that have no value again.",
         checks.truth, default=False)]
+    # fmt: on
+
+
+class BatchTaskKeywords(TypedDict, Generic[Later], total=False):
+    """The options of a task of Airflow that runs a batch, besides those of each of its jobs."""
+
+    # fmt: off
+    over: Annotated[str | Later | None, Option(
+        "Name of the parameter of which the task gets a list, and the function one element in each call. "
+        "None is the function's first parameter.",
+        checks.text)]
+    max_concurrent: Annotated[int | Later, replace(
+        _max_concurrent, doc="Inputs that run at once, at most, however many workers Airflow has.")]
+    max_failures: Annotated[int | Later, Option(
+        "Number of inputs that may stay without a value: with more, the task fails.",
+        checks.whole_number(0, 10_000_000), default=0, read=int)]
+    fail_fast: Annotated[bool | Later, replace(
+        _fail_fast, doc="Start nothing more once more than `max_failures` inputs have failed.")]
+    cancel_running_on_fail: Annotated[bool | Later, _cancel_running_on_fail]
+    rerun: Annotated[str | Later, Option(
+        "Which inputs a task runs when a person has cleared it: `missing`, those without a value, or `all`.",
+        checks.one_of("missing", "all"), default="missing")]
     # fmt: on
 
 
@@ -308,6 +339,8 @@ OPTIONS = Table(RunKeywords)
 """The options of `run`."""
 MAP_OPTIONS = Table(MapKeywords)
 """The options of `run_async_map`."""
+BATCH_TASK_OPTIONS = Table(BatchTaskKeywords)
+"""The options of a task that runs a batch."""
 NOT_GIVEN: Final = cast("str", object())
 """Stands for an argument that was not given by position."""
 _POD_FIELDS = frozenset(each.name for each in fields(PodOptions))

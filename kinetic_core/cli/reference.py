@@ -16,7 +16,7 @@ from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.main import build
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
 from kinetic_core.job import PodOptions
-from kinetic_core.options import MAP_OPTIONS, OPTIONS, Table
+from kinetic_core.options import BATCH_TASK_OPTIONS, MAP_OPTIONS, OPTIONS, Table
 
 _WIDTH = 88
 _MADE = "<!-- Made by `python -m kinetic_core.cli.reference docs/reference`; a test compares. -->\n"
@@ -45,6 +45,12 @@ given by position. Those marked *pod* mean something on a cluster only.
 `@task.kinetic(...)` and `KineticOperator` take them too, but for `debug`; `retries` and `queue` are called
 `job_retries` and `job_queue` there. In a task each may be a template, or
 [come from another task](../guides/airflow.md#options).
+"""
+
+
+_ABOUT_BATCH_TASKS = """\
+`@task.kinetic_batch(...)` and `KineticBatchOperator` take these besides the options of a task. Each may be a
+template.
 """
 
 
@@ -127,6 +133,7 @@ def _options_page() -> str:
     pod = {each.name for each in dataclasses.fields(PodOptions)}
     parts = ["# Options", _MADE, _ABOUT_OPTIONS, *_options(OPTIONS, pod)]
     parts += ["\n## Of `run_async_map`\n", *_options(MAP_OPTIONS)]
+    parts += ["\n## Of `@task.kinetic_batch`\n", _ABOUT_BATCH_TASKS, *_options(BATCH_TASK_OPTIONS)]
     return "\n".join(parts) + "\n"
 
 

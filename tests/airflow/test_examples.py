@@ -18,7 +18,7 @@ CONFIGURED: dict[str, dict[str, Any]] = {
     "model_handover": {},
     "staged_pipeline": {},
 }
-"""Every example but the demo's own, and the parameters it is started with."""
+"""Every example but the demo's own two, and the parameters it is started with."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
 @pytest.mark.promise("command: `example_dags/` run in a real Airflow")
 def test_every_example_is_tested(examples: Cases) -> None:
     known = {each["dag_id"] for each in examples.api.call("GET", "/dags")["dags"]}
-    assert known == {*CONFIGURED, "fan_out"}
+    assert known == {*CONFIGURED, "fan_out", "failures"}
 
 
 def test_the_sweep_finds_the_best_combination(examples: Cases) -> None:
@@ -69,7 +69,7 @@ def test_fine_tuning_goes_on_from_its_checkpoint(examples: Cases) -> None:
 
 def test_inference_is_reduced_from_references(examples: Cases) -> None:
     assert examples.end("batch_inference") == "success"
-    assert all("__kinetic_result__" in pushed for pushed in examples.values("batch_inference", "score"))
+    assert len(examples.instances("batch_inference", "score")) == 1
     reduced = examples.value("batch_inference", "reduce")
     assert reduced["records"] == 3000
     assert 0.49 < reduced["mean"] < 0.51

@@ -82,9 +82,10 @@ def test_every_link_is_named(info: dict[str, Any]) -> None:
 def test_the_decorator_and_the_connection_type_are_there(info: dict[str, Any]) -> None:
     from airflow_provider.hooks.kinetic import KineticHook
 
-    (decorator,) = info["task-decorators"]
-    module, _, name = decorator["class-name"].rpartition(".")
-    assert callable(getattr(import_module(module), name))
+    assert {each["name"] for each in info["task-decorators"]} == {"kinetic", "kinetic_batch"}
+    for decorator in info["task-decorators"]:
+        module, _, name = decorator["class-name"].rpartition(".")
+        assert callable(getattr(import_module(module), name))
     (connection,) = info["connection-types"]
     module, _, name = connection["hook-class-name"].rpartition(".")
     assert getattr(import_module(module), name) is KineticHook

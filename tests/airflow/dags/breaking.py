@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow.sdk import dag
-from breaking_triggers import BreaksAtOnce, BreaksInTheEnd
+from breaking_triggers import BatchBreaks, BreaksAtOnce, BreaksInTheEnd
 
+from airflow_provider.operators.batch import KineticBatchOperator
 from airflow_provider.operators.kinetic import KineticOperator
 
 SIGN = str(Path(os.environ["AIRFLOW_HOME"], "breaking-ends"))
@@ -37,10 +38,31 @@ class Unlucky(KineticOperator):
         super()._defer_to(context, self.trigger(**trigger.serialize()[1]), leg)
 
 
+def square(number: int) -> int:
+    time.sleep(5)
+    return number * number
+
+
+class UnluckyBatch(KineticBatchOperator):
+    """Defers to a trigger that breaks."""
+
+    trigger_retries = 1
+
+    def _defer_to(self, context: Any, trigger: Any, leg: str) -> NoReturn:
+        super()._defer_to(context, BatchBreaks(**trigger.serialize()[1]), leg)
+
+
+@dag(schedule=None, catchup=False)
+def breaking_batch():
+    options: dict[str, Any] = {"accelerator": "cpu", "backend": "local"}
+    UnluckyBatch(task_id="runs", python_callable=square, op_args=[[1, 2, 3]], **options)
+
+
 @dag(schedule=None, catchup=False)
 def breaking():
     Unlucky(task_id="runs", trigger=BreaksAtOnce, op_args=[SIGN])
     Unlucky(task_id="ends", trigger=BreaksInTheEnd, op_args=[SIGN, 5])
 
 
+breaking_batch()
 breaking()

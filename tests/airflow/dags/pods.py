@@ -74,6 +74,39 @@ def on_cluster():
 
 
 @dag(schedule=None, catchup=False)
+def pod_batch():
+    """Inputs as pods, of which one has no value; the values are the inputs of others."""
+
+    @task.kinetic_batch(accelerator="cpu", backend="gke", cpu=0.1, max_failures=1)
+    def boxed(number: int) -> Box:
+        print(f"input {number} has begun", flush=True)
+        if number == 2:
+            raise ValueError("it is two")
+        return Box(number)
+
+    @task.kinetic_batch(accelerator="cpu", backend="gke", cpu=0.1, over="box")
+    def opened(box: Box, factor: int) -> int:
+        return box.content * factor
+
+    @task
+    def used(numbers: Any) -> list[Any]:
+        return [type(numbers).__name__, list(numbers)]
+
+    used(opened(boxed(range(4)), factor=10))
+
+
+@dag(schedule=None, catchup=False)
+def named_by_pool():
+    """A name that two machines carry."""
+
+    @task.kinetic(accelerator="v6e-8", backend="gke")
+    def hosts() -> list[Any]:
+        return [os.environ["KINETIC_ACCELERATOR"], len(os.environ["TPU_WORKER_HOSTNAMES"].split(","))]
+
+    hosts()
+
+
+@dag(schedule=None, catchup=False)
 def pod_deaths():
     """One has too little memory, one is killed when it has just enough, one's image cannot be unpacked."""
 
@@ -145,5 +178,15 @@ def pod_unseen():
     long_job("pod_unseen", SIGNS)
 
 
-for each in (on_cluster, pod_deaths, pod_adopted, pod_evicted, pod_cleared, pod_moved, pod_unseen):
+for each in (
+    on_cluster,
+    pod_batch,
+    named_by_pool,
+    pod_deaths,
+    pod_adopted,
+    pod_evicted,
+    pod_cleared,
+    pod_moved,
+    pod_unseen,
+):
     each()

@@ -1,0 +1,268 @@
+"""The legs of a task that runs a batch, killed and repeated, with or without its store. Without Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.airflow_provider.batches import calls
+from tests.conftest import wait_for
+
+pytestmark = [pytest.mark.airflow, pytest.mark.attack]
+SIZE = 4
+
+
+def note(number: int, folder: str) -> int:
+    """Note the call, and end when the folder says so."""
+    with Path(folder, f"calls-{number}").open("a") as told:
+        told.write("x")
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    if number % 2 and Path(folder, "odd-fail").exists():
+        raise ValueError(f"{number} is odd")
+    return number * number
+
+
+class BatchTask:
+    """A task of four inputs, whose functions note their calls in `folder`, and its operator in a worker."""
+
+    def __init__(self, folder: Path, try_number: int = 1, **options: Any) -> None:
+        from airflow.sdk import DAG
+
+        from airflow_provider.operators.batch import KineticBatchOperator
+
+        self.pushed: dict[str, Any] = {}
+        names = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
+        xcoms = {
+            "xcom_push": lambda key, value: self.pushed.update({key: value}),
+            "xcom_pull": lambda **asked: self.pushed.get(asked["key"]),
+        }
+        self.context: Any = {
+            "ti": SimpleNamespace(**names, **xcoms, max_tries=3, try_number=try_number),
+            "dag_run": SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC)),
+        }
+        options = {"accelerator": "cpu", "backend": "local", **options}
+        with DAG("dag", schedule=None):
+            self.operator = KineticBatchOperator(
+                task_id="task",
+                python_callable=note,
+                op_kwargs={"number": list(range(SIZE)), "folder": str(folder)},
+                **options,
+            )
+
+    def deferred(self) -> Any:
+        """Run the first leg; the trigger to which it defers."""
+        from airflow.providers.common.compat.sdk import TaskDeferred
+
+        with pytest.raises(TaskDeferred) as raised:
+            self.operator.execute(self.context)
+        return raised.value.trigger
+
+    def last_leg(self, trigger: Any) -> Any:
+        """Let the trigger fire, and run the leg that it resumes."""
+        return self.operator.execute_complete(self.context, fired(trigger), 1)
+
+
+def fired(trigger: Any) -> Any:
+    async def first() -> Any:
+        return await anext(trigger.run())
+
+    return asyncio.run(first()).payload
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the functions; the store is beside it."""
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parent))
+    variables = {
+        "REFERENCE_SECRET": "0" * 16,
+        "REFERENCE_SECRET_" + "0" * 16: "00" * 32,
+        "DEPLOYMENT": "ours",
+        "PLACES": "[]",
+    }
+    for name, value in variables.items():  # Airflow asks for these here, before it asks its API server
+        monkeypatch.setenv(f"AIRFLOW_VAR_KINETIC_{name}", value)
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    return folder
+
+
+def store(home: Path) -> Path:
+    return home.parent / "kinetic" / "store"
+
+
+def lose(home: Path) -> None:
+    """From now on the store gives no answer: its name leads in a circle."""
+    store(home).rename(store(home).with_name("away"))
+    store(home).symlink_to(store(home))
+
+
+def give_back(home: Path) -> None:
+    store(home).unlink()
+    store(home).with_name("away").rename(store(home))
+
+
+def each_once(home: Path) -> bool:
+    return [calls(home, number) for number in range(SIZE)] == [1] * SIZE
+
+
+STEPS = {
+    "the manifest is stored": "store/batches/grp-*/manifest.json",
+    "the first job is created": "cluster/default/grp-*.json",
+    "all is submitted": "store/batches/grp-*/finished.json",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_first_leg_runs_no_input_twice(home: Path, step: str) -> None:
+    """The next try adopts the batch, and creates what is missing."""
+    program = f"import sys; from {__name__} import BatchTask, Path; "
+    program += "task = BatchTask(Path(sys.argv[1])); task.operator.execute(task.context)"
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join([str(root), str(root / "tests/airflow"), *sys.path])
+    worker = subprocess.Popen(
+        [sys.executable, "-c", program, str(home)],
+        env={**os.environ, "PYTHONPATH": paths},
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
+    kinetic = home.parent / "kinetic"
+    wait_for(lambda: any(kinetic.glob(STEPS[step])) or worker.poll() is not None)
+    with suppress(ProcessLookupError):
+        worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    task = BatchTask(home, try_number=2)
+    trigger = task.deferred()
+    (home / "go").touch()
+    task.context["ti"].try_number = 1  # `last_leg` resumes the first try
+    values = task.last_leg(trigger)
+    assert list(values) == [number**2 for number in range(SIZE)]
+    assert each_once(home)
+
+
+def test_a_killed_last_leg_is_repeated(home: Path) -> None:
+    """The next try finds that all inputs have a value, and runs none."""
+    task = BatchTask(home)
+    trigger = task.deferred()
+    (home / "go").touch()
+    fired(trigger)
+    again = BatchTask(home, try_number=2)
+    assert list(again.operator.execute(again.context)) == [number**2 for number in range(SIZE)]
+    assert each_once(home)
+
+
+def test_a_retry_runs_only_inputs_without_a_value(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    (home / "odd-fail").touch()
+    task = BatchTask(home)
+    trigger = task.deferred()
+    (home / "go").touch()  # not earlier: what has ended in the first leg is never deferred
+    with pytest.raises(AirflowException, match=r"2 of 4 inputs of grp-[0-9a-f]{16} have no value"):
+        task.last_leg(trigger)
+    record = task.pushed["kinetic_batch"]
+    assert (record["failed"], record["missing"]) == (2, "1,3")
+    assert {each["text"] for each in record["causes"]} == {f"ValueError: {n} is odd" for n in (1, 3)}
+    (home / "odd-fail").unlink()
+    (home / "go").unlink()
+    again = BatchTask(home, try_number=2)
+    trigger = again.deferred()
+    (home / "go").touch()
+    again.context["ti"].try_number = 1
+    assert list(again.last_leg(trigger)) == [number**2 for number in range(SIZE)]
+    assert [calls(home, number) for number in range(SIZE)] == [1, 2] * 2
+
+
+def test_a_last_leg_without_a_store_waits_for_it(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import TaskDeferred
+
+    task = BatchTask(home)
+    trigger = task.deferred()
+    (home / "go").touch()
+    event = fired(trigger)
+    lose(home)
+    with pytest.raises(TaskDeferred):
+        task.operator.execute_complete(task.context, event, 1)
+    give_back(home)
+    assert list(task.operator.execute_complete(task.context, event, 1)) == [n**2 for n in range(SIZE)]
+    assert each_once(home)
+
+
+def test_a_trigger_of_a_batch_waits_for_the_store(home: Path) -> None:
+    task = BatchTask(home)
+    trigger = task.deferred()
+    trigger.outage_interval = 0.1
+    lose(home)
+
+    async def first() -> Any:
+        event = asyncio.ensure_future(anext(trigger.run()))
+        await asyncio.sleep(1.0)
+        assert not event.done(), "nobody knows how the batch is"
+        await asyncio.to_thread(give_back, home)
+        (home / "go").touch()
+        return await event
+
+    assert asyncio.run(first()).payload["status"] == "ended"
+    assert each_once(home)
+
+
+def test_a_leg_after_a_broken_trigger_waits_for_the_same_batch(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import TaskDeferred
+
+    task = BatchTask(home)
+    first = task.deferred()
+    with pytest.raises(TaskDeferred) as raised:
+        task.operator.resume_execution("__fail__", {"error": "gone"}, task.context)
+    (home / "go").touch()
+    again: Any = raised.value.trigger
+    assert again.reference["job_id"] == first.reference["job_id"]
+    assert list(task.last_leg(again)) == [number**2 for number in range(SIZE)]
+    assert each_once(home)
+
+
+def living(trigger: Any) -> int:
+    """How many jobs of the trigger's batch have not ended."""
+    from kinetic_core.backends.base import backend_of
+    from kinetic_core.backends.kubernetes.verdict import observe
+    from kinetic_core.connections import default_connections
+    from kinetic_core.job import JobReference
+
+    reference = JobReference.from_dict(trigger.reference)
+    found = backend_of(reference, default_connections()).all(reference.namespace)
+    own = [each for job_id, each in found.items() if job_id.startswith(reference.job_id)]
+    return sum(not observe(*each).is_terminal for each in own)
+
+
+def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+
+    task = BatchTask(home, execution_timeout=timedelta(hours=1))
+    trigger = task.deferred()
+    wait_for(lambda: calls(home, 0) == 1)
+    assert living(trigger) == SIZE
+    assert 3000 < trigger.remaining <= 3600
+    trigger.deadline = time.time()  # an hour later
+    event = fired(trigger)
+    assert (event["status"], living(trigger)) == ("timeout", 0)
+    with pytest.raises(AirflowTaskTimeout, match="execution_timeout has passed"):
+        task.operator.execute_complete(task.context, event, 1)
+
+
+def test_a_trigger_that_is_moved_ends_no_batch(home: Path) -> None:
+    trigger = BatchTask(home).deferred()
+    asyncio.run(trigger.on_kill())
+    assert living(trigger) > 0
+    (home / "go").touch()
+    assert fired(trigger)["status"] == "ended"
