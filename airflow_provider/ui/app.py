@@ -34,6 +34,7 @@ _HEADERS = {
     "Cache-Control": "no-cache",
 }
 _RUN = "/api/dags/{dag_id}/runs/{run_id}/jobs"
+_BATCH = "/api/dags/{dag_id}/runs/{run_id}/batches/{group_id}"
 _TASK = "/api/dags/{dag_id}/tasks/{task_id}/jobs"
 SEE_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
@@ -55,7 +56,8 @@ def _rights(user: GetUserDep) -> Rights:
     """Return what the user may do in each DAG, by Airflow's own checks."""
 
     def of_dag(dag_id: str) -> Right:
-        details = DagDetails(id=dag_id, team_name=_team_of(dag_id))
+        team = _team_of(dag_id)
+        details = DagDetails(id=dag_id, team_name=team)
 
         def may(method: ResourceMethod, entity: DagAccessEntity) -> bool:
             return get_auth_manager().is_authorized_dag(
@@ -63,7 +65,8 @@ def _rights(user: GetUserDep) -> Rights:
             )
 
         tasks = DagAccessEntity.TASK_INSTANCE
-        return Right(may("GET", tasks), may("GET", DagAccessEntity.TASK_LOGS), may("PUT", tasks))
+        logs = DagAccessEntity.TASK_LOGS
+        return Right(may("GET", tasks), may("GET", logs), may("PUT", tasks), team or "")
 
     return of_dag
 
@@ -109,8 +112,9 @@ def create_app(questions: Questions | None = None) -> FastAPI:
         found = await answers.job(dag_id, run_id, job_id)
         if found is None:
             raise HTTPException(404, f"no task of this run has the job {job_id}")
-        may_cancel = (await asyncio.to_thread(rights, dag_id)).cancel
-        return {**found, "may_cancel": may_cancel and found["task_state"] not in TASK_ENDED}
+        return {**found, "may_cancel": await _may_cancel(rights, dag_id, found)}
+
+    _add_batches(app, answers)
 
     @app.exception_handler(TimeoutError)
     @app.exception_handler(SQLAlchemyError)
@@ -125,3 +129,33 @@ def create_app(questions: Questions | None = None) -> FastAPI:
 
     app.mount("/page", StaticFiles(directory=STATIC, html=True), name="page")
     return app
+
+
+def _add_batches(app: FastAPI, answers: Questions) -> None:
+    """Add the addresses of batches and their inputs."""
+
+    @app.get(_BATCH, dependencies=[SEE_TASKS])
+    async def batch(
+        dag_id: str, run_id: str, group_id: str, rights: GivenRights, offset: Annotated[int, Query(ge=0)] = 0
+    ) -> Mapping[str, Any]:
+        """Return a batch of a DAG run: a letter for each input, why inputs failed, and whether the user may
+        cancel it.
+        """
+        found = await answers.batch(dag_id, run_id, group_id, offset, rights)
+        if found is None:
+            raise HTTPException(404, f"no task of this run has the batch {group_id}")
+        return {**found, "may_cancel": await _may_cancel(rights, dag_id, found)}
+
+    @app.get(_BATCH + "/inputs/{index}", dependencies=[SEE_TASKS, SEE_LOGS])
+    async def input_of_batch(dag_id: str, run_id: str, group_id: str, index: int) -> Mapping[str, Any]:
+        """Return one input of a batch, with the end of its log."""
+        found = await answers.input(dag_id, run_id, group_id, index)
+        if found is None:
+            raise HTTPException(404, f"no task of this run has an input {index} of {group_id}")
+        return found
+
+
+async def _may_cancel(rights: Rights, dag_id: str, found: Mapping[str, Any]) -> bool:
+    """Return whether the user may cancel what was found: a job or batch whose task has not ended."""
+    may = await asyncio.to_thread(rights, dag_id)
+    return may.cancel and found["task_state"] not in TASK_ENDED

@@ -7,10 +7,11 @@ last pieces of it, one page of its outputs. Nothing is changed or reconciled, no
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider.records import JobRecord, advice, readable
-from airflow_provider.ui.rows import Instance, Live, row
+from airflow_provider.ui.rows import Instance, Live, Times, row
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -18,6 +19,7 @@ from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs import addresses
 from kinetic_core.jobs.facts import stored_outcome
+from kinetic_core.jobs.fallback import remedy
 from kinetic_core.jobs.logs import host_count
 from kinetic_core.jobs.timeline import known_phases
 
@@ -50,14 +52,44 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
     try:
         if instance.may_live:
             live = _live(home, reference)
+            shown["advice"] = _remedy(home, reference, live)
         shown["log"] = tail(home, reference, _attempt(record, live))
-        shown["outputs"] = _outputs(home, reference)
+        shown["outputs"] = outputs(home, reference)
         if record.end is not None and record.end.status is JobStatus.FAILED:
             shown |= _failure(home, reference)
     except (KineticError, OSError) as error:
         trouble = str(error)
         shown["troubles"] = [trouble]
-    return row(instance, live, trouble) | shown
+    told = row(instance, live, trouble)
+    return told | shown | {"airflow": airflow_phases(instance.times, told["phases"], record.end is not None)}
+
+
+def airflow_phases(
+    times: Times, phases: Sequence[Mapping[str, Any]], is_over: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the phases of a task `before` and `after` those of its job, which `is_over` or goes on.
+
+    A phase whose times do not follow each other is left out: a task that a worker ends is queued twice, and
+    one that has adopted a job began after it.
+    """
+    begin, end = (phases[0]["began"], phases[-1]["began"] + phases[-1]["seconds"]) if phases else (None, None)
+    before = {
+        "airflow scheduler": (times.scheduled, times.queued),
+        "airflow queue": (times.queued, times.started),
+        "airflow worker": (times.started, begin),
+    }
+    after = {"airflow end": (end if is_over else None, times.ended)}
+    if begin is not None and (times.queued or 0) > begin:
+        del before["airflow scheduler"], before["airflow queue"]
+    return {"before": _between(before), "after": _between(after)}
+
+
+def _between(phases: Mapping[str, tuple[float | None, float | None]]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "attempt": 0, "began": began, "seconds": round(ended - began, 3)}
+        for name, (began, ended) in phases.items()
+        if began is not None and ended is not None and ended > began
+    ]
 
 
 def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
@@ -81,7 +113,23 @@ def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
 
 def _live(backend: Backend, reference: JobReference) -> Live | None:
     found = backend.get(reference.namespace, reference.job_id)
-    return None if found is None else Live(verdict(*found), known_phases(backend, reference, found, {}))
+    if found is None:
+        seen = stored_outcome(backend, reference, None)
+    else:
+        seen = verdict(*found)
+        if seen.status.ended_without_value:
+            told = stored_outcome(backend, reference, found[0])
+            seen = seen if told.status is JobStatus.NOT_FOUND else told
+    if seen.status is JobStatus.NOT_FOUND:
+        return None
+    return Live(seen, known_phases(backend, reference, found, {}, is_over=seen.is_terminal))
+
+
+def _remedy(backend: Backend, reference: JobReference, live: Live | None) -> str:
+    """Return what gives a job that waits for a node one, what to copy of it between backticks."""
+    told = "" if live is None else remedy(backend, reference, live.observation)
+    command, _, why = told.partition(": ")
+    return f"`{command}`: {why}" if why else ""
 
 
 def _failure(backend: Backend, reference: JobReference) -> dict[str, str]:
@@ -109,7 +157,7 @@ def _links(reference: JobReference) -> list[dict[str, str]]:
     return [{"name": name, "address": address} for name, address in places.items() if address]
 
 
-def _outputs(backend: Backend, reference: JobReference) -> list[dict[str, Any]]:
+def outputs(backend: Backend, reference: JobReference) -> list[dict[str, Any]]:
     """Return the first files in the job's own output directory; a directory elsewhere is not read."""
     prefix = object_names.outputs_prefix(reference.job_id) + "/"
     listed = itertools.islice(backend.store.list(prefix), _MOST_OUTPUTS)

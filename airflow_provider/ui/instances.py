@@ -1,9 +1,10 @@
-"""Task instances that have or will have a job: three queries of the database, for whatever subject."""
+"""Task instances with a job or a batch, now or later: three queries of the database, for any subject."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow.models.dagrun import DagRun
@@ -12,13 +13,18 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import or_, select, tuple_
 
+from airflow_provider import batch_record
+from airflow_provider.batch_record import BatchRecord
 from airflow_provider.config import config
+from airflow_provider.operators.batch import KineticBatchOperator
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, earlier_from_value
-from airflow_provider.ui.rows import Instance
+from airflow_provider.ui.rows import Instance, Times
 
 _Place = tuple[str, str, str, str, int]
 """Key of an XCom, ids of a DAG, a run and a task, and map index."""
+_KEYS = (KEY, EARLIER_KEY, batch_record.KEY)
+_OPERATORS = (KineticOperator.custom_operator_name, KineticBatchOperator.custom_operator_name)
 _LIVE = ("queued", "running", "deferred")
 """States of task instances that hold or want a job now."""
 
@@ -34,7 +40,8 @@ class Subject(NamedTuple):
 def instances(subject: Subject) -> list[Instance]:
     """Return task instances by run, the newest first, task and map index; none for an unknown subject.
 
-    An XCom that is no record, or names a job that the task instance cannot have started, counts as none.
+    An XCom that is no record, or names a job or a batch that the task instance cannot have started, counts as
+    none.
     Airflow's own decoding of XComs is not used: it may build objects.
     """
     with create_session(scoped=False) as session:
@@ -56,24 +63,32 @@ def _latest(dag_id: str) -> Any:
 
 
 def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
-    """Return the queries of the tasks' records and of the task instances."""
-    ti, xcom = TaskInstance.__table__.c, XComModel.__table__.c
+    """Return the queries of the tasks' records and of the task instances.
+
+    Records are found by the number of their run, which the primary key of XComs begins with: no other index
+    of theirs tells the XComs of one run from those of all runs of a DAG.
+    """
+    ti, xcom, run = TaskInstance.__table__.c, XComModel.__table__.c, DagRun.__table__.c
     records = select(xcom.dag_id, xcom.run_id, xcom.task_id, xcom.map_index, xcom.key, xcom.value).where(
-        xcom.key.in_((KEY, EARLIER_KEY))
+        xcom.key.in_(_KEYS)
     )
     rows = select(
         *(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
         *(ti.rendered_map_index, ti.state, ti.try_number),
+        *(ti.scheduled_dttm, ti.queued_dttm, ti.start_date, ti.end_date),
     )
     if subject.dag_id:
-        records = records.where(xcom.dag_id == subject.dag_id, xcom.run_id.in_(runs))
+        wanted = select(run.id).where(run.dag_id == subject.dag_id, run.run_id.in_(runs))
+        records = records.where(xcom.dag_run_id.in_(wanted))
         rows = rows.where(ti.dag_id == subject.dag_id, ti.run_id.in_(runs))
     else:
-        live = select(ti.dag_id, ti.run_id, ti.task_id, ti.map_index).where(ti.state.in_(_LIVE))
-        records = records.where(tuple_(xcom.dag_id, xcom.run_id, xcom.task_id, xcom.map_index).in_(live))
+        live = select(run.id, ti.task_id, ti.map_index).where(
+            ti.state.in_(_LIVE), run.dag_id == ti.dag_id, run.run_id == ti.run_id
+        )
+        records = records.where(tuple_(xcom.dag_run_id, xcom.task_id, xcom.map_index).in_(live))
         rows = rows.where(ti.state.in_(_LIVE))
     of_ours = or_(
-        ti.custom_operator_name == KineticOperator.custom_operator_name,
+        ti.custom_operator_name.in_(_OPERATORS),
         tuple_(ti.dag_id, ti.task_id).in_(records.with_only_columns(xcom.dag_id, xcom.task_id)),
     )
     rows = (
@@ -89,6 +104,7 @@ def _instance(found: Any, told: Mapping[_Place, Any]) -> Instance:
     place = _place(found)
     record = JobRecord.from_value(_plain(told.get((KEY, *place))))
     started_by = None if record is None else record.started_by(*place)
+    batch = BatchRecord.from_value(_plain(told.get((batch_record.KEY, *place))))
     return Instance(
         task_id=found.task_id,
         map_index=found.map_index,
@@ -100,7 +116,15 @@ def _instance(found: Any, told: Mapping[_Place, Any]) -> Instance:
         earlier=earlier_from_value(_plain(told.get((EARLIER_KEY, *place)))),
         run_id=found.run_id,
         dag_id=found.dag_id,
+        batch=batch if batch is not None and batch.is_of(*place) else None,
+        times=Times(
+            *map(_seconds, (found.scheduled_dttm, found.queued_dttm, found.start_date, found.end_date))
+        ),
     )
+
+
+def _seconds(when: datetime | None) -> float | None:
+    return None if when is None else when.timestamp()
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
-from airflow_provider.ui.rows import Instance, Live, row
+from airflow_provider.ui.rows import TASK_ENDED, Instance, Live, row
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError
@@ -116,7 +116,8 @@ def _row(
         )
     found = listing.get(reference.job_id)
     if found is None:
-        return row(instance, None, "its Job has gone; the task has not said yet how it ended")
+        said = "" if instance.state in TASK_ENDED else "; the task has not said yet how it ended"
+        return row(instance, None, f"its Job has gone{said}")
     job, pods = found
     stretches = tuple(phases(submitted_at(reference), job, pods, (), {}, time.time()))
     return row(instance, Live(verdict(job, pods), stretches))

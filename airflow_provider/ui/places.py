@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from airflow_provider.records import JobRecord
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.connections import Connections, Held
 from kinetic_core.errors import ConfigurationError, KineticError
@@ -121,10 +120,10 @@ class Places:
                 f"connection {conn_id!r} could not be read within {self._patience:g} s"
             ) from None
 
-    async def home(self, record: JobRecord) -> Backend:
-        """Return the backend of a record's job. Raises as `settings` and `of` do."""
-        settings = await self.settings(record.conn_id)
-        return await asyncio.to_thread(self.of, record.reference, settings)
+    async def home(self, reference: JobReference, conn_id: str) -> Backend:
+        """Return the backend of a connection's job or batch. Raises as `settings` and `of` do."""
+        settings = await self.settings(conn_id)
+        return await asyncio.to_thread(self.of, reference, settings)
 
     def of(self, reference: JobReference, settings: Sequence[Settings]) -> Backend:
         """Return the backend of a job, by the first settings with its store, cluster and namespace.

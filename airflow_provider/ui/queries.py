@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from airflow_provider.batch_record import BatchRecord
 from airflow_provider.records import JobRecord
+from airflow_provider.ui.board import Failures, board, input_detail, without_texts
 from airflow_provider.ui.detail import detail
 from airflow_provider.ui.instances import Subject, instances
 from airflow_provider.ui.live import live_rows
@@ -14,6 +16,7 @@ from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import Filters, Instance, costed, page, row, without_exceptions
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.errors import KineticError
+from kinetic_core.job import JobReference
 from kinetic_core.jobs.cost import Prices, known_prices
 from kinetic_core.settings import read_settings
 
@@ -28,11 +31,12 @@ Rights = Callable[[str], "Right"]
 
 
 class Right(NamedTuple):
-    """What a user may do in a DAG."""
+    """What a user may do in a DAG, and the DAG's team, "" for none."""
 
     see: bool = True
     read_logs: bool = True
     cancel: bool = True
+    team: str = ""
 
 
 def everything(_: str) -> Right:
@@ -53,7 +57,7 @@ def _shown(
     rows: list[dict[str, Any]], filters: Filters, offset: int, limit: int, rights: Rights
 ) -> dict[str, Any]:
     known = {dag_id: rights(dag_id) for dag_id in {each["dag_id"] for each in rows}}
-    seen = [each for each in rows if known[each["dag_id"]].see]
+    seen = [{**each, "team": known[each["dag_id"]].team} for each in rows if known[each["dag_id"]].see]
     shown = page(seen, filters, offset, limit)
     shown["jobs"] = [
         each if known[each["dag_id"]].read_logs else without_exceptions(each) for each in shown["jobs"]
@@ -73,6 +77,8 @@ class Questions:
         self._listings: Remembered[Mapping[str, Found]] = Remembered(_CLUSTER_SECONDS)
         self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
         self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
+        self._boards: Remembered[dict[str, Any]] = Remembered(_CLUSTER_SECONDS, _RUNS)
+        self._failures = Failures()
 
     async def jobs(
         self, subject: Subject, filters: Filters, offset: int, limit: int, rights: Rights = everything
@@ -108,15 +114,63 @@ class Questions:
                 return await self._detail(instance, record)
         return None
 
+    async def batch(
+        self, dag_id: str, run_id: str, group_id: str, offset: int, rights: Rights = everything
+    ) -> Mapping[str, Any] | None:
+        """Return the board of a batch from an input on, None if no task instance of the run has the batch."""
+        found = await self._with_batch(dag_id, run_id, group_id)
+        if found is None:
+            return None
+        instance, record = found
+
+        async def ask() -> dict[str, Any]:
+            home = await self._home(record.reference, record.conn_id)
+            return await asyncio.to_thread(board, instance, record, home, offset, self._failures)
+
+        try:
+            shown = await self._boards.get((group_id, offset), ask, PATIENCE)
+        except TimeoutError:
+            trouble = f"no answer about {group_id} within {PATIENCE:g} s"
+            shown = await asyncio.to_thread(board, instance, record, trouble, offset, self._failures)
+        may = await asyncio.to_thread(rights, dag_id)
+        return shown if may.read_logs else without_texts(shown)
+
+    async def input(self, dag_id: str, run_id: str, group_id: str, index: int) -> Mapping[str, Any] | None:
+        """Return one input of a batch in detail, None if no task instance of the run has it."""
+        found = await self._with_batch(dag_id, run_id, group_id)
+        if found is None or not 0 <= index < found[1].size:
+            return None
+        record = found[1]
+
+        async def ask() -> dict[str, Any]:
+            home = await self._home(record.reference, record.conn_id)
+            return await asyncio.to_thread(input_detail, record, index, home)
+
+        try:
+            return await self._details.get((group_id, index), ask, PATIENCE)
+        except TimeoutError:
+            return input_detail(record, index, f"no answer about input {index} within {PATIENCE:g} s")
+
+    async def _with_batch(
+        self, dag_id: str, run_id: str, group_id: str
+    ) -> tuple[Instance, BatchRecord] | None:
+        for instance in await self._of(Subject(dag_id, run_id)):
+            if instance.batch is not None and instance.batch.reference.job_id == group_id:
+                return instance, instance.batch
+        return None
+
+    async def _home(self, reference: JobReference, conn_id: str) -> Backend | str:
+        """Return the backend of a job or batch, or the reason why it is unknown."""
+        try:
+            return await self._places.home(reference, conn_id)
+        except KineticError as error:
+            return str(error)
+
     async def _detail(self, instance: Instance, record: JobRecord) -> Mapping[str, Any]:
         job_id = record.reference.job_id
 
         async def ask() -> dict[str, Any]:
-            home: Backend | str
-            try:
-                home = await self._places.home(record)
-            except KineticError as error:
-                home = str(error)
+            home = await self._home(record.reference, record.conn_id)
             return await asyncio.to_thread(self._detailed, instance, record, home)
 
         try:

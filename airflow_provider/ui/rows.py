@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider.records import EarlierJob, JobRecord
+from airflow_provider.batch_record import BatchRecord
+from airflow_provider.records import EarlierJob, JobEnd, JobRecord
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.job import JobObservation, JobStatus
-from kinetic_core.jobs.cost import Prices, usage_in
+from kinetic_core.jobs.cost import UNITS, Prices, usage_in
 from kinetic_core.jobs.logs import host_count
 from kinetic_core.jobs.phases import Phase
 
@@ -23,12 +24,30 @@ NEVER = "NEVER"
 UNKNOWN = "UNKNOWN"
 """States of a row besides a job's own: no job was started yet, none ever will be, or its state is unknown."""
 _MOST_GROUPS = 20
+_HELD = tuple(f"{unit}_seconds" for unit in UNITS)
+INPUTS_FAILED = "inputs failed"
+"""Reason of a batch more of whose inputs failed than may."""
+_OUR_WORDS = {*FailureClass, INPUTS_FAILED} - {FailureClass.USER_ERROR, FailureClass.CONFIGURATION}
+"""Reasons whose messages quote nothing that user code has raised."""
 HIDDEN = "what the function raised is in the task's log, which you may not read"
 
 
 @dataclass(frozen=True)
+class Times:
+    """Times of a task instance's last try in Unix seconds, None for what has not come.
+
+    A task that a worker ends is scheduled and queued once more, and these times are then of that second leg.
+    """
+
+    scheduled: float | None = None
+    queued: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
 class Instance:
-    """Task instance as Airflow's database has it. `label` is its rendered map index.
+    """Task instance as Airflow's database has it, with its job or batch. `label`: its rendered map index.
 
     `job_try` is the try that started the job of `record`, which may be earlier than the one that adopted it.
     """
@@ -43,11 +62,13 @@ class Instance:
     earlier: tuple[EarlierJob, ...] = ()
     run_id: str = ""
     dag_id: str = ""
+    batch: BatchRecord | None = None
+    times: Times = Times()
 
     @property
     def may_live(self) -> bool:
         """Return whether a cluster may know more of the instance's job than the record does."""
-        return self.record is not None and self.record.end is None and self.state not in TASK_ENDED
+        return self.record is not None and self.record.end is None
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,8 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "phases": [],
         "earlier": [asdict(each) for each in instance.earlier],
     }
+    if instance.batch is not None:
+        return shown | _of_batch(instance.state, instance.batch)
     if record is None and instance.state in TASK_ENDED:
         return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
     if record is None:
@@ -101,26 +124,64 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "created_at": reference.created_at,
     }
     if record.end is not None:
-        end = record.end
-        return shown | {
-            "status": end.status.value,
-            "reason": "" if end.status is JobStatus.SUCCEEDED else end.failure_class or end.reason,
-            "message": end.message,
-            "attempts": end.attempt + 1,
-            "phases": _causes(end.phases),
-        }
+        return shown | _ended(record.end)
     if live is not None:
-        seen = live.observation
-        return shown | {
-            "status": seen.status.value,
-            "reason": "" if seen.status is JobStatus.RUNNING else seen.reason,
-            "message": seen.message,
-            "attempts": seen.attempt + 1,
-            "phases": _causes(live.phases),
-        }
+        return shown | _living(live)
     ended = f"the task is {instance.state}; how its job ended was not recorded"
-    message = ended if instance.state in TASK_ENDED else trouble
+    message = "; ".join(filter(None, (ended, trouble))) if instance.state in TASK_ENDED else trouble
     return shown | {"status": UNKNOWN, "message": message}
+
+
+def _of_batch(task_state: str, record: BatchRecord) -> dict[str, Any]:
+    """Return what the row of a batch says: the batch in place of a job, and the number of its inputs."""
+    reference, failed = record.reference, record.failed
+    shown = {
+        "job_id": reference.job_id,
+        "job_try": record.try_number,
+        "inputs": record.size,
+        "function": reference.func_name,
+        "accelerator": reference.hardware,
+        "hosts": 1,
+        "backend": reference.backend,
+        "created_at": reference.created_at,
+    }
+    if failed is None and task_state in TASK_ENDED:
+        text = f"the task is {task_state}; how its {record.size} inputs ended was not recorded"
+        return shown | {"status": UNKNOWN, "message": text}
+    if failed is None:
+        return shown | {"status": JobStatus.RUNNING.value, "message": f"{record.size} inputs"}
+    text = (
+        f"{failed} of {record.size} inputs have no value" if failed else f"{record.size} inputs have a value"
+    )
+    is_well = task_state == "success" or not failed
+    return shown | {
+        "status": (JobStatus.SUCCEEDED if is_well else JobStatus.FAILED).value,
+        "reason": "" if is_well else INPUTS_FAILED,
+        "message": text,
+    }
+
+
+def _ended(end: JobEnd) -> dict[str, Any]:
+    """Return how a job ended, as its task recorded it."""
+    return {
+        "status": end.status.value,
+        "reason": "" if end.status is JobStatus.SUCCEEDED else end.failure_class or end.reason,
+        "message": end.message,
+        "attempts": end.attempt + 1,
+        "phases": _causes(end.phases),
+    }
+
+
+def _living(live: Live) -> dict[str, Any]:
+    """Return what a job does, as it was observed now."""
+    seen = live.observation
+    return {
+        "status": seen.status.value,
+        "reason": "" if seen.status is JobStatus.RUNNING else seen.reason,
+        "message": seen.message,
+        "attempts": seen.attempt + 1,
+        "phases": _causes(live.phases),
+    }
 
 
 def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit: int) -> dict[str, Any]:
@@ -132,12 +193,19 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
         "total": len(wanted),
         "statuses": Counter(each["status"] for each in inside),
         "reasons": Counter(each["reason"] for each in inside if each["reason"]),
-        "groups": {name: _grouped(wanted, name) for name in ("dag_id", "accelerator")},
+        "groups": _groups(wanted),
         "running": any(each["task_state"] not in TASK_ENDED for each in inside),
-        "chip_seconds": round(sum(each.get("chip_seconds", 0.0) for each in wanted), 1),
+        **{name: round(sum(each.get(name, 0.0) for each in wanted), 1) for name in _HELD},
         "cost": _sum(each.get("cost") for each in wanted),
         "at": time.time(),
     }
+
+
+def _groups(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the groups of rows by each field that jobs have here; an Airflow without teams has none."""
+    teams = _grouped([each for each in rows if each.get("team")], "team")
+    by_team = {"team": teams} if teams else {}
+    return {"dag_id": _grouped(rows, "dag_id"), **by_team, "accelerator": _grouped(rows, "accelerator")}
 
 
 def _grouped(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -154,27 +222,40 @@ def _grouped(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any
 
 
 def without_exceptions(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row for somebody who may not read the task's log: without texts of the user's exceptions."""
-    earlier = [each | _hidden(each["reason"]) for each in row["earlier"]]
-    return {**row, "earlier": earlier, **_hidden(row["reason"])}
+    """Return the row for somebody who may not read the task's log: without texts of the user's exceptions.
+
+    Another failure may quote one too, such as that of a module that cannot be imported.
+    """
+    earlier = [each | _hidden(each) for each in row["earlier"]]
+    return {**row, "earlier": earlier, **_hidden(row)}
 
 
-def _hidden(reason: str) -> dict[str, str]:
-    return {"message": HIDDEN} if reason == FailureClass.USER_ERROR else {}
+def without_text(reason: str) -> str | None:
+    """Return what stands for the text of such a failure; None where the text quotes no user code."""
+    return None if reason in _OUR_WORDS else HIDDEN
+
+
+def _hidden(told: Mapping[str, Any]) -> dict[str, str]:
+    instead = without_text(told["reason"]) if told["status"] == JobStatus.FAILED.value else None
+    return {} if instead is None else {"message": instead}
 
 
 def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
-    """Return the row with the job's usage so far: `chip_seconds`, and `cost` where there is a price.
+    """Return the row with the job's usage so far: `chip_seconds` or, without chips, `core_seconds`; the other
+    is 0. And `cost`, where there is a price.
 
-    For a job without chips these are seconds of its cores. Unknown phases count nothing.
+    Unknown phases count nothing, nor do batches.
     """
+    nothing = {**row, **dict.fromkeys(_HELD, 0.0), "cost": None}
+    if "inputs" in row:
+        return nothing
     phases = ((each["name"], each["seconds"]) for each in row["phases"])
     try:
         usage = usage_in(row.get("job_id", ""), row.get("accelerator", ""), phases)
     except InvalidAccelerator:  # none, or one that a later version knows
-        return {**row, "chip_seconds": 0.0, "cost": None}
-    held = round(sum(usage.unit_seconds.values()), 1)
-    return {**row, "chip_seconds": held, "cost": prices.cost(usage) if prices else None}
+        return nothing
+    held = {f"{usage.unit}_seconds": round(usage.held, 1)}
+    return {**nothing, **held, "cost": prices.cost(usage) if prices else None}
 
 
 def _sum(amounts: Iterable[float | None]) -> float | None:
@@ -190,7 +271,7 @@ def _is_of_task(row: Mapping[str, Any], filters: Filters) -> bool:
 def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
     if filters.status not in ("", row["status"]) or filters.reason not in ("", row["reason"]):
         return False
-    names = ("dag_id", "run_id", "task_id", "label", "job_id", "function", "accelerator")
+    names = ("dag_id", "team", "run_id", "task_id", "label", "job_id", "function", "accelerator")
     texts = [*(str(row.get(name, "")) for name in names), f"{row['task_id']}[{row['map_index']}]"]
     texts += (each["job_id"] for each in row["earlier"])
     return any(filters.text.casefold() in text.casefold() for text in texts)
@@ -199,7 +280,7 @@ def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
 def _causes(phases: Iterable[Phase]) -> list[dict[str, Any]]:
     """Return the phases of the timeline; neighbours of one name, as attempts have them, stay apart."""
     return [
-        {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 1)}
+        {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 3)}
         for each in phases
     ]
 

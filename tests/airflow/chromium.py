@@ -16,6 +16,11 @@ from typing import Any
 import websocket
 
 _SECONDS = 30.0
+_WAIT = 120.0
+"""How long a page may take, in seconds: an Airflow on two busy processors answers late."""
+_INTERRUPTED = "ERR_NETWORK_CHANGED"
+"""What Chromium says of a request that it gave up because a network interface came or went, as one does with
+each pod of a test cluster: of requests to this machine too."""
 _KEYS = {"ArrowDown": 40, "ArrowUp": 38, "Enter": 13, "Escape": 27, "/": 191}
 
 
@@ -30,6 +35,7 @@ class Tab:
     def __init__(self, address: str) -> None:
         self._socket = websocket.create_connection(address, timeout=_SECONDS, suppress_origin=True)
         self._number = 0
+        self._url: str | None = None
         self.events: list[dict[str, Any]] = []
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
@@ -59,12 +65,14 @@ class Tab:
             raise RuntimeError(f"{expression}: {told['exceptionDetails']}")
         return told["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 20.0) -> Any:
-        """The first true value of an expression."""
+    def until(self, expression: str, seconds: float = _WAIT) -> Any:
+        """The first true value of an expression; an untouched page is loaded again after an interruption."""
         give_up = time.monotonic() + seconds
         while not (value := self.ask(expression)):
             if time.monotonic() > give_up:
-                raise AssertionError(f"never true within {seconds:g} s: {expression}\n{self.troubles()}")
+                raise AssertionError(f"never true within {seconds:g} s: {expression}\n{self._complaints()}")
+            if self._url is not None and any(_INTERRUPTED in each for each in self._complaints()):
+                self.open(self._url)
             time.sleep(0.05)
         return value
 
@@ -72,9 +80,11 @@ class Tab:
         """Go there."""
         self.events.clear()
         self.call("Page.navigate", url=url)
+        self._url = url  # until somebody presses or clicks something
 
     def press(self, key: str) -> None:
         """Press and release a key."""
+        self._url = None
         code = _KEYS[key]
         text = {"Enter": "\r", "/": "/"}.get(key, "")
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, text=text)
@@ -82,6 +92,7 @@ class Tab:
 
     def click(self, selector: str) -> None:
         """Click on an element as a person does, which the browser allows more than a script."""
+        self._url = None
         box = f"document.querySelector({json.dumps(selector)})"
         x, y = self.ask(
             f"(() => {{ const e = {box}; e.scrollIntoView(); const b = e.getBoundingClientRect();"
@@ -108,7 +119,10 @@ class Tab:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def troubles(self) -> list[str]:
-        """What the browser complained of."""
+        """What the browser complained of, but for requests that the machine's own network interrupted."""
+        return [each for each in self._complaints() if _INTERRUPTED not in each]
+
+    def _complaints(self) -> list[str]:
         told = []
         for event in self.events:
             if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":

@@ -68,6 +68,10 @@ def job(index: int) -> dict[str, Any]:
     }
 
 
+ADVICE = "`kinetic pool add --accelerator tpu-v6e-8`: no pool of the cluster has it"
+"""What to do, as the server says it."""
+
+
 def detail(index: int) -> dict[str, Any]:
     """Answer about one job: a failed one with its traceback."""
     lines = [f"step {number}: loss {1 / number:.3f}" for number in range(1, 40)]
@@ -82,15 +86,57 @@ def detail(index: int) -> dict[str, Any]:
         "log": lines,
         "outputs": [{"name": "model.ckpt", "size": 7_340_032}],
         "troubles": [],
+        "advice": ADVICE if job(index)["status"] == "PENDING" else "",
         "currency": "EUR",
         "may_cancel": job(index)["status"] in ("RUNNING", "PENDING"),
     }
 
 
+BATCH = "embed_the_corpus"
+"""Task of which all inputs are one batch."""
+INPUTS = 10_000
+_GROUP = "grp-00000000000000aa"
+
+
+def batch() -> dict[str, Any]:
+    """Row of a task with a batch, most of whose inputs have ended."""
+    told = job(0) | {"task_id": BATCH, "map_index": -1, "phases": [], "chip_seconds": 0.0, "cost": None}
+    return told | {"job_id": _GROUP, "hosts": 1, "inputs": INPUTS, "message": f"{INPUTS} inputs"}
+
+
+def squares() -> str:
+    """A letter for each input."""
+    ended = ("f" if index % 97 == 5 else "s" for index in range(7000))
+    return "".join(ended) + "r" * 64 + "w" * 2500 + "c" * 100 + "." * (INPUTS - 9664)
+
+
+def board() -> dict[str, Any]:
+    """Answer about the batch."""
+    drawn = squares()
+    failed = [index for index, letter in enumerate(drawn) if letter == "f"]
+    text = "ValueError: the document has no text: <img src=x>"
+    causes = [
+        {"text": text, "reason": "user error", "count": len(failed) - 2, "inputs": failed[:10]},
+        {"text": "killed at 15.9 GiB", "reason": "out of memory", "count": 2, "inputs": failed[10:12]},
+    ]
+    counts = {letter: drawn.count(letter) for letter in "sfrwc."}
+    more = {"namespace": "default", "image": "registry.example/team/embed:2026-11-23", "may_cancel": True}
+    told = {"offset": 0, "squares": drawn, "counts": counts, "causes": causes, "troubles": []}
+    return batch() | told | more
+
+
+def input_of_batch(index: int) -> dict[str, Any]:
+    """Answer about one input."""
+    told = {"index": index, "job_id": f"{_GROUP}-{index}", "attempts": 2, "status": "FAILED", "advice": ""}
+    told |= {"reason": "user error", "message": "ValueError: the document has no text: <img src=x>"}
+    trace = "Traceback (most recent call last):\nValueError: the document has no text: <img src=x>\n"
+    return told | {"traceback": trace, "log": ["reading", "embedding"], "outputs": [], "troubles": []}
+
+
 def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
     """Answer about the jobs of a run: twenty-four, or the one that is asked for."""
     indexes = [int(text) for text in query.get("map_index", [])] or range(24)
-    jobs = [job(index) for index in indexes]
+    jobs = [batch()] if query.get("task_id") == [BATCH] else [job(index) for index in indexes]
     statuses = {status: sum(each["status"] == status for each in jobs) for status, _, _ in _ENDS}
     groups = {
         "dag_id": [{"name": "training", "jobs": 20, "cost": 25.0}],
@@ -104,11 +150,22 @@ def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
         "reasons": {each["reason"]: 4 for each in jobs if each["reason"]},
         "running": False,
         "chip_seconds": 19200.0,
+        "core_seconds": 320.0,
         "cost": 25.0,
         "currency": "EUR",
         "troubles": [],
         "at": 1e9,
     }
+
+
+def answer(path: str, query: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Answer to a question of the page."""
+    kind, last = path.split("/")[-2:]
+    if kind == "inputs":
+        return input_of_batch(int(last))
+    if kind == "batches":
+        return board()
+    return detail(int(last[4:], 16)) if last.startswith("job-") else listing(query)
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -118,9 +175,7 @@ class _Handler(SimpleHTTPRequestHandler):
             self.path = asked.path.removeprefix("/kinetic/page")
             super().do_GET()
             return
-        last = asked.path.rpartition("/")[2]
-        told = detail(int(last[4:], 16)) if last.startswith("job-") else listing(parse_qs(asked.query))
-        body = json.dumps(told).encode()
+        body = json.dumps(answer(asked.path, parse_qs(asked.query))).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -8,3 +8,6 @@ UNREACHABLE = "unreachable"
 """A DAG whose first job runs there, and whose second one has left a log there."""
 VAST = "vast"
 """A DAG of five thousand mapped tasks."""
+CORPUS = "corpus"
+"""A DAG of one task with ten thousand inputs."""
+INPUTS = 10_000

@@ -14,12 +14,17 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from page_names import HTML, SILENT_BUCKET, UNREACHABLE
+from page_names import CORPUS, HTML, INPUTS, SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
+from airflow_provider import batch_record
+from airflow_provider.batch_of_task import batch_id
+from airflow_provider.batch_record import BatchRecord, Cause
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
-from kinetic_core.connections import default_connections
+from kinetic_core._runner.indexes import format_indexes
+from kinetic_core.backends.base import open_backend
+from kinetic_core.connections import Connections, default_connections
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.phases import Phase
 from kinetic_core.jobs.submit import Call, prepare, submit
@@ -101,7 +106,44 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
     return state, JobRecord.of(identity, own, end)
 
 
+def batch_of(identity: TaskIdentity, size: int) -> BatchRecord:
+    """Record of a batch that has not ended."""
+    own = batch_id(identity, 1)
+    place = default_connections().settings
+    told = {"job_id": own, "group_id": own, "func_name": "embed", "accelerator": "tpu-v6e-8"}
+    told |= {"backend": "local", "namespace": "default", "created_at": "2026-01-01T00:00:00Z"}
+    unset = dict.fromkeys(("project", "cluster_name", "zone", "bucket_name", "image_uri", "display_name"), "")
+    store = open_backend("local", Connections(place)).store
+    whole = JobReference.from_dict({**unset, **told, "k8s_name": own, "store_uri": store.uri})
+    return BatchRecord(whole, size, identity.run_began, 1, 1)
+
+
+def seed_batch(run_id: str) -> None:
+    """Write that a task's batch has ended, and that another task had the same."""
+    failed = list(range(5, INPUTS, 97))
+    cause = Cause(f"ValueError: {HTML}", "user error", len(failed), tuple(failed[:10]))
+    ended = {"failed": len(failed), "missing": format_indexes(failed), "causes": (cause,)}
+    told = replace(batch_of(TaskIdentity(CORPUS, run_id, "began", "embed", -1, 1), INPUTS), **ended)
+    ti, of_run = TaskInstance.__table__, {"dag_id": CORPUS, "run_id": run_id}
+    with create_session() as session:
+        run = session.scalars(select(DagRun.id).filter_by(**of_run)).one()
+        place = {
+            "dag_run_id": run,
+            "map_index": -1,
+            "key": batch_record.KEY,
+            "value": told.to_dict(),
+            **of_run,
+        }
+        rows = [{**place, "task_id": name} for name in ("embed", "forged")]
+        connection = session.connection()
+        connection.execute(ti.update().where(ti.c.dag_id == CORPUS).values(state="failed", try_number=1))
+        connection.execute(XComModel.__table__.insert(), rows)
+
+
 def seed(dag_id: str, run_id: str) -> None:
+    if dag_id == CORPUS:
+        seed_batch(run_id)
+        return
     chance = random.Random(7)
     ti, of_run = TaskInstance.__table__, {"dag_id": dag_id, "run_id": run_id}
     with create_session() as session:

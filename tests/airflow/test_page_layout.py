@@ -12,7 +12,7 @@ from pathlib import Path
 
 import chromium
 import pytest
-from page_frame import frame, small
+from page_frame import BATCH, INPUTS, frame, job, small, squares
 
 from tests.conftest import needs_program
 
@@ -37,6 +37,7 @@ VIEWS = {
     "list": (RUN, "#jobs button"),
     "job": (RUN, "#detail h2"),
     "task": (f"{RUN}&task=train_a_model&map=2", "#detail pre.traceback"),
+    "batch": (f"{RUN}&task={BATCH}&map=-1", "#detail .counts"),
 }
 """Whose jobs a page shows, and something to read there."""
 _MOST = 7.0
@@ -71,8 +72,8 @@ def look(tab: chromium.Tab, address: str, view: str, width: int, theme: str) -> 
     tab.until(f"location.search.endsWith('{mark}') && document.querySelectorAll('#jobs tr').length > 0")
     if view == "job":
         tab.ask("document.querySelectorAll('#jobs button')[2].click()")
-    if view in ("job", "task"):
-        tab.until("Boolean(document.querySelector('#detail pre.log'))")
+    if view in ("job", "task", "batch"):
+        tab.until(f"Boolean(document.querySelector('#detail {'path[d]' if view == 'batch' else 'pre.log'}'))")
         tab.ask("scrollTo(0, 0)")
 
 
@@ -119,3 +120,58 @@ def test_commands_can_be_copied(tab: chromium.Tab, address: str) -> None:
     tab.click(".command button")
     assert tab.ask("window.copied") == "kinetic jobs logs job-0000000000000002"
     assert tab.ask("document.querySelector('.command button').textContent") == "Copied"
+
+
+def test_what_to_do_can_be_copied(tab: chromium.Tab, address: str) -> None:
+    """Of a hint with a command, the command alone."""
+    pending = next(index for index in range(24) if job(index)["status"] == "PENDING")
+    tab.size(700, HEIGHT)
+    tab.open(f"{address}?{RUN}&task=train_a_model&map={pending}&at=hint")
+    tab.until("location.search.endsWith('&at=hint') && Boolean(document.querySelector('.advice button'))")
+    tab.ask("document.addEventListener('copy', () => { window.copied = String(getSelection()); })")
+    tab.ask("document.querySelector('.advice').scrollIntoView()")
+    tab.click(".advice button")
+    assert tab.ask("window.copied") == "kinetic pool add --accelerator tpu-v6e-8"
+    assert "no pool of the cluster has it" in tab.ask("document.querySelector('.advice').textContent")
+
+
+def test_chips_and_cores_are_told_apart(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "list", 936, "light")
+    assert "(19,200 chip-seconds and 320 core-seconds, 25.00 EUR)" in tab.ask(
+        "document.querySelector('#summary').textContent"
+    )
+
+
+ALL_PATHS = (
+    "[...document.querySelectorAll('.squares path')].map((each) => each.getAttribute('d') ?? '').join('')"
+)
+
+
+def test_every_input_of_a_batch_is_a_square(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "batch", 730, "light")
+    assert tab.ask(f"{ALL_PATHS}.split('M').length - 1") == INPUTS
+    failed = "document.querySelector('.input-failed').getAttribute('d').split('M').length - 1"
+    assert tab.ask(failed) == squares().count("f")
+    assert tab.ask("document.querySelectorAll('.squares *').length") < 10
+    assert "6,927 succeeded" in tab.ask("document.querySelector('.counts').textContent")
+    assert tab.ask("document.querySelectorAll('img').length") == 0
+    assert tab.troubles() == []
+
+
+def test_an_input_is_chosen_by_mouse_keys_and_number(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "batch", 732, "light")
+    title = "(document.querySelector('#detail .input h3')?.textContent ?? '')"
+    tab.click(".causes button:nth-of-type(2)")
+    tab.until(f"{title}.startsWith('Input 102 failed, attempt 2')")
+    assert tab.ask("document.querySelector('#detail .input .traceback').textContent").endswith("<img src=x>")
+    tab.ask("document.querySelector('.squares').focus()")
+    tab.press("ArrowDown")
+    tab.press("Enter")
+    tab.until(f"{title}.startsWith('Input 212 ')")  # 110 in a row
+    tab.ask("document.querySelector('.pick input').value = '7'")
+    tab.click(".pick button")
+    tab.until(f"{title}.startsWith('Input 7 ')")
+    tab.click(".squares")
+    tab.until(f"/^Input [0-9]{{4}} /.test({title})")
+    assert "input " in tab.ask("document.querySelector('.board .hint').textContent")
+    assert tab.troubles() == []

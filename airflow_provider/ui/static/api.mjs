@@ -20,8 +20,8 @@ function ofDag(dag) {
   return `../api/dags/${encodeURIComponent(dag)}`;
 }
 
-function ofRun(dag, run) {
-  return `${ofDag(dag)}/runs/${encodeURIComponent(run)}/jobs`;
+function ofRun(dag, run, things = "jobs") {
+  return `${ofDag(dag)}/runs/${encodeURIComponent(run)}/${things}`;
 }
 
 export class Api {
@@ -39,6 +39,16 @@ export class Api {
   /** One job in detail. */
   job({ dag_id, run_id, job_id }, signal) {
     return this.ask(`${ofRun(dag_id, run_id)}/${encodeURIComponent(job_id)}`, signal);
+  }
+
+  /** A batch, with its squares from an input on. */
+  batch({ dag_id, run_id, job_id }, offset, signal) {
+    return this.ask(`${ofRun(dag_id, run_id, "batches")}/${encodeURIComponent(job_id)}?offset=${offset}`, signal);
+  }
+
+  /** One input of a batch in detail. */
+  input({ dag_id, run_id, job_id }, index, signal) {
+    return this.ask(`${ofRun(dag_id, run_id, "batches")}/${encodeURIComponent(job_id)}/inputs/${index}`, signal);
   }
 
   /** Mark the job's task as failed, as a person does in Airflow, which asks whether this user may; that cancels the job. */

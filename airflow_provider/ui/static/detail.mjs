@@ -1,7 +1,8 @@
-/** The job that is open: why it is as it is, where its time went, its last lines, what it left. */
+/** The job or the batch that is open: why it is as it is, where its time went, its last lines, what it left. */
 
+import { Board } from "./board.mjs";
 import { address, duration, element, size, usage } from "./dom.mjs";
-import { badge, nameOf, why } from "./table.mjs";
+import { badge, isBatch, nameOf, why } from "./table.mjs";
 import { stretches, timeline, total } from "./timeline.mjs";
 
 const ENDED = ["SUCCEEDED", "FAILED", "NOT_FOUND"];
@@ -10,6 +11,7 @@ function facts(job) {
   const told = {
     Why: why(job),
     "What to do": job.advice,
+    Inputs: job.inputs?.toLocaleString("en"),
     Function: job.function,
     Accelerator: job.accelerator,
     Hosts: job.hosts,
@@ -21,13 +23,14 @@ function facts(job) {
     Image: job.image,
     Place: [job.backend, job.namespace].filter(Boolean).join(" / "),
     Started: job.created_at,
-    Job: job.job_try && job.job_try !== job.try_number ? `${job.job_id}, of try ${job.job_try}` : job.job_id,
+    [isBatch(job) ? "Batch" : "Job"]: job.job_try && job.job_try !== job.try_number ? `${job.job_id}, of try ${job.job_try}` : job.job_id,
   };
   const lines = Object.entries(told).filter(([, value]) => value !== undefined && value !== "");
+  const shown = (name, value) => (name === "What to do" ? hint(value) : String(value));
   return element(
     "dl",
     {},
-    ...lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))]),
+    ...lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, shown(name, value))]),
   );
 }
 
@@ -48,39 +51,94 @@ function earlier(jobs) {
   );
 }
 
+/** A text with a button that copies it. */
+function copyable(text) {
+  const button = element("button", { type: "button", class: "copy" }, "Copy");
+  button.addEventListener("click", () => {
+    getSelection().selectAllChildren(text);
+    // The clipboard's newer interface is forbidden in Airflow's frame.
+    button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+  });
+  return element("span", { class: "command" }, text, button);
+}
+
+/** What to do: a command in it, between backticks, is what its button copies, otherwise the whole text. */
+function hint(text) {
+  const parts = text.split("`");
+  if (parts.length < 3) return copyable(element("span", { class: "advice" }, text));
+  const pieces = parts.map((part, number) => (number % 2 ? copyable(element("code", {}, part)) : part));
+  return element("span", { class: "advice" }, ...pieces);
+}
+
 /** Commands for a terminal, each with a button that copies it. */
 function commands(job) {
-  const verbs = ["logs", "explain", ...(ENDED.includes(job.status) ? [] : ["cancel"])];
+  const [noun, verbs] = isBatch(job) ? ["batch", ["status", "results"]] : ["jobs", ["logs", "explain"]];
+  if (!ENDED.includes(job.status)) verbs.push("cancel");
   return list(
     verbs.map((verb) => {
-      const text = element("code", {}, `kinetic jobs ${verb} ${job.job_id}`);
-      const button = element("button", { type: "button", class: "copy" }, "Copy");
-      button.addEventListener("click", () => {
-        getSelection().selectAllChildren(text);
-        // The clipboard's newer interface is forbidden in Airflow's frame.
-        button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
-      });
-      return element("span", { class: "command" }, text, button);
+      return copyable(element("code", {}, `kinetic ${noun} ${verb} ${job.job_id}`));
     }),
   );
 }
 
+function pre(name, text) {
+  return text ? element("pre", { class: name, tabindex: "0" }, text) : null;
+}
+
+function troublesOf(told) {
+  const troubles = list(told.troubles ?? []);
+  troubles?.setAttribute("class", "troubles");
+  return troubles;
+}
+
+function files(outputs) {
+  return list((outputs ?? []).map((file) => `${file.name} (${size(file.size)})`));
+}
+
+/** One input of a batch: what became of it. */
+function input(told) {
+  if (!told.status) return [element("h3", {}, `Input ${told.index}`), troublesOf(told) ?? element("p", { class: "hint" }, "loading…")];
+  const attempts = told.attempts ? `, attempt ${told.attempts}` : "";
+  return [
+    element("h3", {}, `Input ${told.index} `, badge(told.status), attempts),
+    troublesOf(told),
+    element("p", {}, why(told)),
+    told.advice ? element("p", {}, hint(told.advice)) : null,
+    section("Traceback", pre("traceback", (told.traceback ?? "").trimEnd())),
+    section("Last lines", pre("log", (told.log ?? []).join("\n")) ?? element("p", { class: "hint" }, "no line is stored yet")),
+    section("Outputs", files(told.outputs)),
+    section("In a terminal", commands(told)),
+  ].filter(Boolean);
+}
+
 export class Detail {
-  /** `closed()` is called when somebody closes it, `cancel(job)` when somebody wants its job ended. */
-  constructor(home, closed, cancel) {
+  /** `closed()` is called when somebody closes it, `cancel(job)` when somebody wants its job ended, `asked()`
+   * when somebody wants to see another part of a batch. */
+  constructor(home, { closed, cancel, asked }) {
     this.home = home;
     this.cancel = cancel;
     this.closed = closed;
+    this.asked = asked;
     this.id = null;
     this.alone = false;
+    this.board = new Board((index) => this.#choose(index), (offset) => this.#turn(offset));
+    this.head = element("div", {});
+    this.input = element("section", { class: "input", hidden: true });
+    this.body = element("div", {});
+    home.append(this.head, this.board.element, this.input, this.body);
   }
 
-  /** Open a job, of which the list's row is known; the rest follows with `show`. */
+  /** Open a job or a batch, of which the list's row is known; the rest follows with `show`. */
   open(job) {
     this.id = job.job_id;
     this.job = job;
     this.isAsked = false;
+    this.index = null;
+    this.offset = 0;
+    this.said = "";
     this.home.hidden = false;
+    this.input.hidden = true;
+    this.board.clear();
     this.show({ ...job, links: [], log: null, outputs: [], troubles: [] });
     if (!this.alone) this.home.focus();
   }
@@ -89,7 +147,7 @@ export class Detail {
     if (this.id === null || this.alone) return;
     this.id = null;
     this.home.hidden = true;
-    this.home.replaceChildren();
+    this.board.clear();
     this.closed();
   }
 
@@ -97,26 +155,48 @@ export class Detail {
     const atEnd = this.#isAtEnd();
     const button = element("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
     button.addEventListener("click", () => this.close());
-    const log = job.log?.length ? element("pre", { class: "log", tabindex: "0" }, job.log.join("\n")) : null;
-    const nothing = job.log ? "no line is stored yet" : "loading…";
     const took = total(job.phases ?? []);
-    const traceback = job.traceback ? element("pre", { class: "traceback", tabindex: "0" }, job.traceback.trimEnd()) : null;
-    const sections = [
-      section("Traceback", traceback),
-      section("Where its time went", took ? element("div", {}, timeline(job.phases, took), stretches(job.phases)) : null),
+    const phases = [...(job.airflow?.before ?? []), ...(job.phases ?? []), ...(job.airflow?.after ?? [])];
+    const title = element("h2", {}, badge(job.status), ` ${nameOf(job)}${took ? `, ${duration(took)}` : ""}`);
+    // What it raised comes before what it was.
+    const traceback = section("Traceback", pre("traceback", (job.traceback ?? "").trimEnd()));
+    this.head.replaceChildren(...[button, title, troublesOf(job), traceback].filter(Boolean));
+    if (isBatch(job)) this.board.show(job);
+    const log = pre("log", job.log?.join("\n"));
+    const nothing = element("p", { class: "hint" }, job.log ? "no line is stored yet" : "loading…");
+    const parts = [
+      facts(job),
+      job.may_cancel ? this.#end(job) : null,
+      section("Where its time went", took ? element("div", {}, timeline(phases, total(phases)), stretches(phases)) : null),
       section("Links", list((job.links ?? []).map((link) => address(link.address, link.name)))),
-      section("Last lines", log ?? element("p", { class: "hint" }, nothing)),
+      isBatch(job) ? null : section("Last lines", log ?? nothing),
       section("Earlier tries", earlier(job.earlier ?? [])),
       section("In a terminal", commands(job)),
-      section("Outputs", list((job.outputs ?? []).map((file) => `${file.name} (${size(file.size)})`))),
+      section("Outputs", files(job.outputs)),
     ];
-    const title = element("h2", {}, badge(job.status), ` ${nameOf(job)}${took ? `, ${duration(took)}` : ""}`);
-    const troubles = list(job.troubles ?? []);
-    troubles?.setAttribute("class", "troubles");
-    const [first, ...others] = sections; // what it raised comes before what it was
-    const end = job.may_cancel ? this.#end(job) : null;
-    this.home.replaceChildren(...[button, title, troubles, first, facts(job), end, ...others].filter(Boolean));
+    this.body.replaceChildren(...parts.filter(Boolean));
     if (log && atEnd) log.scrollTop = log.scrollHeight;
+  }
+
+  /** Show what the server says of the input that was chosen. */
+  showInput(told) {
+    const said = JSON.stringify(told);
+    if (this.said === said) return; // a log that somebody reads stays where it is
+    this.said = said;
+    this.input.hidden = false;
+    this.input.replaceChildren(...input(told));
+  }
+
+  #choose(index) {
+    this.index = index;
+    this.showInput({ index });
+    this.input.scrollIntoView({ block: "nearest" });
+    this.asked();
+  }
+
+  #turn(offset) {
+    this.offset = offset;
+    this.asked();
   }
 
   /** The button that ends a job, at the second click. */
@@ -133,7 +213,7 @@ export class Detail {
 
   /** Whether the reader follows the log: then it stays at its end. */
   #isAtEnd() {
-    const log = this.home.querySelector("pre.log");
+    const log = this.body.querySelector("pre.log");
     return !log || log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
   }
 }

@@ -26,10 +26,12 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** What hardware was used, and what it cost where there is a price for it. */
+/** What hardware was used, chips and cores apart, and what it cost where there is a price for it. */
 export function usage(told) {
-  if (!told.chip_seconds) return "";
-  const held = `${told.chip_seconds.toLocaleString("en", { maximumFractionDigits: 0 })} chip-seconds`;
+  const units = ["chip", "core"].filter((unit) => told[`${unit}_seconds`]);
+  if (units.length === 0) return "";
+  const text = (unit) => told[`${unit}_seconds`].toLocaleString("en", { maximumFractionDigits: 0 });
+  const held = units.map((unit) => `${text(unit)} ${unit}-seconds`).join(" and ");
   return told.cost === null || told.cost === undefined ? held : `${held}, ${told.cost.toFixed(2)} ${told.currency ?? ""}`;
 }
 

@@ -2,7 +2,7 @@
 
 import { element } from "./dom.mjs";
 
-const TITLES = { dag_id: "By DAG", accelerator: "By accelerator" };
+const TITLES = { dag_id: "By DAG", team: "By team", accelerator: "By accelerator" };
 
 /** A line for each field; `choose(name)` is called when somebody chooses a group. */
 export function groups(answer, choose) {

@@ -4,7 +4,7 @@ import { Api, subject } from "./api.mjs";
 import { Detail } from "./detail.mjs";
 import { element, usage } from "./dom.mjs";
 import { groups } from "./groups.mjs";
-import { stateWord, Table } from "./table.mjs";
+import { isBatch, stateWord, Table } from "./table.mjs";
 import { followTheme } from "./theme.mjs";
 import { legend } from "./timeline.mjs";
 
@@ -23,7 +23,11 @@ class Page {
     this.timer = null;
     this.asking = null;
     this.table = new Table(find("#jobs"), (job) => this.#open(job), this.subject);
-    this.detail = new Detail(find("#detail"), () => this.#focusOpened(), (job) => this.#cancel(job));
+    this.detail = new Detail(find("#detail"), {
+      closed: () => this.#focusOpened(),
+      cancel: (job) => this.#cancel(job),
+      asked: () => this.refresh(),
+    });
     find("#legend").append(...legend());
     this.#listen();
   }
@@ -56,9 +60,33 @@ class Page {
   }
 
   async #refreshDetail(signal) {
-    const id = this.detail.id;
-    const job = await this.api.job(this.detail.job, signal);
-    if (this.detail.id === id) this.detail.show(job);
+    const { id, job } = this.detail;
+    if (isBatch(job)) {
+      await Promise.all([this.#refreshBatch(signal), this.#refreshInput(signal)]);
+      return;
+    }
+    const told = await this.api.job(job, signal);
+    if (this.detail.id === id) this.detail.show(told);
+  }
+
+  async #refreshBatch(signal) {
+    const { id, job, offset } = this.detail;
+    const told = await this.api.batch(job, offset, signal);
+    if (this.detail.id === id && this.detail.offset === offset) this.detail.show(told);
+  }
+
+  /** The chosen input; who may not read its log still sees the board. */
+  async #refreshInput(signal) {
+    const { id, job, index } = this.detail;
+    if (index === null) return;
+    let told;
+    try {
+      told = await this.api.input(job, index, signal);
+    } catch (error) {
+      if (signal.aborted) throw error;
+      told = { index, troubles: [error.message] };
+    }
+    if (this.detail.id === id && this.detail.index === index) this.detail.showInput(told);
   }
 
   async #cancel(job) {

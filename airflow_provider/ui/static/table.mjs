@@ -32,6 +32,11 @@ export function why(job) {
   return [job.reason === "user error" && job.message ? "" : job.reason, job.message].filter(Boolean).join(": ");
 }
 
+/** Whether a row's job is a batch of inputs. */
+export function isBatch(job) {
+  return job.inputs !== undefined;
+}
+
 /** A state as a coloured word. */
 export function badge(status) {
   return element("span", { class: `state state-${status in WORDS ? status : "UNKNOWN"}` }, stateWord(status));
@@ -39,7 +44,7 @@ export function badge(status) {
 
 function cells(job, longest) {
   const seconds = total(job.phases);
-  const isWell = job.status === "SUCCEEDED" || job.status === "RUNNING";
+  const isWell = (job.status === "SUCCEEDED" || job.status === "RUNNING") && !isBatch(job);
   return [
     element("td", { title: job.message || null }, badge(job.status)),
     element("td", { class: "why", title: job.message || null }, isWell ? job.reason : why(job)),

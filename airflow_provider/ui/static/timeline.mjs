@@ -17,6 +17,8 @@ const CAUSES = [
   "function",
   "result",
   "replacement",
+  "termination",
+  "unknown",
 ];
 
 /** Seconds of all stretches together. */
@@ -30,6 +32,7 @@ function words(phase) {
 }
 
 function cause(name) {
+  if (name.startsWith("airflow ")) return "cause cause-airflow";
   return `cause cause-${CAUSES.includes(name) ? name : "other"}`;
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow.sdk import dag, task
-from page_names import UNREACHABLE, VAST
+from page_names import CORPUS, INPUTS, UNREACHABLE, VAST
 
 
 @dag(schedule=None, catchup=False)
@@ -50,6 +50,23 @@ def unreachable():
     train.expand(seed=[0, 1])
 
 
+@dag(schedule=None, catchup=False, dag_id=CORPUS)
+def corpus():
+    """One task of ten thousand inputs, and one of which an author says that it had the other's batch."""
+
+    @task.kinetic_batch(accelerator="tpu-v6e-8")
+    def embed(number: int) -> int:
+        return number
+
+    @task.kinetic_batch(accelerator="tpu-v6e-8")
+    def forged(number: int) -> int:
+        return number
+
+    embed(list(range(INPUTS)))
+    forged([1])
+
+
+corpus()
 sweep()
 secret()
 vast()

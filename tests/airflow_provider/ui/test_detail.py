@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from airflow_provider.records import JobEnd, JobRecord
-from airflow_provider.ui.detail import TAIL_BYTES, detail, tail
+from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, tail
 from airflow_provider.ui.places import Places, settings_of
-from airflow_provider.ui.rows import Instance
+from airflow_provider.ui.rows import Instance, Times
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import backend_of
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterUnreachable, StoreError
+from kinetic_core.job import JobStatus
+from kinetic_core.jobs.cancel import cancel, cleanup
 from kinetic_core.jobs.observe import wait
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 from kinetic_core.testing.memory_store import MemoryObjectStore
-from tests.airflow_provider.records_of_jobs import identity, instance, record
+from tests.airflow_provider.records_of_jobs import ended, identity, instance, record
 from tests.conftest import wait_for
 
 
@@ -71,6 +73,57 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     assert shown["troubles"] == []
 
 
+@pytest.mark.usefixtures("local_jobs")
+def test_a_job_whose_end_nobody_recorded_is_asked_for(tmp_path: Path) -> None:
+    """Somebody has marked its task failed, and its worker had no time to say how the job ended."""
+    who = replace(identity(), run_began=tmp_path.name)
+    call = Call(talk, (str(tmp_path),), {})
+    options = RunOptions.checked(accelerator="cpu")
+    reference = submit(prepare(call, options, default_connections(), job_id=who.job_id()))
+    told = JobRecord.of(who, reference)
+    marked = Instance("train", -1, "", "failed", 1, told)
+    backend = Places().of(reference, settings_of(""))
+    wait_for(lambda: detail(marked, told, backend)["status"] == "RUNNING")
+    cancel(backend, reference)
+    shown = detail(marked, told, backend)
+    assert (shown["status"], shown["message"]) == ("CANCELLED", "cancelled by a user")
+    assert "function" in {each["name"] for each in shown["phases"]}
+    cleanup(backend, reference, gcs=False)
+    assert detail(marked, told, backend)["status"] == "CANCELLED"  # by what is stored
+    cleanup(backend, reference)
+    shown = detail(marked, told, backend)
+    said = "the task is failed; how its job ended was not recorded; its Job has gone"
+    assert (shown["status"], shown["message"]) == ("UNKNOWN", said)
+
+
+PHASES = [
+    {"name": "upload", "began": 20.0, "seconds": 4.0},
+    {"name": "function", "began": 24.0, "seconds": 6.0},
+]
+
+
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_what_airflow_took_is_before_and_after_the_job() -> None:
+    told = airflow_phases(Times(10.0, 11.0, 14.0, 33.0), PHASES, is_over=True)
+    named = {each["name"]: each["seconds"] for each in (*told["before"], *told["after"])}
+    expected = {"airflow scheduler": 1.0, "airflow queue": 3.0, "airflow worker": 6.0, "airflow end": 3.0}
+    assert named == expected
+    assert sum(named.values()) + 10.0 == 33.0 - 10.0, "all of the task's time has a name"
+
+
+def test_times_of_another_leg_or_try_are_left_out() -> None:
+    def names(times: Times, phases: list[dict[str, object]], *, is_over: bool) -> list[str]:
+        told = airflow_phases(times, phases, is_over=is_over)
+        return [each["name"] for each in (*told["before"], *told["after"])]
+
+    ended_by_a_worker = Times(31.0, 32.0, 14.0, 36.0)
+    assert names(ended_by_a_worker, PHASES, is_over=True) == ["airflow worker", "airflow end"]
+    has_adopted = Times(40.0, 41.0, 44.0, None)
+    assert names(has_adopted, PHASES, is_over=False) == []
+    waits = Times(10.0, 11.0, None, None)
+    assert names(waits, [], is_over=False) == ["airflow scheduler"]
+
+
 def fail() -> None:
     raise ValueError("shard 3 is corrupt")
 
@@ -119,7 +172,7 @@ def test_a_silent_store_is_told_beside_the_rest() -> None:
         def list(self, *_: Any) -> Any:
             raise StoreError("the bucket does not answer")
 
-    of = instance(state="failed")
+    of = instance(state="failed", end=ended(JobStatus.FAILED))
     assert of.record is not None
     shown = detail(of, of.record, Kept(Broken("memory://jobs")))  # type: ignore[arg-type]
     assert shown["troubles"] == ["the bucket does not answer"]
@@ -144,3 +197,31 @@ def test_a_silent_cluster_is_no_job_that_has_gone() -> None:
     assert of.record is not None
     shown = detail(of, of.record, Unreachable(MemoryObjectStore("memory://jobs")))  # type: ignore[arg-type]
     assert (shown["message"], shown["troubles"]) == ("no route", ["no route"])
+
+
+def test_a_job_that_waits_for_a_node_says_what_gives_it_one() -> None:
+    """The command or option of it between backticks: that is what the page copies."""
+
+    class Crowded(Kept):
+        def get(self, *_: Any) -> Any:
+            refused = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "none",
+            }
+            pod = {"metadata": {"name": "pod"}, "status": {"phase": "Pending", "conditions": [refused]}}
+            spec = {"template": {"spec": {"containers": [{"env": []}]}}}
+            return {"metadata": {"name": "job"}, "spec": spec, "status": {}}, [pod]
+
+        def events(self, *_: Any) -> tuple[()]:
+            return ()
+
+        def remedy(self, accelerator: object) -> str:
+            return f"kinetic pool add --accelerator {accelerator}: no pool of the cluster has it"
+
+    of = instance()
+    assert of.record is not None
+    shown = detail(of, of.record, Crowded(MemoryObjectStore("memory://jobs")))  # type: ignore[arg-type]
+    assert (shown["status"], shown["troubles"]) == ("PENDING", [])
+    assert shown["advice"] == "`kinetic pool add --accelerator tpu-v6e-8`: no pool of the cluster has it"

@@ -180,7 +180,7 @@ def test_a_connection_that_takes_too_long_keeps_nobody() -> None:
     may = threading.Event()
 
     def slow(_: str) -> list[Settings]:
-        may.wait(30)
+        may.wait(90)
         return [Settings(bucket="ours")]
 
     async def scene() -> None:
