@@ -142,7 +142,8 @@ class JobSpec:
     the job finds its volumes; those that are also in `buckets` are mounted from one. `shipped` are the bytes
     of project, data and arguments. `debug_wait` is how many seconds the function waits for a debugger; None
     for a job that is not debugged. `capacity_timeout` is how many seconds the job waits for each accelerator
-    that has another after it.
+    that has another after it. `warm` is for how many seconds its pod waits for further calls; None for a pod
+    of the job's own.
     """
 
     function_name: str
@@ -167,6 +168,7 @@ class JobSpec:
     fallbacks: tuple[Fallback, ...] = ()
     capacity_timeout: float = 600.0
     budget: Budget | None = None
+    warm: float | None = None
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -193,7 +195,8 @@ class JobReference:
     """The JSON-safe identity of a job: with it any process on any machine can observe and collect it.
 
     `zone` and `cluster_name` are empty for a cluster that is not known by the GKE API's names. `choices` are
-    all accelerators of a job that has several, `accelerator` first, with commas between.
+    all accelerators of a job that has several, `accelerator` first, with commas between. `worker` is the id
+    of the worker that a call was given to, "" for a job with a pod of its own.
     """
 
     job_id: str
@@ -217,6 +220,7 @@ class JobReference:
     spec_digest: str = ""
     output_dir: str = ""
     choices: str = ""
+    worker: str = ""
     protocol: int = PROTOCOL
 
     @property

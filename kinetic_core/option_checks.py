@@ -49,6 +49,9 @@ _MEMORY_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", start=1)
 }
 _LEAST_MEMORY = 4 << 20
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|)")
+_UNITS_OF_TIME = {"": 1, "s": 1, "m": 60, "h": 3600}
+_LONGEST_DURATION = 24 * 3600
 _MOST_CHOICES = 8
 
 
@@ -212,6 +215,38 @@ def can_flex_start(options: RunOptions) -> None:
     for one in options.choices:
         if one.spot or one.kind == "cpu":
             raise InvalidRequest(f"flex_start=True is for TPUs and GPUs without spot, not for {str(one)!r}")
+
+
+def duration(name: str, value: object) -> float:
+    """Seconds, as a number or as a text such as `90s`, `10m` or `2h`; a day at most."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError(f"{name}={value!r} must be a number of seconds, or a text such as '10m'")
+    found = _DURATION.fullmatch(str(value))
+    seconds = float(found[1]) * _UNITS_OF_TIME[found[2]] if found else math.nan
+    if not 1 <= seconds <= _LONGEST_DURATION:
+        raise InvalidRequest(
+            f"{name}={value!r} must be seconds, or a text such as '90s', '10m' or '2h': 24h at most"
+        )
+    return seconds
+
+
+def can_be_warm(options: RunOptions) -> None:
+    """Calls on one pod share its place: what needs a place of its own gets a pod of its own."""
+    if options.warm is None:
+        return
+    asked = {
+        "several accelerators": bool(options.fallbacks),
+        f"{options.accelerator}, which has several hosts": options.accelerator.hosts > 1,
+        "backend='pathways'": options.backend == "pathways",
+        "debug=": options.debug,
+        "volumes=": bool(options.volumes),
+        "queue=": options.pod.queue is not None,
+        "lease=": options.pod.lease is not None,
+    }
+    if unfit := [name for name, is_asked in asked.items() if is_asked]:
+        raise InvalidRequest(
+            f"warm= does not go with {unfit[0]}: such a job has a pod of its own; leave warm= out"
+        )
 
 
 def one_host_with_lease(options: RunOptions) -> None:

@@ -207,6 +207,10 @@ class RunKeywords(Keywords[Never], total=False):
         "Extra attempts after the function failed.",
         _retries, default=0, read=int)]
     queue: Annotated[str | None, Option("Kueue LocalQueue.", checks.object_name)]
+    warm: Annotated[str | float | None, Option(
+        'How long a pod waits for further calls, such as `"10m"`, or in seconds. A call that finds a waiting '
+        "pod of its kind runs there, in its own process, see docs/guides/warm.md. None is a pod for each.",
+        checks.duration, rule=checks.can_be_warm)]
     # fmt: on
 
 
@@ -379,6 +383,7 @@ class RunOptions:
     fallbacks: tuple[Accelerator, ...] = ()
     capacity_timeout: float = 600.0
     budget: float | None = None
+    warm: float | None = None
 
     @property
     def choices(self) -> tuple[Accelerator, ...]:

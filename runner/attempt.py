@@ -39,6 +39,8 @@ class Job:
     run at the same time. `outcome_key` is overwritten in the child before it loads user code; `key_id` names
     that key to readers of an outcome, and is no secret. `uncounted` attempts ended because the Job was
     suspended, which spends no budget; `since` is the first attempt after the last suspension (see claims.py).
+    A worker waits for calls for `idle` seconds; None for a job with a function. A call that runs there is
+    `on_worker`.
     """
 
     store_uri: str
@@ -73,6 +75,8 @@ class Job:
     uncounted: int = 0
     since: int = 0
     key_id: str = ""
+    idle: float | None = None
+    on_worker: bool = False
 
     def sealed(self, state: str) -> str:
         """Sign a state for the metadata of this job's outcome."""
@@ -141,6 +145,8 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             budget=_budget(environ),
             at_once=int(environ.get("KINETIC_AT_ONCE") or 1),
             key_id=environ.get("KINETIC_KEY_ID", ""),
+            idle=_seconds(environ, "KINETIC_IDLE_SECONDS"),
+            on_worker="KINETIC_ON_WORKER" in environ,
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc

@@ -10,6 +10,8 @@ A pod runs only if the one before is known to have ended. That is so if
 * Kubernetes has counted an end since: its controller replaces what it has seen end, and nothing else; or
 * the outcome of that attempt is stored, which a runner does after user code has ended.
 
+Before and after an attempt on a worker (see worker.py) only the latter is a proof: no controller knows both.
+
 Otherwise the pod claims its number, runs nothing and ends. The Job's controller knows which pods live: it
 makes another only when none does, and that one's count has risen. The claim says that its pod ran nothing, so
 that the end which Kubernetes has counted spends nothing of the job's budgets.
@@ -34,7 +36,9 @@ class Claim:
     `failed` and `ignored` are Kubernetes' counts; `spent_failures` and `spent_restarts` what the job's
     budgets had paid, over all suspensions; `since` is the first attempt after the last suspension. `last` is
     the last number up to this one that a pod took, -1 for none, and `last_counted` Kubernetes' count then.
-    `runs` is False for a pod that was turned away and ran nothing.
+    `runs` is False for a pod that was turned away and ran nothing. `on_worker` is the last number up to this
+    one under which a worker ran user code, -1 for none: Kubernetes counts no end of it, so that only its
+    stored outcome proves that it is over.
     """
 
     number: int
@@ -47,6 +51,7 @@ class Claim:
     last: int = -1
     last_counted: int = 0
     runs: bool = True
+    on_worker: int = -1
 
     @property
     def counted(self) -> int:
@@ -64,7 +69,7 @@ def read_claim(content: bytes, name: str, key: bytes | bytearray, number: int = 
         told = decode_note(key, name, content)
     except ForgedNote:
         return Claim(number, last=number)
-    return Claim(**{name: told[name] for name in Claim.__dataclass_fields__})
+    return Claim(**{name: told[name] for name in Claim.__dataclass_fields__ if name in told})
 
 
 def take_number(job: Job, store: Store) -> tuple[Job, bool]:
@@ -76,9 +81,10 @@ def take_number(job: Job, store: Store) -> tuple[Job, bool]:
         is_mine = claim.counted == counted
         if is_mine:
             claim = replace(claim, failed=job.failed_count, ignored=job.ignored_count)
-            is_next = before is None or before.last < 0 or counted > before.last_counted
-            is_next = is_next or (before is not None and _has_ended(job, store, before.last))
+            is_next = _may_run(before, counted, job, store)
             claim = replace(claim, pod_uid=job.pod_uid, last=claim.number, last_counted=counted, runs=is_next)
+            if job.on_worker and is_next:
+                claim = replace(claim, on_worker=claim.number)
         if store.create_if_absent(_object(job, claim.number), claim.content(job)) and is_mine:
             break
         before = _stored(job, store, claim.number) or before
@@ -90,6 +96,32 @@ def take_number(job: Job, store: Store) -> tuple[Job, bool]:
         since=claim.since,
     )
     return numbered, claim.runs
+
+
+def tell_end(job: Job, store: Store) -> None:
+    """Store that the last attempt on a worker is over, for a runner that was killed before it could."""
+    last = None
+    while (claim := _stored(job, store, 0 if last is None else last.number + 1)) is not None:
+        last = claim
+    if last is None or last.on_worker < 0:
+        return
+    name = object_names.attempt_outcome(job.job_id, last.on_worker, job.host)
+    failure = wire.Failure(wire.FailureClass.PREEMPTED, "its runner was killed", "execute")
+    header = {"protocol": wire.PROTOCOL, "author": "runner", "job_id": job.job_id, "key_id": job.key_id}
+    header |= {"attempt": last.on_worker, "state": "failed", "codec": "none", "retry": True, "object": name}
+    frame = wire.encode_frame({**header, "failure": failure.to_dict()}, {}, job.outcome_key)
+    store.create_if_absent(name, frame)
+
+
+def _may_run(before: Claim | None, counted: int, job: Job, store: Store) -> bool:
+    """Return whether the attempts before are known to have ended."""
+    if before is None or before.last < 0:
+        return True
+    if job.on_worker:
+        return _has_ended(job, store, before.last)
+    if before.on_worker >= 0 and not _has_ended(job, store, before.on_worker):
+        return False
+    return counted > before.last_counted or _has_ended(job, store, before.last)
 
 
 def _next(before: Claim | None, job: Job) -> Claim:

@@ -90,7 +90,7 @@ class Deadline:
 
     def __init__(self, job: Job, store: Store, started: float) -> None:
         """Start to count. `started`: when this attempt began, in Unix seconds."""
-        self._timeout, self._grace = job.timeout, job.grace
+        self._timeout, self._grace, self._on_worker = job.timeout, job.grace, job.on_worker
         self._time_at = float("inf") if job.timeout is None else _began(job, store) + job.timeout
         self._spending = None if job.budget is None else Spending(job, store, started)
         self._has_passed = False
@@ -127,7 +127,8 @@ class Deadline:
         """Return the outcome of a job that had no value in time."""
         if self._spending is not None and self._budget_at <= self._time_at:
             return self._spending.outcome()
-        text = f"it had not ended {self._timeout:g} s after it first started"
+        since = "it was submitted" if self._on_worker else "it first started"
+        text = f"it had not ended {self._timeout:g} s after {since}"
         return failed(wire.FailureClass.DEADLINE, text, "execute", retry=False)
 
     @property
@@ -148,6 +149,8 @@ def _began(job: Job, store: Store) -> float:
     For a job that was suspended, the first attempt since, as Kubernetes counts the time of a Job.
     """
     now = time.time()
+    if job.on_worker:  # the time of a call counts from its submission, as that of a Job does
+        return now - store.age(object_names.handle(job.job_id))
     if job.attempt == job.since:
         return now
     try:

@@ -20,6 +20,8 @@ _LARGEST = 4 * _CHUNK
 """Bytes that are sent at a time: the store's patience must suffice for all of them."""
 _MOST = 64 * _CHUNK
 _SECONDS = 5.0
+_CALL_SECONDS = 1.0
+"""Seconds after which output of a call on a worker is stored, where alone its readers find it."""
 _AT_ONCE = 200
 """Pods of a batch up to which each stores its log as often as alone; with more pods, each does more rarely. A
 new bucket takes 1,000 writes a second: https://cloud.google.com/storage/docs/request-rate"""
@@ -53,7 +55,7 @@ class LogTee:
         self._unsure = 0
         self._clock = clock
         self._last = clock()
-        self._pause = _SECONDS * max(1.0, job.at_once / _AT_ONCE)
+        self._pause = _CALL_SECONDS if job.on_worker else _SECONDS * max(1.0, job.at_once / _AT_ONCE)
         self._also = also
 
     @property

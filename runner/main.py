@@ -54,6 +54,11 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
     except (BadEnvironment, ValueError) as exc:
         sys.stderr.write(f"kinetic: {exc}\n")
         return wire.EXIT_NEVER_RETRY
+    return run_job(job, store, opener, started)
+
+
+def run_job(job: Job, store: PatientStore, opener: Callable[[str], Store], started: float) -> int:
+    """Run the attempt of a job; return the container's exit code."""
     signals = Signals(job.grace + _LEAVING_SECONDS)
     logs: list[TaskLog] = []
     run = partial(_run, store=store, signals=signals, logs=logs)
@@ -102,6 +107,10 @@ def _undisturbed(
         return _publish(job, store, _worn_out(job), _NOT_STARTED, started)
     if not is_next:
         return wire.EXIT_UNSURE
+    if job.idle is not None:
+        return _serve(job, store, opener, signals, started)
+    if job.on_worker and (late := _refusal(job, store, started)) is not None:
+        return late  # who cancels a call that no attempt has claimed does not wait for its worker
     if job.hosts > 1:
         code = run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
         if code == wire.EXIT_INTERRUPTED:
@@ -113,6 +122,15 @@ def _undisturbed(
     runs = partial(run, job, lease=_lease(job, opener))
     outcome, ending = _run_in_time(job, store, runs, started)
     return _publish(job, store, outcome, ending, started)
+
+
+def _serve(job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float) -> int:
+    """Run calls until none has come for long enough; return the container's exit code."""
+    from .worker import serve
+
+    os.makedirs(job.work_dir, exist_ok=True)
+    outcome = serve(job, store, opener, signals)
+    return _publish(job, store, outcome, _NOT_STARTED, started)
 
 
 def _in_set(
@@ -218,7 +236,7 @@ def _run_in_time(job: Job, store: Store, run: _Run, started: float) -> tuple[Out
     if outcome.state == "succeeded":
         return outcome, ending
     told = deadline.close() if deadline is not None else None
-    if told is None and ending.terminated and job.group_id is not None:
+    if told is None and ending.terminated and (job.group_id is not None or job.on_worker):
         from .batch import was_cancelled
 
         told = was_cancelled(job, store)

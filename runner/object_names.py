@@ -157,5 +157,20 @@ def chunk_cancel(group_id: str, key_id: str) -> str:
     return batch(group_id, f"cancelled-{digest(key_id.encode())[:16]}")
 
 
+def calls_prefix(worker_id: str) -> str:
+    """Return the prefix of the objects that give a worker its calls, in their order."""
+    return f"jobs/{worker_id}/calls/"
+
+
+def call(worker_id: str, number: int) -> str:
+    """Return the name of the object that a client, or the worker when it closes, creates for that number."""
+    return f"{calls_prefix(worker_id)}{number:08d}.json"
+
+
+def end_call(job_id: str) -> str:
+    """Return the name of the note by which a client tells a worker to end its call."""
+    return f"jobs/{job_id}/end-call.json"
+
+
 def outputs_prefix(job_id: str) -> str:
     return f"outputs/{job_id}"

@@ -11,14 +11,14 @@ from .attempt import Job
 _FILE = "times"
 
 
-def note(job: Job, name: str) -> None:
-    """Note that phase `name` begins now; of two notes of one name the later counts.
+def note(job: Job, name: str, at: float | None = None) -> None:
+    """Note that phase `name` begins `at` that time, None for now; of two notes of one name the later counts.
 
     A failed write is ignored, so that no attempt ends because user code has filled the disk.
     """
     try:
         with open(os.path.join(job.work_dir, _FILE), "a") as stream:
-            stream.write(f"{name} {time.time()!r}\n")
+            stream.write(f"{name} {at or time.time()!r}\n")
     except OSError as exc:
         sys.stderr.write(f"kinetic: when {name} began is not noted: {exc}\n")
 

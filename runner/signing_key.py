@@ -35,12 +35,12 @@ def take_key(environ: MutableMapping[str, str], index: int | None = None) -> byt
         key[at] = int(text[2 * at : 2 * at + 2], 16)
     _wipe_environment_block(len(text))
     del os.environb[VARIABLE.encode()]
-    _wipe_bytes(text)
+    wipe_bytes(text)
     if index is None:
         return key
     derived = input_key(key, index)
     own = bytearray(derived)
-    _wipe_bytes(derived)
+    wipe_bytes(derived)
     forget_key(key)
     return own
 
@@ -79,7 +79,7 @@ def _wipe_environment_block(length: int) -> None:
         ctypes.memset(address, ord("0"), length)
 
 
-def _wipe_bytes(secret: bytes) -> None:
+def wipe_bytes(secret: bytes) -> None:
     """Overwrite a bytes object that nothing uses any more."""
     if sys.implementation.name != "cpython":
         return

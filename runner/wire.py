@@ -461,3 +461,8 @@ def object_key(key: bytes | bytearray, name: str) -> bytes:
     Each object has a key of its own, so that its signature is valid under no other name.
     """
     return hmac.digest(key, f"object {name}".encode(), "sha256")
+
+
+def call_key(worker_key: bytes | bytearray, key_id: str) -> bytes:
+    """Derive the key of a call's outcome from that of its worker; the call's key id names both."""
+    return hmac.digest(worker_key, f"call {key_id}".encode(), "sha256")

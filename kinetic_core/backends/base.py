@@ -194,6 +194,12 @@ class Backend(Protocol):
     def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
         """Give back what a job holds whose end is known, where its end alone does not. Idempotent."""
 
+    def start(self, namespace: str, job_id: str) -> None:
+        """Give a call that was meant for a worker a pod of its own. Idempotent."""
+
+    def lives(self, namespace: str, job_id: str) -> bool:
+        """Whether a pod of the job may run, also where its Job is gone or says that it has ended."""
+
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """Forget the pod of an attempt that is known to be over although its node does not say so."""
 

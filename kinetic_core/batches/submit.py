@@ -77,6 +77,8 @@ def _checked_inputs(options: RunOptions, inputs: Iterable[Any]) -> list[Any]:
     """Return the inputs of a map. Raises InvalidRequest or TypeError if there is none, or no map of them."""
     if options.debug:
         raise InvalidRequest("debug=True is for one call, which a person debugs; leave it out of a map")
+    if options.warm is not None:
+        raise InvalidRequest("warm= is for single calls; leave it out of a map")
     if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
         raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
     items = list(inputs)

@@ -16,6 +16,7 @@ _MODULES = {
     "run": ("run",),
     "jobs": ("jobs", "watch"),
     "batch": ("batches",),
+    "warm": ("warm",),
     "package": ("package",),
     "build-image": ("images",),
     "accelerators": ("accelerators",),

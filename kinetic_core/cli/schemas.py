@@ -25,6 +25,14 @@ JOB = {
     "failed": "how many of them have ended without one",
 }
 """A job in a list."""
+WORKER = {
+    "job_id": "id of the worker, which is a job",
+    "status": "`PENDING` or `RUNNING`",
+    "is_idle": "whether it waits for a call",
+    "calls": "how many calls it was given",
+    "accelerator": "its hardware",
+    "idle_seconds": "for how long it waits for a call before it ends",
+}
 STATUS = {
     "job_id": "id of the job",
     "status": "as in a list",
@@ -100,6 +108,7 @@ SHAPES = {
     "step": _STEP,
     "pool": _POOL,
     "job": JOB,
+    "worker": WORKER,
     "profile": _PROFILE,
     "batch": _BATCH,
     "check": _CHECK,
@@ -145,6 +154,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "job_id": "id of the job",
         "ended": "why no debugger can attach any more, as a sentence",
     },
+    "warm.list": {"workers": "list of worker"},
+    "warm.stop": {"job_ids": "list of ids of workers of which nothing runs any more", "problems": _PROBLEMS},
     "jobs.cancel": {
         "job_ids": "list of ids of jobs of which nothing runs any more",
         "problems": _PROBLEMS,

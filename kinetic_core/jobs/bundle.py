@@ -375,6 +375,7 @@ def _checked_spec(
         mounts=tuple(options.volumes),
         debug_wait=settings.debug_wait if options.debug else None,
         budget=_budget(options, settings),
+        warm=options.warm,
     )
     asked = asked_output_dir(options, settings)
     if asked is not None:

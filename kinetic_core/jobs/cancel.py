@@ -6,17 +6,23 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.notes import encode_note
 from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.backends.kubernetes.set_objects import waits_for_worker
 from kinetic_core.connections import Connections
-from kinetic_core.errors import InvalidRequest, KineticError
-from kinetic_core.job import JobReference
-from kinetic_core.jobs.facts import is_over
+from kinetic_core.errors import ClusterUnreachable, InvalidRequest, KineticError, ObjectNotFound
+from kinetic_core.job import JobReference, JobStatus
+from kinetic_core.jobs.facts import is_over, stored_outcome, worker_state
 from kinetic_core.jobs.reconcile import reconcile, record_failure
+from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.store.protocol import ObjectStore
 
+_CALL_SECONDS = 90.0
+_LOOK_SECONDS = 0.2
 _LOG = logging.getLogger(__name__)
 
 
@@ -29,6 +35,7 @@ def cancel(backend: Backend, reference: JobReference) -> None:
         return
     mark = json.dumps({"at": time.time()}).encode()
     backend.store.create_if_absent(object_names.cancel(reference.job_id), mark)
+    _end_on_worker(backend, reference)
     backend.delete(reference.namespace, reference.job_id)
     seen = reconcile(backend, reference)
     found = None if seen.is_terminal else backend.get(reference.namespace, reference.job_id)
@@ -36,6 +43,41 @@ def cancel(backend: Backend, reference: JobReference) -> None:
         text = "it was cancelled before it started"
         failure = wire.Failure(wire.FailureClass.CANCELLED, text, "start")
         record_failure(backend, reference, found, seen, failure)
+
+
+def _end_on_worker(backend: Backend, reference: JobReference) -> None:
+    """End a call that a worker runs, and wait until it has; the worker goes on.
+
+    Raises ClusterUnreachable if the call is not proven to be dead after a minute and a half. An attempt that
+    nobody has claimed finds the marker after its claim.
+    """
+    name, until = object_names.end_call(reference.job_id), time.monotonic() + _CALL_SECONDS
+    while True:
+        found = backend.get(reference.namespace, reference.job_id)
+        if found is None or not waits_for_worker(found[0]):
+            return
+        if stored_outcome(backend, reference, found[0]).status is not JobStatus.NOT_FOUND:
+            return
+        _tell_end(backend.store, name, encode_note(outcome_key(found[0]) or b"", name, {}))
+        if backend.store.find(object_names.claim(reference.job_id, 0)) is None:
+            return
+        worker = worker_state(backend, reference.namespace, found[0])
+        if worker.is_over:
+            return
+        if time.monotonic() > until:
+            raise ClusterUnreachable(
+                f"{reference.job_id} is told to end, but its worker, {worker.job_id}, does not say that it "
+                f"has: its node may be unreachable. `kinetic jobs cancel {worker.job_id}` ends the worker"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _tell_end(store: ObjectStore, name: str, note: bytes) -> None:
+    """Store the note that ends a call. What somebody else has stored there, the worker would ignore."""
+    with suppress(ObjectNotFound):
+        if not store.create_if_absent(name, note) and store.read_range(name, 0, len(note) + 1) != note:
+            store.delete(name)
+            store.create_if_absent(name, note)
 
 
 def cleanup(backend: Backend, reference: JobReference, *, k8s: bool = True, gcs: bool = True) -> None:

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from kinetic_core._runner import wire
+from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.fallbacks import (
     Choice,
     accelerator_of,
@@ -30,14 +31,21 @@ from kinetic_core.backends.kubernetes.names import (
     QUEUED,
     SUSPENDED,
     UNSCHEDULABLE,
+    WORKER,
 )
 from kinetic_core.backends.kubernetes.objects import NO_CONDITION, Job
-from kinetic_core.backends.kubernetes.set_objects import is_live, runs_in_set
+from kinetic_core.backends.kubernetes.set_objects import is_live, runs_in_set, waits_for_worker
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.job import JobObservation, JobStatus
 
 MOVED_ON = "NextAccelerator"
 """Reason of an observation: the job goes to its next accelerator."""
+ON_WORKER = "OnWorker"
+"""Reason of an observation: a worker runs the call, or is about to."""
+OWN_POD = "OwnPod"
+"""Reason of an observation: a call that its worker does not run gets a pod of its own."""
+_TAKING_SECONDS = 15.0
+"""Seconds in which a worker that has started must begin with a call."""
 _NO_CAPACITY = frozenset({UNSCHEDULABLE, FAILED_CREATE, QUEUED})
 
 Object = Mapping[str, Any]
@@ -53,6 +61,8 @@ class Fact(Enum):
     LATER_REFUSALS = "why nothing here can ever run the Jobs of later accelerators"
     PASSED_OVER = "whether somebody has given the accelerator up"
     CANCEL_MARKER = "whether somebody has stored that the job is cancelled"
+    CLAIMS = "how many attempts of a call were claimed"
+    WORKER = "what is known of the worker of a call"
 
 
 class Unknown(Exception):
@@ -61,6 +71,15 @@ class Unknown(Exception):
     def __init__(self, fact: Fact) -> None:
         super().__init__(fact.value)
         self.fact = fact
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """State of a call's worker. `is_over`: none of its processes lives, and none ever will."""
+
+    job_id: str
+    seen: JobObservation
+    is_over: bool
 
 
 @dataclass(frozen=True)
@@ -80,6 +99,8 @@ class Facts:
     later_refusals: Mapping[int, str] | Fact = Fact.LATER_REFUSALS
     passed_over: bool | Fact = Fact.PASSED_OVER
     cancel_marker: bool | Fact = Fact.CANCEL_MARKER
+    claims: int | Fact = Fact.CLAIMS
+    worker: WorkerState | Fact = Fact.WORKER
 
 
 @dataclass(frozen=True)
@@ -126,7 +147,24 @@ class MoveOn:
     at: float
 
 
-Action = Control | RecordFailure | EndJob | ReleasePods | MoveOn
+@dataclass(frozen=True)
+class GivePod:
+    """Action: give a call a pod of its own in the place of its worker.
+
+    `attempts` is how many attempts have ended with the worker, 0 if none had begun there.
+    """
+
+    attempts: int
+
+
+@dataclass(frozen=True)
+class EndWorker:
+    """Action: end a worker that can never run, or does not begin with its call."""
+
+    job_id: str
+
+
+Action = Control | RecordFailure | EndJob | ReleasePods | MoveOn | GivePod | EndWorker
 
 
 @dataclass(frozen=True)
@@ -153,12 +191,14 @@ def decide(facts: Facts) -> Decision:
 
 
 def _decided(facts: Facts, job: Object) -> Decision:
+    if waits_for_worker(job):
+        return _on_worker(facts, job)
     if (stored := _stored_failure(facts, job)) is not None:
         return Decision(stored)
     pods = _known(facts.pods)
     seen = verdict(job, pods)
     if seen.reason == UNSCHEDULABLE and (text := _known(facts.refusal)):
-        seen = _impossible(seen, text)
+        seen = impossible(seen, text)
     choice = None if _is_cancelled(job) else choice_of(job)
     if choice is not None:
         fallback = _fallback(facts, choice, seen)
@@ -172,9 +212,70 @@ def _decided(facts: Facts, job: Object) -> Decision:
         return _of_set(facts, pods, seen)
     waits_for_its_turn = CHUNK in job["metadata"]["labels"] and seen.status is JobStatus.PENDING
     may_be_over = seen.is_terminal or _is_cancelled(job) or seen.reason == NODE_SILENT or waits_for_its_turn
+    may_be_over = may_be_over or WORKER in (
+        job["metadata"].get("labels") or {}
+    )  # the worker may have been quicker
     if seen.status is JobStatus.SUCCEEDED or not may_be_over:
         return Decision(seen)
     return _of_store(facts, seen)
+
+
+def _on_worker(facts: Facts, job: Object) -> Decision:
+    """Decide about a call that has no pod of its own: it gets one once its worker is dead, not earlier.
+
+    Where a worker comes late nevertheless, it and the pod claim the attempt, and one of them runs nothing
+    (runner/claims.py).
+    """
+    alone = verdict(job, ())
+    stored = _known(facts.outcome)
+    if stored.status is not JobStatus.NOT_FOUND:
+        ended = replace(stored, created_at=alone.created_at)
+        return Decision(ended, () if alone.is_terminal else (ReleasePods(),))
+    claims, worker = _known(facts.claims), _known(facts.worker)
+    seen = JobObservation(JobStatus.PENDING, attempt=max(0, claims - 1), created_at=alone.created_at)
+    if alone.is_terminal and (worker.is_over or not claims):
+        seen = replace(alone, attempt=seen.attempt)
+        return Decision(seen, (RecordFailure(seen.failure or _without_reason(seen)),))
+    if alone.is_terminal:  # by its deadline: the worker keeps it as well
+        text = f"it was told to end; its worker, {worker.job_id}, has still to say how it ended"
+        return Decision(replace(seen, status=JobStatus.RUNNING, reason=ON_WORKER, message=text))
+    since = max(alone.created_at or 0.0, worker.seen.started_at or 0.0)
+    is_late = facts.now >= since + _TAKING_SECONDS
+    if worker.is_over and (claims or is_late or worker.seen.status is not JobStatus.NOT_FOUND):
+        return _after_worker(job, worker, seen, claims)
+    if claims:
+        text = f"it runs on the worker {worker.job_id}"
+        return Decision(replace(seen, status=JobStatus.RUNNING, reason=ON_WORKER, message=text))
+    if worker.seen.is_terminal:
+        text = f"its worker, {worker.job_id}, ends: it gets a pod of its own once nothing of it lives"
+        return Decision(replace(seen, reason=OWN_POD, message=text))
+    if worker.seen.failure is not None:
+        seen = replace(
+            seen, reason=worker.seen.reason, message=worker.seen.message, failure=worker.seen.failure
+        )
+        return Decision(seen, (RecordFailure(worker.seen.failure), EndJob(), EndWorker(worker.job_id)))
+    if worker.seen.status is JobStatus.PENDING:
+        text = f"its worker, {worker.job_id}, waits: {worker.seen.message}"
+        return Decision(replace(seen, reason=worker.seen.reason, message=text))
+    if not is_late:
+        text = f"its worker, {worker.job_id}, is about to begin with it"
+        return Decision(replace(seen, reason=ON_WORKER, message=text))
+    text = f"its worker, {worker.job_id}, does not begin with it, and is ended: it gets a pod of its own"
+    return Decision(replace(seen, reason=OWN_POD, message=text), (EndWorker(worker.job_id),))
+
+
+def _after_worker(job: Object, worker: WorkerState, seen: JobObservation, claims: int) -> Decision:
+    """Decide about a call whose worker is dead: it goes on in a pod, if it may have another attempt."""
+    if not claims:
+        text = f"its worker, {worker.job_id}, has ended: it gets a pod of its own"
+        return Decision(replace(seen, reason=OWN_POD, message=text), (GivePod(0),))
+    if int(variable(job, "KINETIC_INFRASTRUCTURE_RETRIES") or 0) > 0:
+        text = f"its worker, {worker.job_id}, has died: it goes on in a pod of its own"
+        return Decision(replace(seen, reason=OWN_POD, message=text), (GivePod(claims),))
+    text = f"its worker, {worker.job_id}, has died, and infrastructure_retries=0 allows no other attempt"
+    failure = wire.Failure(wire.FailureClass.PREEMPTED, text, "execute")
+    seen = replace(seen, status=JobStatus.FAILED, reason="WorkerLost", message=text, failure=failure)
+    return Decision(seen, (RecordFailure(failure), ReleasePods()))
 
 
 def _known(value: T | Fact) -> T:
@@ -198,7 +299,8 @@ def _stored_failure(facts: Facts, job: Object) -> JobObservation | None:
     return replace(stored, created_at=alone.created_at, finished_at=alone.finished_at or stored.finished_at)
 
 
-def _impossible(seen: JobObservation, text: str) -> JobObservation:
+def impossible(seen: JobObservation, text: str) -> JobObservation:
+    """Add the failure of a job that nothing there can ever run."""
     failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, text, "scheduling")
     return replace(seen, message=text, failure=failure)
 

@@ -6,17 +6,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
-from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.backends.kubernetes.names import DROPPED, UNSCHEDULABLE, WORKER
 from kinetic_core.backends.kubernetes.set_objects import is_live
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
-from kinetic_core.jobs.decide import Decision, Fact, Facts, Unknown, decide
+from kinetic_core.jobs.decide import Decision, Fact, Facts, Unknown, WorkerState, decide, impossible
 from kinetic_core.jobs.fallback import is_passed_over
 from kinetic_core.jobs.signing import UNVERIFIED, verified_header
 from kinetic_core.store.documents import read_start
@@ -64,6 +66,29 @@ def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, f
         case Fact.CANCEL_MARKER:
             marker = backend.store.find(object_names.cancel(reference.job_id))
             return replace(facts, cancel_marker=marker is not None)
+        case Fact.CLAIMS:
+            return replace(facts, claims=_claims(backend, reference))
+        case Fact.WORKER:
+            return replace(facts, worker=worker_state(backend, reference.namespace, found[0]))
+
+
+def _claims(backend: Backend, reference: JobReference) -> int:
+    """Return how many attempts were claimed."""
+    names = (object_names.claim(reference.job_id, number) for number in count())
+    return next(number for number, name in enumerate(names) if backend.store.find(name) is None)
+
+
+def worker_state(backend: Backend, namespace: str, job: Mapping[str, Any]) -> WorkerState:
+    """Return what is known of the worker that a call's Job names."""
+    worker_id = job["metadata"]["labels"][WORKER]
+    found = backend.get(namespace, worker_id)
+    if found is None:
+        seen = JobObservation(JobStatus.NOT_FOUND, "NotFound", "there is no such job")
+    else:
+        seen = verdict(*found)
+        if seen.reason == UNSCHEDULABLE and (text := backend.never_runs(found)) is not None:
+            seen = impossible(seen, text)
+    return WorkerState(worker_id, seen, seen.is_terminal and not backend.lives(namespace, worker_id))
 
 
 def _later_refusals(backend: Backend, job: Mapping[str, Any]) -> dict[int, str]:

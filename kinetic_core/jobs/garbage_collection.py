@@ -15,7 +15,7 @@ from typing import Any
 
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend, Found
-from kinetic_core.backends.kubernetes.set_objects import runs_in_set
+from kinetic_core.backends.kubernetes.set_objects import runs_in_set, waits_for_worker
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import StoreError
 from kinetic_core.job import JobStatus
@@ -127,6 +127,13 @@ def _held(known: list[JobSummary], there: Mapping[str, Found]) -> Iterator[Orpha
         found = there.get(job.job_id)
         if found and job.status.is_terminal and runs_in_set(found[0]) and found[1]:
             yield Orphan(job.job_id, job.namespace, "it has ended, and its pods are left")
+        elif (
+            found
+            and job.status.is_terminal
+            and waits_for_worker(found[0])
+            and not verdict(*found).is_terminal
+        ):
+            yield Orphan(job.job_id, job.namespace, "its worker has run it, and its Job has not ended")
 
 
 def _unknown(

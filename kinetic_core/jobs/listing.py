@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core.backends.base import Backend, known_backend
+from kinetic_core.backends.base import Backend, Found, known_backend
 from kinetic_core.backends.kubernetes.chunks import input_of
-from kinetic_core.backends.kubernetes.set_objects import runs_in_set
+from kinetic_core.backends.kubernetes.set_objects import runs_in_set, waits_for_worker
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest, KineticError, OtherCluster
@@ -177,13 +177,27 @@ def summaries(backend: Backend, namespace: str | None = None, limit: int | None 
     alive: dict[str, JobObservation] = {}
     for each in {job.namespace for job in found if job.namespace and not job.inputs}:
         alive |= {
-            job_id: verdict(*objects)
+            job_id: _alive(backend, job_id, objects)
             for job_id, objects in backend.all(each).items()
-            if not (ended.get(job_id) and runs_in_set(objects[0]))  # whose pods do not end by themselves
+            if not (job_id in ended and ended[job_id].state and _says_no_end(objects[0]))
         }
     batches = [job for job in found if job.inputs]
     whole = {job.job_id: job for job in _with_progress(backend, batches, ended)} if batches else {}
     return [whole.get(job.job_id) or _with_state(job, ended, alive) for job in found]
+
+
+def _says_no_end(job: Mapping[str, Any]) -> bool:
+    """Return whether a Job does not end by itself: its pods are a LeaderWorkerSet's, or a worker runs it."""
+    return runs_in_set(job) or waits_for_worker(job)
+
+
+def _alive(backend: Backend, job_id: str, objects: Found) -> JobObservation:
+    """Observe a job by its objects; a call on a worker, of which there are few, by the store as well."""
+    seen = verdict(*objects)
+    if seen.is_terminal or not waits_for_worker(objects[0]):
+        return seen
+    reference = observe.find(backend, job_id)
+    return seen if reference is None else observe.observe(backend, reference)
 
 
 def _indexed(backend: Backend) -> Iterator[JobSummary]:

@@ -18,6 +18,7 @@ from kinetic_core.job import JobReference
 
 _EVIDENCE_LINES = 20
 _POLL_SECONDS = 0.05
+_STORED_SECONDS = 1.0
 _PIECE = 1 << 20
 """Bytes of a log that are read at a time."""
 
@@ -124,6 +125,14 @@ class _HostLog:
         self._backend, self._reference, self._host = backend, reference, host
         self._attempt, self._offset, self._at_start = 0, 0, True
         self._decoder = _decoder()
+        self._asked = float("-inf")
+
+    def _is_due(self) -> bool:
+        """Return whether to look for stored output of a call that runs on a worker: once a second."""
+        if not self._reference.worker or time.monotonic() - self._asked < _STORED_SECONDS:
+            return False
+        self._asked = time.monotonic()
+        return True
 
     def read(self, over: bool) -> str | None:
         """Read the new part; return None if there is none, and never will be once the job is `over`."""
@@ -147,7 +156,7 @@ class _HostLog:
         """Read the container's log; of a job that is over and whose pod is gone, the stored one."""
         where = self._reference.namespace, self._reference.job_id
         piece = self._backend.log(*where, attempt, offset, self._host, size)
-        if piece is None and over:
+        if piece is None and (over or self._is_due()):
             stored = read_pieces(self._backend, self._reference, attempt, self._host, offset)
             piece = next(stored, None)
         return piece or b""

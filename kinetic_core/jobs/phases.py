@@ -78,6 +78,8 @@ PHASES: Mapping[str, PhaseKind] = {
     ),
     "debugger": PhaseKind(IDLE, True, "it waited for a debugger to attach"),
     "function": PhaseKind(RUNNING, True, "your own code"),
+    "calls": PhaseKind(WAITING, True, "the worker ran calls, each of which counts its own time"),
+    "idle": PhaseKind(IDLE, True, "the worker waited for calls, all in all; a smaller warm= ends it sooner"),
     "result": PhaseKind(IDLE, True, "the outcome was stored; a smaller result is quicker"),
     "replacement": PhaseKind(WAITING, False, "an attempt had ended and the next had not begun"),
     "termination": PhaseKind(

@@ -16,7 +16,16 @@ from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
-from kinetic_core.jobs.decide import Action, Control, EndJob, MoveOn, RecordFailure, ReleasePods
+from kinetic_core.jobs.decide import (
+    Action,
+    Control,
+    EndJob,
+    EndWorker,
+    GivePod,
+    MoveOn,
+    RecordFailure,
+    ReleasePods,
+)
 from kinetic_core.jobs.facts import consider, stored_outcome
 from kinetic_core.jobs.fallback import move_on
 from kinetic_core.jobs.logs import last_lines
@@ -51,12 +60,39 @@ def _carry_out(
                 backend.abandon(namespace, job_id)
         case MoveOn():
             return move_on(backend, reference, found[0], action) or seen
+        case GivePod(attempts):
+            for attempt in range(attempts):
+                record_attempt(backend, reference, found, attempt)
+            backend.start(namespace, job_id)
+        case EndWorker(worker_id):
+            backend.abandon(namespace, worker_id)
         case ReleasePods():
             try:
                 backend.release(namespace, job_id, succeeded=seen.status is JobStatus.SUCCEEDED)
             except KineticError as exc:
                 _LOG.warning("%s has ended, and its pods are left: %s", job_id, exc)
     return seen
+
+
+def record_attempt(backend: Backend, reference: JobReference, found: Found, attempt: int) -> None:
+    """Store that an attempt has died with its worker, unless the attempt has stored how it ended.
+
+    Without the key nothing is stored, and no later attempt of this job may run.
+    """
+    name = object_names.attempt_outcome(reference.job_id, attempt)
+    failure = wire.Failure(wire.FailureClass.PREEMPTED, "its worker has died", "execute")
+    header = {
+        "protocol": wire.PROTOCOL,
+        "job_id": reference.job_id,
+        "attempt": attempt,
+        "object": name,
+        "state": wire.state_after(failure),
+        "codec": "none",
+        "failure": failure.to_dict(),
+        "author": "observer",
+        "key_id": key_id_of(found[0]),
+    }
+    backend.store.create_if_absent(name, wire.encode_frame(header, {}, outcome_key(found[0])))
 
 
 def record_failure(

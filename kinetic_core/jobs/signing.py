@@ -24,6 +24,12 @@ from kinetic_core.store.protocol import ObjectInfo
 UNVERIFIED = "Unverified"
 """Reason of an observation: the signature of the stored outcome cannot be verified."""
 _LONGEST = 300
+_ON = "@"
+"""Stands in the key id of a call before that of its worker."""
+_OF_WORKER = ":worker"
+"""End of the key ids of workers. Keys of calls are derived from no other key: else whoever knows the key of
+one job could sign for any other.
+"""
 
 
 def verified_header(
@@ -52,7 +58,15 @@ def new_key(backend: Backend, namespace: str, owner: str, spec_digest: str) -> t
 
     Where the namespace's secret cannot be read the key is random, and lost with the Job.
     """
-    key_id = f"{owner}:{spec_digest}:{secrets.token_hex(8)}"
+    return _with_key(backend, namespace, f"{owner}:{spec_digest}:{secrets.token_hex(8)}")
+
+
+def new_worker_key(backend: Backend, namespace: str, owner: str, identity: str) -> tuple[str, str]:
+    """Make a key id and its key, in hex, for the Job of a worker, whose calls have keys derived from it."""
+    return _with_key(backend, namespace, f"{owner}:{identity}:{secrets.token_hex(8)}{_OF_WORKER}")
+
+
+def _with_key(backend: Backend, namespace: str, key_id: str) -> tuple[str, str]:
     secret = backend.signing_secret(namespace, make=True)
     return key_id, secrets.token_hex(32) if secret is None else wire.signing_key(secret, key_id).hex()
 
@@ -76,6 +90,20 @@ def variable(job: Mapping[str, Any] | None, name: str) -> str:
     return next((str(each.get("value") or "") for each in container["env"] if each["name"] == name), "")
 
 
+def call_key(worker_key: bytes, worker_key_id: str, job_id: str, spec_digest: str) -> tuple[str, str]:
+    """Make a key id and its key, in hex, for a call on a worker, which can derive the key as well."""
+    key_id = f"{job_id}:{spec_digest}:{secrets.token_hex(8)}{_ON}{worker_key_id}"
+    return key_id, wire.call_key(worker_key, key_id).hex()
+
+
+def _derived(secret: bytes, key_id: str) -> bytes:
+    """Derive the key of that id from the secret of its namespace; that of a call from its worker's key."""
+    _, _, worker_key_id = key_id.partition(_ON)
+    if worker_key_id:
+        return wire.call_key(wire.signing_key(secret, worker_key_id), key_id)
+    return wire.signing_key(secret, key_id)
+
+
 class Keys:
     """Keys of outcomes in one namespace, from the existing Jobs in `jobs` and from the namespace's secret."""
 
@@ -96,12 +124,14 @@ class Keys:
             return None
         if spec_digest and rest.partition(":")[0] != spec_digest:
             return None
+        if _ON in key_id and not key_id.endswith(_OF_WORKER):
+            return None
         key = self._known.get(key_id)
         if key is None:
             secret = self._backend.signing_secret(self._namespace)
             if secret is None:
                 return None
-            key = wire.signing_key(secret, key_id)
+            key = _derived(secret, key_id)
         if owner == job_id:
             return key
         index = job_id.removeprefix(f"{group_id}-")

@@ -63,6 +63,11 @@ def submit(
     the job.
     """
 
+    if prepared.spec.warm is not None:
+        from kinetic_core.jobs.warm import submit_warm
+
+        return submit_warm(prepared, environment, origin)
+
     def manifests(reference: JobReference) -> Sequence[dict[str, Any]]:
         around = prepared.backend.surroundings(reference.namespace)
         around = replace(around, environment={**(environment or {}), **around.environment})

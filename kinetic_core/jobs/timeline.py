@@ -14,7 +14,7 @@ from typing import Any
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
-from kinetic_core.backends.kubernetes.names import CHUNK, CONTAINER
+from kinetic_core.backends.kubernetes.names import CHUNK, CONTAINER, IDLE_SECONDS
 from kinetic_core.backends.kubernetes.objects import Condition, Job, Pod, seconds
 from kinetic_core.backends.kubernetes.pods import gone_pods
 from kinetic_core.errors import ObjectNotFound
@@ -23,7 +23,7 @@ from kinetic_core.jobs.facts import attempt_header
 from kinetic_core.jobs.fallback import PassedOver, passed_over
 from kinetic_core.jobs.observe import observe
 from kinetic_core.jobs.phases import Phase
-from kinetic_core.jobs.signing import verified_header
+from kinetic_core.jobs.signing import variable, verified_header
 from kinetic_core.store.documents import read_start
 
 _TOLD_BY_THE_RUNNER = {
@@ -34,6 +34,8 @@ _TOLD_BY_THE_RUNNER = {
     "debugger": "debugger",
     "user_started": "function",
     "user_finished": "result",
+    "serving": "calls",
+    "idle": "idle",
 }
 """Times in the header of an outcome, and the phase that begins then."""
 _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled": "container"}
@@ -118,7 +120,7 @@ def known_phases(
     gone_from = job["metadata"]["name"] if _has_lost_pods(job, pods) else ""
     events = backend.events(reference.namespace, names, gone_from)
     passed = passed_over(backend, reference)
-    return tuple(
+    known = tuple(
         phases(
             submitted_at(reference),
             job,
@@ -131,6 +133,10 @@ def known_phases(
             is_over=is_over,
         )
     )
+    if not (job and variable(job, IDLE_SECONDS)):
+        return known
+    # A worker has no function; how much of its time was its calls', it says when it has ended.
+    return tuple(replace(each, name="idle") if each.name == "function" else each for each in known)
 
 
 def _noted(

@@ -23,6 +23,7 @@ from kinetic_core.backends.kubernetes.names import LEASE_SECONDS, NODE_SILENT
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.errors import ClusterError, InvalidRequest, KineticError, ObjectNotFound, StoreRefused
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.decide import ON_WORKER, OWN_POD
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import outcome_key, variable
@@ -92,6 +93,10 @@ class LeaseWatch:
 _RETRY_SECONDS = 2.0
 _UNSEEN_SECONDS = 5.0
 """Seconds between requests for the outcome of a job whose end Kubernetes cannot see."""
+_CALL_SECONDS = 0.2
+"""Seconds between looks for the outcome of a call: its Job does not change when its worker has run it."""
+_STARTING_SECONDS = 0.5
+"""Seconds between looks at a call whose worker has not started, which changes nothing of the call either."""
 _UNWATCHED_SECONDS = 10.0
 """Seconds between requests for the pods of a chunk that has not started: they are not watched."""
 _REFUSED_SECONDS = 15.0
@@ -155,6 +160,7 @@ class JobWatch:
     _refused: dict[str, float] = field(default_factory=dict)
     """Time of the clock since which the store has refused requests about a job."""
     _thread: threading.Thread | None = None
+    _pace: float = 1.0
     _leases: LeaseWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -236,15 +242,21 @@ class JobWatch:
 
     def _run(self) -> None:
         token: object | None = None
-        pace, pause = self.backend.pace(self.namespace, self._wake.set), 0.0
+        self._pace, pause = self.backend.pace(self.namespace, self._wake.set), 0.0
         while self._has_work(pause):
             try:
                 token, changed = self.backend.changes(self.namespace, token)
                 self._serve(changed)
-                pause = pace
+                pause = self._pause()
             except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                 _LOG.warning("cannot look at the jobs of %s, trying again: %r", self.backend.key, exc)
                 token, pause = None, _RETRY_SECONDS
+
+    def _pause(self) -> float:
+        """Return the seconds until a job must be observed, at most those between two looks for changes."""
+        with self._lock:
+            due = min(self._look_at.values(), default=float("inf"))
+        return min(self._pace, max(due - self.clock(), 0.001))
 
     def _has_work(self, pause: float) -> bool:
         """Wait for the next observation; return False, ending the thread, without any subscribers."""
@@ -294,6 +306,11 @@ class JobWatch:
             self._look_again(job_id, _UNSEEN_SECONDS)
             if follows:
                 self._reconcile_lease(reference, observation.attempt)
+        elif reference.worker and not observation.is_terminal:
+            soon = min(_CALL_SECONDS, self._pace)
+            self._look_again(
+                job_id, soon if observation.reason in (ON_WORKER, OWN_POD) else _STARTING_SECONDS
+            )
         elif observation.moves_on_at is not None:
             self._look_again(job_id, max(observation.moves_on_at - time.time(), _RETRY_SECONDS))
         elif reference.backend == "pathways" and not observation.is_terminal:

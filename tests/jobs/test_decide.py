@@ -18,17 +18,21 @@ from kinetic_core.backends.kubernetes.names import (
     LEADER_WORKER_SET,
     NEEDS_CONTROL,
     QUEUE,
+    WORKER,
 )
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.decide import (
     Control,
     EndJob,
+    EndWorker,
     Fact,
     Facts,
+    GivePod,
     MoveOn,
     RecordFailure,
     ReleasePods,
     Unknown,
+    WorkerState,
     decide,
 )
 from tests.kubernetes.looks import AT, FAILED, ended, pod
@@ -229,3 +233,77 @@ def test_accelerators_nobody_has_are_given_up_with_the_first() -> None:
     assert told == [(0, "a", "no TPU"), (1, "b", "no pool")]
     assert action.message == "no capacity for a: no TPU; trying c"
     assert action.manifest["spec"]["activeDeadlineSeconds"] == 3600 - 601
+
+
+def call(*conditions: tuple[str, str, str], retries: int = 10) -> dict[str, Any]:
+    """The Job of a call that was given to a worker."""
+    made = labelled(job(*conditions), **{WORKER: "job-w"})
+    made["spec"]["parallelism"] = 0
+    variable = {"name": "KINETIC_INFRASTRUCTURE_RETRIES", "value": str(retries)}
+    made["spec"]["template"]["spec"]["containers"][0]["env"].append(variable)
+    return made
+
+
+RUNS = WorkerState("job-w", JobObservation(JobStatus.RUNNING, "Running", "", started_at=MADE), is_over=False)
+LOST = wire.Failure(wire.FailureClass.PREEMPTED, "killed", "execute")
+DEAD = WorkerState("job-w", JobObservation(JobStatus.FAILED, "Failed", "killed", failure=LOST), is_over=True)
+DYING = replace(DEAD, is_over=False)
+STARTS = replace(RUNS, seen=JobObservation(JobStatus.PENDING, "Unschedulable", "no TPU"))
+
+
+def test_a_call_is_what_its_worker_makes_of_it() -> None:
+    seen = decide(facts(call(), outcome=NONE, claims=1, worker=RUNS)).observation
+    assert (seen.status, seen.reason, seen.attempt) == (JobStatus.RUNNING, "OnWorker", 0)
+    seen = decide(facts(call(), outcome=NONE, claims=3, worker=RUNS)).observation
+    assert (seen.status, seen.attempt) == (JobStatus.RUNNING, 2)
+    waits = decide(facts(call(), outcome=NONE, claims=0, worker=STARTS, after=9999.0))
+    assert (waits.observation.status, waits.observation.reason) == (JobStatus.PENDING, "Unschedulable")
+    assert waits.actions == ()
+    about_to = decide(facts(call(), outcome=NONE, claims=0, worker=RUNS))
+    assert (about_to.observation.status, about_to.actions) == (JobStatus.PENDING, ())
+
+
+def test_the_outcome_of_a_call_ends_its_job() -> None:
+    decision = decide(facts(call(), outcome=SUCCEEDED))
+    assert (decision.observation.status, decision.actions) == (JobStatus.SUCCEEDED, (ReleasePods(),))
+    assert decide(facts(call(COMPLETE), outcome=SUCCEEDED)).actions == ()
+
+
+def test_a_pod_is_given_when_the_worker_is_dead_only() -> None:
+    late = {"after": 9999.0, "outcome": NONE}
+    assert decide(facts(call(), **late, claims=0, worker=RUNS)).actions == (EndWorker("job-w"),)
+    for claims in (0, 1):
+        dying = decide(facts(call(), **late, claims=claims, worker=DYING))
+        assert (dying.observation.is_terminal, dying.actions) == (False, ())
+        assert decide(facts(call(), **late, claims=claims, worker=DEAD)).actions == (GivePod(claims),)
+
+
+def test_a_call_that_may_not_be_repeated_fails_with_its_worker() -> None:
+    decision = decide(facts(call(retries=0), outcome=NONE, claims=1, worker=DEAD))
+    record, release = decision.actions
+    assert isinstance(record, RecordFailure)
+    assert (record.failure.failure_class, release) == (wire.FailureClass.PREEMPTED, ReleasePods())
+    assert decide(facts(call(retries=0), outcome=NONE, claims=0, worker=DEAD)).actions == (GivePod(0),)
+
+
+def test_a_worker_that_can_never_run_ends_its_call() -> None:
+    failure = wire.Failure(wire.FailureClass.IMPOSSIBLE_REQUEST, "no such TPU", "scheduling")
+    never = replace(STARTS, seen=replace(STARTS.seen, failure=failure))
+    actions = decide(facts(call(), outcome=NONE, claims=0, worker=never)).actions
+    assert actions == (RecordFailure(failure), EndJob(), EndWorker("job-w"))
+
+
+def test_a_worker_may_come_a_moment_after_its_call() -> None:
+    absent = replace(DEAD, seen=JobObservation(JobStatus.NOT_FOUND, "NotFound", ""))
+    assert decide(facts(call(), outcome=NONE, claims=0, worker=absent)).actions == ()
+    later = facts(call(), outcome=NONE, claims=0, worker=absent, after=60.0)
+    assert decide(later).actions == (GivePod(0),)
+
+
+def test_a_deadline_ends_a_call_when_its_worker_has_stopped() -> None:
+    over = ("Failed", "DeadlineExceeded", "too long")
+    seen = decide(facts(call(over), outcome=NONE, claims=1, worker=RUNS))
+    assert (seen.observation.status, seen.actions) == (JobStatus.RUNNING, ())
+    for claims, worker in ((0, RUNS), (1, DEAD)):
+        (action,) = decide(facts(call(over), outcome=NONE, claims=claims, worker=worker)).actions
+        assert isinstance(action, RecordFailure)

@@ -47,6 +47,21 @@ def started(handle: kinetic_core.JobHandle, folder: Path) -> int:
     return int((folder / "grandchild").read_text())
 
 
+@on_cpu
+def start() -> tuple[list[str], bool, bool]:
+    """What user code finds loaded that its start does not need, and whether its collector skips the rest."""
+    import gc
+    import sys
+
+    unneeded = {"asyncio", "concurrent.futures", "email", "http.client", "kinetic_core", "ssl", "zipfile"}
+    return sorted(unneeded & set(sys.modules)), gc.isenabled(), gc.get_freeze_count() > 0
+
+
+def test_a_job_waits_for_no_module_it_does_not_need() -> None:
+    """They are a third of what a trivial job costs."""
+    assert start() == ([], True, True)
+
+
 def test_cancel_kills_everything_the_job_started(tmp_path: Path) -> None:
     handle = sleep_with_a_grandchild.run_async(str(tmp_path))
     grandchild = started(handle, tmp_path)
@@ -84,12 +99,14 @@ def test_a_finished_job_keeps_its_outcome_when_cancelled() -> None:
 
 
 def test_the_deadline_ends_the_job(tmp_path: Path) -> None:
-    late = kinetic_core.run(accelerator="cpu", timeout=3)(sleep_with_a_grandchild.__wrapped__)  # type: ignore[attr-defined]
-    handle = late.run_async(str(tmp_path))
-    grandchild = started(handle, tmp_path)
-    with pytest.raises(JobDeadlineExceeded, match="ran past its timeout"):
-        handle.result()
-    assert not is_alive(grandchild)
+    grandchild = tmp_path / "grandchild"
+    for seconds in (2, 10, 60):  # a busy machine may not have begun when the first ones are over
+        late = kinetic_core.run(accelerator="cpu", timeout=seconds)(sleep_with_a_grandchild.__wrapped__)  # type: ignore[attr-defined]
+        with pytest.raises(JobDeadlineExceeded, match="ran past its timeout"):
+            late(str(tmp_path))
+        if grandchild.exists() and grandchild.read_text():
+            break
+    assert not is_alive(int(grandchild.read_text()))
 
 
 def has_memory_cgroup() -> bool:
@@ -136,7 +153,7 @@ def test_a_job_whose_processes_all_died_is_lost(tmp_path: Path) -> None:
     assert handle.status() is JobStatus.RUNNING  # its runner lives and may still publish
     os.killpg(record["group"]["pid"], signal.SIGKILL)
     with pytest.raises(JobLost, match="nothing of the job is alive") as caught:
-        handle.result(timeout=30)
+        handle.result(timeout=90)
     assert not is_alive(grandchild)
     assert "Last lines of its log:\nsleeping" in "".join(caught.value.__notes__)
     assert kinetic_core.attach(handle.job_id).status() is JobStatus.FAILED
@@ -156,7 +173,7 @@ def test_the_runner_outlives_its_agent(tmp_path: Path) -> None:
     wait_for((tmp_path / "running").exists)
     os.kill(record_of(handle)["agent"]["pid"], signal.SIGKILL)
     gate.touch()
-    assert handle.result(timeout=30) == "published"
+    assert handle.result(timeout=90) == "published"
 
 
 def test_cancel_works_without_the_agent(tmp_path: Path) -> None:

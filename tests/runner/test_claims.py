@@ -12,9 +12,9 @@ import pytest
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.attempt import Job, take_job
-from kinetic_core._runner.claims import Claim, read_claim, take_number
+from kinetic_core._runner.claims import Claim, read_claim, take_number, tell_end
 from kinetic_core._runner.outcome import Outcome, leave
-from kinetic_core._runner.store import DirectoryStore, Store
+from kinetic_core._runner.store import DirectoryStore, MissingObject, Store
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, KEY, Attempts
 
@@ -145,7 +145,7 @@ def test_two_pods_at_a_time_run_once(attempts: Attempts) -> None:
         assert "another pod has claimed the one before" in attempts.log
         (attempts.folder / "go").touch()
         first.send_signal(signal.SIGTERM)  # what suspending does
-        assert first.wait(30) == wire.EXIT_INTERRUPTED
+        assert first.wait(90) == wire.EXIT_INTERRUPTED
         attempts.ignored = 1  # the end of the pod that was turned away
         assert attempts.run() == wire.EXIT_SUCCEEDED
         assert (attempts.outcome().attempt, marker.read_text()) == (2, "xx")
@@ -181,5 +181,44 @@ def test_suspensions_use_up_no_retries(attempts: Attempts) -> None:
         wait_for(lambda: started.exists() and started.read_text(), 30)
         assert (started.read_text(), attempts.is_committed()) == (str(number), False)
         pod.send_signal(signal.SIGTERM)
-        assert pod.wait(30) == wire.EXIT_INTERRUPTED
+        assert pod.wait(90) == wire.EXIT_INTERRUPTED
         started.unlink()
+
+
+def test_a_worker_claims_as_a_pod_does(store: Store) -> None:
+    first, is_next = take_number(pod("worker", on_worker=True), store)
+    assert (first.attempt, is_next) == (0, True)
+    _, is_next = take_number(pod("worker", 1, 0, on_worker=True), store)
+    assert not is_next, "counts are no proof: a pod may have run meanwhile"
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (0, 3)])
+def test_beside_a_worker_only_its_outcome_is_a_proof(store: Store, counts: tuple[int, int]) -> None:
+    first, _ = take_number(pod("worker", on_worker=True), store)
+    for number in range(3):
+        _, is_next = take_number(pod(f"pod-{number}", counts[0], counts[1] + number), store)
+        assert not is_next, "Kubernetes has not counted the end of what the worker runs"
+    interrupted(store, first, bytes(32))
+    assert not take_number(pod("forged", 9, 9), store)[1]
+
+
+def test_a_pod_follows_a_worker_that_has_said_its_end(store: Store) -> None:
+    first, _ = take_number(pod("worker", on_worker=True), store)
+    tell_end(pod("worker", on_worker=True), store)
+    after, is_next = take_number(pod("pod"), store)
+    assert (after.attempt, is_next) == (first.attempt + 1, True)
+    _, is_next = take_number(pod("worker", 1, 0, on_worker=True), store)
+    assert not is_next, "the worker's counts say nothing of the pod"
+
+
+def test_a_pod_that_was_first_keeps_a_worker_out(store: Store) -> None:
+    assert take_number(pod("pod"), store)[1]
+    assert not take_number(pod("worker", on_worker=True), store)[1]
+    assert take_number(pod("next pod", 0, 1), store)[1], "a worker that ran nothing is in nobody's way"
+
+
+def test_only_what_a_worker_ran_is_told_as_ended(store: Store) -> None:
+    take_number(pod("pod"), store)
+    tell_end(pod("worker", on_worker=True), store)
+    with pytest.raises(MissingObject):
+        store.read(object_names.attempt_outcome(JOB, 0))

@@ -9,7 +9,7 @@ from typing import Any
 from kinetic_core._runner import object_names
 from kinetic_core._runner.claims import Claim, read_claim
 from kinetic_core.backends.kubernetes.chunks import variable
-from kinetic_core.backends.kubernetes.names import JOB_ID, OUTCOME_KEY, SUSPENDED
+from kinetic_core.backends.kubernetes.names import JOB_ID, OUTCOME_KEY, SUSPENDED, WORKER
 from kinetic_core.backends.kubernetes.objects import Job, Pod
 from kinetic_core.backends.kubernetes.pods import with_attempt
 from kinetic_core.errors import ObjectNotFound
@@ -34,10 +34,12 @@ class ClaimedAttempts:
     def numbered(self, job: Mapping[str, Any], pods: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """Return a Job's pods with the counts of their attempts.
 
-        Kubernetes' own counts are right unless the Job was suspended, or two pods share a number.
+        Kubernetes' own counts are right unless the Job was suspended, two pods share a number, or a worker
+        may have run attempts of it.
         """
         numbers = {(Pod(pod).attempt, Pod(pod).host) for pod in pods}
-        if not pods or (len(numbers) == len(pods) and SUSPENDED not in Job(job).conditions):
+        counted = SUSPENDED not in Job(job).conditions and WORKER not in (job["metadata"].get("labels") or {})
+        if not pods or (len(numbers) == len(pods) and counted):
             return pods
         return [self._numbered(job, pod) for pod in pods]
 

@@ -29,7 +29,12 @@ from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.pods import failed_by_lease, made_pods
 from kinetic_core.backends.kubernetes.port_forward import PodPorts
 from kinetic_core.backends.kubernetes.queue import BatchQueues
-from kinetic_core.backends.kubernetes.set_objects import runs_in_set
+from kinetic_core.backends.kubernetes.set_objects import (
+    end_without_pods,
+    is_live,
+    runs_in_set,
+    waits_for_worker,
+)
 from kinetic_core.backends.kubernetes.signing import read_secret
 from kinetic_core.backends.kubernetes.supply import SupplyReader
 from kinetic_core.backends.kubernetes.verdict import observe
@@ -241,8 +246,24 @@ class GkeBackend:
             self._sets.delete(job["metadata"]["namespace"], job["metadata"]["name"])
 
     def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
-        """Delete the set of a finished job; the Job then says how it ended."""
-        self._sets.finish(namespace, JOB_NAME.format(job_id), succeeded)
+        """Delete the set of a finished job; the Job, or that of a call, then says how it ended."""
+        name = JOB_NAME.format(job_id)
+        found = self.get(namespace, job_id)
+        if found is None or not waits_for_worker(found[0]):
+            self._sets.finish(namespace, name, succeeded)
+        elif not observe(found[0], []).is_terminal:
+            self._api.patch("Job", namespace, name, {"spec": end_without_pods(succeeded)})
+
+    def start(self, namespace: str, job_id: str) -> None:
+        """Let the Job controller make the pod of a call's Job."""
+        for job in jobs_of(self._api, namespace, job_id):
+            if waits_for_worker(job) and not observe(job, []).is_terminal:
+                self._api.patch("Job", namespace, job["metadata"]["name"], {"spec": {"parallelism": 1}})
+
+    def lives(self, namespace: str, job_id: str) -> bool:
+        """Ask the API server for the job's pods, by their label."""
+        selector = f"{SELECTOR},{JOB_ID}={job_id}"
+        return any(map(is_live, self._api.list("Pod", namespace, {"labelSelector": selector})["items"]))
 
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """Mark the pod of a silent node as failed by a disruption, and delete it without its node's word, as

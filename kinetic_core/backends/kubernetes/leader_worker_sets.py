@@ -14,6 +14,7 @@ from kinetic_core.backends.kubernetes.objects import seconds
 from kinetic_core.backends.kubernetes.set_objects import (
     API_VERSION,
     as_job_pod,
+    end_without_pods,
     host_in_set,
     is_live,
     runs_in_set,
@@ -114,13 +115,9 @@ class LeaderWorkerSets:
         return runs_in_set(job) and bool(self._api.list("Pod", facts["namespace"], query)["items"])
 
     def finish(self, namespace: str, name: str, succeeded: bool) -> None:
-        """Delete a set, and let its Job say how it ended, so that it is kept as long as other Jobs.
-
-        A Job with no completions left to do has succeeded; a Job whose deadline is over has failed.
-        """
+        """Delete a set, and let its Job say how it ended, so that it is kept as long as other Jobs."""
         self.delete(namespace, name)
-        wanted = {"completions": 0, "parallelism": 0} if succeeded else {"activeDeadlineSeconds": 1}
-        self._api.patch("Job", namespace, name, {"spec": wanted})
+        self._api.patch("Job", namespace, name, {"spec": end_without_pods(succeeded)})
 
     def _attempt(self, job: Mapping[str, Any], pod: Mapping[str, Any]) -> int:
         """Return the attempt of a pod on its host; a pod that has not begun will be the next attempt."""

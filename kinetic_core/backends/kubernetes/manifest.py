@@ -22,6 +22,7 @@ from kinetic_core.backends.kubernetes.names import (
     GROUP_ID,
     HARDWARE,
     HOSTS_SERVICE,
+    IDLE_SECONDS,
     IGNORED_COUNT,
     JOB_ID,
     KEY_ID,
@@ -35,6 +36,7 @@ from kinetic_core.backends.kubernetes.names import (
     RESERVATION,
     SLICE,
     SPEC_DIGEST,
+    WORKER,
 )
 from kinetic_core.backends.kubernetes.slices import set_environment, slice_affinity, slice_environment
 from kinetic_core.job import BucketMount, JobReference, JobSpec
@@ -113,7 +115,9 @@ class Surroundings:
 class Delivery:
     """What a container needs to know to run one job. `outcome_key` is 64 hex digits, `key_id` names the key.
 
-    `origin` is for people who look at the Job, "" for none.
+    `origin` is for people who look at the Job, "" for none. `worker` is the id of the job on which this one
+    is a call, "" for none; `idle` is for how many seconds this job, a worker, waits for calls, None if it is
+    none.
     """
 
     runner_sha256: str
@@ -122,14 +126,52 @@ class Delivery:
     surroundings: Surroundings = Surroundings()
     origin: str = ""
     key_id: str = ""
+    worker: str = ""
+    idle: float | None = None
 
 
 def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, Any]:
     """Build the batch/v1 Job: one pod per host of the accelerator, each host an index.
 
     For backend `pathways` the Job has no pods: its template is that of a LeaderWorkerSet, see `set_objects`.
+    A call on a worker has none unless the worker cannot run it.
     """
     hosts = spec.accelerator.hosts
+    labels, annotations = _metadata(spec, reference)
+    own_labels, own_annotations = _own_metadata(spec, delivery)
+    job: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": hosts,
+        "parallelism": 0 if _is_set(spec) or delivery.worker else hosts,
+        "backoffLimitPerIndex": spec.retries,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _failure_rules(spec) if delivery.idle is None else _WORKER_RULES},
+        "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
+        "template": {
+            "metadata": {"labels": labels, "annotations": {**annotations, **pod_annotations(spec)}},
+            "spec": _pod(spec, reference, delivery),
+        },
+    }
+    if spec.pod.queue is not None and not _is_set(spec):
+        job["suspend"] = True  # Kueue starts it
+    if spec.timeout is not None:
+        job["activeDeadlineSeconds"] = max(1, round(spec.timeout))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": reference.k8s_name,
+            "namespace": reference.namespace,
+            "labels": labels | own_labels,
+            "annotations": annotations | own_annotations,
+        },
+        "spec": job,
+    }
+
+
+def _metadata(spec: JobSpec, reference: JobReference) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations of both the Job and its pods."""
     labels = {**spec.pod.labels, "app": "kinetic", JOB_ID: reference.job_id, PLAIN_JOB_ID: reference.job_id}
     if spec.group_id is not None:
         labels[GROUP_ID] = spec.group_id
@@ -138,41 +180,23 @@ def job_manifest(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     annotations = {SPEC_DIGEST: reference.spec_digest, FUNCTION: reference.func_name}
     if spec.accelerator.others:
         annotations[HARDWARE] = spec.accelerator.describe()
-    job: dict[str, Any] = {
-        "completionMode": "Indexed",
-        "completions": hosts,
-        "parallelism": 0 if _is_set(spec) else hosts,
-        "backoffLimitPerIndex": spec.retries,
-        "maxFailedIndexes": 0,
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _failure_rules(spec)},
-        "ttlSecondsAfterFinished": UNCOLLECTED_SECONDS,
-        "template": {
-            "metadata": {"labels": labels, "annotations": {**annotations, **pod_annotations(spec)}},
-            "spec": _pod(spec, reference, delivery),
-        },
-    }
+    return labels, annotations
+
+
+def _own_metadata(spec: JobSpec, delivery: Delivery) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations that the Job has and its pods have not."""
+    labels, annotations = dict[str, str](), dict[str, str]()
     if _is_set(spec):
-        labels = {**labels, LEADER_WORKER_SET: "true"}
-        annotations |= {} if spec.pod.queue is None else {QUEUE: spec.pod.queue}
-    elif spec.pod.queue is not None:
-        labels = {**labels, QUEUE: spec.pod.queue}
-        job["suspend"] = True  # Kueue starts it
-    if spec.timeout is not None:
-        job["activeDeadlineSeconds"] = max(1, round(spec.timeout))
+        labels[LEADER_WORKER_SET] = "true"
+    if spec.pod.queue is not None:  # Kueue must leave alone the Job of a set, which has no pods
+        (annotations if _is_set(spec) else labels)[QUEUE] = spec.pod.queue
+    if delivery.worker:
+        labels[WORKER] = delivery.worker
     if origin_id := _origin_id(delivery.origin):
-        labels = {**labels, ORIGIN_ID: origin_id}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": reference.k8s_name,
-            "namespace": reference.namespace,
-            "labels": labels,
-            "annotations": {**annotations, **({ORIGIN: delivery.origin} if delivery.origin else {})},
-        },
-        "spec": job,
-    }
+        labels[ORIGIN_ID] = origin_id
+    if delivery.origin:
+        annotations[ORIGIN] = delivery.origin
+    return labels, annotations
 
 
 def _origin_id(origin: str) -> str:
@@ -180,6 +204,12 @@ def _origin_id(origin: str) -> str:
     told = json.loads(origin or "{}")
     found = str(told.get("id", "")) if isinstance(told, dict) else ""
     return found if re.fullmatch("[0-9a-f]{1,63}", found) else ""
+
+
+_WORKER_RULES = [
+    {"action": "FailIndex", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+]
+"""A worker that ends for any reason is not replaced: its calls go on in pods of their own."""
 
 
 def _failure_rules(spec: JobSpec) -> list[dict[str, Any]]:
@@ -309,42 +339,11 @@ def _resources(spec: JobSpec) -> dict[str, Any]:
 
 
 def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> list[dict[str, Any]]:
-    values = {
-        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
-        "KINETIC_STORE": reference.store_uri,
-        "KINETIC_JOB_ID": reference.job_id,
-        "JOB_ID": reference.job_id,
-        "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
-        "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
-        OUTCOME_KEY: delivery.outcome_key,
-        KEY_ID: delivery.key_id,
-        "KINETIC_RETRIES": str(spec.retries),
-        "KINETIC_INFRASTRUCTURE_RETRIES": str(spec.infrastructure_retries),
-        "KINETIC_WORK_DIR": WORK_DIR,
-        "KINETIC_ACCELERATOR": str(spec.accelerator),
-        "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
-        "KINETIC_BACKEND": reference.backend,
-        **delivery.surroundings.environment,
-    }
-    if reference.store_uri.startswith("gs://"):
-        values["GCS_BUCKET"] = reference.store_uri.removeprefix("gs://").partition("/")[0]
-    if spec.pod.lease is not None:
-        values[LEASE_SECONDS] = f"{spec.pod.lease:g}"
-    if spec.debug_wait is not None:
-        values["KINETIC_DEBUG_WAIT_TIMEOUT"] = f"{spec.debug_wait:g}"
-    if spec.pod.hang_after is not None:
-        values["KINETIC_HANG_SECONDS"] = f"{spec.pod.hang_after:g}"
-    if (budget := spec.budget) is not None:
-        hourly = budget.hourly[str(spec.accelerator)]
-        values["KINETIC_BUDGET"] = f"{budget.amount!r} {hourly!r} {budget.currency}"
-    if spec.pod.cache_volume is not None:
-        values["KINETIC_CACHE_DIR"] = CACHE_DIR
+    """Return the variables of the pod's container."""
+    values = _always(spec, reference, delivery) | _for_options(spec, reference, delivery)
     fields = {"KINETIC_POD_UID": "metadata.uid"}
     if _is_set(spec):
         hosts = set_environment(reference.k8s_name, spec.accelerator.hosts)
-        values["KINETIC_SET"] = reference.k8s_name
-        if spec.timeout is not None:
-            values["KINETIC_TIMEOUT"] = f"{spec.timeout:g}"
     else:
         hosts = slice_environment(reference.k8s_name, spec.accelerator.hosts) if _is_slice(spec) else []
         fields["KINETIC_FAILED_COUNT"] = f"metadata.annotations['{FAILED_COUNT}']"
@@ -361,3 +360,49 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         for name, place in spec.pod.cluster_secrets.items()
     ]
     return plain + downward + hosts + secrets
+
+
+def _always(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, str]:
+    """Return the variables that every pod has."""
+    return {
+        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
+        "KINETIC_STORE": reference.store_uri,
+        "KINETIC_JOB_ID": reference.job_id,
+        "JOB_ID": reference.job_id,
+        "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
+        "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
+        OUTCOME_KEY: delivery.outcome_key,
+        KEY_ID: delivery.key_id,
+        "KINETIC_RETRIES": str(spec.retries),
+        "KINETIC_INFRASTRUCTURE_RETRIES": str(spec.infrastructure_retries),
+        "KINETIC_WORK_DIR": WORK_DIR,
+        "KINETIC_ACCELERATOR": str(spec.accelerator),
+        "KINETIC_GRACE_SECONDS": f"{spec.grace:g}",
+        "KINETIC_BACKEND": reference.backend,
+        **delivery.surroundings.environment,
+    }
+
+
+def _for_options(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[str, str]:
+    """Return the variables that stand for options of the call."""
+    values: dict[str, str] = {}
+    if reference.store_uri.startswith("gs://"):
+        values["GCS_BUCKET"] = reference.store_uri.removeprefix("gs://").partition("/")[0]
+    if spec.pod.lease is not None:
+        values[LEASE_SECONDS] = f"{spec.pod.lease:g}"
+    if spec.debug_wait is not None:
+        values["KINETIC_DEBUG_WAIT_TIMEOUT"] = f"{spec.debug_wait:g}"
+    if spec.pod.hang_after is not None:
+        values["KINETIC_HANG_SECONDS"] = f"{spec.pod.hang_after:g}"
+    if (budget := spec.budget) is not None:
+        hourly = budget.hourly[str(spec.accelerator)]
+        values["KINETIC_BUDGET"] = f"{budget.amount!r} {hourly!r} {budget.currency}"
+    if spec.pod.cache_volume is not None:
+        values["KINETIC_CACHE_DIR"] = CACHE_DIR
+    if delivery.idle is not None:
+        values[IDLE_SECONDS] = f"{delivery.idle:g}"
+    if _is_set(spec):
+        values["KINETIC_SET"] = reference.k8s_name
+    if spec.timeout is not None and (delivery.worker or _is_set(spec)):  # their Job's deadline ends no pod
+        values["KINETIC_TIMEOUT"] = f"{spec.timeout:g}"
+    return values

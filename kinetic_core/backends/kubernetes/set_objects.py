@@ -19,6 +19,7 @@ from kinetic_core.backends.kubernetes.names import (
     IGNORED_COUNT,
     LEADER_WORKER_SET,
     QUEUE,
+    WORKER,
     WORKER_INDEX,
 )
 from kinetic_core.backends.kubernetes.pods import RUNNER_GONE
@@ -73,6 +74,19 @@ def as_job_pod(pod: Object, attempt: int) -> dict[str, Any]:
 def is_live(pod: Object) -> bool:
     """Return whether the pod holds a node, or will."""
     return (pod.get("status") or {}).get("phase") in ("Pending", "Running")
+
+
+def waits_for_worker(job: Object) -> bool:
+    """Return whether this Job is of a call that a worker runs, or will run: no pod was made for it."""
+    return WORKER in (job["metadata"].get("labels") or {}) and job["spec"].get("parallelism") == 0
+
+
+def end_without_pods(succeeded: bool) -> dict[str, int]:
+    """Return the change of its spec by which a Job that has no pods ends.
+
+    A Job with no completions left to do has succeeded; a Job whose deadline is over has failed.
+    """
+    return {"completions": 0, "parallelism": 0} if succeeded else {"activeDeadlineSeconds": 1}
 
 
 def host_in_set(pod: Object) -> int:

@@ -14,7 +14,7 @@ import signal
 import time
 
 from kinetic_core._runner.processes import adopt_orphans, end_below
-from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IGNORED_COUNT
+from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IDLE_SECONDS, IGNORED_COUNT, WORKER
 from kinetic_core.backends.local import process
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.backends.local.memory_limit import MemoryLimit, limit_memory
@@ -152,7 +152,7 @@ class Agent:
         self._child = process.spawn(
             process.command_of(container),
             process.environment_of(container, metadata, self._mounts(attempt)),
-            log=self._layout.log(self._job_id, attempt),
+            log=self._log(attempt),
             folder=process.made(os.path.join(self._layout.work(self._job_id), str(attempt))),
             enter=self._limit.enter if self._limit else None,
             keep=self._held,
@@ -214,7 +214,17 @@ class Agent:
             "KINETIC_VOLUMES_DIR": self._layout.volumes,
         }
 
+    def _log(self, attempt: int) -> str:
+        """Return the file for what the attempt prints; a call's attempts are not numbered by this process."""
+        is_call = WORKER in self._record["job"]["metadata"]["labels"]
+        return self._layout.log(f"{self._job_id}-own" if is_call else self._job_id, attempt)
+
     def _slots_wanted(self) -> int:
+        """Return how many cores' slots the job holds: a worker none, because it is idle most of the time."""
+        if any(
+            each["name"] == IDLE_SECONDS for each in self._spec["template"]["spec"]["containers"][0]["env"]
+        ):
+            return 0
         requests = self._spec["template"]["spec"]["containers"][0]["resources"]["requests"]
         return max(1, min(math.ceil(float(requests.get("cpu", 1))), core_count()))
 

@@ -14,8 +14,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from kinetic_core.backends.kubernetes.attempts import ClaimedAttempts
 from kinetic_core.backends.kubernetes.manifest import Surroundings
-from kinetic_core.backends.kubernetes.names import NEEDS_CONTROL, ORIGIN_ID, SPEC_DIGEST, WAITING_FOR_SLOT
+from kinetic_core.backends.kubernetes.names import (
+    NEEDS_CONTROL,
+    ORIGIN_ID,
+    SPEC_DIGEST,
+    WAITING_FOR_SLOT,
+    WORKER,
+)
+from kinetic_core.backends.kubernetes.set_objects import waits_for_worker
 from kinetic_core.backends.local import process
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.backends.local.memory_limit import limit_memory
@@ -67,7 +75,7 @@ def record_times(folder: str) -> dict[str, tuple[int, int]]:
 def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
     """The Job, saying what it waits for if it waits: its turn in a batch, or slots for its agent."""
     job: dict[str, Any] = record["job"]
-    if is_waiting(record):
+    if is_waiting(record) and "line" in record:
         limit = record["line"]["limit"]
         return _waiting(job, f"waiting for its turn: its batch runs {limit or 'all'} inputs at once")
     if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
@@ -203,13 +211,14 @@ class LocalBackend:
         path = self._layout.record(namespace, job_id)
         job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
         try:
-            record = {"job": job, "pods": [], "created": time.time(), **self._waits}
+            waits = self._waits or ({"waits": True} if waits_for_worker(manifest) else {})
+            record = {"job": job, "pods": [], "created": time.time(), **waits}
             if origin_id := metadata["labels"].get(ORIGIN_ID):
                 folder = Path(self._layout.origins(namespace))
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 (folder / f"{origin_id}-{job_id}").touch()
             write_record(path, record, new=True)
-            if not self._waits:
+            if not waits:
                 start_agent(self._layout, namespace, job_id, lock)
         except BackendUnavailable:
             Path(path).unlink(missing_ok=True)
@@ -233,8 +242,10 @@ class LocalBackend:
             raise translated(exc, f"cannot read {job_id} in {self._layout.root}") from exc
         if record is None:
             return None
-        job = with_reason(record)
-        return (_asking_for_control(job) if needs_control else job), record["pods"]
+        job, pods = with_reason(record), record["pods"]
+        if pods and WORKER in job["metadata"]["labels"]:  # a worker may have claimed attempts before
+            pods = list(ClaimedAttempts(self.store).numbered(job, pods))
+        return (_asking_for_control(job) if needs_control else job), pods
 
     def control(self, namespace: str, job_id: str) -> None:
         """Record that a job is lost of which nothing lives; give its batch a supervisor if it lacks one.
@@ -247,6 +258,8 @@ class LocalBackend:
                 return
             if line := record.get("line"):
                 self.supervised_queue.supervise(namespace, Line(**line), is_waiting=is_waiting(record))
+            elif is_waiting(record) and not waits_for_worker(record["job"]):
+                self.start(namespace, job_id)  # whoever was about to has died
             self._end_if_lost(namespace, job_id)
         except OSError as exc:
             raise translated(exc, f"cannot control {job_id} in {self._layout.root}") from exc
@@ -325,7 +338,34 @@ class LocalBackend:
             time.sleep(0.02)
 
     def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
-        """Nothing is held here that outlives a job's processes."""
+        """Write down that a call has ended on its worker: nothing else outlives a job's processes here."""
+        path, lock = self._layout.record(namespace, job_id), self._layout.lock(namespace, job_id)
+        record = read_record(path)
+        if record is not None and is_waiting(record) and waits_for_worker(record["job"]):
+            how = ("CompletionsReached", "Complete") if succeeded else ("FailedIndexes", "Failed")
+            end_waiting(path, lock, how[0], "its worker has run it", how[1])
+
+    def start(self, namespace: str, job_id: str) -> None:
+        """Start the agent of a call that was meant for a worker. Raises StoreError, BackendUnavailable."""
+        path = self._layout.record(namespace, job_id)
+        lock = take_lock(self._layout.lock(namespace, job_id))
+        if lock is None:
+            return  # somebody else does it, or has done it
+        try:
+            record = read_record(path)
+            if record is None or not is_waiting(record) or "line" in record:
+                return
+            record["job"]["spec"]["parallelism"] = 1
+            write_record(path, record)
+            start_agent(self._layout, namespace, job_id, lock)
+        except OSError as exc:
+            raise translated(exc, f"cannot start {job_id}") from exc
+        finally:
+            os.close(lock)
+
+    def lives(self, namespace: str, job_id: str) -> bool:
+        """Whether a process of the job holds its lock."""
+        return is_held(self._layout.lock(namespace, job_id))
 
     def let_go(self, namespace: str, job_id: str, attempt: int) -> None:
         """This machine is never silent about itself."""
@@ -387,7 +427,8 @@ class LocalBackend:
                 namespace, Line(**line), is_waiting=waits
             )
             if waits or is_held(self._layout.lock(namespace, job_id)):
-                return record, unsupervised
+                is_left = waits and line is None and not waits_for_worker(record["job"])
+                return record, unsupervised or is_left
             if (
                 read_record(path) == record
             ):  # else it has ended, or was made again, between reading and asking

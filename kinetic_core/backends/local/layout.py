@@ -18,7 +18,7 @@ class Layout:
         signing-secret                from which the keys of outcomes are made
         slots/cpu-{i}.lock            one per core: held by the job that uses it
         work/{job id}/{attempt}/      workspace and data of a running attempt
-        logs/{job id}-{attempt}.log   what an attempt printed
+        logs/{job id}-{attempt}.log   what an attempt printed; `-own-` for a call's pod of its own
         runners/{sha256}/             an unpacked runner
         volumes/{tree}/               data mounted as volumes, shared by jobs
     """

@@ -111,11 +111,11 @@ def is_over(record: Mapping[str, Any]) -> bool:
 
 
 def is_waiting(record: Mapping[str, Any]) -> bool:
-    """Whether the job waits for its turn in a batch."""
+    """Whether the job waits for its turn in a batch, or is a call on a worker."""
     return bool(record.get("waits")) and not is_over(record)
 
 
-def end_waiting(path: str, lock_path: str, reason: str, message: str) -> bool:
+def end_waiting(path: str, lock_path: str, reason: str, message: str, kind: str = "Failed") -> bool:
     """End a job that waits for its turn; False if it does not, or is being started just now."""
     lock = take_lock(lock_path)
     if lock is None:
@@ -124,7 +124,7 @@ def end_waiting(path: str, lock_path: str, reason: str, message: str) -> bool:
         record = read_record(path)
         if record is None or not is_waiting(record):
             return False
-        end(record, "Failed", reason, message)
+        end(record, kind, reason, message)
         write_record(path, record)
         return True
     finally:
@@ -162,9 +162,10 @@ def forget(layout: Layout, namespace: str, job_id: str) -> None:
     """Remove the record and the logs of a job that has ended. Its lock stays."""
     with suppress(FileNotFoundError):
         os.unlink(layout.record(namespace, job_id))
-    with suppress(FileNotFoundError):
-        for attempt in count():
-            os.unlink(layout.log(job_id, attempt))
+    for name in (job_id, f"{job_id}-own"):
+        with suppress(FileNotFoundError):
+            for attempt in count():
+                os.unlink(layout.log(name, attempt))
 
 
 def drop_waiting(layout: Layout, namespace: str, group_id: str) -> None:

@@ -1,0 +1,269 @@
+"""Calls on workers: which worker may run a call, how the call is given to it, and how a worker is made.
+
+A worker is a job without a function, whose runner runs the calls of one user, one after the other (ADR 0067).
+A call is a job whose Job has no pod of its own as long as its worker can run it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
+from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
+from kinetic_core.backends.kubernetes.names import (
+    CANCELLED,
+    IDLE_SECONDS,
+    JOB_ID,
+    JOB_NAME,
+    OUTCOME_KEY,
+    WORKER,
+)
+from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.cache import keep
+from kinetic_core.errors import ObjectNotFound
+from kinetic_core.job import JobObservation, JobReference
+from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.prepare import Prepared
+from kinetic_core.jobs.runner_archive import stored_runner
+from kinetic_core.jobs.signing import call_key, key_id_of, new_worker_key, outcome_key, variable
+from kinetic_core.jobs.submit import Unsent, deliver
+from kinetic_core.store.documents import read_start
+
+FUNCTION = "warm worker"
+"""What stands for the name of a worker's function."""
+_LONGEST_NOTE = 1 << 20
+_IDENTITY_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Worker of a namespace, with the key of its Job."""
+
+    job_id: str
+    key_id: str
+    key: bytes
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> Worker | None:
+        """Return the worker whose Job this is, None for any other Job."""
+        key = outcome_key(job)
+        if key is None or not variable(job, IDLE_SECONDS):
+            return None
+        return cls(job["metadata"]["labels"][JOB_ID], key_id_of(job), key)
+
+
+@dataclass(frozen=True)
+class WorkerSummary:
+    """State of a worker for people. `calls` is how many were given to it; `is_idle` whether it waits for one.
+
+    `idle_seconds` is how long it waits for a call before it ends.
+    """
+
+    job_id: str
+    seen: JobObservation
+    accelerator: str
+    idle_seconds: float
+    calls: int
+    is_idle: bool
+
+
+def submit_warm(
+    prepared: Prepared, environment: Mapping[str, str] | None = None, origin: str = ""
+) -> JobReference:
+    """Create a call, and give it to a worker that waits for one, or to a new worker. Otherwise as `submit`.
+
+    The call's Job exists before the worker knows of it. Whatever of a submission is missing when it dies
+    half-way, observers of the call give it a pod of its own.
+    """
+    backend, namespace = prepared.backend, prepared.reference.namespace
+    around = backend.surroundings(namespace)
+    around = replace(around, environment={**(environment or {}), **around.environment})
+    runner = stored_runner(backend)
+    delivery = Delivery(runner, wire.digest(prepared.payload), "", around, origin)
+    identity = _identity(prepared, delivery)
+    found = _free_worker(backend, namespace, identity)
+    worker, number = found or (_new_worker(backend, namespace, identity), 0)
+    reference = replace(prepared.reference, worker=worker.job_id)
+    key_id, key = call_key(worker.key, worker.key_id, reference.job_id, reference.spec_digest)
+    delivery = replace(delivery, key_id=key_id, outcome_key=key, worker=worker.job_id)
+    manifest: dict[str, Any] = {}
+
+    def manifests(counting: JobReference) -> Sequence[dict[str, Any]]:
+        manifest.update(job_manifest(prepared.spec, counting, delivery))
+        return [manifest]
+
+    reference = deliver(backend, Unsent(reference, prepared.payload, manifests, prepared.is_new), origin)
+    if not prepared.is_new and not _is_ours(backend, reference, key_id):
+        return find(backend, reference.job_id) or reference  # an equal submission sees to it
+    is_given = _give(backend, worker, number, manifest)
+    if not is_given:
+        backend.start(namespace, reference.job_id)  # another client was quicker with this worker
+    elif found is None:
+        _make(prepared, delivery, worker, identity)
+    return reference
+
+
+def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
+    """Yield the workers of a namespace that have not ended."""
+    for job, pods in backend.all(namespace).values():
+        worker, seen = Worker.of(job), verdict(job, pods)
+        if worker is None or seen.is_terminal:
+            continue
+        calls = _calls(backend, worker)
+        accelerator = variable(job, "KINETIC_ACCELERATOR")
+        is_idle = bool(calls) and _next_number(backend, worker, calls) is not None
+        yield WorkerSummary(
+            worker.job_id, seen, accelerator, float(variable(job, IDLE_SECONDS)), len(calls), is_idle
+        )
+
+
+def _identity(prepared: Prepared, delivery: Delivery) -> str:
+    """Return what is equal for calls that may share a worker, as a digest of hexadecimal digits.
+
+    That is all that a pod is made of, and the user of this machine who submits.
+    """
+    spec, reference = prepared.spec, prepared.reference
+    header = wire.decode_head(prepared.payload)
+    facts = {
+        "owner": _owner(prepared.backend.connections.settings.cache),
+        "python": [*sys.version_info[:2]],
+        "runner": delivery.runner_sha256,
+        "backend": reference.backend,
+        "store": reference.store_uri,
+        "image": reference.image_uri,
+        "dependencies": header.get("dependencies"),
+        "client_package": header.get("client_package"),
+        "accelerator": str(spec.accelerator),
+        "memory": spec.memory,
+        "pod": asdict(replace(spec.pod, hang_after=None)),
+        "buckets": [asdict(bucket) for bucket in spec.buckets],
+        "environment": dict(spec.environment),
+        "surroundings": asdict(delivery.surroundings),
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_IDENTITY_SIZE]
+
+
+def _owner(cache: Path) -> str:
+    """Return what this user of this machine has alone: a random text that is kept in the cache."""
+    file = cache.expanduser() / "owner"
+    try:
+        if not file.exists():
+            keep(file, secrets.token_hex(16).encode())
+        return file.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return secrets.token_hex(16)  # without a cache every process has workers of its own
+
+
+def _free_worker(backend: Backend, namespace: str, identity: str) -> tuple[Worker, int] | None:
+    """Return a worker that waits for a call, and the number of that call; None if there is none."""
+    for job in backend.of_origin(namespace, identity):
+        worker, annotations = Worker.of(job), job["metadata"].get("annotations") or {}
+        if worker is None or CANCELLED in annotations or verdict(job, ()).is_terminal:
+            continue
+        number = _next_number(backend, worker, _calls(backend, worker))
+        if number is not None:
+            return worker, number
+    return None
+
+
+def _calls(backend: Backend, worker: Worker) -> list[str]:
+    """Return the names of the objects that gave it calls, in their order."""
+    return [info.name for info in backend.store.list(object_names.calls_prefix(worker.job_id))]
+
+
+def _next_number(backend: Backend, worker: Worker, calls: Sequence[str]) -> int | None:
+    """Return the number of the next call; None for a worker that is busy, closed, or has had no call."""
+    if not calls:
+        return None
+    try:
+        told = decode_note(worker.key, calls[-1], backend.store.read_range(calls[-1], 0, _LONGEST_NOTE))
+        last = told["environment"]
+        if not _has_ended(backend, worker, last["KINETIC_JOB_ID"], last["KINETIC_KEY_ID"]):
+            return None
+        return int(calls[-1].rpartition("/")[2].partition(".")[0]) + 1
+    except (ObjectNotFound, ForgedNote, KeyError, TypeError, ValueError):
+        return None  # it has closed, or somebody else has written there
+
+
+def _has_ended(backend: Backend, worker: Worker, job_id: str, key_id: str) -> bool:
+    """Return whether a call of the worker has an outcome of its own: anybody can store another."""
+    try:
+        start = read_start(backend.store, object_names.result(job_id))
+        header = wire.decode_head(start, wire.call_key(worker.key, key_id))
+        object_names.require_place(header, job_id)
+    except (ObjectNotFound, wire.FrameError):
+        return False
+    return True
+
+
+def _new_worker(backend: Backend, namespace: str, identity: str) -> Worker:
+    """Return a worker that does not exist yet, for the client to make."""
+    job_id = f"job-{secrets.token_hex(8)}"
+    key_id, key = new_worker_key(backend, namespace, job_id, identity)
+    return Worker(job_id, key_id, bytes.fromhex(key))
+
+
+def _make(prepared: Prepared, delivery: Delivery, worker: Worker, identity: str) -> None:
+    """Create the worker's job, whose pod is one of this call's kind. Raises as `deliver` does."""
+    spec = replace(
+        prepared.spec,
+        function_name=FUNCTION,
+        timeout=None,
+        retries=0,
+        infrastructure_retries=0,
+        budget=None,
+        pod=replace(prepared.spec.pod, hang_after=None),
+    )
+    reference = replace(
+        prepared.reference,
+        job_id=worker.job_id,
+        k8s_name=JOB_NAME.format(worker.job_id),
+        func_name=FUNCTION,
+        display_name=FUNCTION,
+        spec_digest=identity,
+        output_dir="",
+        worker="",
+    )
+    delivery = replace(
+        delivery,
+        payload_sha256=wire.digest(b""),
+        outcome_key=worker.key.hex(),
+        key_id=worker.key_id,
+        origin=json.dumps({"id": identity}),
+        worker="",
+        idle=spec.warm,
+    )
+
+    def manifests(counting: JobReference) -> Sequence[dict[str, Any]]:
+        return [job_manifest(spec, counting, delivery)]
+
+    deliver(prepared.backend, Unsent(reference, b"", manifests, is_new=True), delivery.origin)
+
+
+def _is_ours(backend: Backend, reference: JobReference, key_id: str) -> bool:
+    """Return whether the Job that exists is the one that this submission has made."""
+    found = backend.get(reference.namespace, reference.job_id)
+    return found is not None and key_id_of(found[0]) == key_id and WORKER in found[0]["metadata"]["labels"]
+
+
+def _give(backend: Backend, worker: Worker, number: int, manifest: Mapping[str, Any]) -> bool:
+    """Give the call of a Job to the worker; False if that number is taken."""
+    variables = manifest["spec"]["template"]["spec"]["containers"][0]["env"]
+    environment = {
+        each["name"]: each["value"] for each in variables if "value" in each and each["name"] != OUTCOME_KEY
+    }
+    name = object_names.call(worker.job_id, number)
+    note = encode_note(worker.key, name, {"environment": environment})
+    if backend.store.create_if_absent(name, note):
+        return True
+    return backend.store.read_range(name, 0, _LONGEST_NOTE) == note  # whose answer was lost

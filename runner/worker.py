@@ -1,0 +1,325 @@
+"""Worker: a job without a function, whose runner runs calls of its user, one after the other.
+
+A client gives it a call by creating the object of the worker's next number, a note that is signed with the
+worker's key (`object_names.call`). A number has one object, so that of two clients one has the worker. A
+worker that has waited in vain for long enough creates it itself, and ends: nobody gives it a call any more.
+
+Each call has a runner of its own, a fork of this process, which claims the attempt, watches user code and
+commits the outcome as that of a pod does. This process is to the call what the Job controller is to a pod: it
+starts another attempt when the one before has ended and may be repeated. Nothing of a call outlives it here:
+its processes are killed, and its directory is removed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import object_names, wire
+from .attempt import Job, take_job
+from .claims import tell_end
+from .notes import ForgedNote, decode_note, encode_note
+from .outcome import Outcome, commit, failed
+from .patience import PatientStore
+from .phases import note
+from .processes import adopt_orphans, die_with, end_below
+from .signing_key import VARIABLE, forget_key, wipe_bytes
+from .store import MissingObject, Store, StoreUnavailable, exists
+from .watch import Signals
+
+CLOSED = {"closed": True}
+"""What a worker that is about to end notes under its next number."""
+_PAUSES = {"local": (0.02, 0.1)}
+_OTHER_PAUSES = (0.1, 0.5)
+"""Seconds between looks for a call, by backend: soon after the last one, for calls come in rows; later."""
+_SOON_SECONDS = 5.0
+_TICK = 1.0
+_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
+"""Seconds between two attempts of a call."""
+_LOST_SECONDS = 60.0
+"""Seconds beyond its idle time that a worker waits for a store in which it cannot close itself."""
+_BEYOND_GRACE = 12.0
+"""Seconds after user code's grace in which a call's runner must have published its outcome."""
+_KILLED = 128 + signal.SIGKILL
+_OVER = (wire.EXIT_SUCCEEDED, wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED, wire.EXIT_UNSURE)
+_IGNORED = (wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED, _KILLED)
+_TOLD = (wire.EXIT_USER_ERROR, wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED)
+"""Exit codes of a runner that has stored how its attempt ended, and may be followed by another."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Call that a client has given the worker: the variables of its container, without the key."""
+
+    job_id: str
+    key_id: str
+    environment: Mapping[str, str]
+
+    @classmethod
+    def from_note(cls, told: Mapping[str, Any]) -> Call:
+        """Read a note whose signature was checked."""
+        values = {str(name): str(value) for name, value in told["environment"].items()}
+        return cls(values["KINETIC_JOB_ID"], values["KINETIC_KEY_ID"], values)
+
+
+def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Signals) -> Outcome:
+    """Run calls until none has come for the worker's idle time, or it is told to end; return its outcome."""
+    assert worker.idle is not None  # noqa: S101  who has none is no worker
+    gc.enable()
+    adopt_orphans()
+    note(worker, "serving")
+    soon, later = _PAUSES.get(worker.backend, _OTHER_PAUSES)
+    number, idle = 0, 0.0
+    waits_since = time.monotonic()
+    while not signals.told:
+        waited = time.monotonic() - waits_since
+        try:
+            call = _next_call(worker, store, number)
+            if call is None and waited >= worker.idle and _close(worker, store, number):
+                break
+        except ForgedNote as exc:
+            sys.stderr.write(f"kinetic: {exc}; it is passed over\n")
+            number += 1
+            continue
+        except _Closed:
+            break
+        except StoreUnavailable as exc:
+            if waited >= worker.idle + _LOST_SECONDS:
+                sys.stderr.write(f"kinetic: the worker ends without closing itself: {exc}\n")
+                break
+            call = None
+        if call is None:
+            _wait(signals, soon if waited < _SOON_SECONDS else later)
+            continue
+        if signals.told:
+            break
+        idle += waited
+        sys.stderr.write(f"kinetic: call {number} is {call.job_id}\n")
+        is_over = _run(_CallRun(worker, store, opener, signals, call, number))
+        number += 1
+        waits_since = time.monotonic()
+        if not is_over:  # so that its observers find a dead worker, and give it a pod
+            break
+    idle += time.monotonic() - waits_since
+    note(worker, "idle", time.time() - idle)  # at the end, all in one, after the time of the calls
+    if not signals.told:
+        return Outcome("succeeded", "none", {}, result_repr=f"{number} calls")
+    if exists(store, object_names.cancel(worker.job_id)):
+        return failed(wire.FailureClass.CANCELLED, "it was stopped", "execute", retry=False)
+    return failed(wire.FailureClass.PREEMPTED, "the worker was told to end", "execute", retry=False)
+
+
+def _run(call: _CallRun) -> bool:
+    """Run a call; return False if it must go on elsewhere, because it cannot here."""
+    try:
+        return call.run()
+    except StoreUnavailable as exc:
+        sys.stderr.write(f"kinetic: the worker gives up its call, and ends: {exc}\n")
+        return False
+
+
+class _Closed(Exception):
+    """This worker has closed itself, and the answer to that was lost."""
+
+
+def _next_call(worker: Job, store: Store, number: int) -> Call | None:
+    """Read the call of that number, None if there is none. Raises _Closed, ForgedNote, StoreUnavailable."""
+    name = object_names.call(worker.job_id, number)
+    try:
+        with store.hurried():
+            told = decode_note(worker.outcome_key, name, store.read(name))
+    except MissingObject:
+        return None
+    if told == CLOSED:
+        raise _Closed
+    return Call.from_note(told)
+
+
+def _close(worker: Job, store: Store, number: int) -> bool:
+    """Take the next number, so that nobody gives this worker a call; False if somebody just has."""
+    name = object_names.call(worker.job_id, number)
+    return store.create_if_absent(name, encode_note(worker.outcome_key, name, CLOSED))
+
+
+def _wait(signals: Signals, seconds: float) -> None:
+    ready, _, _ = select.select([signals.descriptor], [], [], seconds)
+    if ready:
+        os.read(signals.descriptor, 1 << 10)
+
+
+class _CallRun:
+    """Run of one call, with all its attempts here."""
+
+    def __init__(
+        self,
+        worker: Job,
+        store: Store,
+        opener: Callable[[str], Store],
+        signals: Signals,
+        call: Call,
+        number: int,
+    ) -> None:
+        self._worker, self._store, self._opener = worker, store, opener
+        self._signals, self._call = signals, call
+        self._folder = os.path.join(worker.work_dir, "calls", f"{number}-{os.urandom(8).hex()}")
+        """Under a name that no earlier call could know."""
+        self._told_at: float | None = None
+        """When (monotonic) the call's runner was told to end."""
+        self._is_ended = False
+        """Whether its client wants the call to end."""
+
+    def run(self) -> bool:
+        """Run attempts until the call is over, or must not go on here; return whether it is over."""
+        failures = interruptions = 0
+        retries, restarts = (
+            int(self._call.environment.get(f"KINETIC_{name}") or 0)
+            for name in ("RETRIES", "INFRASTRUCTURE_RETRIES")
+        )
+        while True:
+            code = self._attempt(failures, interruptions)
+            if code in _OVER or self._told_at is not None:
+                break
+            if code not in _TOLD:
+                self._tell_end()
+            if code in _IGNORED:
+                interruptions += 1
+            else:
+                failures += 1
+            if failures > retries or interruptions > restarts + 1:  # else its runner ends it by itself
+                break
+            _wait(self._signals, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** (failures + interruptions - 1)))
+        if self._is_ended and code not in _OVER:
+            self._commit_cancelled()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return code in _OVER or failures > retries or self._is_ended
+
+    def _attempt(self, failures: int, interruptions: int) -> int:
+        """Run one attempt in a runner of its own; return its exit code once nothing of it lives."""
+        key = self._key()
+        parent = os.getpid()
+        child = os.fork()
+        if child == 0:
+            self._become_runner(key, failures, interruptions, parent)
+        forget_key(key)
+        code = self._watch(child)
+        if left := end_below(os.getpid(), collect=True):
+            sys.stderr.write(f"kinetic: these processes of {self._call.job_id} do not die: {left}\n")
+        return code
+
+    def _tell_end(self) -> None:
+        """Say in the place of a runner that was killed that its attempt is over."""
+        key = self._key()
+        try:
+            tell_end(self._described(key), self._store)
+        finally:
+            forget_key(key)
+
+    def _described(self, key: bytearray) -> Job:
+        values = {**self._call.environment, "KINETIC_WORK_DIR": self._folder, VARIABLE: ""}
+        return replace(take_job(values), outcome_key=key)
+
+    def _key(self) -> bytearray:
+        derived = wire.call_key(self._worker.outcome_key, self._call.key_id)
+        key = bytearray(derived)
+        wipe_bytes(derived)
+        return key
+
+    def _become_runner(self, key: bytearray, failures: int, interruptions: int, parent: int) -> None:
+        from .main import run_job  # which has imported this module
+
+        code = wire.EXIT_UNPUBLISHED
+        try:
+            die_with(parent)
+            os.setsid()
+            self._signals.release()
+            forget_key(self._worker.outcome_key)
+            job = replace(self._job(failures, interruptions), outcome_key=key)
+            os.makedirs(job.work_dir, exist_ok=True)
+            code = run_job(job, PatientStore(self._opener(job.store_uri)), self._opener, time.time())
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+
+    def _job(self, failures: int, interruptions: int) -> Job:
+        """Return the call's job, and give this process the environment of its container."""
+        folder = os.path.join(self._folder, str(failures + interruptions))
+        for name in [each for each in os.environ if each.startswith("KINETIC_")]:
+            if name not in self._call.environment and name not in _OF_THE_POD:
+                del os.environ[name]
+        os.environ.update(self._call.environment)
+        if os.environ.get("HOME") == os.environ.get("KINETIC_WORK_DIR"):
+            os.environ["HOME"] = folder  # in a pod, where both are the same volume
+        os.environ["KINETIC_WORK_DIR"] = folder
+        os.environ["KINETIC_FAILED_COUNT"] = str(failures)
+        os.environ["KINETIC_IGNORED_COUNT"] = str(interruptions)
+        os.environ["KINETIC_ON_WORKER"] = self._worker.job_id
+        return take_job({**os.environ, VARIABLE: ""})
+
+    def _watch(self, child: int) -> int:
+        """Wait for the call's runner, and pass on what it is told; return its exit code."""
+        grace = float(self._call.environment.get("KINETIC_GRACE_SECONDS") or 30)
+        while True:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+            if self._told_at is None and (self._signals.told or self._must_end()):
+                self._told_at = time.monotonic()
+                os.kill(child, signal.SIGTERM)
+            if self._told_at is not None and time.monotonic() > self._told_at + grace + _BEYOND_GRACE:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            _wait(self._signals, _TICK)
+
+    def _must_end(self) -> bool:
+        """Return whether the client has noted, signed with the call's key, that the call is to end."""
+        name = object_names.end_call(self._call.job_id)
+        key = self._key()
+        try:
+            with self._store.hurried():
+                decode_note(key, name, self._store.read(name))
+        except MissingObject:
+            return False
+        except ForgedNote as exc:
+            sys.stderr.write(f"kinetic: {exc}; the call goes on\n")
+            return False
+        except StoreUnavailable:
+            return False  # asked again in a second
+        finally:
+            forget_key(key)
+        self._is_ended = True
+        return True
+
+    def _commit_cancelled(self) -> None:
+        """Commit that the call was cancelled, in the place of a runner that had to be killed."""
+        key = self._key()
+        try:
+            job = self._described(key)
+            ended = failed(wire.FailureClass.CANCELLED, "it was cancelled", "execute", retry=False)
+            told = {"job_id": job.job_id, "attempt": 0, "pod_uid": job.pod_uid, "key_id": job.key_id}
+            commit(job, self._store, ended.to_frame(told, key), ended.state)
+        except OSError as exc:
+            sys.stderr.write(f"kinetic: that {self._call.job_id} was cancelled is not stored: {exc}\n")
+        finally:
+            forget_key(key)
+
+
+_OF_THE_POD = (
+    "KINETIC_POD_UID",
+    "KINETIC_CACHE_DIR",
+    "KINETIC_VOLUMES_DIR",
+    "KINETIC_RUNNER_DIR",
+    "KINETIC_RUNNER_SHA256",
+    "KINETIC_BACKEND",
+    "KINETIC_STORE",
+)
+"""Variables that a worker's calls have from its pod."""

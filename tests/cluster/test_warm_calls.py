@@ -1,0 +1,78 @@
+"""Calls on workers of a real cluster: the same pod, the same promises, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.errors import JobCancelled
+from tests.cluster.jobs import delete, own_lines, pods, running
+from tests.conftest import Kinetic, wait_for
+
+pytestmark = pytest.mark.usefixtures("gke")
+
+
+def whoami(word: str) -> tuple[str, str, bool]:
+    """Say where the call runs, and whether an earlier one has left a file."""
+    print("this is", word)
+    left = Path("left").exists() or (Path.home() / "left").exists()
+    Path("left").touch()
+    (Path.home() / "left").touch()
+    return word, os.environ["KINETIC_POD_UID"], left
+
+
+def nap(attempts: int) -> str:
+    """Sleep in the first attempts."""
+    if (
+        int(os.environ.get("KINETIC_IGNORED_COUNT") or 0) + int("KINETIC_ON_WORKER" not in os.environ)
+        < attempts
+    ):
+        time.sleep(600)
+    return os.environ["KINETIC_POD_UID"]
+
+
+def warm(**options: object) -> kinetic_core.decorator.Decorator:
+    return kinetic_core.run(accelerator="cpu", warm="5m", cpu=0.1, **options)  # type: ignore[arg-type]
+
+
+def test_calls_run_in_one_pod_and_cancel_spares_it(api: ClusterApi, kinetic: Kinetic) -> None:
+    first, second = (warm()(whoami).run_async(word) for word in ("one", "two"))
+    assert first.worker != second.worker, "the first was busy"
+    word, uid, _ = first.result(cleanup=False)
+    assert second.result()[0] == "two"
+    slow = warm()(nap).run_async(1)
+    running(slow)
+    assert slow.worker in (first.worker, second.worker)
+    slow.cancel()
+    with pytest.raises(JobCancelled):
+        slow.result()
+    third = warm()(whoami).run_async("three")
+    assert third.worker in (first.worker, second.worker)
+    assert third.result(cleanup=False)[2] is False
+    assert own_lines(first.logs()) == ["this is one"]
+    assert pods(api, first) == []
+    assert word == "one"
+    assert uid in {pod["metadata"]["uid"] for pod in pods(api, kinetic_core.attach(first.worker))}
+    listed = kinetic("warm", "list", "--json").json["workers"]
+    assert {first.worker, second.worker} <= {worker["job_id"] for worker in listed}
+    assert kinetic("warm", "stop", first.worker, second.worker).code == 0
+    wait_for(lambda: kinetic_core.attach(first.worker).status() is JobStatus.CANCELLED, 60)
+    job = api.get("Job", first.namespace, first.k8s_name)
+    assert job is not None
+    assert any(each["type"] == "Complete" for each in job["status"]["conditions"]), "its TTL removes it"
+
+
+def test_a_call_whose_pod_is_deleted_gets_its_own(api: ClusterApi) -> None:
+    handle = warm()(nap).run_async(1)
+    running(handle)
+    (pod,) = pods(api, kinetic_core.attach(handle.worker))
+    delete(api, pod)
+    assert handle.result(cleanup=False) not in ("", pod["metadata"]["uid"])
+    assert len(pods(api, handle)) == 1
+    assert handle.observe().attempt == 1

@@ -1,0 +1,204 @@
+"""Where calls run on workers: this machine, or a fake cluster whose pods are real runners of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kinetic_core._runner.processes import below
+from kinetic_core.backends.kubernetes.backend import GkeBackend
+from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IGNORED_COUNT, JOB_ID
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.connections import Connections
+from kinetic_core.jobs.bundle import pack
+from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.jobs.prepare import address
+from kinetic_core.jobs.submit import submit
+from kinetic_core.jobs.warm import WorkerSummary, workers
+from kinetic_core.options import RunOptions
+from kinetic_core.settings import Settings, read_settings
+from kinetic_core.store.directory import DirectoryObjectStore
+from kinetic_core.testing import kubelet as behaviours
+from kinetic_core.testing.fake_cluster import FakeCluster
+from tests.conftest import end_local_jobs, wait_for
+
+
+@dataclass
+class Here:
+    """The backend of this machine."""
+
+    folder: Path
+    name = "local"
+
+    def __post_init__(self) -> None:
+        self.backend: Any = LocalBackend(self.folder / "local", Connections(self.settings()))
+
+    def settings(self) -> Settings:
+        root = str(Path(__file__).parent)
+        place = self.folder / "local"
+        return replace(read_settings(), cache=self.folder / "cache", package_root=root, local_store=place)
+
+    def submit(self, function: Callable[..., Any], *args: Any, warm: Any = 60, **options: Any) -> Call:
+        """Submit a call as a client of its own would."""
+        job_id = options.pop("job_id", None)
+        image = {} if self.name == "local" else {"container_image": "python:3.11"}
+        asked = RunOptions.checked("cpu", warm=warm, **image, **options)
+        packed = pack(function, asked, Connections(self.settings()), backend=self.backend)
+        handle = JobHandle.of(submit(address(packed, args, job_id=job_id)))
+        return Call.at(self.backend, handle)
+
+    def workers(self) -> list[WorkerSummary]:
+        return list(workers(self.backend, "default"))
+
+    def runner_of(self, job_id: str) -> int:
+        """The process id of the runner of a job that has one of its own."""
+        record = self.backend.get("default", job_id)
+        assert record is not None
+        from kinetic_core.backends.local.record import read_record
+
+        known = read_record(self.folder / "local" / "cluster" / "default" / f"{job_id}.json")  # type: ignore[arg-type]
+        assert known is not None
+        return int(known["group"]["pid"])
+
+    def close(self) -> None:
+        end_local_jobs(self.folder / "local")
+
+
+class Call(JobHandle):
+    """A handle whose backend is that of the test."""
+
+    @classmethod
+    def at(cls, backend: Any, handle: JobHandle) -> Call:
+        made = cls.from_dict(handle.to_dict())
+        object.__setattr__(made, "_backend", backend)
+        return made
+
+    @property
+    def place(self) -> Any:
+        return self.__dict__["_backend"]
+
+    def value(self) -> Any:
+        """Wait for the call, and leave all that is stored of it."""
+        return self.result(cleanup=False)
+
+
+@dataclass
+class Cluster(Here):
+    """A fake cluster: its kubelet starts what a container would run as a process of this machine."""
+
+    name = "gke"
+    pods: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """The newest container of each job."""
+
+    def __post_init__(self) -> None:
+        self.fake = FakeCluster(self._behave)
+        self.backend = GkeBackend(
+            Target(str(self.fake.write_kubeconfig(self.folder / "kubeconfig"))),
+            "bucket",
+            Connections(self.settings()),
+        )
+        (self.folder / "store").mkdir()
+        self.backend.store = DirectoryObjectStore(self.folder / "store")
+
+    def runner_of(self, job_id: str) -> int:
+        wait_for(lambda: job_id in self.pods)
+        return self.pods[job_id].pid
+
+    def close(self) -> None:
+        self.backend.close("default")
+        self.fake.close()
+        for process in self.pods.values():
+            _kill_all(process.pid)
+            process.wait()
+
+    def _behave(self, pod: dict[str, Any]) -> behaviours.PodBehaviour:
+        facts, container = pod["metadata"], pod["spec"]["containers"][0]
+        environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        annotations, uid = facts["annotations"], facts["uid"]
+        work = self.folder / "work" / uid
+        work.mkdir(parents=True)
+        environment |= {
+            "PATH": os.environ["PATH"],
+            "HOME": str(work),
+            "KINETIC_WORK_DIR": str(work),
+            "KINETIC_POD_UID": uid,
+            "KINETIC_FAILED_COUNT": annotations.get(FAILED_COUNT, "0"),
+            "KINETIC_IGNORED_COUNT": annotations.get(IGNORED_COUNT, "0"),
+        }
+        with (self.folder / "pods.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *container["command"][1:]],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pods[facts["labels"][JOB_ID]] = process
+        threading.Thread(
+            target=self._follow, args=(facts["namespace"], facts["name"], process), daemon=True
+        ).start()
+        return behaviours.runs_until_stopped()
+
+    def _follow(self, namespace: str, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Write down the container's end, and end it when its pod is deleted."""
+        told = False
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout=0.05)
+                break
+            pod = self._pod(namespace, name)
+            if not told and (pod is None or pod["metadata"].get("deletionTimestamp")):
+                told = True
+                process.send_signal(signal.SIGTERM)
+        _kill_all(process.pid)
+        code = code if code >= 0 else 128 - code
+
+        def end(item: dict[str, Any]) -> None:
+            if (item.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+                item["status"] = behaviours.ended(behaviours.exits(code), item)
+
+        with contextlib.suppress(Exception):
+            self.fake.objects.change("Pod", namespace, name, end)
+
+    def _pod(self, namespace: str, name: str) -> dict[str, Any] | None:
+        found = self.fake.objects.list("Pod", namespace)[1]
+        return next((pod for pod in found if pod["metadata"]["name"] == name), None)
+
+
+def _kill_all(pid: int) -> None:
+    """Kill a container: everything in it."""
+    for each in [*below(pid), pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def call_runner(worker: int) -> int:
+    """The process id of the runner of the call that a worker runs."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [pid for pid in below(worker) if _parent(pid) == worker]
+        return bool(found)
+
+    wait_for(is_there)
+    return found[0]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return 0
+
+
+def waits_for_a_call(place: Here, job_id: str) -> bool:
+    return any(each.job_id == job_id and each.is_idle for each in place.workers())

@@ -1,0 +1,358 @@
+"""Calls on workers, on this machine and on a cluster: one execution at a time, one outcome, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic_core import JobStatus
+from kinetic_core._runner import codec, object_names, wire
+from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobFailed, JobLost
+from kinetic_core.jobs.listing import summaries
+from kinetic_core.jobs.reconcile import reconcile
+from tests.conftest import wait_for
+from tests.warm.places import Cluster, Here, call_runner, waits_for_a_call
+
+LATER = 1000.0
+
+
+@pytest.fixture(params=["local", "gke"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Here]:
+    here = Here(tmp_path) if request.param == "local" else Cluster(tmp_path)
+    yield here
+    here.close()
+
+
+def whoami(word: str) -> tuple[str, int]:
+    print("this is", word)
+    return word, os.getpid()
+
+
+def held(folder: str) -> str:
+    """Note each execution and whether another was alive; wait until told to go on."""
+    alive = Path(folder, "alive")
+    mark = "twice" if alive.exists() else "once"
+    with Path(folder, "executions").open("a") as stream:
+        stream.write(f"{mark}\n")
+    alive.touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    print("it goes on")
+    alive.unlink()
+    return "value"
+
+
+def begun(folder: Path, times: int = 1) -> bool:
+    file = folder / "executions"
+    return file.exists() and len(file.read_text().splitlines()) >= times
+
+
+def test_a_second_call_runs_on_the_same_worker(place: Here) -> None:
+    first = place.submit(whoami, "one")
+    word, pid = first.value()
+    second = place.submit(whoami, "two")
+    assert second.worker == first.worker
+    assert second.value()[0] == "two"
+    assert (word, pid) != ("one", second.value()[1]), "each call has a process of its own"
+    assert [each.logs() for each in (first, second)] == ["this is one\n", "this is two\n"]
+    (worker,) = place.workers()
+    assert (worker.job_id, worker.calls) == (first.worker, 2)
+    listed = {job.job_id: (job.func_name, job.status) for job in summaries(place.backend)}
+    assert listed[first.job_id] == ("whoami", JobStatus.SUCCEEDED)
+    assert listed[worker.job_id] == ("warm worker", JobStatus.RUNNING)
+    assert "function" in str(first.explain())
+
+
+def test_a_call_finds_nothing_that_an_earlier_one_left(place: Here) -> None:
+    first = place.submit(leave_canaries)
+    left = first.value()
+    second = place.submit(find_canaries, left)
+    assert second.worker == first.worker
+    assert second.value() == []
+
+
+def leave_canaries() -> dict[str, Any]:
+    """Change what a process has, and say where."""
+    import builtins
+    import socket
+    import subprocess
+    import sys
+    import tempfile
+    import threading
+    import types
+
+    os.environ["CANARY"] = "1"
+    os.environ["HOME_OF_CANARY"] = os.environ.get("HOME", "")
+    sys.modules["canary_module"] = types.ModuleType("canary_module")
+    sys.path.insert(0, "/canary")
+    builtins.canary = 1  # type: ignore[attr-defined]
+    sys.argv.append("canary")
+    sys.setrecursionlimit(4321)
+    os.umask(0o077)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.alarm(3600)
+    here = Path("canary.txt")
+    here.write_text("canary")
+    socket_ = socket.create_server(("127.0.0.1", 0))
+    os.set_inheritable(socket_.fileno(), True)
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+    orphan = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    tempfile.tempdir = "/canary"
+    niceness = os.nice(0)
+    os.nice(1)
+    port = socket_.getsockname()[1]
+    file = str(here.resolve())
+    os.chdir("/")
+    return {
+        "pid": os.getpid(),
+        "port": port,
+        "file": file,
+        "orphan": orphan.pid,
+        "nice": niceness,
+        "out": os.environ["KINETIC_OUTPUT_DIR"],
+    }
+
+
+def find_canaries(left: dict[str, Any]) -> list[str]:
+    import builtins
+    import socket
+    import sys
+    import tempfile
+    import threading
+
+    def is_open(port: int) -> bool:
+        with socket.socket() as made:
+            return made.connect_ex(("127.0.0.1", port)) == 0
+
+    found = {
+        "environment": "CANARY" in os.environ or "HOME_OF_CANARY" in os.environ,
+        "module": "canary_module" in sys.modules,
+        "path": "/canary" in sys.path,
+        "builtins": hasattr(builtins, "canary"),
+        "argv": "canary" in sys.argv,
+        "recursion": sys.getrecursionlimit() == 4321,
+        "umask": os.umask(0o022) == 0o077,
+        "handler": callable(signal.getsignal(signal.SIGUSR1)),
+        "alarm": signal.alarm(0) != 0,
+        "file": Path(left["file"]).exists() or Path("canary.txt").exists(),
+        "port": is_open(left["port"]),
+        "threads": threading.active_count() != 1,
+        "orphan": Path(f"/proc/{left['orphan']}").exists(),
+        "process": left["pid"] == os.getpid(),
+        "tempdir": tempfile.tempdir == "/canary",
+        "nice": os.nice(0) != left["nice"],
+        "cwd": str(Path.cwd()) == "/",
+        "outputs": os.environ["KINETIC_OUTPUT_DIR"] == left["out"],
+    }
+    return [name for name, is_there in found.items() if is_there]
+
+
+def test_cancel_ends_this_call_and_the_worker_goes_on(place: Here, tmp_path: Path) -> None:
+    handle = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    assert handle.observe().reason == "OnWorker"
+    handle.cancel()
+    assert handle.status() is JobStatus.CANCELLED
+    with pytest.raises(JobCancelled):
+        handle.value()
+    after = place.submit(whoami, "next")
+    assert after.worker == handle.worker
+    assert after.value()[0] == "next"
+
+
+def test_the_timeout_of_a_call_ends_it_alone(place: Here, tmp_path: Path) -> None:
+    warm = place.submit(whoami, "first")
+    warm.value()
+    handle = place.submit(held, str(tmp_path), timeout=2)
+    assert handle.worker == warm.worker
+    with pytest.raises(JobDeadlineExceeded, match="2 s after it was submitted"):
+        handle.value()
+    wait_for(lambda: waits_for_a_call(place, handle.worker))
+
+
+def fails(folder: str) -> str:
+    """Fail the first time."""
+    if Path(folder, "failed").exists():
+        return "second"
+    Path(folder, "failed").touch()
+    raise ValueError("the first time")
+
+
+def test_retries_of_a_call_run_on_its_worker(place: Here, tmp_path: Path) -> None:
+    handle = place.submit(fails, str(tmp_path), retries=1)
+    assert handle.value() == "second"
+    assert handle.observe().attempt == 1
+    (tmp_path / "failed").unlink()
+    with pytest.raises((JobFailed, ValueError), match="the first time"):
+        place.submit(fails, str(tmp_path)).value()
+
+
+def test_a_call_whose_runner_is_killed_runs_again_once(place: Here, tmp_path: Path) -> None:
+    handle = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    (tmp_path / "alive").unlink()
+    os.kill(call_runner(place.runner_of(handle.worker)), signal.SIGKILL)
+    wait_for(lambda: begun(tmp_path, 2))
+    (tmp_path / "go").touch()
+    assert handle.value() == "value"
+    assert (tmp_path / "executions").read_text().splitlines() == ["once", "once"]
+
+
+def test_a_call_whose_worker_is_killed_gets_a_pod(place: Here, tmp_path: Path) -> None:
+    handle = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    os.kill(place.runner_of(handle.worker), signal.SIGKILL)
+    (tmp_path / "alive").unlink()
+    (tmp_path / "go").touch()
+    assert handle.value() == "value"
+    assert len((tmp_path / "executions").read_text().splitlines()) == 2
+    assert handle.observe().attempt == 1
+    if place.name == "local":  # the fake cluster's nodes have no logs
+        assert handle.logs() == "it goes on\n"
+    assert place.workers() == []
+
+
+def test_without_a_retry_a_lost_worker_is_the_end(place: Here, tmp_path: Path) -> None:
+    handle = place.submit(held, str(tmp_path), infrastructure_retries=0)
+    wait_for(lambda: begun(tmp_path))
+    os.kill(place.runner_of(handle.worker), signal.SIGKILL)
+    with pytest.raises(JobLost, match="infrastructure_retries=0"):
+        handle.value()
+    assert handle.status() is JobStatus.FAILED
+    assert (tmp_path / "executions").read_text().splitlines() == ["once"]
+
+
+def test_of_two_clients_one_has_the_worker(place: Here) -> None:
+    first = place.submit(whoami, "first")
+    first.value()
+    handles: list[Any] = [None] * 4
+    barrier = threading.Barrier(4)
+
+    def client(number: int) -> None:
+        barrier.wait()
+        handles[number] = place.submit(whoami, str(number))
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [handle.value()[0] for handle in handles] == ["0", "1", "2", "3"]
+    given = list(place.backend.store.list(object_names.calls_prefix(first.worker)))
+    assert len(given) == len({info.name for info in given})
+
+
+def has_a_signal(pid: int) -> bool:
+    """Whether a process that is stopped has a signal to come."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return any(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+
+
+def test_a_worker_that_does_not_begin_is_ended_first(place: Here, tmp_path: Path) -> None:
+    first = place.submit(whoami, "first")
+    first.value()
+    worker = place.runner_of(first.worker)
+    os.kill(worker, signal.SIGSTOP)  # as one that the network has cut off
+    try:
+        handle = place.submit(held, str(tmp_path))
+        assert handle.worker == first.worker
+        observer = threading.Thread(target=lambda: reconcile(place.backend, handle, time.time() + LATER))
+        observer.start()
+        wait_for(lambda: has_a_signal(worker))
+        assert reconcile(place.backend, handle).reason in ("OnWorker", "OwnPod")
+        assert not begun(tmp_path), "it may still live"
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_for(lambda: reconcile(place.backend, handle) and begun(tmp_path))
+    observer.join()
+    (tmp_path / "go").touch()
+    assert handle.value() == "value"
+    assert (tmp_path / "executions").read_text().splitlines() == ["once"]
+
+
+def test_a_worker_ends_when_no_call_has_come(place: Here) -> None:
+    handle = place.submit(whoami, "only", warm="1s")
+    handle.value()
+    wait_for(lambda: place.workers() == [])
+    after = place.submit(whoami, "another", warm="1s")
+    assert after.worker != handle.worker
+    assert after.value()[0] == "another"
+
+
+@pytest.mark.attack
+def test_a_planted_call_is_passed_over(place: Here) -> None:
+    first = place.submit(whoami, "first")
+    first.value()
+    place.backend.store.create_if_absent(object_names.call(first.worker, 1), b'{"environment": {}}')
+    assert place.submit(whoami, "second").value()[0] == "second"
+
+
+@pytest.mark.attack
+def test_a_planted_outcome_makes_no_worker_idle(place: Here, tmp_path: Path) -> None:
+    """Else a client would give it a call, and observers would end the worker that does not begin with it."""
+    running = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    plant_outcome(place, running.job_id)
+    (worker,) = place.workers()
+    assert (worker.job_id, worker.is_idle) == (running.worker, False)
+    other = place.submit(whoami, "other")
+    assert other.worker != running.worker
+    assert other.value()[0] == "other"
+    (tmp_path / "go").touch()
+    assert running.value() == "value"
+    assert (tmp_path / "executions").read_text().splitlines() == ["once"]
+
+
+@pytest.mark.attack
+def test_what_is_planted_keeps_no_call_alive(place: Here, tmp_path: Path) -> None:
+    """Neither an outcome nor a note where the one is to be that ends it."""
+    handle = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    plant_outcome(place, handle.job_id)
+    place.backend.store.create_if_absent(object_names.end_call(handle.job_id), b'{"signature": ""}')
+    runner = call_runner(place.runner_of(handle.worker))
+    handle.cancel()
+    assert not Path(f"/proc/{runner}").exists()
+    assert handle.status() is JobStatus.CANCELLED
+
+
+def plant_outcome(place: Here, job_id: str) -> None:
+    """As anybody can who may write to the store and knows the id."""
+    told = {"protocol": wire.PROTOCOL, "job_id": job_id, "attempt": 0, "state": "succeeded", "codec": "typed"}
+    frame = wire.encode_frame(told, codec.encode("owned"))
+    place.backend.store.create_if_absent(object_names.result(job_id), frame, {wire.STATE: "succeeded"})
+
+
+def test_an_equal_call_by_id_is_adopted(tmp_path: Path) -> None:
+    name, place = "job-00000000000000aa", Here(tmp_path)
+    handles = [place.submit(whoami, "same", job_id=name) for _ in range(2)]
+    assert handles[0].worker == handles[1].worker
+    assert handles[0].value() == handles[1].value()
+    place.close()
+
+
+def test_who_starts_a_pod_and_dies_is_followed_by_another(tmp_path: Path) -> None:
+    place = Here(tmp_path)
+    handle = place.submit(whoami, "one", warm="1s")
+    handle.value()
+    wait_for(lambda: place.workers() == [])
+    late = place.submit(held, str(tmp_path), warm="1s")
+    wait_for(lambda: begun(tmp_path))
+    late.cancel()
+    record = tmp_path / "local" / "cluster" / "default" / f"{late.job_id}.json"
+    told = json.loads(record.read_text())
+    told["job"]["spec"]["parallelism"] = 1  # written by who gives it a pod, just before its agent is started
+    told["job"]["status"] = {}
+    record.write_text(json.dumps(told))
+    reconcile(place.backend, late)
+    wait_for(lambda: "agent" in json.loads(record.read_text()))
+    place.close()
