@@ -9,15 +9,17 @@ import pytest
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.promise("airflow: `.ci/run` runs one cell of every action on the newest Airflow")
 def test_one_cell_of_every_action(tmp_path: Path) -> None:
-    from matrix.cells import one_of_each, outages
+    from matrix.cells import one_of_each, outages, while_a_trigger_ends
     from matrix.processes import Processes
     from matrix.verdict import broken
     from matrix.walk import walk
 
     home = tmp_path.resolve()
-    _, found = walk(home, [*one_of_each(), *outages(seconds=20)], Processes(home), together=True)
+    cells = [*one_of_each(), *while_a_trigger_ends(), *outages(seconds=20)]
+    _, found = walk(home, cells, Processes(home), together=True)
     assert {(seen.action, seen.phase): broken(seen) for seen in found if broken(seen)} == {}
 
 

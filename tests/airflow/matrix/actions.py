@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
+from matrix.cells import BY_TRIGGER
 from matrix.stage import Stage
 
 _GRACE_SECONDS = 3.0
@@ -41,6 +42,10 @@ def delete_run(stage: Stage) -> None:
         stage.note = f"deleting a run that goes on is refused (HTTP {error.code})"
     fail_run(stage)
     stage.api.call("DELETE", stage.run_path)
+
+
+def cancel_job(stage: Stage) -> None:
+    stage.jobs.cancel()
 
 
 def pause(stage: Stage) -> None:
@@ -141,6 +146,7 @@ DO: dict[str, Callable[[Stage], object]] = {
     "delete_run": delete_run,
     "task_timeout": wait_for_the_clock,
     "run_timeout": wait_for_the_clock,
+    "cancel": cancel_job,
     "pause": pause,
     "backfill": cancel_backfill,
     "retry": fail_leg,
@@ -153,4 +159,5 @@ DO: dict[str, Callable[[Stage], object]] = {
     "store_lost": lose_store,
     "store_lost_held": lose_store,
 }
+DO |= {f"{name}{BY_TRIGGER}": do for name, do in DO.items()}
 """What happens to one task only, by the action's name."""

@@ -17,6 +17,15 @@ class Phase(StrEnum):
     FINISHED = "finished, not collected"
 
 
+class TriggerPhase(StrEnum):
+    """How far the end of a task has come that its trigger ends, not a worker (ADR 0065)."""
+
+    RUNNING = "running"
+    FINISHED = "finished, not collected"
+    PUSHED = "pushed, not ended"
+
+
+HELD_TRIGGER = (TriggerPhase.FINISHED, TriggerPhase.PUSHED)
 STEPS = (
     "before the payload is stored",
     "before the handle is stored",
@@ -58,6 +67,7 @@ class Action:
 
 
 _HELD = {"deferrable": False}
+_CANCEL = "its job is cancelled, as `kinetic jobs cancel` does"
 _DEFERRED = ("queued", "running", Phase.FINISHED)
 ACTIONS = (
     Action("clear", "clear", Then.AGAIN),
@@ -114,6 +124,39 @@ ACTIONS = (
         phases=("queued", "running"),
     ),
 )
+BY_TRIGGER = "_by_trigger"
+_ENDED_BY_TRIGGER = {"ended_by": "trigger"}
+_DEFERRING = (*STEPS[:4], REPORTED)
+
+
+def _by_trigger(name: str, title: str, then: Then, *states: str, **fields: Any) -> Action:
+    fields = {"phases": tuple(TriggerPhase), **fields}
+    return Action(f"{name}{BY_TRIGGER}", title, then, states or ("success",), dag=_ENDED_BY_TRIGGER, **fields)
+
+
+ENDED_BY_TRIGGER = (
+    _by_trigger("clear", "clear", Then.AGAIN),
+    _by_trigger("mark_success", "mark success", Then.KILLED),
+    _by_trigger("mark_failed", "mark failed", Then.KILLED, "failed"),
+    _by_trigger("fail_run", "fail the run", Then.KILLED, "failed"),
+    _by_trigger("cancel", _CANCEL, Then.KILLED, "failed", phases=(TriggerPhase.RUNNING,)),
+    _by_trigger("worker_told", "SIGTERM to the worker that defers", Then.GOES_ON, phases=_DEFERRING),
+    _by_trigger("worker_killed", "kill -9 of the worker that defers", Then.GOES_ON, phases=_DEFERRING),
+    _by_trigger(
+        "triggerer_stopped", "SIGTERM to the triggerer, another is started", Then.GOES_ON, disturbs=True
+    ),
+    _by_trigger(
+        "triggerer_killed", "kill -9 of the triggerer, another is started", Then.GOES_ON, disturbs=True
+    ),
+    _by_trigger(
+        "scheduler_stopped", "SIGTERM to the scheduler, another is started", Then.GOES_ON, disturbs=True
+    ),
+    _by_trigger(
+        "scheduler_killed", "kill -9 of the scheduler, another is started", Then.GOES_ON, disturbs=True
+    ),
+)
+"""What may happen while a trigger ends its task. All other tasks of the table are ended by a worker."""
+_OFTEN = ("clear", "mark_failed", "cancel", "worker_told", "triggerer_killed")
 _AWAY = {"seconds": 20}
 _STORED = (STEPS[0], Phase.FINISHED)
 OUTAGES = (
@@ -121,7 +164,7 @@ OUTAGES = (
     Action("store_lost_held", "the same", Then.GOES_ON, phases=_STORED, dag={**_AWAY, **_HELD}),
 )
 """Of jobs of the local backend, whose store is a directory of their own; no part of the table."""
-BY_NAME = {action.name: action for action in (*ACTIONS, *OUTAGES)}
+BY_NAME = {action.name: action for action in (*ACTIONS, *ENDED_BY_TRIGGER, *OUTAGES)}
 
 
 @dataclass(frozen=True)
@@ -134,6 +177,16 @@ class Cell:
     @property
     def dag_id(self) -> str:
         return f"{self.action.name}-{''.join(c if c.isalnum() else '_' for c in self.phase)}"
+
+    @property
+    def is_ended_by_trigger(self) -> bool:
+        """Its job's trigger ends the task, and no worker."""
+        return "ended_by" in self.action.dag
+
+    @property
+    def holds_trigger(self) -> bool:
+        """Its trigger is stopped on its way to the task's end."""
+        return self.is_ended_by_trigger and self.phase in HELD_TRIGGER and not self.ends_unwatched
 
     @property
     def is_reporting(self) -> bool:
@@ -156,7 +209,7 @@ class Cell:
 
 def all_cells() -> Iterator[Cell]:
     """The whole table."""
-    for action in ACTIONS:
+    for action in (*ACTIONS, *ENDED_BY_TRIGGER):
         for phase in action.phases:
             yield Cell(action, str(phase))
 
@@ -173,3 +226,10 @@ def one_of_each() -> Iterator[Cell]:
     for action in ACTIONS:
         wanted = WAITING if action.phases == STEPS else "running"
         yield Cell(action, wanted if wanted in action.phases else str(action.phases[0]))
+
+
+def while_a_trigger_ends() -> Iterator[Cell]:
+    """A few cells of tasks that their trigger ends: those that come closest to its end."""
+    for action in ENDED_BY_TRIGGER:
+        if action.name.removesuffix(BY_TRIGGER) in _OFTEN:
+            yield Cell(action, str(action.phases[-1]))

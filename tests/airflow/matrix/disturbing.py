@@ -13,6 +13,7 @@ from typing import Any
 from demo_processes import free_ports, start
 
 from matrix.actions import mark_failed
+from matrix.cells import BY_TRIGGER
 from matrix.stage import Stage
 
 _SECONDS = 120.0
@@ -43,6 +44,8 @@ def triggerer(number: signal.Signals) -> Disturbance:
 
     def restart(airflow: Any, stages: Sequence[Stage]) -> None:
         end(airflow, "triggerer", number)
+        for stage in stages:
+            stage.drop("hold")
         _finish_unwatched(stages)
         begin(airflow, "triggerer")
 
@@ -147,6 +150,7 @@ DISTURB: dict[str, Disturbance] = {
     "api_restarted": api_server,
     "unseen": unseen,
 }
+DISTURB |= {f"{name}{BY_TRIGGER}": disturb for name, disturb in DISTURB.items()}
 """What happens to all tasks that are under way, by the action's name."""
 
 

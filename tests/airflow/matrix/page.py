@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
-from matrix.cells import ACTIONS, STEPS, Phase, all_cells
+from matrix.cells import ACTIONS, ENDED_BY_TRIGGER, STEPS, Action, Phase, TriggerPhase, all_cells
 from matrix.verdict import Evidence, broken, sentence
 
 _HEAD = """\
@@ -21,6 +23,15 @@ alive, a job that nobody wants any more ends at its `timeout`, or by `kinetic re
 
 The phases: the worker is *submitting*, just before the job is created; the job is *queued* for a free slot
 or node; it is *running*; it has *finished* and its outcome is about to be collected.
+
+"""
+_TRIGGERS = """\
+## A task that its trigger ends
+
+The tasks above have a callback, so that a worker ends them. These have none: the trigger pushes the value
+and ends the task ([ADR 0065](../adr/0065-a-task-is-one-leg.md)). The phases: the job is *running*; it has
+*finished*, and the trigger is about to collect its outcome; the value is *pushed*, and the trigger is about
+to tell Airflow that the task has ended. Of each task that goes on or runs again, the last try had one worker.
 
 """
 _WORKERS = """\
@@ -53,30 +64,54 @@ def page(runs: Mapping[str, Iterable[Evidence]]) -> str:
     kept = {version: {(seen.action, seen.phase): seen for seen in found} for version, found in runs.items()}
     sections = [_HEAD]
     for version, cells in kept.items():
-        sections.append(
-            f"## Airflow {_title(version)}\n\n| what happens | {' | '.join(Phase)} |\n|---|---|---|---|---|\n"
-        )
-        for action in ACTIONS:
-            if action.phases != STEPS:
-                shown = (
-                    _shown(cells.get((action.name, phase))) if phase in action.phases else "no case"
-                    for phase in Phase
-                )
-                sections.append(f"| {action.title} | {' | '.join(shown)} |\n")
-        sections.append("\n")
+        sections.append(f"## Airflow {_title(version)}\n\n{_walked(cells.values())}\n\n")
+        sections += [*_table(ACTIONS, Phase, cells), "\n"]
+    sections.append(_TRIGGERS)
+    for version, cells in kept.items():
+        if any(action.name == name for action in ENDED_BY_TRIGGER for name, _ in cells):
+            sections.append(f"### Airflow {_title(version)}\n\n")
+            sections += [*_table(ENDED_BY_TRIGGER, TriggerPhase, cells), "\n"]
     sections.append(_WORKERS)
-    for action in ACTIONS:
-        if action.phases == STEPS:
+    for action in (*ACTIONS, *ENDED_BY_TRIGGER):
+        if _is_of_worker(action):
             sections.append(f"\n| {action.title} | {' | '.join(map(_title, kept))} |\n")
             sections.append(f"|---|{'|'.join('---' for _ in kept)}|\n")
-            for step in STEPS:
+            for step in action.phases:
                 shown = (_shown(cells.get((action.name, step))) for cells in kept.values())
                 sections.append(f"| {step} | {' | '.join(shown)} |\n")
     return "".join(sections)
 
 
+def _is_of_worker(action: Action) -> bool:
+    return set(action.phases) <= set(STEPS)
+
+
+def _table(
+    actions: Iterable[Action], phases: Collection[str], cells: Mapping[tuple[str, str], Evidence]
+) -> Iterator[str]:
+    yield f"| what happens | {' | '.join(phases)} |\n|---|{'---|' * len(phases)}\n"
+    for action in actions:
+        if not _is_of_worker(action) and any((action.name, phase) in cells for phase in action.phases):
+            shown = (
+                _shown(cells.get((action.name, phase))) if phase in action.phases else "no case"
+                for phase in phases
+            )
+            yield f"| {action.title} | {' | '.join(shown)} |\n"
+
+
 def _title(label: str) -> str:
     return label.replace("-", " with ")
+
+
+def _walked(cells: Collection[Evidence]) -> str:
+    """When cells were tried, how many a day, and which actions have none."""
+    days = Counter(datetime.fromtimestamp(seen.acted, UTC).date().isoformat() for seen in cells)
+    told = [f"{count} cells on {day}" for day, count in sorted(days.items())]
+    tried = {seen.action for seen in cells}
+    lacking = [action.title for action in ACTIONS if action.name not in tried]
+    if not tried & {action.name for action in ENDED_BY_TRIGGER}:
+        lacking.append("tasks that their trigger ends")
+    return f"Tried: {', '.join(told)}." + (f" Not tried here: {'; '.join(lacking)}." if lacking else "")
 
 
 def _shown(seen: Evidence | None) -> str:

@@ -37,6 +37,9 @@ class Jobs(Protocol):
     def living(self) -> int:
         """How many have not ended."""
 
+    def cancel(self) -> None:
+        """Cancel all that have not ended, as a person does."""
+
     def take_room(self) -> None:
         """Nothing that begins from now on finds room to run."""
 

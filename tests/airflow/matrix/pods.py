@@ -15,6 +15,7 @@ from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError
+from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.observe import find
 from kinetic_core.settings import read_settings
@@ -161,6 +162,11 @@ class _Jobs:
     def states(self) -> list[str]:
         references = (find(self._backend, job_id) for job_id in list(self._watch.ids[self._dag_id]))
         return [observed(self._backend, each).status.value for each in references if each is not None]
+
+    def cancel(self) -> None:
+        for job_id in list(self._watch.ids[self._dag_id]):
+            if (reference := find(self._backend, job_id)) is not None:
+                cancel(self._backend, reference)
 
     def living(self) -> int:
         return max(len(self._watch.living[self._dag_id]), sum(state in LIVING for state in self.states()))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.backends.local.record import take_lock
 from kinetic_core.backends.local.slots import core_count
 from kinetic_core.connections import default_connections
+from kinetic_core.job import JobReference
+from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import find, observe
 from matrix.cells import STEPS, Cell
 from matrix.places import LIVING, REPORTING, Jobs, Steps
@@ -69,14 +71,18 @@ class _Jobs:
         return len(self.journal("overlap"))
 
     def states(self) -> list[str]:
+        return [observe(backend, reference).status.value for backend, reference in self._stored()]
+
+    def _stored(self) -> Iterator[tuple[Backend, JobReference]]:
         backend = LocalBackend(self._store)
         handles = sorted(self._store.glob("store/jobs/*/handle.json"), key=lambda each: each.stat().st_mtime)
-        references = (find(backend, handle.parent.name) for handle in handles)
-        return [
-            observe(backend_of(reference, default_connections()), reference).status.value
-            for reference in references
-            if reference is not None
-        ]
+        for handle in handles:
+            if (reference := find(backend, handle.parent.name)) is not None:
+                yield backend_of(reference, default_connections()), reference
+
+    def cancel(self) -> None:
+        for backend, reference in self._stored():
+            cancel(backend, reference)
 
     def living(self) -> int:
         return sum(state in LIVING for state in self.states())

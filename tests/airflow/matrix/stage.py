@@ -15,8 +15,8 @@ from matrix.cells import COLLECTED, COLLECTING, CREATING, STEPS, Cell, Phase
 from matrix.places import Place
 
 DAGS = Path(__file__).parent / "dags"
-PATIENCE = 240.0
-"""Seconds until a cell is where it should be; many share one machine."""
+PATIENCE = 900.0
+"""Seconds until a cell is where it should be; many share one machine, which may be busy with others."""
 
 
 def write_dags(home: Path, cells: Iterable[Cell], place: Place) -> Path:
@@ -74,7 +74,9 @@ class Stage:
         self.until(self.jobs.living if phase == Phase.QUEUED else self.executions, "its job")
         if self.cell.options.get("deferrable", True):
             self.until(lambda: self.state() == "deferred" and self._is_watched(), "deferred")
-        if phase in (Phase.FINISHED, COLLECTING) and not self.cell.ends_unwatched:
+        if self.cell.holds_trigger:
+            self.finish_before_trigger()
+        elif phase in (Phase.FINISHED, COLLECTING) and not self.cell.ends_unwatched:
             self.finish()
 
     def _set_up(self) -> None:
@@ -94,6 +96,12 @@ class Stage:
         self.jobs.put("go")
         self.until(lambda: self.has("reached"), COLLECTING)
 
+    def finish_before_trigger(self) -> None:
+        """Let the job end, and stop the trigger that is about to end the task."""
+        self.put("hold", self.cell.phase)
+        self.jobs.put("go")
+        self.until(lambda: self.has("held"), f"its trigger to be at {self.cell.phase!r}")
+
     @property
     def worker(self) -> int:
         """The process of the worker that is stopped."""
@@ -108,8 +116,9 @@ class Stage:
         return True
 
     def release(self) -> None:
-        """Let a stopped worker go on, and what is queued have its room."""
+        """Let a stopped worker or trigger go on, and what is queued have its room."""
         self.drop("stop")
+        self.drop("hold")
         if self.cell.phase == Phase.QUEUED:
             self.jobs.give_room()
 
@@ -140,6 +149,11 @@ class Stage:
     def executions(self) -> list[float]:
         """When the user's function began, in Unix seconds."""
         return self.jobs.journal("start")
+
+    def legs(self) -> int:
+        """How many workers have had the task's last try: each names the DAG's file that it has read."""
+        instance = self.instance
+        return self.api.log(instance).count("DAG bundles loaded") if instance else 0
 
     def _is_watched(self) -> bool:
         instance = self.instance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from matrix.cells import BY_NAME, Phase, Then
+from matrix.cells import BY_NAME, BY_TRIGGER, Phase, Then, TriggerPhase
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Evidence:
 
     `executions`: Unix times at which the user's function began. `acted`: when the action was over.
     `quiet`: seconds from then until no job lived and the task had ended, None if that never came.
-    `value`: the task's XCom; `outcomes`: how the stored jobs ended, the earliest first.
+    `value`: the task's XCom; `outcomes`: how the stored jobs ended, the earliest first. `legs`: how many
+    workers the last try had, of a task that its trigger should end.
     """
 
     action: str
@@ -27,6 +28,7 @@ class Evidence:
     quiet: float | None
     value: Any
     outcomes: tuple[str, ...]
+    legs: int = 0
     note: str = ""
     trouble: str = ""
 
@@ -55,6 +57,8 @@ def broken(seen: Evidence) -> list[str]:
         found.append(f"a job lived on for more than {QUIET_SECONDS:g} s")
     if seen.state not in action.states:
         found.append(f"the task ended as {seen.state}, not as {' or '.join(action.states)}")
+    if action.name.endswith(BY_TRIGGER) and action.then is not Then.KILLED and seen.legs != 1:
+        found.append(f"{seen.legs} workers had its last try, and its trigger did not end it")
     return found + _THEN[action.then](seen)
 
 
@@ -62,7 +66,7 @@ def _killed(seen: Evidence) -> list[str]:
     found = []
     if len(seen.executions) > 1:
         found.append("the function ran again")
-    if seen.phase == Phase.FINISHED and seen.outcomes != ("SUCCEEDED",):
+    if seen.phase in (Phase.FINISHED, TriggerPhase.PUSHED) and seen.outcomes != ("SUCCEEDED",):
         found.append(f"the outcome was lost: {seen.outcomes}")
     return found
 

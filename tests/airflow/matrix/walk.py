@@ -25,6 +25,8 @@ from matrix.stage import PATIENCE, Stage, write_dags
 from matrix.verdict import QUIET_SECONDS, Evidence, broken, sentence
 
 AT_ONCE = 6
+HOOKS = Path(__file__).parent / "triggerer"
+"""Folder from which every component of Airflow imports what stops a triggerer."""
 _REPEATS = 10
 SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "4",
@@ -99,6 +101,8 @@ def walk(
     """
     table = list(cells)
     settings = {**SETTINGS, **place.settings, "XDG_CACHE_HOME": str(home / "cache")}
+    settings["MATRIX_CELLS"] = str(home / "cells")
+    settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HOOKS), os.environ.get("PYTHONPATH"))))
     if database := os.environ.get("MATRIX_DATABASE"):
         settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = database
         settings["AIRFLOW__CORE__PARALLELISM"] = str(AT_ONCE)
@@ -212,6 +216,7 @@ def evidence(stage: Stage, trouble: str = "") -> Evidence:
         quiet=None if stage.jobs.living() else time.time() - stage.acted,
         value=stage.api.xcom(instance) if instance else None,
         outcomes=tuple(stage.jobs.states()),
+        legs=stage.legs() if stage.cell.is_ended_by_trigger and instance else 0,
         note=stage.note,
         trouble=trouble,
     )

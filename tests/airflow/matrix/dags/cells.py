@@ -153,6 +153,10 @@ def prepare_worker(context: Any) -> None:
     sys.addaudithook(hold)
 
 
+def nothing(context: Any) -> None:
+    """A callback, for which a worker ends the task."""
+
+
 class ReportedLink(BaseOperatorLink):
     """Nothing to click: a worker makes its links when Airflow has accepted what became of its task."""
 
@@ -180,6 +184,7 @@ def define(dag_id: str, options: dict[str, Any]) -> DAG:
             retries=options["retries"],
             retry_delay=timedelta(seconds=1),
             pre_execute=prepare_worker,
+            on_success_callback=None if options.get("ended_by") == "trigger" else nothing,
             **{"deferrable": options.get("deferrable", True), **options["job"]},
             **timeouts,
         )(work if options["job"]["backend"] == "local" else work_in_pod)(f"{TABLE['data']}/{dag_id}")
