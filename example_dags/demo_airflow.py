@@ -130,7 +130,13 @@ def _environment(home: Path, dags_folder: Path, ports: list[int]) -> dict[str, s
         "DAG_PROCESSOR__REFRESH_INTERVAL": "2",
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
+        # One whose heartbeat was late by more takes itself for dead, and its tasks' tries for lost.
+        "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "90",
         "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        # A worker that waits longer for the API server fails its task, and this machine may be busy.
+        "WORKERS__EXECUTION_API_TIMEOUT": "60",
+        "CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+        "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
     }
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "KINETIC_"))}

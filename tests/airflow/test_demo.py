@@ -58,6 +58,23 @@ def test_ctrl_c_leaves_no_process() -> None:
     assert not processes_of(home)
 
 
+@pytest.mark.slow
+def test_it_stays_up_until_its_terminal_is_closed() -> None:
+    before = homes()
+    master, terminal = os.openpty()
+    with subprocess.Popen([sys.executable, DEMO], stdin=terminal, stdout=terminal, stderr=terminal) as demo:
+        os.close(terminal)
+        shown = b""
+        while b"until you press Ctrl-C" not in shown:
+            shown += os.read(master, 1 << 16)
+        (home,) = homes() - before
+        assert processes_of(home)
+        os.close(master)
+        demo.send_signal(signal.SIGHUP)  # as the kernel tells those whose terminal it was
+    assert demo.returncode == 0
+    assert not processes_of(home)
+
+
 def test_two_at_once_and_one_that_stays_up() -> None:
     with begin(KEEP="1") as kept, begin() as other:
         texts = {demo: "".join(lines(demo)) for demo in (kept, other)}
@@ -65,6 +82,9 @@ def test_two_at_once_and_one_that_stays_up() -> None:
         assert demo.returncode == 0, text
         assert len(re.findall(r"count_primes\[\d\] +success +[\d.]+ +\d+ +http://127", text)) == 8
         assert re.search(r"add_up +success +[\d.]+ +63951 ", text)
+        assert re.search(r"stumble +success +[\d.]+ +the second attempt was better ", text)
+        assert re.search(r"read_shard +failed ", text)
+        assert "the traceback: http://127" in text
     found = re.search(r"stop it with: (\S+) (\S+) stop (\S+)", texts[kept])
     assert found is not None
     home = Path(found[3])
