@@ -28,6 +28,17 @@ def test_every_block_is_in_a_language_that_is_tested(page: Path) -> None:
     assert set(languages(page.read_text())) <= {"bash", "json", "python", "text", "toml", "yaml"}
 
 
+def test_a_page_is_called_the_same_everywhere() -> None:
+    """In the navigation as at its head; the first page of all has the name of the site there."""
+    entries = re.findall(
+        r"^ +- ([^\n:\[\]]+): ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
+    )
+    titles = {page: re.search(r"^# (.+)$", (DOCS / page).read_text(), re.MULTILINE) for _, page in entries}
+    heads = {page: found[1].replace("`", "") if found else "" for page, found in titles.items()}
+    assert len(entries) > 40
+    assert [(name, heads[page]) for name, page in entries if name != heads[page]] == []
+
+
 def test_a_block_without_a_language_is_noticed() -> None:
     page = "````md\n```\nx\n```\n````\n\n```\ny\n```\n  ```bash title='x'\nz\n  ```\n"
     assert languages(page) == ["md", "", "bash"]

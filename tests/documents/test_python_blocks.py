@@ -35,9 +35,16 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def as_users(local_jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without settings but a store that exists: making one takes longer than most blocks do."""
+    monkeypatch.delenv("KINETIC_BACKEND")
+    monkeypatch.delenv("KINETIC_PACKAGE_ROOT")
+
+
 @pytest.mark.promise("command: Every code block executed or type-checked: Python")
 @pytest.mark.parametrize("block", FOR_THIS_MACHINE, ids=lambda block: block.name)
-def test_a_block_for_this_machine_runs(block: Block, tmp_path: Path) -> None:
+def test_a_block_for_this_machine_runs(block: Block, tmp_path: Path, as_users: None) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "script.py").write_text(block.text)
