@@ -2,7 +2,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix attack busy-test nightly examples docs lint types imports build check-python clean
+# Else each of the thousands of processes that tests start compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
@@ -21,6 +23,9 @@ UV_INSTALL = $(UV) pip install --quiet
 PYTEST = $(AGAIN) $(VENV)/bin/python -m pytest -q
 AIRFLOW_PYTEST = $(AGAIN) $(AIRFLOW_VENV)/bin/python -m pytest -q
 
+# What the first `make` waits for: a directory of this checkout, and the lists of what goes into it.
+installing = echo "installing $$(cat $(2) | grep -c '==') packages ($$(grep -hoE '^(apache-airflow|pytest)==[0-9.]+' $(2) | head -1)) into $(1), once" >&2
+
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -32,10 +37,12 @@ $(VENV)/bin/uv: | check-python
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 
 $(VENV)/.ready: pyproject.toml setup.cfg .ci/locks/test.txt | $(VENV)/bin/uv
+	@$(call installing,$(VENV),.ci/locks/test.txt)
 	@$(UV_INSTALL) --python $(VENV)/bin/python -r .ci/locks/test.txt --editable .
 	@touch $@
 
 $(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks/airflow-google.txt | $(VENV)/bin/uv
+	@$(call installing,$(AIRFLOW_VENV),.ci/locks/airflow.txt .ci/locks/airflow-google.txt)
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(AIRFLOW_VENV)
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python --no-deps -r .ci/locks/airflow-google.txt
@@ -55,7 +62,7 @@ demo: $(AIRFLOW_VENV)/.ready ## a real Airflow runs example_dags/fan_out.py here
 	@exec $(AIRFLOW_VENV)/bin/python example_dags/run_demo.py
 
 test: $(VENV)/.ready ## the default suite: fast, no network, no Airflow
-	@$(PYTEST) -n 4 --timeout 120
+	@$(PYTEST) -n 3 --timeout 240 && echo "$$SECONDS s; on two idle cores less than 180 s ($$(uptime | grep -o 'load.*'))"
 
 slow-test: $(VENV)/.ready ## what is too long for the default suite
 	@$(PYTEST) -m "slow and not cluster and not airflow and not examples" -n 2
@@ -125,6 +132,9 @@ examples: $(EXAMPLES_VENV)/.ready ## everything in examples/, on this machine (5
 docs: $(DOCS_VENV)/.ready ## the documentation's site, into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@$(DOCS_VENV)/bin/python .ci/check_site.py site
+
+pictures: $(AIRFLOW_VENV)/.ready ## those of the documentation's home page, from a real run; needs Chromium and tmux
+	@PYTHONPATH=example_dags:tests/airflow $(AIRFLOW_VENV)/bin/python .ci/pictures.py docs/pictures
 
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

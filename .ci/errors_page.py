@@ -130,6 +130,8 @@ def texts(node: ast.expr, known: dict[str, ast.expr]) -> list[str]:
         inner = node.value
         if isinstance(inner, ast.IfExp) and is_text(inner):
             return texts(inner, known)
+        if isinstance(inner, ast.Name) and isinstance(known.get(inner.id), ast.JoinedStr):
+            return texts(known[inner.id], {})
         return [placeholder(inner)]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return [left + right for left in texts(node.left, known) for right in texts(node.right, known)]

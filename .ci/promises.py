@@ -19,7 +19,7 @@ from typing import Any
 
 _PAGE = "docs/explanation/promises.md"
 _HEAD = """\
-# What was promised, and what shows it
+# What was promised
 
 <!-- Made by `python .ci/promises.py` of tests/promises.toml and the tests' markers; a test compares. -->
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from typing import Any
@@ -36,10 +37,16 @@ MENTIONED = sorted(
 )
 
 
+@functools.cache
+def whole_command() -> Any:
+    """The command with all its verbs."""
+    return typer.main.get_command(build())
+
+
 def parse(line: str) -> None:
     """Raise what the command raises for such a line, without running it."""
     words = shlex.split(line, comments=True)[1:]
-    command: Any = typer.main.get_command(build())
+    command = whole_command()
     while words and getattr(command, "commands", None) and not words[0].startswith("-"):
         assert words[0] in command.commands, f"there is no {words[0]!r}"
         command = command.commands[words.pop(0)]

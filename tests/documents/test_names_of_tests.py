@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from tests.documents.pages import ROOT
 
@@ -17,3 +18,13 @@ def test_names_of_tests_are_short() -> None:
     ]
     assert len(names) > 1500
     assert [name for name in names if len(name) > LONGEST] == []
+
+
+def test_no_two_modules_of_tests_share_a_name() -> None:
+    """Where their folders are no packages, pytest collects one of them, and fails at the other."""
+    paths = [
+        each for each in (ROOT / "tests").rglob("test_*.py") if not (each.parent / "__init__.py").exists()
+    ]
+    assert len(paths) > 100
+    counts = Counter(path.stem for path in paths)
+    assert [name for name, count in counts.items() if count > 1] == []

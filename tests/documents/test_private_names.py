@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
@@ -11,8 +11,10 @@ import pytest
 from tests.documents.pages import ROOT
 
 ROOMS = ("kinetic_core", "airflow_provider", "runner")
-NOT_OURS = {"_exit", "_replace", "_runner"}
-"""Underscored names that are public: of `os`, of named tuples, and the runner's package in `kinetic_core`."""
+NOT_OURS = {"_exit", "_replace", "_repr_html_", "_runner"}
+"""Underscored names that are public: of `os`, of named tuples, of objects that notebooks show, and the
+runner's package in `kinetic_core`.
+"""
 
 REMAINING = {
     ("tests/airflow/stand_ins/breaking_triggers.py", "_hold"),
@@ -34,6 +36,12 @@ def trees() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
 
 
+@cache
+def nodes(tree: ast.Module) -> Sequence[ast.AST]:
+    """All nodes of a module; walking through the modules of all tests takes a second each time."""
+    return tuple(ast.walk(tree))
+
+
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in NOT_OURS
 
@@ -42,15 +50,21 @@ def is_of_the_product(module: str) -> bool:
     return module.partition(".")[0] in ROOMS
 
 
+@cache
+def names_given_in(tree: ast.Module) -> frozenset[str]:
+    """Names that a module gives to something of its own."""
+    return frozenset(name for node in nodes(tree) for name in given_by(node))
+
+
 def own_names(tree: ast.Module) -> set[str]:
     """Names that a module, and the modules of tests/ that it imports, give to something of their own."""
     modules = [tree]
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             path = "/".join(node.module.split("."))
             found = (trees().get(f"{path}.py"), trees().get(f"tests/airflow/{path}.py"))
             modules += [each for each in found if each is not None]
-    return {name for module in modules for node in ast.walk(module) for name in given_by(node)}
+    return {name for module in modules for name in names_given_in(module)}
 
 
 def given_by(node: ast.AST) -> Iterator[str]:
@@ -69,7 +83,7 @@ def is_self(node: ast.expr) -> bool:
 def imported(tree: ast.Module) -> set[str]:
     """Names that a module has from the product."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and is_of_the_product(node.module or ""):
             found |= {each.asname or each.name for each in node.names}
         elif isinstance(node, ast.Import):
@@ -80,7 +94,7 @@ def imported(tree: ast.Module) -> set[str]:
 def reached(tree: ast.Module, own: set[str]) -> Iterator[str]:
     """Private names and patches of the product in one module."""
     ours = imported(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and is_of_the_product(node.module or ""):
             yield from (each.name for each in node.names if is_private(each.name))
         elif isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -38,9 +39,14 @@ def test_what_shows_the_threat_model_is_run_by_make_attack() -> None:
     assert sorted({f"{file}::{name}" for file, name in tests if not is_marked(file, name)}) == []
 
 
+@functools.cache
+def parsed(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text())
+
+
 def is_marked(file: str, name: str) -> bool:
     """Whether the test, or all of its module, is marked as one of the attack."""
-    module = ast.parse((ROOT / file).read_text())
+    module = parsed(file)
     whole = [
         each.value
         for each in module.body

@@ -37,10 +37,18 @@ def write(chosen: list[Block], folder: Path) -> list[str]:
     return [block.name for block in chosen]
 
 
+def _working_mypy(place: str) -> str | None:
+    """Return the mypy in a directory, None if it does not start: it needs a newer `pathspec` than we do."""
+    program = shutil.which("mypy", path=place)
+    if program and subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+        return program
+    return None
+
+
 def misfits(chosen: list[Block], folder: Path) -> list[str]:
     """What mypy says against blocks, with the packages of this Python."""
     assert chosen
-    program = shutil.which("mypy", path=os.pathsep.join(_PLACES))
+    program = next(filter(None, map(_working_mypy, _PLACES)), None)
     needs_program(program, "no mypy here and in .venv: the blocks' types were not checked")
     (folder / "mypy.ini").write_text(_SETTINGS)
     names = write(chosen, folder)
