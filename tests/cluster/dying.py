@@ -85,7 +85,9 @@ def job_id(first: str, point: int) -> str:
 
 def start(identity: str, *, choose: bool = True) -> JobHandle:
     """Make the call, under that id; not to `choose` is to have the second of the accelerators only."""
-    options = RunOptions.checked(CHOICES, capacity_timeout=1) if choose else RunOptions.checked(CHOICES[1])
+    patience = {"capacity_timeout": 1} if choose else {}
+    accelerator = CHOICES if choose else CHOICES[1]
+    options = RunOptions.checked(accelerator, cpu=0.1, **patience)  # all at once, on a node of two cores
     return JobHandle.of(
         submit(prepare(Call(leave_a_trace, ("once",)), options, default_connections(), job_id=identity))
     )

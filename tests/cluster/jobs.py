@@ -12,7 +12,8 @@ from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.names import JOB_ID
 from tests.conftest import wait_for
 
-on_cpu = kinetic_core.run(accelerator="cpu")
+on_cpu = kinetic_core.run(accelerator="cpu", cpu=0.1)
+"""With a tenth of a core each: the only node for such jobs has two, for which tests would wait in turn."""
 
 
 def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:

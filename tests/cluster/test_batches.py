@@ -60,6 +60,12 @@ def child(batch: BatchHandle, index: int) -> kinetic_core.JobHandle:
     return found
 
 
+def partial_results(batch: BatchHandle) -> list[Any]:
+    with pytest.raises(BatchTimeout) as early:
+        batch.results(timeout=0.1)
+    return early.value.partial_results
+
+
 @pytest.mark.promise("batches: Inputs stored once, packed, no object per input", "four objects for twenty")
 @pytest.mark.promise("batches: Results readable as they arrive, `(index, value)`")
 def test_twenty_inputs_are_one_job(api: ClusterApi) -> None:
@@ -100,10 +106,8 @@ def test_every_input_ends_in_its_own_way(api: ClusterApi) -> None:
     batch = work.run_async_map([1, 200, 300, 400, 100, 101], retries=1, max_concurrent=6)
     wait_for(lambda: all("number" in (child(batch, index).logs() or "") for index in (4, 5)), 120)
     assert dict(batch.statuses())[4] is JobStatus.RUNNING
-    wait_for(lambda: dict(batch.statuses())[0].is_terminal, 120)
-    with pytest.raises(BatchTimeout) as early:
-        batch.results(timeout=0.1)
-    first, *_, fifth, sixth = early.value.partial_results
+    wait_for(lambda: partial_results(batch)[0], 120)
+    first, *_, fifth, sixth = partial_results(batch)
     assert (first[0], fifth, sixth) == (1, None, None)
     child(batch, 4).cancel()
     assert child(batch, 4).status() is JobStatus.CANCELLED

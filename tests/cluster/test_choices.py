@@ -63,7 +63,7 @@ def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, locatio
     assert (accelerator_now(handle.place, handle), accelerators(api, handle)) == ("cpu", ["cpu"])
     told = handle.explain()
     assert told.phases[0].name == "capacity"
-    assert 1 <= told.phases[0].seconds < 20
+    assert told.phases[0].seconds >= 1
     assert f"no capacity for {NOWHERE}" in str(told)
     handle.cleanup()
     assert accelerators(api, handle) == []

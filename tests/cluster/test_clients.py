@@ -77,7 +77,7 @@ def run_at_once(clients: Sequence[Client]) -> list[list[JobHandle]]:
 
     def run(client: Client) -> list[JobHandle]:
         greeting = client.bind(greet)
-        together.wait(30)
+        together.wait(90)
         handles = [greeting.run_async(str(number)) for number in range(AT_ONCE)]
         values = [handle.result(timeout=180, stream_logs=False, cleanup=False) for handle in handles]
         assert values == [f"hello {number}" for number in range(AT_ONCE)]

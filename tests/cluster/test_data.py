@@ -29,7 +29,7 @@ from tests.conftest import wait_for
 from tests.hugging_face import FakeHub
 
 pytestmark = pytest.mark.usefixtures("gke")
-on_cpu = kinetic_core.run(accelerator="cpu")
+on_cpu = kinetic_core.run(accelerator="cpu", cpu=0.1)
 
 
 @on_cpu

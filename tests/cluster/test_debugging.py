@@ -95,7 +95,7 @@ def test_a_breakpoint_is_hit_in_a_pod_and_a_variable_read(capsys: pytest.Capture
             assert debugger.local_variables(frame)["number"] == "40"
         # Detached while the function stood still, and attached again: it runs on, and no attempt is spent.
         assert handle.result(60) == 42
-        assert "has ended: the function returned" in session.wait(10)
+        assert "has ended: the function returned" in session.wait(90)
     assert handle.observe().attempt == 0
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("gke")
 
 
 def test_retries_are_attempts_of_one_job() -> None:
-    @kinetic_core.run(accelerator="cpu", retries=2)
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, retries=2)
     def third_time() -> int:
 
         failures = int(os.environ["KINETIC_FAILED_COUNT"])
@@ -36,7 +36,7 @@ def test_retries_are_attempts_of_one_job() -> None:
 
 @pytest.mark.promise("airflow: With none alive: the deadline, or `kinetic reap`")
 def test_the_deadline_ends_the_job() -> None:
-    @kinetic_core.run(accelerator="cpu", timeout=40)  # a busy machine needs ten to begin
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, timeout=40)  # a busy machine needs ten to begin
     def too_long() -> None:
 
         print("begun", flush=True)
@@ -67,7 +67,7 @@ def test_the_budget_ends_the_job_over_all_its_attempts(
 
 @pytest.mark.promise("gke: Pod deleted under us, eviction, real OOM")
 def test_out_of_memory_is_told() -> None:
-    @kinetic_core.run(accelerator="cpu", memory="128Mi")
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, memory="128Mi")
     def greedy() -> int:
         print("greedy", flush=True)
         return len(b"x" * (1 << 30))
@@ -128,7 +128,7 @@ def test_every_way_to_end_is_told(api: ClusterApi) -> None:
 def test_a_secret_that_does_not_exist_ends_the_job() -> None:
     function = kinetic_core.run(accelerator="cpu", secrets={"WORD": "nowhere/word"})(greet.__wrapped__)
     with pytest.raises(kinetic_core.errors.JobMisconfigured, match='secret "nowhere" not found') as caught:
-        function.run_async("nobody").result(timeout=30, stream_logs=False)
+        function.run_async("nobody").result(timeout=90, stream_logs=False)
     assert caught.value.failure is not None
     assert caught.value.failure.failure_class == "configuration"
 
@@ -139,7 +139,7 @@ def test_an_image_that_does_not_exist_ends_the_job(api: ClusterApi) -> None:
     image = "10.88.0.1:5000/no/such/image:1"
     handle = kinetic_core.run(accelerator="cpu", container_image=image)(greet.__wrapped__).run_async("nobody")
     with pytest.raises(kinetic_core.errors.JobMisconfigured, match="image cannot be pulled") as caught:
-        handle.result(timeout=30, stream_logs=False)
+        handle.result(timeout=90, stream_logs=False)
     assert caught.value.failure is not None
     assert caught.value.failure.failure_class == "image"
     wait_for(lambda: not [pod for pod in pods(api, handle) if pod["status"]["phase"] == "Pending"])

@@ -51,7 +51,7 @@ DOWNLOADS = {
 """Objects that a pod reads, in this order."""
 
 
-@kinetic_core.run(accelerator="cpu")
+@kinetic_core.run(accelerator="cpu", cpu=0.1)
 def work(seconds: float = 0.0) -> str:
     import time
 

@@ -53,7 +53,7 @@ def test_jobs_need_no_more_than_pods_are_granted(guarded: PolicyProxy, tmp_path:
     (tmp_path / "set").mkdir()
     (tmp_path / "set/a").write_text("a")
 
-    @kinetic_core.run(accelerator="cpu", retries=1, lease=15)
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, retries=1, lease=15)
     def work(folder: str) -> str:
         import time
         import urllib.parse
@@ -73,20 +73,20 @@ def test_jobs_need_no_more_than_pods_are_granted(guarded: PolicyProxy, tmp_path:
     assert handle.result(stream_logs=False, cleanup=False) == "a" * 1000
     assert [file.name for file in handle.outputs()] == ["model"]
     handle.cleanup()
-    plus_one = kinetic_core.run(accelerator="cpu")(lambda number: number + 1)
+    plus_one = kinetic_core.run(accelerator="cpu", cpu=0.1)(lambda number: number + 1)
     assert plus_one.run_async_map([1, 2, 3]).results(cleanup=False) == [2, 3, 4]
     assert guarded.refused == []
 
 
 def test_a_pod_cannot_change_what_others_execute(guarded: PolicyProxy, location: str) -> None:
     """A hostile job tries to replace, delete and plant everything that it can list."""
-    victim = kinetic_core.run(accelerator="cpu")(lambda: "good").run_async()
+    victim = kinetic_core.run(accelerator="cpu", cpu=0.1)(lambda: "good").run_async()
     assert victim.result(stream_logs=False, cleanup=False) == "good"
     store = GcsObjectStore.at(location)
     names = [info.name for info in store.list("") if not info.name.startswith("outputs/")]
     before = {name: store.read(name) for name in names}
 
-    @kinetic_core.run(accelerator="cpu")
+    @kinetic_core.run(accelerator="cpu", cpu=0.1)
     def attack(location: str) -> dict[str, list[str]]:
         import urllib.error
         import urllib.request
@@ -133,7 +133,7 @@ def test_a_pod_cannot_change_what_others_execute(guarded: PolicyProxy, location:
 def test_a_planted_result_costs_the_job_nothing_but_its_value(guarded: PolicyProxy, location: str) -> None:
     """It cannot be replaced with these rights: neither believed nor a reason to run the function again."""
 
-    @kinetic_core.run(accelerator="cpu", retries=3)
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, retries=3)
     def work() -> str:
         print("running", flush=True)
         return "good"

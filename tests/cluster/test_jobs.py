@@ -144,7 +144,7 @@ def test_what_is_left_of_a_job_is_verified(gke: dict[str, str]) -> None:
     handle = greet.run_async("later")
     assert handle.result(stream_logs=False) == "hello later"
     backend = handle.place
-    assert backend.get(handle.namespace, handle.job_id) is None
+    wait_for(lambda: backend.get(handle.namespace, handle.job_id) is None)  # it asks the watch first
     program = (
         "import kinetic_core, sys; handle = kinetic_core.attach(sys.argv[1]); "
         "print(handle.status().value, handle.observe().reason); print(handle.result(stream_logs=False))"
@@ -197,7 +197,17 @@ def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> N
     assert (
         {"start", "function"}
         <= named
-        <= {"upload", "queue", "scheduling", "image", "container", "start", "function", "result"}
+        <= {
+            "upload",
+            "queue",
+            "scheduling",
+            "image",
+            "container",
+            "start",
+            "function",
+            "result",
+            "termination",
+        }
     )
     handle.cleanup(k8s=True, gcs=False)
     assert "greeting later" in handle.logs()
@@ -244,7 +254,7 @@ def test_data_and_volumes_are_there(tmp_path: Path) -> None:
     (tmp_path / "set" / "one.txt").write_text("1")
     data = kinetic_core.Data(str(tmp_path / "set"))
 
-    @kinetic_core.run(accelerator="cpu", volumes={"/data": data})
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, volumes={"/data": data})
     def read(path: str) -> tuple[str, str]:
         return Path(path, "one.txt").read_text(), Path("/data/one.txt").read_text()
 
@@ -292,7 +302,7 @@ def test_a_map_runs_as_one_batch() -> None:
 HERE = Path(__file__).parent
 
 
-@kinetic_core.run(accelerator="cpu", retries=1)
+@kinetic_core.run(accelerator="cpu", cpu=0.1, retries=1)
 def reads_beside_itself() -> str:
     if os.environ["KINETIC_FAILED_COUNT"] == "0":
         raise ValueError("a line of source")

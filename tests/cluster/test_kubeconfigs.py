@@ -68,7 +68,7 @@ def test_jobs_of_two_clusters_at_once_do_not_meet(
         greeting = client.bind(greet)
         handles = []
         for number in range(AT_ONCE):
-            both.wait(30)
+            both.wait(90)
             handles.append(greeting.run_async(str(number)))
         for handle in handles:
             wait_for(lambda asked=handle: asked.status() is JobStatus.SUCCEEDED, 60)

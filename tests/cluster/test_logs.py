@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from kinetic_core import JobStatus
@@ -55,8 +53,9 @@ def test_a_log_that_the_node_has_rotated_is_whole(capfd: pytest.CaptureFixture[s
 
 @pytest.mark.promise("gke: Live, reconnecting, no doubled line")
 def test_the_log_of_a_running_job_is_there_at_once() -> None:
-    handle = sleep.run_async(5)
+    handle = sleep.run_async(600)
     running(handle)
-    time.sleep(1)
+    wait_for(handle.logs)
     assert handle.logs() == "sleeping\n"
-    assert handle.result(stream_logs=False) == "awake"
+    assert handle.status() is JobStatus.RUNNING
+    handle.cancel()

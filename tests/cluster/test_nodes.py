@@ -54,7 +54,7 @@ def test_a_container_killed_as_a_whole_says_limit_and_peak(api: ClusterApi) -> N
     api.delete("Job", handle.namespace, handle.k8s_name)
     wait_for(lambda: not pods(api, handle), 60)
     with pytest.raises(JobOutOfMemory, match=used) as later:
-        kinetic_core.attach(handle.job_id).result(timeout=30, stream_logs=False)
+        kinetic_core.attach(handle.job_id).result(timeout=90, stream_logs=False)
     for caught in (first, later):
         failure = caught.value.failure
         assert failure is not None
@@ -149,4 +149,4 @@ def test_what_no_pool_has_is_refused(
         monkeypatch.setenv(name, value)
     handle = kinetic_core.run(**asked)(count).run_async(1)
     with pytest.raises(JobMisconfigured, match=rf"no node pool .*{told}.*pools are default-pool"):
-        handle.result(timeout=30, stream_logs=False)
+        handle.result(timeout=90, stream_logs=False)

@@ -29,7 +29,7 @@ LONG = 600
 
 def test_without_infrastructure_retries_a_lost_pod_is_the_end(api: ClusterApi) -> None:
     """Of the function: the pod that takes the place of the lost one only says so."""
-    once = kinetic_core.run(accelerator="cpu", retries=1, infrastructure_retries=0)
+    once = kinetic_core.run(accelerator="cpu", cpu=0.1, retries=1, infrastructure_retries=0)
     handle = once(sleep.__wrapped__).run_async(LONG)
     wait_for(lambda: "sleeping" in (handle.logs() or ""), 60)
     (pod,) = pods(api, handle)
@@ -103,7 +103,7 @@ def test_user_code_cannot_kill_the_runner() -> None:
 def test_a_stop_signal_to_the_runner_is_an_interruption(spare: int) -> None:
     """Whoever sends it: the same signal comes from a node that goes."""
 
-    @kinetic_core.run(accelerator="cpu", infrastructure_retries=spare)
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, infrastructure_retries=spare)
     def stop_the_runner() -> str:
         if not int(os.environ["KINETIC_IGNORED_COUNT"] or 0):
             os.kill(os.getppid(), signal.SIGTERM)

@@ -77,7 +77,9 @@ def test_a_bucket_one_may_no_longer_write_to_is_named(
     name = f"closing-{mode}-{os.getpid()}"
     post(f"{emulator}/storage/v1/b?project=test-project", {"name": name})
     monkeypatch.setenv("KINETIC_BUCKET", name)
-    handle = kinetic_core.run(accelerator="cpu", infrastructure_retries=1)(sleep.__wrapped__).run_async(3)
+    handle = kinetic_core.run(accelerator="cpu", cpu=0.1, infrastructure_retries=1)(
+        sleep.__wrapped__
+    ).run_async(3)
     wait_for(lambda: "sleeping" in (handle.logs() or ""), 60)
     post(f"{emulator}/emulator/bucket", {"name": name, "mode": mode})
     with pytest.raises(StoreRefused, match=rf"in gs://{name}: not permitted"):

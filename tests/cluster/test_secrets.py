@@ -44,7 +44,7 @@ def asking(
     names = sorted(references)
     options = {"secrets": references, "retries": 1, "capture_env_vars": list(captured)}
 
-    @kinetic_core.run(accelerator="cpu", **options)
+    @kinetic_core.run(accelerator="cpu", cpu=0.1, **options)
     def digest(fail: bool) -> str:
         import hashlib
         import os

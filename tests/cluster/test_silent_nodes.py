@@ -148,7 +148,7 @@ def test_an_attempt_given_up_changes_nothing_at_its_end(api: ClusterApi, silent_
     now = {info.name: (info.created, store.read(info.name)) for info in store.list(f"jobs/{handle.job_id}/")}
     assert {name: now.get(name) for name in kept} == kept
     again = kinetic_core.attach(handle.job_id)
-    assert again.result(timeout=30, stream_logs=False, cleanup=False) == second
+    assert again.result(timeout=90, stream_logs=False, cleanup=False) == second
     assert (again.observe().attempt, again.status()) == (1, JobStatus.SUCCEEDED)
     lines = [
         f"second {number} of attempt {attempt}"

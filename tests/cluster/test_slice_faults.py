@@ -37,10 +37,32 @@ def rest(*seconds: float) -> str:
     return start
 
 
+def until_stored(path: str) -> str:
+    """Each host until that object of the emulator is there; which start of the slice this is."""
+    import os
+    import time
+    import urllib.error
+    import urllib.request
+
+    start = os.environ["KINETIC_IGNORED_COUNT"]
+    print(f"begun {start}", flush=True)
+    while True:
+        try:
+            urllib.request.urlopen(os.environ["STORAGE_EMULATOR_HOST"] + path, timeout=10).close()
+            return start
+        except urllib.error.HTTPError:
+            time.sleep(0.5)
+
+
 @pytest.fixture(params=["gke", "pathways"])
-def resting(request: pytest.FixtureRequest) -> kinetic_core.RemoteCallable[..., str]:
-    """`rest` on two hosts: as a Job, and as a LeaderWorkerSet."""
-    return kinetic_core.run(accelerator="tpu-v5p-8", backend=request.param)(rest)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Two hosts as a Job, and as a LeaderWorkerSet."""
+    return str(request.param)
+
+
+@pytest.fixture
+def resting(backend: str) -> kinetic_core.RemoteCallable[..., str]:
+    return kinetic_core.run(accelerator="tpu-v5p-8", backend=backend)(rest)
 
 
 @pytest.fixture(autouse=True)
@@ -198,15 +220,15 @@ def test_cancelled_while_a_node_is_lost(
 
 
 @pytest.mark.promise("batches: API server restart")
-def test_it_ends_while_there_is_no_api_server(
-    api: ClusterApi, resting: kinetic_core.RemoteCallable[..., str]
-) -> None:
+def test_it_ends_while_there_is_no_api_server(api: ClusterApi, backend: str, location: str) -> None:
     """Its outcome is stored, its pods go once somebody can be told, and it does not run again."""
-    handle = resting.run_async(40, 40)
+    bucket, prefix = location.split("/")
+    waiting = kinetic_core.run(accelerator="tpu-v5p-8", backend=backend)(until_stored)
+    handle = waiting.run_async(f"/storage/v1/b/{bucket}/o/{prefix}%2Fgo")
     wait_for(lambda: lines(handle, 0) and lines(handle, 1), PATIENCE)
     store = handle.place.store
     with stopped("kube-apiserver"):
-        assert store.find(object_names.result(handle.job_id)) is None
+        store.create_if_absent("go", b"on")
         wait_for(lambda: store.find(object_names.result(handle.job_id)) is not None, PATIENCE)
     assert handle.result(timeout=120, stream_logs=False, cleanup=False) == "0"
     wait_for(lambda: nothing_runs(api, handle), PATIENCE)

@@ -28,7 +28,7 @@ def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @kinetic_core.run(accelerator="cpu", budget=3, retries=5)
 def fails_once_then_rests(x: int) -> int:
     if x and os.environ["KINETIC_FAILED_COUNT"] == "0":
-        time.sleep(1)
+        time.sleep(0.2)
         raise ValueError(x)
     if x:
         time.sleep(600)

@@ -204,7 +204,7 @@ def test_the_jobs_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
     @kinetic_core.run(accelerator="cpu", capture_env_vars=["COLOUR_*"], output_dir=str(tmp_path / "out"))
     def look() -> dict[str, Any]:
-        helper = importlib.import_module("decorator.helper")  # of the shipped project, whose root is tests/
+        helper = importlib.import_module("helper")  # of the shipped project, which is this directory
         Path(os.environ["KINETIC_OUTPUT_DIR"], "model.txt").write_text("weights")
         return {"env": [os.environ.get("COLOUR_OF_SKY"), os.environ.get("OTHER")], "helper": helper.__file__}
 

@@ -75,7 +75,7 @@ def as_debugged(handle: kinetic_core.JobHandle) -> kinetic_core.JobHandle:
 @pytest.mark.promise("batches: `debug_attach`: `poll`, `wait`, `terminate`")
 def test_a_debugger_stops_at_a_breakpoint_and_reads_a_variable(capsys: pytest.CaptureFixture[str]) -> None:
     handle = total.run_async([2, 40])
-    with handle.debug_attach(0, working_dir=str(HERE.parents[1])) as session:
+    with handle.debug_attach(0, working_dir=str(HERE.parent)) as session:
         entry = configuration(capsys.readouterr().err)
         assert entry["connect"] == {"host": "127.0.0.1", "port": session.port}
         with Debugger(session.port) as debugger:

@@ -74,7 +74,7 @@ class Place:
     def submit(self, choices: list[str], **options: Any) -> JobReference:
         asked = RunOptions.checked(choices, container_image="python:3.11", **options)
         root = str(Path(__file__).parent)
-        settings = replace(read_settings(), cache=self.folder / "cache", package_root=root)
+        settings = replace(read_settings(), package_root=root)
         packed = pack(answer, asked, Connections(settings), backend=self.backend)
         return submit(address(packed, job_id=ID))
 

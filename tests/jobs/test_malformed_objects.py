@@ -143,7 +143,7 @@ def test_a_malformed_outcome_keeps_nobody_waiting(
         backend.store.delete(key)
         backend.store.create_if_absent(key, frame, {wire.STATE: "succeeded"})
         with pytest.raises(KineticError) as ended:
-            kinetic_core.attach(finished.job_id).result(timeout=30, cleanup=False)
+            kinetic_core.attach(finished.job_id).result(timeout=90, cleanup=False)
         assert not isinstance(ended.value, WaitTimeout)
         assert isinstance(ended.value, UnverifiedResult)
 

@@ -89,7 +89,7 @@ def test_the_timeout_goes_on_counting(place: Place) -> None:
     place.waits(reference)
     place.reconcile(reference, 1000)
     (job,) = place.fake.objects.list("Job", "default")[1]
-    assert job["spec"]["activeDeadlineSeconds"] == pytest.approx(2600, abs=5)
+    assert job["spec"]["activeDeadlineSeconds"] == pytest.approx(2600, abs=60)
 
 
 def test_a_pod_that_starts_at_that_very_moment_keeps_the_job(place: Place) -> None:

@@ -128,7 +128,6 @@ def test_a_dry_run_says_which(place: Place, tmp_path: Path) -> None:
         kubeconfig=kubeconfig,
         bucket="bucket",
         backend="gke",
-        cache=tmp_path / "cache",
         package_root=str(Path(__file__).parent),
     )
     options = RunOptions.checked(ONE, container_image="python:3.11")

@@ -204,3 +204,22 @@ def test_only_users_may_read_what_signs() -> None:
     named = [rule.get("resourceNames") for rule in secrets if set(rule["verbs"]) - {"create"}]
     assert named == [["kinetic-signing"]]
     assert not [rule for rule in LEADER_RULES if rule["resources"] != ["leaderworkersets"]]
+
+
+def test_the_key_of_one_job_signs_for_no_other(local_jobs: object) -> None:
+    """The key of a call is derived from its worker's. Whoever knows his own job's key has no worker's."""
+    mine, victim = double.run_async(1), double.run_async(2)
+    assert [mine.result(cleanup=False), victim.result(cleanup=False)] == [2, 4]
+    found = mine.place.get(mine.namespace, mine.job_id)
+    assert found is not None
+    key = outcome_key(found[0])
+    assert key is not None
+    header = wire.decode_head(victim.place.store.read(object_names.result(victim.job_id)))
+    key_id = f"{victim.job_id}:{header['key_id'].split(':')[1]}:00@{key_id_of(found[0])}"
+    told = {"protocol": wire.PROTOCOL, "job_id": victim.job_id, "attempt": 0, "state": "succeeded"}
+    frame = wire.encode_frame(
+        {**told, "codec": "typed", "key_id": key_id}, codec.encode("owned"), wire.call_key(key, key_id)
+    )
+    drop_payloads(default_connections(), [victim])
+    overwrite(victim, frame)
+    is_refused(victim)

@@ -136,7 +136,7 @@ def test_a_job_is_made_of_nothing_that_was_stored_before(tmp_path: Path) -> None
     """A handle that was there already, of the same call, but with another image and hardware."""
     place = Place(tmp_path, capacity={"cpu"})
     with closing(place.fake):
-        settings = replace(read_settings(), cache=tmp_path / "cache", package_root=str(Path(__file__).parent))
+        settings = replace(read_settings(), package_root=str(Path(__file__).parent))
         asked = RunOptions.checked("cpu", container_image="python:3.11")
         prepared = address(pack(answer, asked, Connections(settings), backend=place.backend), job_id=ID)
         stored = {

@@ -111,7 +111,7 @@ def test_a_watch_ends_by_itself(world: Make) -> None:
     version = here.api.list("Pod", here.namespace)["metadata"]["resourceVersion"]
     began = time.monotonic()
     list(here.api.watch("Pod", here.namespace, {}, version, 1))
-    assert 0.5 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 0.5
 
 
 @pytest.mark.alone  # a server that has just been set up forgets its first version after five minutes only

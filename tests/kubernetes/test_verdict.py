@@ -237,7 +237,7 @@ def test_a_container_killed_at_its_limit_was_out_of_memory(reason: str, peak: in
     assert failure is not None
     assert failure.failure_class == kind
     if kind == FailureClass.OUT_OF_MEMORY:
-        assert "the limit was 1 MiB" in failure.message
+        assert "the limit was 977 KiB" in failure.message
 
 
 def test_a_function_that_has_returned_is_not_waiting_again() -> None:

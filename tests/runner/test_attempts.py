@@ -70,7 +70,7 @@ def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
     process = attempts.submit(patient if handled else work).start()
     wait_for(started.exists)
     process.send_signal(signal.SIGTERM)
-    code = process.wait(timeout=30)
+    code = process.wait(timeout=90)
     if handled:
         assert (code, attempts.outcome().value_or_raise()) == (wire.EXIT_SUCCEEDED, "saved in time")
     else:
@@ -99,7 +99,7 @@ def test_the_file_of_preemption_is_there_before_the_signal(attempts: Attempts, b
     process = attempts.submit(work).start()
     wait_for(started.exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == wire.EXIT_SUCCEEDED
+    assert process.wait(timeout=90) == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == [False, True]
 
 
@@ -128,7 +128,7 @@ def test_user_code_that_ignores_sigterm_is_killed_in_time(attempts: Attempts) ->
     process = attempts.submit(stubborn).start()
     wait_for(started.exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=90) == 143
     header, _ = wire.decode_frame(attempts.store.read(object_names.attempt_outcome(JOB, 0)), KEY)
     assert header["failure"]["failure_class"] == FailureClass.PREEMPTED  # type: ignore[index]
 

@@ -155,7 +155,7 @@ def test_stopped_by_its_owner_it_is_over_and_not_interrupted(batch: Batch) -> No
     wait_for(marker.exists)
     batch.store.create_if_absent(object_names.cancel(f"{GROUP}-7"), b"{}")
     os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(20) == wire.EXIT_NEVER_RETRY
+    assert process.wait(90) == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobCancelled):
         batch.child().value_or_raise()
 

@@ -38,7 +38,7 @@ def started(proxy: FaultProxy, folder: str) -> subprocess.Popen[str]:
 
 def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder, started(proxy, folder) as process:
-        said, errors = process.communicate(timeout=30)
+        said, errors = process.communicate(timeout=90)
         return subprocess.CompletedProcess(process.args, process.returncode, said, errors)
 
 
@@ -49,7 +49,7 @@ def test_told_to_leave_while_the_runner_is_fetched_it_leaves() -> None:
         with started(store, folder) as process:
             wait_for(lambda: store.faults.count("runners/") == 1)
             process.terminate()
-            process.communicate(timeout=10)
+            process.communicate(timeout=90)
         assert process.returncode == wire.EXIT_INTERRUPTED
 
 

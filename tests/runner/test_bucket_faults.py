@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner.data import GcsData
+from kinetic_core._runner.bucket_data import GcsData
 from kinetic_core._runner.store import MissingObject
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy

@@ -10,8 +10,6 @@ from kinetic_core._runner import downloads
 from kinetic_core._runner.downloads import DamagedDownload, Item, download
 from kinetic_core._runner.store import MissingObject
 
-_BODY = random.Random(5).randbytes(70 << 20)
-
 
 def item(path: str, body: bytes = b"body", digest: str | None = None) -> Item:
     return Item(path, len(body), ("md5", digest or hashlib.md5(body).hexdigest()), path)
@@ -25,7 +23,7 @@ def fetch(bodies: dict[str, bytes]) -> downloads.Fetch:
 
 
 def test_files_large_and_small_and_empty_directories(tmp_path):
-    bodies = {"big": _BODY, "sub/ü b.txt": b"x", "none": b""}
+    bodies = {"big": random.Random(5).randbytes(70 << 20), "sub/ü b.txt": b"x", "none": b""}
     items = [*(item(path, body) for path, body in bodies.items()), Item("hollow/", 0, None, "hollow/")]
     download("gs://b/", items, str(tmp_path / "out"), fetch(bodies))
     for path, body in bodies.items():

@@ -29,8 +29,8 @@ def test_repeated_deaths_with_full_memory_are_out_of_memory(
     assert (failure is not None) is is_over
     if failure is not None:
         assert failure.failure_class == wire.FailureClass.OUT_OF_MEMORY
-        text = "3 attempts: the container was killed because the job's memory ran out (the limit was 1.00"
-        assert text in failure.message
+        text = "3 attempts: the container was killed because the job's memory ran out"
+        assert f"{text} (the limit was 1 GiB, it had used 1000 MiB)" in failure.message
 
 
 def test_deaths_that_left_an_outcome_are_no_deaths_of_memory(attempts: Attempts) -> None:

@@ -19,7 +19,7 @@ class Service(Answering):
 
     protocol_version = "HTTP/1.1"
     over = threading.Event()
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=90)
 
     def do_GET(self) -> None:
         if self.path == "/together":

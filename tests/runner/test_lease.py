@@ -34,7 +34,7 @@ def test_a_lease_is_renewed_while_user_code_runs(attempts: Attempts) -> None:
     process = attempts.submit(work).start(KINETIC_LEASE_SECONDS="0.2")
     wait_for(lambda: attempts.store.find(object_names.lease(JOB, 0)) is not None and renewals(attempts) > 5)
     go.write_text("")
-    assert process.wait(timeout=30) == wire.EXIT_SUCCEEDED
+    assert process.wait(timeout=90) == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "done"
 
 
@@ -49,7 +49,7 @@ def test_without_a_store_user_code_is_killed_in_time(attempts: Attempts) -> None
     wait_for(lambda: user_code.exists() and user_code.read_text() != "")
     root = Path(attempts.store.uri.removeprefix("file://"))
     root.rename(root.with_name("out-of-reach"))
-    assert process.wait(timeout=30) == wire.EXIT_INTERRUPTED
+    assert process.wait(timeout=90) == wire.EXIT_INTERRUPTED
     assert "the lease has run out" in attempts.log
     wait_for(lambda: not is_alive(int(user_code.read_text())))
 

@@ -19,6 +19,7 @@ from urllib.error import HTTPError
 import pytest
 
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.results import writing_advice
 from kinetic_core.errors import (
     JobError,
     JobFailed,
@@ -48,6 +49,20 @@ def test_an_object_is_pickled_and_said_so(attempts: Attempts) -> None:
     attempts.submit(lambda: threading.Barrier).run()
     assert attempts.outcome().codec == "pickle"
     assert attempts.outcome().value_or_raise() is threading.Barrier
+
+
+@pytest.mark.parametrize(
+    ("error", "user", "told"),
+    [
+        (PermissionError(13, "Permission denied", "/data/out"), 1000, "not to /data/out. run_as_root=True"),
+        (PermissionError(13, "Permission denied", "/data/out"), 0, ""),
+        (PermissionError("not for you"), 1000, ""),
+        (FileNotFoundError(2, "No such file or directory", "/data/out"), 1000, ""),
+    ],
+)
+def test_who_may_not_write_is_told_where_to(error: OSError, user: int, told: str) -> None:
+    assert told in (writing_advice(error, user) or "")
+    assert bool(writing_advice(error, user)) is bool(told)
 
 
 def test_a_coroutine_runs_to_completion(attempts: Attempts) -> None:

@@ -36,7 +36,7 @@ def test_a_message_that_is_no_note_tells_nothing(message: str) -> None:
 
 def test_the_sentence_says_what_is_known() -> None:
     assert ran_out("it", 128 << 20, 127 << 20).count("MiB") == 2
-    assert "1.50 GiB" in ran_out("it", 3 << 29, None)
+    assert "1.5 GiB" in ran_out("it", 3 << 29, None)
     assert (
         ran_out("it", None, None)
         == "it was killed because the job's memory ran out. Ask for more with memory="

@@ -72,7 +72,7 @@ def bring_back(attempts: Attempts) -> None:
 
 
 def until_kept(attempts: Attempts) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while "kept until the store answers" not in attempts.log:
         assert time.monotonic() < deadline, attempts.log
         time.sleep(0.05)
@@ -83,7 +83,7 @@ def test_a_value_waits_for_its_store(attempts: Attempts) -> None:
     until_kept(attempts)
     assert process.poll() is None
     bring_back(attempts)
-    assert process.wait(timeout=30) == wire.EXIT_SUCCEEDED
+    assert process.wait(timeout=90) == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "value"
     assert attempts.store.find(object_names.attempt_outcome(JOB, 0, 0)) is None
 
@@ -95,7 +95,7 @@ def test_an_exception_does_too_and_takes_no_second_run(attempts: Attempts) -> No
     process = attempts.submit(losing(fail), str(attempts.store.root)).start()
     until_kept(attempts)
     bring_back(attempts)
-    assert process.wait(timeout=30) == wire.EXIT_USER_ERROR
+    assert process.wait(timeout=90) == wire.EXIT_USER_ERROR
     with pytest.raises(KeyError, match="mine"):
         attempts.outcome().value_or_raise()
 
@@ -104,7 +104,7 @@ def test_what_it_printed_last_is_there_too(attempts: Attempts) -> None:
     process = attempts.submit(losing(lambda: print("the last line")), str(attempts.store.root)).start()
     until_kept(attempts)
     bring_back(attempts)
-    process.wait(timeout=30)
+    process.wait(timeout=90)
     prefix = f"jobs/{JOB}/attempts/0/log/"
     kept = b"".join(attempts.store.read(info.name) for info in attempts.store.list(prefix))
     assert b"the last line" in kept
@@ -114,7 +114,7 @@ def test_whoever_is_told_to_end_does_so_within_its_grace(attempts: Attempts) -> 
     process = attempts.submit(losing(lambda: "value"), str(attempts.store.root)).start()
     until_kept(attempts)
     process.terminate()
-    assert process.wait(timeout=20) == wire.EXIT_UNPUBLISHED
+    assert process.wait(timeout=90) == wire.EXIT_UNPUBLISHED
     bring_back(attempts)
     assert not attempts.is_committed()
 
@@ -137,7 +137,7 @@ def test_what_is_printed_after_sigterm_waits_for_the_store(attempts: Attempts) -
     process.terminate()
     until_kept(attempts)
     bring_back(attempts)
-    assert process.wait(timeout=30) == wire.EXIT_INTERRUPTED
+    assert process.wait(timeout=90) == wire.EXIT_INTERRUPTED
     prefix = f"jobs/{JOB}/attempts/0/log/"
     assert b"saved" in b"".join(attempts.store.read(info.name) for info in attempts.store.list(prefix))
     assert attempts.store.find(object_names.attempt_outcome(JOB, 0, 0)) is not None
@@ -174,7 +174,7 @@ def test_a_hanging_request_takes_little_of_a_pods_last_time(tmp_path: Path) -> N
 def test_the_time_of_the_job_bounds_it(attempts: Attempts) -> None:
     started = time.monotonic()
     process = attempts.submit(losing(lambda: "value"), str(attempts.store.root)).start(KINETIC_TIMEOUT="4")
-    assert process.wait(timeout=30) == wire.EXIT_UNPUBLISHED
+    assert process.wait(timeout=90) == wire.EXIT_UNPUBLISHED
     assert time.monotonic() - started >= 3.5
     assert "cannot be published" in attempts.log
     bring_back(attempts)

@@ -63,7 +63,7 @@ def test_user_code_has_no_trace_of_the_key(tmp_path: Path) -> None:
             assert b"KINETIC_JOB_ID" in Path(f"/proc/{pid}/environ").read_bytes()
     finally:
         (tmp_path / "over").touch()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
     assert process.returncode == wire.EXIT_SUCCEEDED
     wire.decode_frame(attempts.store.read(object_names.result(JOB)), key)
 
@@ -83,7 +83,7 @@ def test_an_input_has_no_key_of_another_input(tmp_path: Path) -> None:
             assert key.hex().encode() not in memory(pid)
     finally:
         (tmp_path / "over").touch()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
     assert process.returncode == wire.EXIT_SUCCEEDED
     wire.decode_frame(batch.store.read(object_names.result(f"{GROUP}-7")), wire.input_key(key, 7))
 
@@ -108,3 +108,5 @@ def test_taking_the_key_leaves_no_copy_of_it(index: int | None) -> None:
         process.communicate(b"x")
     assert key.hex().encode()[16:-16] not in whole
     assert (key[8:-8] in whole) == (index is None)
+    own = key if index is None else wire.input_key(key, index)
+    assert whole.count(own[8:-8]) == 1

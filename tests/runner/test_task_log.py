@@ -74,7 +74,7 @@ def test_much_is_written_before_the_end_and_pieces_meet(job: Job) -> None:
     for _ in range(2):
         bucket.asked.clear()
         log.add((b"y" * 999 + b"\n") * 1100)
-        assert bucket.asked.wait(10)
+        assert bucket.asked.wait(90)
     log.add(b"the end\n")
     log.close()
     log.join()
@@ -93,7 +93,7 @@ def test_a_bucket_that_refuses_is_told_of_once_and_left_alone(
     bucket.refuses = True
     log = TaskLog(job, bucket)  # type: ignore[arg-type]
     log.add((b"y" * 999 + b"\n") * 1100)
-    assert bucket.asked.wait(10)
+    assert bucket.asked.wait(90)
     log.add(b"more\n")
     log.close()
     log.join()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,28 @@ def test_a_line_is_stored_soon_and_later_where_hundreds_write(
     assert file.read_bytes() == b"a line\n"
     os.close(writing)
     tee.close()
+
+
+@pytest.mark.attack
+def test_output_without_a_pause_is_read_in_portions(job: Job, tmp_path: Path) -> None:
+    """Between two of them the runner stores what it has, and looks for signals and the child's end."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "output").write_bytes(b"y\n" * (4 << 20))
+    tee = LogTee(
+        job,
+        open_store((tmp_path / "store").as_uri()),
+        os.open(tmp_path / "output", os.O_RDONLY),
+        clock=lambda: 0.0,
+    )
+    sizes = [0]
+    while sizes[-1] < 8 << 20:
+        tee.pump()
+        tee.tick()
+        sizes.append(tee.size)
+    assert all(0 < after - before <= 2 << 20 for before, after in pairwise(sizes))
+    tee.close()
+    stored = (tmp_path / "store" / object_names.log(job.job_id, 0, 0).rpartition("/")[0]).iterdir()
+    assert sum(path.stat().st_size for path in stored) == 8 << 20
 
 
 def test_little_of_a_line_without_end_is_kept_as_evidence(job: Job, tmp_path: Path) -> None:

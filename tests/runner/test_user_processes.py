@@ -84,7 +84,13 @@ def test_user_code_dies_with_a_killed_runner(attempts: Attempts) -> None:
     wait_for(lambda: not is_alive(int(pid.read_text())))
 
 
-@pytest.mark.usefixtures("local_jobs")
+@pytest.fixture
+def jobs_with_helpers(local_jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real jobs in whose project is `tests/conftest.py` too."""
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parents[1]))
+
+
+@pytest.mark.usefixtures("jobs_with_helpers")
 def test_attempts_of_this_machine_do_not_overlap(tmp_path: Path) -> None:
     def work() -> None:
         alive = [pid for folder in tmp_path.glob("left*") for pid in pids(folder) if is_alive(pid)]
@@ -99,7 +105,7 @@ def test_attempts_of_this_machine_do_not_overlap(tmp_path: Path) -> None:
     assert not any(is_alive(pid) for folder in tmp_path.glob("left*") for pid in pids(folder))
 
 
-@pytest.mark.usefixtures("local_jobs")
+@pytest.mark.usefixtures("jobs_with_helpers")
 def test_what_a_killed_runner_leaves_dies_before_the_next_try(tmp_path: Path) -> None:
     left = tmp_path / "left"
 

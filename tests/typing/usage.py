@@ -7,6 +7,7 @@ from typing import assert_type
 from airflow.sdk import XComArg
 
 import kinetic_core
+import kinetic_core.compat as compat
 from airflow_provider.decorators.kinetic import kinetic
 from airflow_provider.operators.kinetic import KineticOperator
 
@@ -29,6 +30,31 @@ assert_type(Model().fit(2), str)
 assert_type(kinetic_core.attach("job-0123456789abcdef"), kinetic_core.JobHandle)
 assert_type(kinetic_core.list_jobs(), list[kinetic_core.JobHandle])
 
+
+@compat.run(accelerator="cpu", backend="local")
+def moved(steps: int, *, rate: float = 0.1) -> float:
+    return steps * rate
+
+
+class MovedModel:
+    @compat.run(accelerator="cpu")
+    def fit(self, epochs: int) -> str:
+        return "x" * epochs
+
+
+assert_type(moved(3, rate=0.5), float)
+assert_type(moved.run_async(3), compat.JobHandle)
+assert_type(moved.run_async_map([1, 2]), compat.BatchHandle)
+assert_type(MovedModel().fit(2), str)
+assert_type(MovedModel().fit.run_async(2), compat.JobHandle)
+assert_type(compat.attach("job-0123456789abcdef"), compat.JobHandle)
+assert_type(compat.list_jobs(), list[compat.JobHandle])
+assert_type(compat.attach_batch("grp-0123456789abcdef"), compat.BatchHandle)
+assert_type(compat.collections.map(moved.run_async, [1]), compat.BatchHandle)
+assert_type(compat.collections.map(moved.run_async, [1]).jobs, list[compat.JobHandle | None])
+
+moved("three")  # type: ignore[arg-type]
+moved.run_async(3, speed=1)  # type: ignore[call-arg]
 train("three")  # type: ignore[arg-type]
 train.run_async(3, speed=1)  # type: ignore[call-arg]
 train.run_async_map([1], max_concurrent="2")  # type: ignore[arg-type]

@@ -81,6 +81,7 @@ CASES: Mapping[str, Case] = {
     "security_context": Case({"privileged": True}, '"privileged": true', local="no effect"),
     "debug": Case(True, "KINETIC_DEBUG_WAIT_TIMEOUT", local="a person"),
     "retries": Case(2, '"backoffLimitPerIndex": 2'),
+    "warm": Case("10m", local="one call at a time"),
     "queue": Case("research", '"kueue.x-k8s.io/queue-name": "research"', local="no effect"),
 }
 

@@ -18,7 +18,7 @@ from kinetic_core.errors import InvalidRequest
 from kinetic_core.job import PodOptions
 from kinetic_core.options import MAP_OPTIONS, OPTIONS, Option, RunKeywords, RunOptions, Table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NICE = Option("How nice the job is, from 0 to 19.", checks.whole_number(0, 19), default=0, read=int)
 LONGER = Table(
     type("Longer", (), {"__annotations__": {**RunKeywords.__annotations__, "nice": Annotated[int, NICE]}})
@@ -114,3 +114,34 @@ def test_no_other_place_lists_the_options() -> None:
                     "kinetic_core/job.py",  # the values, for the code that acts on them
                     "docs/reference/options.md",
                 ), f"{file} names {named}"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1.5m", 90), (30, 30)]
+)
+def test_how_long_a_pod_stays_warm(given: object, seconds: float) -> None:
+    assert RunOptions.checked("cpu", warm=given).warm == seconds  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["", "ten", "10 minutes", "-1s", 0, "25h", float("inf")])
+def test_what_is_no_time_to_stay_warm(given: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^warm=.* must be seconds"):
+        RunOptions.checked("cpu", warm=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("beside", "named"),
+    [
+        ({"accelerator": ["gpu-l4", "gpu-a100"]}, "several accelerators"),
+        ({"accelerator": "tpu-v5p-16"}, "several hosts"),
+        ({"debug": True}, "debug="),
+        ({"queue": "research"}, "queue="),
+        ({"lease": 30}, "lease="),
+        ({"backend": "pathways"}, "pathways"),
+    ],
+)
+def test_what_needs_a_pod_of_its_own_is_not_warm(beside: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^warm= does not go with .*{named}"):
+        RunOptions.checked(**{"accelerator": "cpu", **beside}, warm="10m")
+    with pytest.raises(InvalidRequest, match=r"^warm= is for single calls"):
+        kinetic_core.run(accelerator="cpu", warm="10m", backend="local")(len).run_async_map(["a"])
