@@ -87,8 +87,8 @@ test-oldest: $(VENV)/.ready ## the default suite with the oldest libraries that 
 
 airflow-test: airflow-local-test airflow-own-test airflow-cluster-test ## what the provider promises, against a real Airflow
 
-airflow-local-test: $(AIRFLOW_VENV)/.ready # jobs on this machine, in one Airflow that they share
-	@$(AIRFLOW_PYTEST) -m "airflow and not cluster and $(SPEED)" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15
+airflow-local-test: $(AIRFLOW_VENV)/.ready # jobs on this machine, in two Airflows that the files share
+	@$(AIRFLOW_PYTEST) -m "airflow and not cluster and $(SPEED)" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) -n 2 --dist loadfile --durations=15
 
 airflow-cluster-test: $(AIRFLOW_VENV)/.ready # jobs on the cluster, in another one
 	@$(AIRFLOW_PYTEST) -m "airflow and cluster and $(SPEED)" tests/airflow $(OWN_AIRFLOWS:%=--ignore=%) --durations=15
