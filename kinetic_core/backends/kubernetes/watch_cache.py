@@ -82,11 +82,14 @@ class WatchCache:
     def changes(self, since: int | None) -> tuple[int, set[str] | None]:
         """Return a number for now, and the ids of jobs that changed since another; None if any may have.
 
-        Starts the threads. Raises ClusterError if the first list fails; the next call tries again.
+        Starts the threads. Returns no ids if the cache is closed meanwhile. Raises ClusterError if the first
+        list fails; the next call tries again.
         """
         with self._lock:
             self._start()
-            self._lock.wait_for(lambda: self._is_synced or self._trouble, _SYNC_SECONDS)
+            self._lock.wait_for(lambda: self._is_synced or self._trouble or self._is_closed, _SYNC_SECONDS)
+            if self._is_closed:
+                return self._sequence, set()
             if not self._is_synced:
                 raise self._trouble or ClusterUnreachable(
                     f"the API server did not list the jobs of namespace {self._namespace} within "
@@ -103,8 +106,10 @@ class WatchCache:
             return self._sequence, changed
 
     def close(self) -> None:
-        """End the threads; the next question starts them again."""
-        self._asked = float("-inf")
+        """End the threads, and whoever waits for them; the next question starts them again."""
+        with self._lock:
+            self._asked = float("-inf")
+            self._lock.notify_all()
 
     def get(self, job_id: str) -> tuple[Object, list[Object]] | None:
         """Return a job and its pods; None if they are unknown, or the cache is not current."""
@@ -130,6 +135,10 @@ class WatchCache:
     @property
     def _is_synced(self) -> bool:
         return self._synced == set(KINDS)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._asked == float("-inf")
 
     def _start(self) -> None:
         self._asked = time.monotonic()
