@@ -31,6 +31,9 @@ class Jobs(Protocol):
     def overlaps(self) -> int:
         """How many executions began while another one lived."""
 
+    def ids(self) -> list[str]:
+        """Those of all jobs there ever were, the earliest first."""
+
     def states(self) -> list[str]:
         """The states of all jobs there ever were, the earliest first."""
 

@@ -159,12 +159,15 @@ class _Jobs:
     def overlaps(self) -> int:
         return self._watch.overlaps[self._dag_id]
 
+    def ids(self) -> list[str]:
+        return list(self._watch.ids[self._dag_id])
+
     def states(self) -> list[str]:
-        references = (find(self._backend, job_id) for job_id in list(self._watch.ids[self._dag_id]))
+        references = (find(self._backend, job_id) for job_id in self.ids())
         return [observed(self._backend, each).status.value for each in references if each is not None]
 
     def cancel(self) -> None:
-        for job_id in list(self._watch.ids[self._dag_id]):
+        for job_id in self.ids():
             if (reference := find(self._backend, job_id)) is not None:
                 cancel(self._backend, reference)
 

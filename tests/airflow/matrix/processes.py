@@ -70,6 +70,9 @@ class _Jobs:
     def overlaps(self) -> int:
         return len(self.journal("overlap"))
 
+    def ids(self) -> list[str]:
+        return [reference.job_id for _, reference in self._stored()]
+
     def states(self) -> list[str]:
         return [observe(backend, reference).status.value for backend, reference in self._stored()]
 

@@ -98,7 +98,8 @@ class Stage:
 
     def finish_before_trigger(self) -> None:
         """Let the job end, and stop the trigger that is about to end the task."""
-        self.put("hold", self.cell.phase)
+        self.until(self.jobs.ids, "its job to be known")
+        self.put("hold", f"{self.jobs.ids()[0]} {self.cell.phase}")
         self.jobs.put("go")
         self.until(lambda: self.has("held"), f"its trigger to be at {self.cell.phase!r}")
 

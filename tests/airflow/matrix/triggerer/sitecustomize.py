@@ -1,6 +1,7 @@
 """Stop a triggerer where a cell wants it: every component of the matrix's Airflow imports this as it starts.
 
-The file `hold` of a cell's folder names the step at which a thread of its trigger waits until it is gone.
+The file `hold` of a cell's folder names a job, and the step at which the job's trigger waits, in a thread,
+until the file is gone.
 """
 
 from __future__ import annotations
@@ -14,23 +15,39 @@ from pathlib import Path
 from typing import Any
 
 FOLDERS = os.environ.get("MATRIX_CELLS", "")
-STEPS = {
-    "open": ("finished, not collected", r"/(?P<cell>[^/]+)/kinetic/store/jobs/[^/]+/result$"),
-    "os.remove": ("pushed, not ended", r"/(?P<cell>[^/]+)/kinetic/store/jobs/[^/]+/payload-[0-9a-f]+\.pkl$"),
-}
-"""By the event of Python's audit table: the phase that begins with it, and the path that it is about."""
+_JOB = r"(?P<job>job-[0-9a-f]{16})"
+_COLLECTING, _PUSHED = "finished, not collected", "pushed, not ended"
+STEPS = (
+    (_COLLECTING, "open", rf"/{_JOB}/result$"),
+    (_COLLECTING, "http.client.send", rf"^GET /storage/[^ ]+%2F{_JOB}%2Fresult\?alt=media"),
+    (_PUSHED, "os.remove", rf"/{_JOB}/payload-[0-9a-f]+\.pkl$"),
+    (_PUSHED, "http.client.send", rf"^DELETE /apis/batch/[^ ]+{_JOB}"),
+)
+"""Phases that begin with an event of Python's audit table, each with a pattern of what the event is about: a
+path of the local backend's store, or the beginning of what is sent."""
+_EVENTS = {event for _, event, _ in STEPS}
 
 
 def hold(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in STEPS or not threading.current_thread().name.startswith("kinetic-trigger"):
+    if event not in _EVENTS or not threading.current_thread().name.startswith("kinetic-trigger"):
         return
-    phase, pattern = STEPS[event]
-    if not (found := re.search(pattern, str(arguments[0]))):
-        return
-    folder = Path(FOLDERS, found["cell"])
-    while _content(folder / "hold") == phase:
-        (folder / "held").touch()
-        time.sleep(0.05)
+    about = _subject(event, arguments)
+    for phase, known, pattern in STEPS:
+        if event == known and (found := re.search(pattern, about)):
+            wait_at(f"{found['job']} {phase}")
+
+
+def wait_at(step: str) -> None:
+    for file in Path(FOLDERS).glob("*/hold"):
+        while _content(file) == step:
+            file.with_name("held").touch()
+            time.sleep(0.05)
+
+
+def _subject(event: str, arguments: tuple[Any, ...]) -> str:
+    if event == "http.client.send":
+        return arguments[1][:2000].decode("latin-1") if isinstance(arguments[1], bytes) else ""
+    return str(arguments[0])
 
 
 def _content(file: Path) -> str:
