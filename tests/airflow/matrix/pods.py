@@ -6,6 +6,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Pods:
 
     def options(self, cell: Cell) -> dict[str, Any]:
         small = {"backend": "gke", "cpu": 0.1, "memory": "160Mi"}
-        labels = {"labels": {"tests": self._run, "dag": cell.dag_id}}
+        labels = {"labels": {"tests": self._run, "dag": _as_label(cell.dag_id)}}
         label = {_ROOM.format(self._run, cell.dag_id): "1"}
         room = {"node_selector": label} if cell.phase == Phase.QUEUED else {}
         held = {"deferrable": False} if cell.phase == WAITING else {}  # a pod may take longer than patience
@@ -72,7 +73,8 @@ class Pods:
 
     def jobs(self, cell: Cell, folder: Path) -> Jobs:
         signs = GcsObjectStore.at(f"{self.data}/{cell.dag_id}")
-        return _Jobs(cell.dag_id, signs, self._backend, self._watch, self._give_room)
+        room = partial(self._give_room, cell.dag_id)
+        return _Jobs(_as_label(cell.dag_id), signs, self._backend, self._watch, room)
 
     def close(self) -> None:
         self._watch.close()
@@ -88,6 +90,11 @@ class Pods:
     def _label(self, labels: Mapping[str, str | None]) -> None:
         for node in self._api.list("Node", "")["items"]:
             self._api.patch("Node", "", node["metadata"]["name"], {"metadata": {"labels": labels}})
+
+
+def _as_label(dag_id: str) -> str:
+    """The DAG's name as a label, which has at most 63 characters."""
+    return dag_id[:63].rstrip("-_")
 
 
 class _Watch(threading.Thread):
@@ -141,9 +148,9 @@ class _Watch(threading.Thread):
 
 class _Jobs:
     def __init__(
-        self, dag_id: str, signs: ObjectStore, backend: Backend, watch: _Watch, room: Callable[[str], None]
+        self, label: str, signs: ObjectStore, backend: Backend, watch: _Watch, room: Callable[[], None]
     ) -> None:
-        self._dag_id, self._signs, self._room = dag_id, signs, room
+        self._label, self._signs, self._room = label, signs, room
         self._backend, self._watch = backend, watch
 
     def put(self, name: str) -> None:
@@ -157,10 +164,10 @@ class _Jobs:
         return [float(at) for at, _, what in (name.partition("-") for name in told) if what == event]
 
     def overlaps(self) -> int:
-        return self._watch.overlaps[self._dag_id]
+        return self._watch.overlaps[self._label]
 
     def ids(self) -> list[str]:
-        return list(self._watch.ids[self._dag_id])
+        return list(self._watch.ids[self._label])
 
     def states(self) -> list[str]:
         references = (find(self._backend, job_id) for job_id in self.ids())
@@ -172,10 +179,10 @@ class _Jobs:
                 cancel(self._backend, reference)
 
     def living(self) -> int:
-        return max(len(self._watch.living[self._dag_id]), sum(state in LIVING for state in self.states()))
+        return max(len(self._watch.living[self._label]), sum(state in LIVING for state in self.states()))
 
     def take_room(self) -> None:
         """No node has the label that its pods ask for."""
 
     def give_room(self) -> None:
-        self._room(self._dag_id)
+        self._room()
