@@ -304,6 +304,21 @@ def test_clear_only_collects_what_nobody_has_collected(tmp_path: Path, identity:
 
 
 @pytest.mark.attack
+@pytest.mark.parametrize("name", ["spent", "cleared"])
+def test_a_planted_note_makes_a_cleared_task_run_again(
+    tmp_path: Path, identity: TaskIdentity, name: str
+) -> None:
+    (tmp_path / "go").touch()
+    first = start(call_until_told(tmp_path), identity)
+    backend = backend_of(first.reference, default_connections())
+    wait(backend, first.reference)
+    backend.store.create_if_absent(f"jobs/{first.reference.job_id}/{name}", b"anything")
+    second = start(call_until_told(tmp_path), cleared(identity))
+    assert (second.adopted, second.starter) == (False, None)
+    wait(backend, second.reference)
+
+
+@pytest.mark.attack
 @pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
 @pytest.mark.parametrize("heard", [False, True], ids=["before the old trigger hears of it", "after"])
 def test_clear_in_a_run_that_goes_on_runs_again(tmp_path: Path, identity: TaskIdentity, heard: bool) -> None:

@@ -130,6 +130,17 @@ def test_each_team_makes_one_secret() -> None:
         Signatures(OfTeam("blue", of_all), "blue").verified(signed[0], "op_args")
 
 
+def test_the_public_name_of_a_teams_secret_signs_nothing() -> None:
+    """Every reference of a team holds that name, and the Variable that keeps it is called like a secret."""
+    variables, theirs = Kept(), Kept()
+    genuine = Signatures(variables, "red").signed(REFERENCE)
+    theirs.set(f"{SECRET}_red", str(genuine["signed_with"]))
+    assert variables.values.items() >= theirs.values.items()
+    forged = Signatures(theirs).signed(REFERENCE, like={"signed_with": "red"})
+    with pytest.raises(InvalidRequest, match="a secret that this Airflow does not have"):
+        Signatures(variables, "red").verified(forged, "op_args")
+
+
 def test_a_thousand_references_read_one_secret() -> None:
     variables = Kept()
     signed = Signatures(variables).signed(REFERENCE)

@@ -18,6 +18,7 @@ from kinetic_core.batches.definition import (
     Plan,
     line_object,
     manifest_object,
+    resumption_object,
     resumptions,
 )
 from kinetic_core.batches.handle import BatchError, BatchHandle
@@ -404,6 +405,20 @@ def test_what_was_removed_by_hand_does_not_run_again(place: Place) -> None:
     assert others == [1, 2]
     assert batch.unavailable_children == {0: f"{place.group_id}-0"}
     assert sorted(place.began()) == [0, 1, 2]
+
+
+@pytest.mark.attack
+def test_a_planted_resumption_runs_what_was_removed(place: Place) -> None:
+    place.one_that_died([0, 1, 2])
+    place.let_go("go-0")
+    first = place.attach(goes_on=False).jobs[0]
+    assert first is not None
+    assert first.result(cleanup=False) == 0
+    first.cleanup()
+    place.cluster.store.create_if_absent(resumption_object(place.group_id, 0), b"anything")
+    place.let_go()
+    assert place.attach().results(timeout=90) == [0, 1, 2]
+    assert sorted(place.began()) == [0, 0, 1, 2]
 
 
 def test_cleaning_up_leaves_nothing(place: Place) -> None:

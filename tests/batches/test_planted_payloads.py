@@ -204,3 +204,20 @@ def test_a_manifest_of_fewer_inputs_than_its_jobs_is_refused(place: Any) -> None
     manifest = changed_manifest(here, total_expected=2)
     with pytest.raises(MalformedObject, match="it names 2 inputs, its Jobs have 3"):
         attach_indexed(here.backend, "grp-a", manifest, 0.1, None)
+
+
+def test_without_its_jobs_a_batch_is_as_its_manifest_says(place: Any) -> None:
+    here: Place = place()
+    here.submit([1, 2, 3])
+    (job,) = here.jobs()
+    here.fake.objects.remove("Job", "default", job["metadata"]["name"])
+    manifest = changed_manifest(here, total_expected=2)
+    assert len(attach_indexed(here.backend, "grp-a", manifest, 0.1, None).jobs) == 2
+
+
+def test_a_planted_end_of_submission_starts_nothing(place: Any) -> None:
+    """The batch seems to be submitted, and none of its inputs runs."""
+    here: Place = place()
+    here.store.create_if_absent(object_names.finished("grp-a"), b'{"dropped": []}')
+    here.submit([1, 2])
+    assert here.jobs() == []

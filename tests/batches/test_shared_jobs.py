@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -298,6 +299,27 @@ def test_a_client_that_thaws_deletes_no_new_outcome(place: Any) -> None:
     assert [store.read(name) for name in results] == [b"the new part's"] * 2
     assert store.present([object_names.stop("grp-a")])
     assert made == [1], "creating what is there already changes nothing"
+
+
+@pytest.mark.attack
+@pytest.mark.slow
+def test_a_planted_resumption_delays_and_stops_nobody(place: Any) -> None:
+    """The client waits for half a minute for whoever seems to resume the batch, and then does it itself."""
+
+    def behave(pod: dict[str, Any]) -> PodBehaviour:
+        here.tell(pod, "failed")
+        return behaviours.exits(1)
+
+    here: Place = place(behave)
+    whole, _ = here.submit([1, 2])
+    board = here.watched(2, whole)
+    board.wait_for(board.is_over, None, "")
+    here.store.create_if_absent(resumption_object("grp-a", 1), b"anything")
+    made: list[tuple[int, list[int]]] = []
+    begun = time.monotonic()
+    resume(here.backend, whole, [0, 1], lambda number, rest: made.append((number, list(rest))))
+    assert made == [(1, [0, 1])]
+    assert time.monotonic() - begun >= 30
 
 
 def test_nothing_is_run_again_while_an_input_still_runs(place: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.local import slots
 from kinetic_core.backends.local.layout import Layout
@@ -189,6 +190,26 @@ def test_a_silent_debugger_is_told_from_a_waiting_job() -> None:
         with pytest.raises(WaitTimeout, match=r"has started.*listening_timeout=0.1 s"):
             as_debugged(handle).debug_attach(0, listening_timeout=0.1)
         assert handle.status() is JobStatus.RUNNING
+    finally:
+        handle.cancel()
+
+
+@pytest.mark.attack
+def test_a_planted_address_moves_a_debugger_in_its_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    """To another port of the same pod, and another directory there."""
+    handle = idle.run_async()
+    try:
+        wait_for(lambda: handle.status() is JobStatus.RUNNING)
+        found = handle.place.get(handle.namespace, handle.job_id)
+        assert found is not None
+        name = object_names.debugger(handle.job_id, found[1][0]["metadata"]["uid"])
+        with socket.create_server(("127.0.0.1", 0)) as theirs:
+            told = {"port": theirs.getsockname()[1], "workspace": "/theirs"}
+            handle.place.store.create_if_absent(name, json.dumps(told).encode())
+            with as_debugged(handle).debug_attach(0) as session:
+                assert configuration(capsys.readouterr().err)["pathMappings"][0]["remoteRoot"] == "/theirs"
+                with socket.create_connection(("127.0.0.1", session.port), 30), theirs.accept()[0]:
+                    session.terminate()
     finally:
         handle.cancel()
 

@@ -39,6 +39,17 @@ def test_what_shows_the_threat_model_is_run_by_make_attack() -> None:
     assert sorted({f"{file}::{name}" for file, name in tests if not is_marked(file, name)}) == []
 
 
+def test_each_sentence_of_security_names_its_tests() -> None:
+    """After the introduction there are only tables, each below a heading and at most one line before it."""
+    _, *sections = PAGES[1].split("\n## ")
+    for section in sections:
+        heading, *lines = (line for line in section.splitlines() if line)
+        table = [line for line in lines if line.startswith("|")]
+        assert [line for line in lines if line not in table and not line.endswith(":")] == [], heading
+        assert table[:2] == ["| statement | shown by |", "|---|---|"], heading
+        assert [row for row in table[2:] if "::test_" not in row.rpartition(" | ")[2]] == [], heading
+
+
 @functools.cache
 def parsed(file: str) -> ast.Module:
     return ast.parse((ROOT / file).read_text())

@@ -80,3 +80,13 @@ def test_while_the_job_of_the_later_run_exists_it_is_no_value(
     put_back(backend, later.job_id, earlier)
     with pytest.raises(UnverifiedResult):
         collect(backend, later)
+
+
+def test_once_the_later_job_is_gone_it_is_as_good(tmp_path: Path, backend: Backend, earlier: bytes) -> None:
+    """Nothing is left that tells the two runs apart: their key is the same."""
+    (tmp_path / "go").write_text("second")
+    later = run(tmp_path)
+    wait(backend, later)
+    backend.remove(later.namespace, later.job_id)
+    put_back(backend, later.job_id, earlier)
+    assert collect(backend, later).value_or_raise() == "first"

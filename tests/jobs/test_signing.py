@@ -133,6 +133,17 @@ def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
     assert listed.status is JobStatus.NOT_FOUND
 
 
+def test_the_log_of_a_gone_pod_is_as_the_bucket_has_it() -> None:
+    handle = double.run_async(4)
+    assert handle.result() == 8  # which removes its Job
+    store = handle.place.store
+    for number in range(10):
+        store.delete(object_names.log(handle.job_id, 0, number))
+    store.create_if_absent(object_names.log(handle.job_id, 0, 0), b"a planted line\n")
+    assert handle.logs() == "a planted line\n"
+    assert (handle.status(), handle.result()) == (JobStatus.SUCCEEDED, 8)
+
+
 def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:
     """It asks a runner that is about to start; of one that runs it says nothing."""
     handle = says_that_it_began.run_async(str(tmp_path))
@@ -164,6 +175,8 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
     changed = [sealed[:at] + "0" + sealed[at + 1 :] for at in range(len(sealed)) if sealed[at] != "0"]
     assert {state(each) for each in [*changed, "", "succeeded", "failed", sealed + " "]} == {""}
     assert state(sealed, f"job-{0:016x}") == ""
+    ids = [f"{handle.job_id}:{'0' * length}" for length in (64, 300)]
+    assert [keys.of(each, handle.job_id) is not None for each in ids] == [True, False], "a long id is no id"
 
 
 def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:

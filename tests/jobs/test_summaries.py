@@ -175,3 +175,17 @@ def test_an_outcome_that_nobody_signed_is_no_state(place: Place) -> None:
     found = [(job.status, job.reason) for job in reversed(listed(place))]
     nothing = (JobStatus.NOT_FOUND, "Unverified")
     assert found == [nothing, nothing, (JobStatus.FAILED, ""), nothing, nothing]
+
+
+@pytest.mark.attack
+def test_of_lists_only_states_are_not_believed(place: Place) -> None:
+    store(place, reference(1, func_name="theirs", accelerator="tpu-v5e-8"))
+    planted = {**index_metadata(reference(1)), wire.STATE: "succeeded"}
+    assert planted != index_metadata(reference(1))
+    place.store.create_if_absent(index_object(reference(2)), b"", planted)
+    shown = {job.job_id: job for job in listed(place)}
+    assert {job.status for job in shown.values()} == {JobStatus.NOT_FOUND}
+    assert (shown["job-0000000000000001"].func_name, shown["job-0000000000000001"].accelerator) == (
+        "theirs",
+        "tpu-v5e-8",
+    )

@@ -38,6 +38,7 @@ def test_a_finished_job_is_not_run_again(attempts: Attempts) -> None:
     assert marker.read_text() == "x"
 
 
+@pytest.mark.attack
 def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
     attempts.submit(lambda: 1).store.create_if_absent(object_names.cancel(JOB), b"{}")
     assert attempts.run() == wire.EXIT_NEVER_RETRY

@@ -133,6 +133,7 @@ def test_a_failure_stops_the_others_if_asked_for(batch: Batch) -> None:
     assert batch.store.find(object_names.stop(GROUP)) is not None
 
 
+@pytest.mark.attack
 @pytest.mark.promise("batches: `fail_fast` through the marker")
 def test_after_anothers_failure_nothing_starts(batch: Batch) -> None:
     batch.pack(place).store.create_if_absent(object_names.stop(GROUP), b"")
@@ -142,6 +143,7 @@ def test_after_anothers_failure_nothing_starts(batch: Batch) -> None:
     assert batch.store.find(object_names.claim(f"{GROUP}-7", 0)) is None
 
 
+@pytest.mark.attack
 def test_stopped_by_its_owner_it_is_over_and_not_interrupted(batch: Batch) -> None:
     marker = batch.folder / "began"
 

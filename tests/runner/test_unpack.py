@@ -147,6 +147,7 @@ def test_a_content_shorter_than_declared(forge):
     forge.refused(forge.tree([["f", "a", digest(BODY), 0o644, 100]]), "another content")
 
 
+@pytest.mark.attack
 def test_a_content_that_is_not_what_its_name_says(forge):
     forge.content(b"evil('hello')!\n", name=digest(BODY))
     forge.refused(forge.tree([file("a")]), "another content than its name")

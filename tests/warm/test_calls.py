@@ -18,6 +18,7 @@ from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobFailed, JobLost
 from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.reconcile import reconcile
+from kinetic_core.jobs.signing import key_id_of, outcome_key
 from tests.conftest import wait_for
 from tests.warm.places import Cluster, Here, call_runner, waits_for_a_call
 
@@ -313,6 +314,21 @@ def test_a_planted_outcome_makes_no_worker_idle(place: Here, tmp_path: Path) -> 
 
 
 @pytest.mark.attack
+def test_a_copied_end_of_an_attempt_makes_no_worker_idle(place: Here, tmp_path: Path) -> None:
+    """What an attempt of the call has signed for its own name is copied to that of the call's outcome."""
+    running = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    found = place.backend.get("default", running.job_id)
+    assert found is not None
+    end = object_names.attempt_outcome(running.job_id, 0)
+    plant_outcome(place, running.job_id, outcome_key(found[0]), key_id=key_id_of(found[0]), object=end)
+    (worker,) = place.workers()
+    assert (worker.job_id, worker.is_idle) == (running.worker, False)
+    (tmp_path / "go").touch()
+    assert running.value() == "value"
+
+
+@pytest.mark.attack
 def test_what_is_planted_keeps_no_call_alive(place: Here, tmp_path: Path) -> None:
     """Neither an outcome nor a note where the one is to be that ends it."""
     handle = place.submit(held, str(tmp_path))
@@ -325,10 +341,10 @@ def test_what_is_planted_keeps_no_call_alive(place: Here, tmp_path: Path) -> Non
     assert handle.status() is JobStatus.CANCELLED
 
 
-def plant_outcome(place: Here, job_id: str) -> None:
-    """As anybody can who may write to the store and knows the id."""
+def plant_outcome(place: Here, job_id: str, key: bytes | None = None, **header: Any) -> None:
+    """As anybody can who may write to the store and knows the id; with a key, what its owner has signed."""
     told = {"protocol": wire.PROTOCOL, "job_id": job_id, "attempt": 0, "state": "succeeded", "codec": "typed"}
-    frame = wire.encode_frame(told, codec.encode("owned"))
+    frame = wire.encode_frame({**told, **header}, codec.encode("owned"), key)
     place.backend.store.create_if_absent(object_names.result(job_id), frame, {wire.STATE: "succeeded"})
 
 
