@@ -55,7 +55,7 @@ def run_child(job: Job, store: Store) -> None:
     except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
         _end_user_code(own, exc)
         phase = "data" if isinstance(exc, SourceUnreachable) else set_up.phase
-        _leave(job, results.misconfigured(exc, phase, _advice(exc)))
+        _leave(job, results.misconfigured(exc, phase, _advice(exc, set_up)))
         return
     gc.freeze()  # else the first collection, within user code, looks at all modules
     gc.enable()  # the bootstrap stopped it while modules were loaded
@@ -78,12 +78,13 @@ class _SetUp:
         self._job, self._store = job, store
         self.phase = "download"
         self.modules: list[str] = []
+        self.client: dict[str, str] = {}
 
     def call(self) -> tuple[Any, Any, Any]:
         """Return the function and its arguments, ready to be called."""
         _reserve(self._job)
         header, parts = _payload(self._job, self._store)
-        self.modules = list(header["modules"])
+        self.modules, self.client = list(header["modules"]), header["client"]
         self._set_environment(header)
         self.phase = "dependencies"
         _install(header, self._job, self._store)
@@ -223,12 +224,25 @@ def _check_python(header: dict[str, Any]) -> None:
         )
 
 
-def _advice(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return f". {error.name!r} is neither in the shipped project nor installed where the job runs"
+def _advice(error: BaseException, set_up: _SetUp) -> str:
     if isinstance(error, MissingObject):
         return ". Submit again: what is missing is then stored again"
-    return ""
+    advice = ""
+    if isinstance(error, ModuleNotFoundError):
+        advice = f". {error.name!r} is neither in the shipped project nor installed where the job runs"
+    return advice + (_other_cloudpickle(set_up.client) if set_up.phase == "unpickle" else "")
+
+
+def _other_cloudpickle(client: dict[str, str]) -> str:
+    import cloudpickle
+
+    here, there = cloudpickle.__version__, client.get("cloudpickle", "")
+    if there in ("", here):
+        return ""
+    return (
+        f". The job was submitted with cloudpickle {there}, and its image has {here}: use the same version, "
+        "or an image without cloudpickle"
+    )
 
 
 def _leave(job: Job, outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import platform
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+import cloudpickle
 import pytest
 
 from kinetic_core._runner import object_names, wire
@@ -207,6 +209,20 @@ def test_a_missing_module_is_named(attempts: Attempts) -> None:
     assert attempts.submit(lambda x: x, Absent()).run() == wire.EXIT_NEVER_RETRY
     with pytest.raises(JobMisconfigured, match="'no_such_module' is neither in the shipped project"):
         attempts.outcome().value_or_raise()
+
+
+@pytest.mark.parametrize("there", ["0.1", cloudpickle.__version__, None])
+def test_another_cloudpickle_is_named(attempts: Attempts, there: str | None) -> None:
+    class Fails:
+        def __reduce__(self) -> Any:
+            return int, ("no number",)
+
+    client = {"python": platform.python_version(), **({} if there is None else {"cloudpickle": there})}
+    attempts.submit(lambda x: x, Fails(), client=client).run()
+    with pytest.raises(JobMisconfigured, match=r"unpickle failed: .*no number") as caught:
+        attempts.outcome().value_or_raise()
+    said = f"submitted with cloudpickle 0.1, and its image has {cloudpickle.__version__}: use the same"
+    assert (said in str(caught.value)) is (there == "0.1")
 
 
 def test_another_python_is_refused_before_anything_is_loaded(attempts: Attempts, tmp_path: Path) -> None:
