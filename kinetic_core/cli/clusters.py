@@ -77,6 +77,7 @@ Pools = Annotated[
         "--accelerator", "-a", help="also a pool for this TPU or GPU", autocompletion=accelerator_names
     ),
 ]
+Least = Annotated[int | None, typer.Option("--min-nodes", help="machines of each pool that are always there")]
 Autopilot = Annotated[
     bool | None, typer.Option("--autopilot/--standard", help="an Autopilot cluster; --zone is a region then")
 ]
@@ -98,6 +99,7 @@ def up(
     session: Session,
     accelerator: Pools = None,
     spot: Annotated[bool, typer.Option("--spot", help="pools of Spot machines")] = False,
+    min_nodes: Least = None,
     autopilot: Autopilot = None,
     private: Private = None,
     channel: Annotated[str | None, typer.Option(help="RAPID, REGULAR, STABLE or EXTENDED")] = None,
@@ -120,7 +122,7 @@ def up(
     """Make a cluster with all it needs, or what is missing of one. What is as it should be is kept."""
     connections = named_project(session)
     settings = connections.settings
-    pools = tuple(wanted_pool(each, spot=spot) for each in accelerator or ())
+    pools = tuple(wanted_pool(each, spot=spot, min_nodes=min_nodes or 0) for each in accelerator or ())
     wanted = Wanted(
         settings.project,
         settings.zone,

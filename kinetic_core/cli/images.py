@@ -25,8 +25,10 @@ def build_image(
     category: Annotated[list[str] | None, typer.Option(help="cpu, gpu or tpu; all without it")] = None,
     tag: Annotated[str | None, typer.Option(help="instead of this version")] = None,
     dockerfile: Annotated[Path | None, typer.Option(help="a file to build instead of ours")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", hidden=True)] = False,
 ) -> None:
     """Build and publish base images for container_image="prebuilt"."""
+    del yes  # keras-kinetic asks; this verb never does
     from kinetic_core.images.base_images import KINDS
     from kinetic_core.images.base_images import build_image as build
 
