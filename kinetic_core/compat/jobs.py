@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 
 from kinetic_core import client
 from kinetic_core.compat.job_status import JobStatus
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobError, KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.facts import consider
@@ -128,7 +129,11 @@ def list_jobs(
     *,
     backend: str | None = None,
 ) -> list[JobHandle]:
-    """List the jobs of a namespace that Kubernetes still has, newest first, but for cancelled ones."""
+    """List the jobs of one namespace that Kubernetes still has, newest first, but for cancelled ones.
+
+    Without the argument it is the namespace of the settings, on every backend.
+    """
+    namespace = namespace or default_connections().settings.namespace
     states = set(JobStatus) - {JobStatus.CANCELLED, JobStatus.NOT_FOUND}
     stored = client.list_jobs(project, zone, cluster, namespace, state=states, backend=backend)
     there = existing(stored)

@@ -23,6 +23,7 @@ HERE_ONLY = {
     "test_handles.py": {"test_outputs_outlive_the_job"},  # on the cluster in test_compat_faults.py
     "test_settings.py": {
         "test_argument_before_variable_before_profile_before_default",  # there in test_compat_google.py
+        "test_a_list_is_of_one_namespace",  # on a cluster each test has a namespace of its own
         "test_google_cloud_project_comes_last",
         "test_a_variable_chooses_a_profile_and_a_directory_of_outputs",
         "test_a_broken_file_of_profiles_is_named",

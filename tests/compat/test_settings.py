@@ -60,6 +60,16 @@ def test_argument_before_variable_before_profile_before_default(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_jobs")
+def test_a_list_is_of_one_namespace(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = submit(), submit(namespace="elsewhere")
+    assert [job.job_id for job in kinetic.list_jobs()] == [here.job_id]
+    assert [job.job_id for job in kinetic.list_jobs(namespace="elsewhere")] == [there.job_id]
+    monkeypatch.setenv("KINETIC_NAMESPACE", "elsewhere")
+    assert [job.job_id for job in kinetic.list_jobs()] == [there.job_id]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_jobs")
 def test_google_cloud_project_comes_last(
     submit: Submit, profile: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
