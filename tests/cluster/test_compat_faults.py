@@ -68,6 +68,17 @@ def test_of_a_submission_that_fails_nothing_is_left(location: str) -> None:
     assert stored(location, "") == before
 
 
+def test_a_value_is_not_lost_because_cleaning_up_fails(
+    api_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = on_cpu(work).run_async()
+    api_proxy.faults.answer("DELETE .*/jobs", 403, times=None)
+    assert handle.result(timeout=300) == "done"
+    assert f"cleaning up after {handle.job_id}" in caplog.text
+    api_proxy.faults.clear()
+    handle.cleanup()
+
+
 def test_refusals_of_the_api_server_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who may see the namespace, and not create jobs in it."""
     monkeypatch.setenv("KINETIC_KUBECONFIG", os.environ["KINETIC_KUBECONFIG"].replace("admin", "developer"))

@@ -137,7 +137,10 @@ def test_an_image_has_what_is_found_upwards_and_is_built_once(
 ) -> None:
     module = project(**{"requirements.txt": "Six==1.17.0\nlibtpu==0.0.2\n"})
     handle = submitted(module, "six", "libtpu")
-    assert "dependencies: requirements.txt" in capsys.readouterr().err
+    told = capsys.readouterr().err  # which is no terminal
+    assert "dependencies: requirements.txt" in told
+    assert "kinetic: image: Step #" in told
+    assert f"submitted {handle.job_id}" in told
     assert handle.image_uri.startswith(
         f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}/base@sha256:"
     )
@@ -187,12 +190,58 @@ def test_a_build_that_fails_is_told(images: Images, project: Callable[..., Modul
 
 
 def test_a_base_image_that_is_missing_is_told_with_what_to_do(
-    images: Images, project: Callable[..., ModuleType]
+    images: Images, project: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The repository is that of the argument, before that of the variable, before that of the cluster."""
     module = project(**{"requirements.txt": "six\n"})
-    repository = f"{LOCATION}-docker.pkg.dev/test-project/kn-{images.cluster}"
-    with pytest.raises(ConfigurationError, match=r"no base image .*build_image"):
-        submitted(module, container_image="prebuilt", base_image_repo=repository)
+    place = f"{LOCATION}-docker.pkg.dev/test-project"
+    with pytest.raises(
+        ConfigurationError, match=rf"no base image .*{place}/kn-{images.cluster}.*build_image"
+    ):
+        submitted(module, container_image="prebuilt")
+    monkeypatch.setenv("KINETIC_BASE_IMAGE_REPO", f"{place}/of-variable")
+    with pytest.raises(ConfigurationError, match=r"no base image .*of-variable"):
+        submitted(module, container_image="prebuilt")
+    with pytest.raises(ConfigurationError, match=r"no base image .*of-argument"):
+        submitted(module, container_image="prebuilt", base_image_repo=f"{place}/of-argument")
+
+
+MODEL = '''\
+def trained(epochs):
+    """A step of training with a library that no requirement names."""
+    import keras
+    import numpy as np
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.fit(np.ones((8, 1)), np.ones((8, 1)), epochs=epochs, verbose=0)
+    return keras.backend.backend(), int(model.optimizer.iterations)
+'''
+
+
+def test_keras_is_installed_though_nobody_names_it(
+    images: Images, project: Callable[..., ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    module = project(**{"requirements.txt": "six==1.17.0\n", "src/inner/compat_versions.py": MODEL})
+    handle = kinetic.run(accelerator="cpu")(module.trained).run_async(2)
+    assert "installed besides, because no requirement names it: keras" in caplog.text
+    assert handle.result(timeout=300) == ("jax", 2)
+
+
+def test_jax_never_takes_the_cpu_of_an_accelerators_node(
+    images: Images, project: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This node plays one: JAX finds no device and fails, unless it is told to take the CPU."""
+    work = "def platform():\n    import jax\n\n    return jax.devices()[0].platform\n"
+    module = project(**{"requirements.txt": "jax  # kn:keep\n", "src/inner/compat_versions.py": work})
+    handle = kinetic.run(accelerator="l4", spot=True)(module.platform).run_async()
+    with pytest.raises((RuntimeError, AssertionError)):  # by JAX, with CUDA's plugin and without it
+        handle.result(timeout=300, cleanup=False)
+    assert "kinetic: asked for gpu-l4-1:spot, and the pod has no GPU" in (handle.logs() or "")
+    handle.cleanup()
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    captured = kinetic.run(accelerator="l4", spot=True, capture_env_vars=["JAX_PLATFORMS"])
+    assert captured(module.platform).run_async().result(timeout=300) == "cpu"
 
 
 def test_a_repository_of_git_is_a_requirement(

@@ -247,12 +247,18 @@ def test_the_package_can_be_imported_in_every_image(
 
 @pytest.mark.alone
 @pytest.mark.slices
-def test_a_set_of_one_host_is_a_smoke_test() -> None:
+def test_a_set_of_one_host_is_a_smoke_test(api: ClusterApi) -> None:
     handle = kinetic.run(accelerator="tpu-v5e-4", backend="pathways")(tell.function).run_async(
-        "TPU_WORKER_ID", "KINETIC_ACCELERATOR"
+        "TPU_WORKER_ID", "KINETIC_ACCELERATOR", "MEGASCALE_NUM_SLICES"
     )
-    assert handle.backend == "pathways"
-    assert handle.result(timeout=300) == {"TPU_WORKER_ID": "0", "KINETIC_ACCELERATOR": "tpu-v5e-4"}
+    assert (handle.backend, handle.k8s_name) == ("pathways", f"kinetic-{handle.job_id}")
+    (pod,) = wait_for_pods(api, handle)
+    assert pod["metadata"]["labels"]["app"] == "kinetic"
+    assert handle.result(timeout=300) == {
+        "TPU_WORKER_ID": "0",
+        "KINETIC_ACCELERATOR": "tpu-v5e-4",
+        "MEGASCALE_NUM_SLICES": None,
+    }
 
 
 @pytest.mark.alone

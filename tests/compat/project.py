@@ -48,7 +48,7 @@ def tried(path):
     return True
 
 
-def look(folder, one, nested, *, place, variables):
+def look(folder, one, nested, own, *, place, variables):
     import compat_package.lazy  # nobody has imported it here
 
     print("a line of the job", flush=True)
@@ -66,6 +66,8 @@ def look(folder, one, nested, *, place, variables):
         "path": [Path(entry).name for entry in sys.path if entry.startswith(str(here))],
         "files": sorted(str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()),
         "empty": (here / "empty").is_dir(),
+        "linked": sorted(os.listdir("linked")) + [str((here / "around").resolve().relative_to(here))],
+        "own": sorted(os.listdir(own)),
         "mode": stat.S_IMODE((here / "run.sh").stat().st_mode),
         "environment": {name: os.environ.get(name) for name in variables},
         "folder": (type(folder).__name__, sorted(os.listdir(folder))),
@@ -74,6 +76,8 @@ def look(folder, one, nested, *, place, variables):
         "types": {name: type(value).__name__ for name, value in nested.items()},
         "same": nested["row"].path == nested["paths"][0] == nested["ordered"]["again"],
         "untouched": nested["none"],
+        "round": nested["list"][1] is nested["list"] and nested["tuple"][0][1] is nested["tuple"],
+        "in_round": nested["list"][0] == nested["tuple"][0][0] == one,
         "factory": nested["grouped"]["never seen"],
         "writable": {name: tried(name) for name in (os.environ["HOME"], ".", "/tmp")},
         "user": os.getuid(),
@@ -88,7 +92,12 @@ def nested(data):
     grouped = defaultdict(list)
     grouped["a"].append(data)
     none = {"steps": [1, (2, 3)]}
+    itself, pair = [data], ([data],)
+    itself.append(itself)
+    pair[0].append(pair)
     return {
+        "list": itself,
+        "tuple": pair,
         "row": Row(data, 3),
         "paths": Paths([data]),
         "ordered": OrderedDict(again=data),
@@ -128,6 +137,7 @@ def project(root: Path) -> Iterator[ModuleType]:
         ".git/config": "x",
         "src/__pycache__/old.pyc": "x",
         "data/words.txt": "one two",
+        "own_data/part-0": "x",
         "run.sh": "#!/bin/sh\n",
         "src/compat_package/__init__.py": "",
         "src/compat_package/train.py": TRAIN,
@@ -138,6 +148,8 @@ def project(root: Path) -> Iterator[ModuleType]:
     (root / "empty").mkdir()
     (root / "run.sh").chmod(0o755)
     (root / "broken").symlink_to("nowhere")
+    (root / "linked").symlink_to("data")
+    (root / "around").symlink_to(".")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.syspath_prepend(str(root / "src"))

@@ -58,6 +58,14 @@ def test_every_mode_of_inputs() -> None:
         batch.cleanup()
 
 
+def test_more_than_a_hundred_at_once_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    batch = echo.run_async_map([("slow",)] * 101, max_concurrent=None)
+    assert len(batch.jobs) == 101
+    batch.cancel()
+    batch.cleanup()
+    assert any("101 jobs with no limit" in message for message in caplog.messages)
+
+
 def test_retries_are_attempts_of_an_input() -> None:
     batch = kinetic.collections.map(attempts.run_async, [(), ()], retries=1)
     first = [job.job_id for job in batch.jobs if job is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import sys
@@ -241,7 +242,14 @@ def test_cleaning_up_a_batch_ends_it() -> None:
 def test_what_is_not_stored_is_not_found() -> None:
     with pytest.raises(LookupError):
         kinetic.attach(f"job-{secrets.token_hex(8)}")
+    theirs = f"job-{secrets.token_hex(4)}"
+    handle = work.run_async("return", 2)
+    store = handle.place.store
+    fields = {**handle.to_dict(), "job_id": theirs, "k8s_name": f"kinetic-{theirs}"}
+    store.create_if_absent(f"{theirs}/handle.json", json.dumps(fields).encode())
+    handle.cleanup()
     with pytest.raises(LookupError):
-        kinetic.attach(f"job-{secrets.token_hex(4)}")  # as keras-kinetic names them
+        kinetic.attach(theirs)
+    store.delete(f"{theirs}/handle.json")
     with pytest.raises(FileNotFoundError):
         kinetic.attach_batch("grp-none")

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_the_native_package_does_not_import_it() -> None:
 
 def test_options_have_their_names_order_and_defaults() -> None:
     parameters = inspect.signature(kinetic.run).parameters
-    assert set(PARAMETERS) <= parameters.keys()
+    assert list(parameters)[: len(PARAMETERS)] == PARAMETERS
     assert parameters["accelerator"].default == "tpu-v5e-1"
     assert kinetic.run("cpu", "python:3.11")(double).options.container_image == "python:3.11"
 
@@ -76,6 +77,8 @@ def test_options_have_their_names_order_and_defaults() -> None:
         ({"volumes": {"/data": "gs://bucket/d/"}}, TypeError, "volumes"),
         ({"backend": "slurm"}, ValueError, "slurm"),
         ({"accelerator": "gpu-h1000"}, ValueError, "h1000"),
+        ({"accelerator": "gpu-l4-3"}, ValueError, "l4"),
+        ({"accelerator": "tpu-v5e-3x3"}, ValueError, "3x3"),
         ({"accelerator": "cpu", "tpus": 3}, TypeError, "tpus"),
     ],
 )
@@ -153,6 +156,15 @@ def test_a_handle_is_plain_data() -> None:
     assert None not in handle.to_dict().values()
     with pytest.raises(TypeError):
         kinetic.JobHandle.from_dict({"job_id": "job-1"})
+
+
+def test_a_handle_of_the_context_of_a_job() -> None:
+    names = ("job_id", "project", "cluster_name", "zone", "bucket_name", "accelerator", "display_name")
+    context = SimpleNamespace(**{name: FIELDS[name] for name in names}, image_uri=None, func=double)
+    handle = kinetic.JobHandle.from_job_context(context, "gke", "default", FIELDS["k8s_name"])
+    expected = {**FIELDS, "image_uri": "", "func_name": "double", "created_at": handle.created_at}
+    assert (type(handle), handle.debug) == (kinetic.JobHandle, False)
+    assert expected.items() <= handle.to_dict().items()
 
 
 def test_a_handle_of_an_unknown_backend_is_refused() -> None:

@@ -43,17 +43,19 @@ def found(settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("a.txt", "b.txt"):
         (data / name).write_text(name)
     place = f"{data}-mounted"
-    own = {"OWN_NAME": "mine", "OWN_KEY_ID": "k", "PATH_TO_OWN": "p", "VIRTUAL_ENV": "/home/me/venv"}
-    own["LOGNAME"] = "by-its-name"
+    variables = {"OWN_NAME": "mine", "OWN_KEY_ID": "k", "PATH_TO_OWN": "p", "VIRTUAL_ENV": "/home/me/venv"}
+    variables["LOGNAME"] = "by-its-name"
     with project(root) as train, pytest.MonkeyPatch.context() as patch:
-        for name, value in {**settings, **own}.items():
+        for name, value in {**settings, **variables}.items():
             patch.setenv(name, value)
         import compat_helper  # type: ignore[import-not-found]
 
         patch.setattr(compat_helper, "FACTOR", 21)
         folder, one = kinetic.Data(str(data)), kinetic.Data(str(data / "a.txt"))
+        own = kinetic.Data("own_data")
         run = kinetic.run(accelerator="cpu", capture_env_vars=CAPTURED, volumes={place: folder})
-        handle = run(train.look).run_async(folder, one, train.nested(one), place=place, variables=TOLD)
+        arguments = (folder, one, train.nested(one), own)
+        handle = run(train.look).run_async(*arguments, place=place, variables=TOLD)
         value = handle.result(timeout=300, cleanup=False)
         try:
             yield {
@@ -109,6 +111,15 @@ def test_a_broken_link_is_no_obstacle(found: dict[str, Any]) -> None:
     assert "broken" not in found["files"]
 
 
+def test_a_linked_directory_is_there_and_a_circle_ends(found: dict[str, Any]) -> None:
+    assert found["linked"] == ["words.txt", "."]
+
+
+def test_data_of_the_project_does_not_ship_with_it(found: dict[str, Any]) -> None:
+    assert found["own"] == ["part-0"]
+    assert not any("part-0" in name for name in found["files"])
+
+
 def test_captured_variables_are_set(found: dict[str, Any]) -> None:
     environment = found["environment"]
     assert (environment["OWN_NAME"], environment["OWN_KEY_ID"], environment["NOT_SET"]) == ("mine", "k", None)
@@ -156,8 +167,14 @@ def test_containers_of_data_keep_their_types(found: dict[str, Any]) -> None:
         "grouped": "defaultdict",
         "counted": "Counter",
         "none": "dict",
+        "list": "list",
+        "tuple": "tuple",
     }
     assert found["factory"] == []
+
+
+def test_containers_may_contain_themselves(found: dict[str, Any]) -> None:
+    assert (found["round"], found["in_round"]) == (True, True)
 
 
 def test_the_same_data_is_the_same_path(found: dict[str, Any]) -> None:

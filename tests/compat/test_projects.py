@@ -66,6 +66,14 @@ def test_without_a_marker_the_root_is_the_files_own_directory(look: Look, tmp_pa
     )
 
 
+def test_each_call_ships_what_is_there_then(look: Look, tmp_path: Path) -> None:
+    write(tmp_path, **{"pyproject.toml": "", "root-of-all": "x"})
+    _, before = look(tmp_path / "compat_entry.py")
+    write(tmp_path, **{"made-meanwhile.txt": "x"})
+    _, after = look(tmp_path / "compat_entry.py")
+    assert set(after) - set(before) == {"made-meanwhile.txt"}
+
+
 def test_a_home_directory_is_no_root_whatever_is_in_it(
     look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
