@@ -15,7 +15,7 @@ from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.cost import UNITS, Prices, usage_in
 from kinetic_core.jobs.logs import host_count
-from kinetic_core.jobs.phases import Phase
+from kinetic_core.jobs.phases import PHASES, Phase
 
 TASK_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """States of a task instance that are final."""
@@ -194,11 +194,40 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
         "statuses": Counter(each["status"] for each in inside),
         "reasons": Counter(each["reason"] for each in inside if each["reason"]),
         "groups": _groups(wanted),
+        "history": _history(inside),
         "running": any(each["task_state"] not in TASK_ENDED for each in inside),
         **{name: round(sum(each.get(name, 0.0) for each in wanted), 1) for name in _HELD},
         "cost": _sum(each.get("cost") for each in wanted),
         "at": time.time(),
     }
+
+
+def _history(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the jobs of each run took, the oldest run first: the longest job, the longest wait of a job
+    for its container, and the usage and cost of all.
+    """
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for each in rows:
+        if each["phases"]:
+            runs.setdefault(each["run_id"], []).append(each)
+    return [
+        {
+            "run_id": run_id,
+            "jobs": len(jobs),
+            "failed": sum(each["status"] == JobStatus.FAILED.value for each in jobs),
+            "seconds": max(sum(phase["seconds"] for phase in each["phases"]) for each in jobs),
+            "waited": max(map(_waited, jobs)),
+            **{name: round(sum(each.get(name, 0.0) for each in jobs), 1) for name in _HELD},
+            "cost": _sum(each.get("cost") for each in jobs),
+        }
+        for run_id, jobs in reversed(runs.items())
+    ]
+
+
+def _waited(row: Mapping[str, Any]) -> float:
+    """Return the seconds of a job in which its pods had no container, or no pod was there."""
+    kinds = ((PHASES.get(phase["name"]), float(phase["seconds"])) for phase in row["phases"])
+    return sum(seconds for kind, seconds in kinds if kind is not None and not kind.has_container)
 
 
 def _groups(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:

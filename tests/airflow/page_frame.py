@@ -133,6 +133,27 @@ def input_of_batch(index: int) -> dict[str, Any]:
     return told | {"traceback": trace, "log": ["reading", "embedding"], "outputs": [], "troubles": []}
 
 
+RUNS = 10
+"""Runs in the history of a task; the third one failed."""
+
+
+def history() -> list[dict[str, Any]]:
+    """What the runs of a task took, the oldest first."""
+    return [
+        {
+            "run_id": f"scheduled__2026-11-{14 + number}T13:00:00+00:00",
+            "jobs": 1,
+            "failed": int(number == 2),
+            "seconds": 120.0 + 30 * (number * 7 % 5),
+            "waited": 20.0 * (number * 3 % 4),
+            "chip_seconds": 960.0,
+            "core_seconds": 0.0,
+            "cost": 1.25 + number / 10,
+        }
+        for number in range(RUNS)
+    ]
+
+
 def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
     """Answer about the jobs of a run: twenty-four, or the one that is asked for."""
     indexes = [int(text) for text in query.get("map_index", [])] or range(24)
@@ -145,6 +166,7 @@ def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
     return {
         "jobs": jobs,
         "groups": groups,
+        "history": history(),
         "total": len(jobs),
         "statuses": {status: number for status, number in statuses.items() if number},
         "reasons": {each["reason"]: 4 for each in jobs if each["reason"]},

@@ -128,6 +128,7 @@ def test_the_jobs_of_a_task_in_its_latest_runs(server: Server) -> None:
     newest, older = (each["run_id"] for each in answer["jobs"])
     assert newest == server.runs["secret"]
     assert newest > older
+    assert {each["run_id"] for each in answer["history"]} == {newest, older}
     _, of_sweep = server.get(path.format("sweep") + "?limit=1&text=train[700]", "guest")
     assert [each["map_index"] for each in of_sweep["jobs"]] == [700]
     assert server.get("/kinetic/api/dags/sweep/tasks/other/jobs", "admin")[1]["total"] == 0

@@ -24,16 +24,26 @@ function ofRun(dag, run, things = "jobs") {
   return `${ofDag(dag)}/runs/${encodeURIComponent(run)}/${things}`;
 }
 
+function ofTask(dag, task) {
+  return `${ofDag(dag)}/tasks/${encodeURIComponent(task)}/jobs`;
+}
+
 export class Api {
   constructor({ dag, run, task }) {
     if (!dag) this.home = "../api/jobs";
-    else this.home = run ? ofRun(dag, run) : `${ofDag(dag)}/tasks/${encodeURIComponent(task)}/jobs`;
+    else this.home = run ? ofRun(dag, run) : ofTask(dag, task);
   }
 
   /** A page of the jobs that `filters` leave. */
   jobs(filters, offset, limit, signal) {
     const wanted = Object.entries({ ...filters, offset, limit }).filter(([, value]) => value !== "" && value !== null);
     return this.ask(`${this.home}?${new URLSearchParams(wanted)}`, signal);
+  }
+
+  /** The latest runs of a task, or of one of its map indexes. */
+  history({ dag, task, map }, signal) {
+    const wanted = new URLSearchParams({ limit: 1, ...(map === null ? {} : { map_index: map }) });
+    return this.ask(`${ofTask(dag, task)}?${wanted}`, signal);
   }
 
   /** One job in detail. */

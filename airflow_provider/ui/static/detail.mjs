@@ -124,8 +124,9 @@ export class Detail {
     this.board = new Board((index) => this.#choose(index), (offset) => this.#turn(offset));
     this.head = element("div", {});
     this.input = element("section", { class: "input", hidden: true });
+    this.history = element("div", {});
     this.body = element("div", {});
-    home.append(this.head, this.board.element, this.input, this.body);
+    home.append(this.head, this.board.element, this.input, this.history, this.body);
   }
 
   /** Open a job or a batch, of which the list's row is known; the rest follows with `show`. */
@@ -176,6 +177,11 @@ export class Detail {
     ];
     this.body.replaceChildren(...parts.filter(Boolean));
     if (log && atEnd) log.scrollTop = log.scrollHeight;
+  }
+
+  /** Show the charts of the task's latest runs; null for none. */
+  showHistory(charts) {
+    this.history.replaceChildren(section("Its latest runs", charts) ?? "");
   }
 
   /** Show what the server says of the input that was chosen. */

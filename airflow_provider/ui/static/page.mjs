@@ -4,6 +4,7 @@ import { Api, subject } from "./api.mjs";
 import { Detail } from "./detail.mjs";
 import { element, usage } from "./dom.mjs";
 import { groups } from "./groups.mjs";
+import { charts } from "./history.mjs";
 import { isBatch, stateWord, Table } from "./table.mjs";
 import { followTheme } from "./theme.mjs";
 import { legend } from "./timeline.mjs";
@@ -66,7 +67,17 @@ class Page {
       return;
     }
     const told = await this.api.job(job, signal);
-    if (this.detail.id === id) this.detail.show(told);
+    if (this.detail.id !== id) return;
+    this.detail.show(told);
+    if (this.detail.alone) await this.#refreshHistory(told, signal);
+  }
+
+  /** The latest runs of the task whose only job is shown; asked for again when the job's state changes. */
+  async #refreshHistory({ status }, signal) {
+    if (this.historyAt === status) return;
+    const answer = await this.api.history(this.subject, signal);
+    this.historyAt = status;
+    this.detail.showHistory(charts(answer, this.subject.run));
   }
 
   async #refreshBatch(signal) {
@@ -128,6 +139,7 @@ class Page {
     const told = parts.join(", ") + (used ? ` (${used})` : "");
     this.find("#summary").textContent = told || (this.subject.dag ? "No task here runs as a Kinetic job." : "Nothing runs now.");
     if (!this.subject.dag) this.#group(answer);
+    if (this.subject.task && !this.subject.run) this.find("#history").replaceChildren(charts(answer) ?? "");
   }
 
   /** How many jobs each DAG and each accelerator has now, and their cost: a button that searches for them. */

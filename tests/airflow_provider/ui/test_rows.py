@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,31 @@ def test_jobs_are_grouped_by_team_where_there_are_teams() -> None:
     chosen = page(rows, Filters(text="blue"), 0, 10)["jobs"]
     assert [each["map_index"] for each in chosen] == [1]
     assert "team" not in page(rows[3:], Filters(), 0, 10)["groups"]
+
+
+def test_the_history_of_a_task_is_told_by_run_the_oldest_first() -> None:
+    waits, works = Phase("scheduling", 0, 0.0, 30.0), Phase("function", 0, 30.0, 60.0)
+    prices = Prices("EUR", {("tpu", "v6e"): 3.6}, {})
+
+    def of(run_id: str, index: int, *phases: Phase, failed: bool = False) -> dict[str, Any]:
+        end = replace(ended(JobStatus.FAILED if failed else JobStatus.SUCCEEDED), phases=phases)
+        one = replace(instance(index, state="success", end=end), run_id=run_id)
+        return costed(row(one, None), prices)
+
+    rows = [
+        of("newest", 0, waits, works),
+        of("newest", 1, works, failed=True),
+        of("oldest", 0, works),
+        costed(row(Instance("train", 0, "", "skipped", 0, None, run_id="skipped"), None), prices),
+    ]
+    oldest, newest = page(rows, Filters(), 0, 1)["history"]
+    assert (oldest["run_id"], oldest["jobs"], oldest["seconds"], oldest["waited"]) == ("oldest", 1, 60.0, 0.0)
+    assert (newest["run_id"], newest["jobs"], newest["failed"]) == ("newest", 2, 1)
+    assert (newest["seconds"], newest["waited"]) == (90.0, 30.0)
+    assert (oldest["chip_seconds"], newest["chip_seconds"]) == (480.0, 960.0)
+    assert newest["cost"] == pytest.approx(2 * oldest["cost"])
+    of_one = page(rows, Filters(map_index=1), 0, 1)["history"]
+    assert [each["run_id"] for each in of_one] == ["newest"]
 
 
 def test_a_task_that_was_skipped_waits_for_no_job() -> None:
