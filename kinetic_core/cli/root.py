@@ -12,6 +12,7 @@ import kinetic_core
 def _group(help_text: str) -> typer.Typer:
     return typer.Typer(
         help=help_text,
+        short_help=help_text,  # whole in the list of commands, where one without it is cut
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -235,6 +235,11 @@ def test_help_has_a_short_name(words: tuple[str, ...], kinetic: Kinetic) -> None
     assert kinetic(*words, "-h").out == kinetic(*words, "--help").out != ""
 
 
+def test_the_list_of_commands_has_whole_summaries(kinetic: Kinetic) -> None:
+    told = " ".join(kinetic("--help").out.split())
+    assert "Look at the workers that run calls of warm functions, and stop them." in told
+
+
 def test_numbers_of_the_configuration_are_numbers(kinetic: Kinetic) -> None:
     told = {one["name"]: one["value"] for one in kinetic("config", "--json").json["settings"]}
     assert isinstance(told["debug_wait"], int | float)
