@@ -1,8 +1,8 @@
 """What a person sees while a call or a batch is under way: one live line, and a few lines that stay.
 
-The live line is on stderr. It is drawn here and not by `rich`, which would take over `sys.stdout`: a job's
-output goes there as it comes, progress bars included, and may be redirected while stderr is a terminal.
-Without a terminal, each change is a plain line.
+The live line is on stderr. It is drawn here and not by `rich` (ADR 0063), which would take over `sys.stdout`:
+a job's output goes there as it comes, progress bars included, and may be redirected while stderr is a
+terminal. Without a terminal, each change is a plain line.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class BatchProgress:
         """Say, once, how it ended."""
         self.hide()
         if not self._is_over and self._looked_at > float("-inf"):
-            self._line.say(f"{counts} in {duration(self._clock() - self._start)}")
+            self._line.say(f"{counts}; took {duration(self._clock() - self._start)}")
         self._is_over = True
 
     def _rest(self, seen: Counts, now: float) -> str:

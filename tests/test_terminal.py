@@ -140,7 +140,7 @@ def test_a_batch_shows_counts_slowest_and_the_rest() -> None:
         "kinetic: 100/200 done, 2 failed, 5 retried, slowest: input 3, 41.2 s, about 42.0 s left"
     )
     assert told[10:] == [
-        "kinetic: 200/200 done, 4 failed, 10 retried, slowest: input 3, 41.2 s in 1 min 20 s"
+        "kinetic: 200/200 done, 4 failed, 10 retried, slowest: input 3, 41.2 s; took 1 min 20 s"
     ]
 
 
