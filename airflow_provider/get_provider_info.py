@@ -69,6 +69,9 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_provider.operators.kinetic", "airflow_provider.operators.batch"],
             },
         ],
+        "sensors": [
+            {"integration-name": "Kinetic", "python-modules": ["airflow_provider.sensors.kinetic"]},
+        ],
         "hooks": [
             {"integration-name": "Kinetic", "python-modules": ["airflow_provider.hooks.kinetic"]},
         ],
@@ -78,7 +81,11 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": "Kinetic",
-                "python-modules": ["airflow_provider.triggers.kinetic", "airflow_provider.triggers.batch"],
+                "python-modules": [
+                    "airflow_provider.triggers.kinetic",
+                    "airflow_provider.triggers.batch",
+                    "airflow_provider.triggers.job_end",
+                ],
             },
         ],
     }

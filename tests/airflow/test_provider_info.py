@@ -55,12 +55,17 @@ def test_it_fits_airflows_schema(info: dict[str, Any]) -> None:
     validate(info, json.loads(schema.read_text()))
 
 
-@pytest.mark.parametrize("kind", ["operators", "hooks", "triggers"])
+@pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers"])
 def test_every_module_with_such_a_class_is_named(kind: str, info: dict[str, Any]) -> None:
     from airflow.sdk import BaseHook, BaseOperator
     from airflow.triggers.base import BaseTrigger
 
-    base: type = {"operators": BaseOperator, "hooks": BaseHook, "triggers": BaseTrigger}[kind]
+    base: type = {
+        "operators": BaseOperator,
+        "sensors": BaseOperator,
+        "hooks": BaseHook,
+        "triggers": BaseTrigger,
+    }[kind]
     named = [module for entry in info[kind] for module in entry["python-modules"]]
     assert set(named) == {found.__module__ for found in classes(kind, base)}
     integrations = {each["integration-name"] for each in info["integrations"]}
