@@ -167,6 +167,11 @@ def call(worker_id: str, number: int) -> str:
     return f"{calls_prefix(worker_id)}{number:08d}.json"
 
 
+def nudge(worker_id: str) -> str:
+    """Return the name of the note that says on which port a worker can be told to look for a call."""
+    return f"jobs/{worker_id}/nudge.json"
+
+
 def end_call(job_id: str) -> str:
     """Return the name of the note by which a client tells a worker to end its call."""
     return f"jobs/{job_id}/end-call.json"

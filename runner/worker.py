@@ -13,6 +13,7 @@ its processes are killed, and its directory is removed.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import shutil
@@ -28,6 +29,7 @@ from . import object_names, wire
 from .attempt import Job, take_job
 from .claims import tell_end
 from .notes import ForgedNote, decode_note, encode_note
+from .nudge import Nudge, open_nudge
 from .outcome import Outcome, commit, failed
 from .patience import PatientStore
 from .phases import note
@@ -35,14 +37,17 @@ from .processes import adopt_orphans, die_with, end_below
 from .signing_key import VARIABLE, forget_key, wipe_bytes
 from .store import MissingObject, Store, StoreUnavailable, exists
 from .watch import Signals
+from .workspace import IMPORTED_FOR_CALLS
 
 CLOSED = {"closed": True}
 """What a worker that is about to end notes under its next number."""
-_PAUSES = {"local": (0.02, 0.1)}
+_PAUSES = {"local": (0.02, 0.2)}
 _OTHER_PAUSES = (0.1, 0.5)
 """Seconds between looks for a call, by backend: soon after the last one, for calls come in rows; later."""
-_SOON_SECONDS = 5.0
+_SOON_SECONDS = 1.0
 _TICK = 1.0
+_OF_CALLS = ("batch", "client_package", "data", "payload", "shared_cache", "trees", "unpack", "workspace")
+"""Modules of the runner that every call imports."""
 _BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
 """Seconds between two attempts of a call."""
 _LOST_SECONDS = 60.0
@@ -76,7 +81,9 @@ def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Si
     assert worker.idle is not None  # noqa: S101  who has none is no worker
     gc.enable()
     adopt_orphans()
+    _import_for_calls()
     note(worker, "serving")
+    nudge = open_nudge(worker, store)
     soon, later = _PAUSES.get(worker.backend, _OTHER_PAUSES)
     number, idle = 0, 0.0
     waits_since = time.monotonic()
@@ -98,13 +105,13 @@ def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Si
                 break
             call = None
         if call is None:
-            _wait(signals, soon if waited < _SOON_SECONDS else later)
+            _wait(signals, soon if waited < _SOON_SECONDS else later, nudge)
             continue
         if signals.told:
             break
         idle += waited
         sys.stderr.write(f"kinetic: call {number} is {call.job_id}\n")
-        is_over = _run(_CallRun(worker, store, opener, signals, call, number))
+        is_over = _run(_CallRun(worker, store, opener, signals, call, number, nudge))
         number += 1
         waits_since = time.monotonic()
         if not is_over:  # so that its observers find a dead worker, and give it a pod
@@ -116,6 +123,17 @@ def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Si
     if exists(store, object_names.cancel(worker.job_id)):
         return failed(wire.FailureClass.CANCELLED, "it was stopped", "execute", retry=False)
     return failed(wire.FailureClass.PREEMPTED, "the worker was told to end", "execute", retry=False)
+
+
+def _import_for_calls() -> None:
+    """Import what every call needs of this runner and the standard library: calls are forks of this process.
+
+    A project that has a module of such a name gets its own all the same (`workspace.forget_shadowed`).
+    """
+    for name in _OF_CALLS:
+        importlib.import_module(f".{name}", __package__)
+    for name in IMPORTED_FOR_CALLS:
+        importlib.import_module(name)
 
 
 def _run(call: _CallRun) -> bool:
@@ -150,10 +168,14 @@ def _close(worker: Job, store: Store, number: int) -> bool:
     return store.create_if_absent(name, encode_note(worker.outcome_key, name, CLOSED))
 
 
-def _wait(signals: Signals, seconds: float) -> None:
-    ready, _, _ = select.select([signals.descriptor], [], [], seconds)
-    if ready:
+def _wait(signals: Signals, seconds: float, nudge: Nudge | None = None) -> None:
+    """Wait until a signal or a nudge has come, or the time is over."""
+    sources: list[Any] = [signals.descriptor, *(nudge.sources() if nudge is not None else ())]
+    ready, _, _ = select.select(sources, [], [], seconds)
+    if signals.descriptor in ready:
         os.read(signals.descriptor, 1 << 10)
+    elif ready and nudge is not None:
+        nudge.take()
 
 
 class _CallRun:
@@ -167,8 +189,9 @@ class _CallRun:
         signals: Signals,
         call: Call,
         number: int,
+        nudge: Nudge | None,
     ) -> None:
-        self._worker, self._store, self._opener = worker, store, opener
+        self._worker, self._store, self._opener, self._nudge = worker, store, opener, nudge
         self._signals, self._call = signals, call
         self._folder = os.path.join(worker.work_dir, "calls", f"{number}-{os.urandom(8).hex()}")
         """Under a name that no earlier call could know."""
@@ -211,6 +234,8 @@ class _CallRun:
             self._become_runner(key, failures, interruptions, parent)
         forget_key(key)
         code = self._watch(child)
+        if self._nudge is not None:
+            self._nudge.tell()
         if left := end_below(os.getpid(), collect=True):
             sys.stderr.write(f"kinetic: these processes of {self._call.job_id} do not die: {left}\n")
         return code
@@ -241,6 +266,8 @@ class _CallRun:
             die_with(parent)
             os.setsid()
             self._signals.release()
+            if self._nudge is not None:
+                self._nudge.close()
             forget_key(self._worker.outcome_key)
             job = replace(self._job(failures, interruptions), outcome_key=key)
             os.makedirs(job.work_dir, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from . import wire
@@ -12,6 +13,9 @@ from .data import DataFolder, Source
 from .phases import note
 from .shared_cache import SharedCache
 from .store import Store
+
+IMPORTED_FOR_CALLS = ("logging", "platform", "traceback", "uuid")
+"""Modules of the standard library that each call needs to load its function; its worker imports them."""
 
 
 class Workspace:
@@ -132,12 +136,21 @@ def make_workspace(job: Job, store: Store, header: dict[str, Any]) -> Workspace:
     os.chdir(_inside(workspace.workspace, header["cwd"] or ""))
     paths = [_inside(workspace.workspace, entry) for entry in header["sys_path"]]
     sys.path[:0] = list(dict.fromkeys(paths))
+    if job.on_worker:
+        forget_shadowed(paths)
     sys.argv = [header["function_name"]]
     for volume in header["volumes"]:
         workspace.mount(volume["mount"], volume["source"])
     if header["output_dir"] and "://" not in header["output_dir"]:
         os.makedirs(header["output_dir"], exist_ok=True)
     return workspace
+
+
+def forget_shadowed(paths: Iterable[str]) -> None:
+    """Forget modules, imported before the call came, of which the project has its own in these places."""
+    names = {name.partition(".")[0] for path in paths for name in os.listdir(path)}
+    for name in names.intersection(IMPORTED_FOR_CALLS):
+        sys.modules.pop(name, None)
 
 
 def _inside(workspace: str, relative: str) -> str:

@@ -31,11 +31,13 @@ from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.cache import keep
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference
+from kinetic_core.jobs.nudge import Nudge, nudge_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Prepared
 from kinetic_core.jobs.runner_archive import stored_runner
 from kinetic_core.jobs.signing import call_key, key_id_of, new_worker_key, outcome_key, variable
 from kinetic_core.jobs.submit import Unsent, deliver
+from kinetic_core.jobs.watch import watch_for
 from kinetic_core.store.documents import read_start
 
 FUNCTION = "warm worker"
@@ -92,6 +94,9 @@ def submit_warm(
     identity = _identity(prepared, delivery)
     found = _free_worker(backend, namespace, identity)
     worker, number = found or (_new_worker(backend, namespace, identity), 0)
+    nudge = _nudge(backend, namespace, worker)
+    if found is not None:
+        nudge.open()  # meanwhile the call is stored
     reference = replace(prepared.reference, worker=worker.job_id)
     key_id, key = call_key(worker.key, worker.key_id, reference.job_id, reference.spec_digest)
     delivery = replace(delivery, key_id=key_id, outcome_key=key, worker=worker.job_id)
@@ -109,6 +114,8 @@ def submit_warm(
         backend.start(namespace, reference.job_id)  # another client was quicker with this worker
     elif found is None:
         _make(prepared, delivery, worker, identity)
+    else:
+        nudge.send()
     return reference
 
 
@@ -204,6 +211,15 @@ def _has_ended(backend: Backend, worker: Worker, job_id: str, key_id: str) -> bo
     except (ObjectNotFound, wire.FrameError):
         return False
     return True
+
+
+def _nudge(backend: Backend, namespace: str, worker: Worker) -> Nudge:
+    """Return the client's connection to a worker; observers of its calls look when it says so."""
+
+    def looked() -> None:
+        watch_for(backend, namespace).observe_calls(worker.job_id)
+
+    return nudge_of(backend, namespace, worker.job_id, worker.key, looked)
 
 
 def _new_worker(backend: Backend, namespace: str, identity: str) -> Worker:

@@ -193,6 +193,14 @@ class JobWatch:
         self._look_again(job_id, 0.0)
         self._wake.set()
 
+    def observe_calls(self, worker_id: str) -> None:
+        """Observe the jobs with subscribers that are calls on this worker now."""
+        with self._lock:
+            for job_id, subscriptions in self._subscriptions.items():
+                if subscriptions[0].reference.worker == worker_id:
+                    self._look_at[job_id] = 0.0
+        self._wake.set()
+
     def watched(self) -> set[str]:
         """Return the ids of the jobs that somebody in this process observes."""
         with self._lock:
@@ -339,8 +347,9 @@ class JobWatch:
 
     def _look_again(self, job_id: str, seconds: float) -> None:
         with self._lock:
-            if job_id in self._subscriptions:
-                self._look_at[job_id] = self.clock() + seconds
+            if job_id in self._subscriptions:  # somebody may have asked for an earlier look meanwhile
+                known = self._look_at.get(job_id, float("inf"))
+                self._look_at[job_id] = min(known, self.clock() + seconds)
 
 
 def watch_for(backend: Backend, namespace: str) -> JobWatch:

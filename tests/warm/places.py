@@ -37,15 +37,18 @@ class Here:
     """The backend of this machine."""
 
     folder: Path
+    root: Path = Path(__file__).parent
+    """The project's directory."""
     name = "local"
 
     def __post_init__(self) -> None:
         self.backend: Any = LocalBackend(self.folder / "local", Connections(self.settings()))
 
     def settings(self) -> Settings:
-        root = str(Path(__file__).parent)
         place = self.folder / "local"
-        return replace(read_settings(), cache=self.folder / "cache", package_root=root, local_store=place)
+        return replace(
+            read_settings(), cache=self.folder / "cache", package_root=str(self.root), local_store=place
+        )
 
     def submit(self, function: Callable[..., Any], *args: Any, warm: Any = 60, **options: Any) -> Call:
         """Submit a call as a client of its own would."""

@@ -17,8 +17,10 @@ from kinetic_core import JobStatus
 from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobFailed, JobLost
 from kinetic_core.jobs.listing import summaries
+from kinetic_core.jobs.nudge import Nudge
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import key_id_of, outcome_key
+from kinetic_core.jobs.warm import Worker
 from tests.conftest import wait_for
 from tests.warm.places import Cluster, Here, call_runner, waits_for_a_call
 
@@ -153,8 +155,44 @@ def find_canaries(left: dict[str, Any]) -> list[str]:
         "nice": os.nice(0) != left["nice"],
         "cwd": str(Path.cwd()) == "/",
         "outputs": os.environ["KINETIC_OUTPUT_DIR"] == left["out"],
+        "sockets": any("socket" in str(each.resolve()) for each in Path("/proc/self/fd").iterdir()),
     }
     return [name for name, is_there in found.items() if is_there]
+
+
+def test_a_module_of_the_project_wins_over_the_workers(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "uuid.py").write_text("class UUID: pass\nuuid4 = UUID")
+    source = "def file():\n    import uuid\n    return uuid.__file__\n"
+    (root / "mine.py").write_text(source)
+    mine: dict[str, Any] = {"__name__": "mine"}
+    exec(compile(source, root / "mine.py", "exec"), mine)
+    place = Here(tmp_path, root)
+    assert place.submit(mine["file"]).value().endswith("workspace/uuid.py")
+    place.close()
+
+
+def test_a_worker_tells_the_client_that_its_call_has_ended(tmp_path: Path) -> None:
+    place = Here(tmp_path)
+    place.submit(whoami, "first").value()
+    handle = place.submit(held, str(tmp_path))
+    told = threading.Event()
+    found = find_worker(place, handle.worker)
+    nudge = Nudge(place.backend, "default", found.job_id, found.key, told.set)
+    nudge.open()
+    wait_for(lambda: begun(tmp_path))
+    (tmp_path / "go").touch()
+    assert told.wait(60)
+    nudge.close()
+    place.close()
+
+
+def find_worker(place: Here, job_id: str) -> Worker:
+    record = place.backend.get("default", job_id)
+    worker = Worker.of(record[0])
+    assert worker is not None
+    return worker
 
 
 def test_cancel_ends_this_call_and_the_worker_goes_on(place: Here, tmp_path: Path) -> None:
