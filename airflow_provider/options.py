@@ -19,10 +19,6 @@ REFUSED = {
         "debug=: nobody sits at an Airflow worker to attach a debugger, so a task does not take it. Call "
         "the function with @kinetic_core.run(..., debug=True) from a terminal; its code is the same"
     ),
-    "warm": (
-        "warm=: tasks do not run on warm workers yet; leave it out. A script can, with "
-        "@kinetic_core.run(..., warm='10m')"
-    ),
 }
 """Options that a task cannot have, and what to do instead."""
 TASK_OPTIONS: Mapping[str, Option] = {

@@ -1,27 +1,37 @@
 """Calls on a warm worker beside calls with a pod of their own, in one run: on this machine, and on a cluster.
 
 `python benchmarks/warm_calls.py [CALLS]`; the cluster's part needs the environment of
-../shared/cluster/testcluster, and is left out without it.
+../shared/cluster/testcluster, and is left out without it. Also, what a worker of this machine costs while it
+waits.
+`python benchmarks/warm_calls.py one PLACE` is one call, for a process of its own.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from measuring import Verdict, report, seconds
 
 import kinetic_core
+from kinetic_core.backends.base import known_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.connections import default_connections
 from kinetic_core.jobs.warm import workers
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 _COLD = 5
+_FRESH = 10
+_IDLE_SECONDS = 20.0
+_OPTIONS = {"local": {"accelerator": "cpu"}, "cluster": {"accelerator": "cpu", "cpu": 0.1}}
 
 
 def trivial(number: int) -> int:
@@ -30,24 +40,57 @@ def trivial(number: int) -> int:
 
 def compared(place: str, calls: int, limit: float) -> list[Verdict]:
     """Measure calls one after the other, by one client; the first warm one makes the worker."""
-    options = {"accelerator": "cpu", "cpu": 0.1} if place == "cluster" else {"accelerator": "cpu"}
+    options = _OPTIONS[place]
     cold_call = kinetic_core.run(**options)(trivial)
     warm_call = kinetic_core.run(**options, warm="2m")(trivial)
     cold = [seconds(lambda: cold_call.run_async(1).result()) for _ in range(_COLD)]
     warm_call.run_async(0).result()
     taken = sorted(seconds(lambda: warm_call.run_async(1).result()) for _ in range(calls))
     slow = taken[min(len(taken) - 1, len(taken) * 99 // 100)]
+    command = [sys.executable, __file__, "one", place]
+    fresh = [seconds(lambda: subprocess.run(command, check=True)) for _ in range(_FRESH)]
     note = f"with a pod of its own {statistics.median(cold):.3f} s"
     return [
         Verdict(f"warm call, {place}, p50 of {calls}", statistics.median(taken), limit, "s", note),
-        Verdict(f"warm call, {place}, p99 of {calls}", slow, 3 * limit, "s"),
+        Verdict(f"warm call, {place}, p99 of {calls}", slow, 0.4, "s"),
+        Verdict(f"process with one warm call, {place}, p50 of {_FRESH}", statistics.median(fresh), 0.6, "s"),
     ]
 
 
-def stop_workers(namespace: str) -> None:
-    from kinetic_core.backends.base import known_backend
-    from kinetic_core.connections import default_connections
+def one(place: str) -> None:
+    """Call once, on the worker that `compared` has made."""
+    assert kinetic_core.run(**_OPTIONS[place], warm="2m")(trivial).run_async(1).result() == 2
 
+
+def idle() -> list[Verdict]:
+    """Measure the processes of the workers of this machine, of which one waits."""
+    (worker,) = workers(known_backend(None, default_connections()), "default")
+    record = Path(os.environ["KINETIC_LOCAL_STORE"], "cluster", "default", f"{worker.job_id}.json")
+    known = json.loads(record.read_text())
+    pids = [int(known[name]["pid"]) for name in ("agent", "group")]
+    used = sum(map(_processor_seconds, pids))
+    time.sleep(_IDLE_SECONDS)
+    used = sum(map(_processor_seconds, pids)) - used
+    memory = sum(_memory(pid) for pid in pids)
+    note = "agent and runner"
+    return [
+        Verdict("idle worker, local, memory", memory / 1e6, 60, "MB", note),
+        Verdict("idle worker, local, share of a core", 100 * used / _IDLE_SECONDS, 0.2, "%", note),
+    ]
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int) -> int:
+    """Bytes of a process, of what it shares with others its part."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def stop_workers(namespace: str) -> None:
     backend = known_backend(None, default_connections())
     for worker in list(workers(backend, namespace)):
         kinetic_core.attach(worker.job_id).cancel()
@@ -58,7 +101,7 @@ def measure(calls: int) -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as home:
         os.environ |= {"KINETIC_LOCAL_STORE": home, "XDG_CACHE_HOME": home, "KINETIC_BACKEND": "local"}
         os.environ["KINETIC_PACKAGE_ROOT"] = str(Path(__file__).parent)
-        found += compared("local", calls, 0.5)
+        found += compared("local", calls, 0.15) + idle()
         stop_workers("default")
     if not KUBECONFIG:
         return found
@@ -73,7 +116,7 @@ def measure(calls: int) -> list[Verdict]:
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     try:
-        found += compared("cluster", calls, 1.2)
+        found += compared("cluster", calls, 0.15)
         stop_workers(namespace)
     finally:
         api.delete("Namespace", "", namespace)
@@ -81,4 +124,7 @@ def measure(calls: int) -> list[Verdict]:
 
 
 if __name__ == "__main__":
-    sys.exit(report(measure(int(sys.argv[1]) if sys.argv[1:] else 100)))
+    if sys.argv[1:2] == ["one"]:
+        one(sys.argv[2])
+    else:
+        sys.exit(report(measure(int(sys.argv[1]) if sys.argv[1:] else 100)))

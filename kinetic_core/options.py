@@ -192,6 +192,10 @@ class Keywords(TypedDict, Generic[Later], total=False):
     security_context: Annotated[Mapping[str, object] | Later | None, Option(
         "Fields of the container's securityContext, in place of Kinetic's or beside them.",
         checks.security_context)]
+    warm: Annotated[str | float | Later | None, Option(
+        'How long a pod waits for further calls, such as `"10m"`, or in seconds. A call that finds a waiting '
+        "pod of its kind runs there, in its own process, see docs/guides/warm.md. None is a pod for each.",
+        checks.duration, rule=checks.can_be_warm)]
     # fmt: on
 
 
@@ -207,10 +211,6 @@ class RunKeywords(Keywords[Never], total=False):
         "Extra attempts after the function failed.",
         _retries, default=0, read=int)]
     queue: Annotated[str | None, Option("Kueue LocalQueue.", checks.object_name)]
-    warm: Annotated[str | float | None, Option(
-        'How long a pod waits for further calls, such as `"10m"`, or in seconds. A call that finds a waiting '
-        "pod of its kind runs there, in its own process, see docs/guides/warm.md. None is a pod for each.",
-        checks.duration, rule=checks.can_be_warm)]
     # fmt: on
 
 

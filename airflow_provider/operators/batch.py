@@ -100,6 +100,8 @@ class KineticBatchOperator(KineticOperator):
 
     def _check(self) -> None:
         super()._check()
+        if getattr(self, "warm", None) is not None:
+            raise InvalidRequest("warm= is for tasks of one call; leave it out of @task.kinetic_batch")
         asked = self._batch_options()
         check_batch_options(asked)
         over = asked["over"]

@@ -88,10 +88,10 @@ def submit_warm(
     """
     backend, namespace = prepared.backend, prepared.reference.namespace
     around = backend.surroundings(namespace)
-    around = replace(around, environment={**(environment or {}), **around.environment})
-    runner = stored_runner(backend)
-    delivery = Delivery(runner, wire.digest(prepared.payload), "", around, origin)
-    identity = _identity(prepared, delivery)
+    own = replace(around, environment={**(environment or {}), **around.environment})
+    delivery = Delivery(stored_runner(backend), wire.digest(prepared.payload), "", own, origin)
+    of_worker = replace(delivery, surroundings=around)
+    identity = _identity(prepared, of_worker)
     found = _free_worker(backend, namespace, identity)
     worker, number = found or (_new_worker(backend, namespace, identity), 0)
     nudge = _nudge(backend, namespace, worker)
@@ -113,7 +113,7 @@ def submit_warm(
     if not is_given:
         backend.start(namespace, reference.job_id)  # another client was quicker with this worker
     elif found is None:
-        _make(prepared, delivery, worker, identity)
+        _make(prepared, of_worker, worker, identity)
     else:
         nudge.send()
     return reference
@@ -136,12 +136,12 @@ def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
 def _identity(prepared: Prepared, delivery: Delivery) -> str:
     """Return what is equal for calls that may share a worker, as a digest of hexadecimal digits.
 
-    That is all that a pod is made of, and the user of this machine who submits.
+    That is all that a pod is made of, and who submits.
     """
     spec, reference = prepared.spec, prepared.reference
     header = wire.decode_head(prepared.payload)
     facts = {
-        "owner": _owner(prepared.backend.connections.settings.cache),
+        "owner": _owner(prepared.backend.connections.settings.cache, delivery.origin),
         "python": [*sys.version_info[:2]],
         "runner": delivery.runner_sha256,
         "backend": reference.backend,
@@ -160,8 +160,12 @@ def _identity(prepared: Prepared, delivery: Delivery) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_IDENTITY_SIZE]
 
 
-def _owner(cache: Path) -> str:
-    """Return what this user of this machine has alone: a random text that is kept in the cache."""
+def _owner(cache: Path, origin: str) -> str:
+    """Return what stands for whoever submits: for a task, its Airflow's name, because many machines submit
+    its tasks; else what this user of this machine has alone, a random text that is kept in the cache.
+    """
+    if deployment := (json.loads(origin) if origin else {}).get("deployment"):
+        return f"airflow {deployment}"
     file = cache.expanduser() / "owner"
     try:
         if not file.exists():

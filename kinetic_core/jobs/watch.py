@@ -95,6 +95,8 @@ _UNSEEN_SECONDS = 5.0
 """Seconds between requests for the outcome of a job whose end Kubernetes cannot see."""
 _CALL_SECONDS = 0.2
 """Seconds between looks for the outcome of a call: its Job does not change when its worker has run it."""
+_LONGEST_CALL_SECONDS, _CALL_SHARE = 5.0, 0.02
+"""The same for a call that takes long: a fiftieth of the time since its submission, and at most so much."""
 _STARTING_SECONDS = 0.5
 """Seconds between looks at a call whose worker has not started, which changes nothing of the call either."""
 _UNWATCHED_SECONDS = 10.0
@@ -315,10 +317,10 @@ class JobWatch:
             if follows:
                 self._reconcile_lease(reference, observation.attempt)
         elif reference.worker and not observation.is_terminal:
-            soon = min(_CALL_SECONDS, self._pace)
-            self._look_again(
-                job_id, soon if observation.reason in (ON_WORKER, OWN_POD) else _STARTING_SECONDS
-            )
+            has_begun = observation.reason in (ON_WORKER, OWN_POD)
+            soon = min(_CALL_SECONDS, self._pace) if has_begun else _STARTING_SECONDS
+            age = time.time() - (observation.created_at or time.time())
+            self._look_again(job_id, min(max(soon, age * _CALL_SHARE), _LONGEST_CALL_SECONDS))
         elif observation.moves_on_at is not None:
             self._look_again(job_id, max(observation.moves_on_at - time.time(), _RETRY_SECONDS))
         elif reference.backend == "pathways" and not observation.is_terminal:

@@ -52,11 +52,12 @@ class Here:
 
     def submit(self, function: Callable[..., Any], *args: Any, warm: Any = 60, **options: Any) -> Call:
         """Submit a call as a client of its own would."""
-        job_id = options.pop("job_id", None)
+        job_id, origin = options.pop("job_id", None), options.pop("origin", "")
+        environment = options.pop("environment", None)
         image = {} if self.name == "local" else {"container_image": "python:3.11"}
         asked = RunOptions.checked("cpu", warm=warm, **image, **options)
         packed = pack(function, asked, Connections(self.settings()), backend=self.backend)
-        handle = JobHandle.of(submit(address(packed, args, job_id=job_id)))
+        handle = JobHandle.of(submit(address(packed, args, job_id=job_id), environment, origin))
         return Call.at(self.backend, handle)
 
     def workers(self) -> list[WorkerSummary]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -158,6 +159,28 @@ def find_canaries(left: dict[str, Any]) -> list[str]:
         "sockets": any("socket" in str(each.resolve()) for each in Path("/proc/self/fd").iterdir()),
     }
     return [name for name, is_there in found.items() if is_there]
+
+
+def variable() -> str | None:
+    return os.environ.get("OF_THE_TASK")
+
+
+def test_tasks_of_one_airflow_share_workers_and_no_variables(place: Here) -> None:
+    def task(name: str, environment: dict[str, str], deployment: str = "one") -> Any:
+        origin = json.dumps({"deployment": deployment, "task_id": name, "id": f"of-{name}"})
+        return place.submit(variable, environment=environment, origin=origin)
+
+    first = task("first", {"OF_THE_TASK": "first"})
+    assert first.value() == "first"
+    shutil.rmtree(place.folder / "cache")  # as on another machine of this Airflow
+    second = task("second", {})
+    assert second.worker == first.worker
+    assert second.value() is None
+    other = task("third", {"OF_THE_TASK": "third"}, "another")
+    assert other.worker != first.worker
+    script = place.submit(variable)
+    assert script.worker not in (first.worker, other.worker)
+    assert (other.value(), script.value()) == ("third", None)
 
 
 def test_a_module_of_the_project_wins_over_the_workers(tmp_path: Path) -> None:
