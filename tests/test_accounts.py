@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from google.auth.credentials import Credentials
+from google.auth.exceptions import RefreshError
 
+from kinetic_core import google_cloud
 from kinetic_core.backends.base import cluster_target, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target, blank_configuration, connection, gke_cluster
@@ -88,6 +90,45 @@ def test_a_gke_cluster_is_asked_with_the_accounts_token(account: Account) -> Non
         target = Target(project="p", zone="z", cluster="c", gke_api=f"http://{place}", account=account)
         client = connection(target, Connections(Settings()))
     assert client.configuration.auth_settings()["BearerToken"]["value"] == f"Bearer {CANARY}"
+
+
+def test_a_connection_is_kept_when_no_token_can_be_had(tmp_path: Path) -> None:
+    """A refusal that nobody has read would keep its connection open until it is collected as garbage."""
+    callers: list[int] = []
+
+    class Refusing(Answering):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            callers.append(self.client_address[1])
+            self.answer(401, {"message": "Unauthorized"})
+
+    class Refused(Token):
+        def refresh(self, request: Any) -> None:
+            raise RefreshError("revoked")
+
+    with serving(Refusing) as place:
+        plugin = {"exec": {"command": "gke-gcloud-auth-plugin"}}
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "clusters": [{"name": "c", "cluster": {"server": f"http://{place}"}}],
+                    "users": [{"name": "u", "user": plugin}],
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "current-context": "c",
+                }
+            )
+        )
+        connections = Connections(Settings())
+        revoked = google_cloud.Credentials(Account("connection theirs", "1", Refused()))
+        connections.get((google_cloud.Credentials, None), lambda: revoked)
+        api = ClusterApi(Target(str(kubeconfig)), connections)
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="revoked"):
+                api.get("Job", "default", "nothing")
+        connections.close()
+    assert len(set(callers)) == 1
 
 
 def test_a_bucket_is_asked_with_the_accounts_token(

@@ -306,9 +306,11 @@ class ClusterApi:
             response = client.rest_client.pool_manager.request(
                 method, url, body=content, headers=headers, timeout=timeout, preload_content=False
             )
-            if response.status != 401 or not may_renew or not renew(self._target, self._connections):
+            if response.status != 401:
                 break
-            response.drain_conn()
+            _ = response.data  # read before a renewal that may fail, so that the connection is free
+            if not may_renew or not renew(self._target, self._connections):
+                break
         if not 200 <= response.status < 300:
             raise refusal(response.status, response.data, f"{method} {path}")
         return response
