@@ -37,6 +37,8 @@ _MODULES = {
 
 _INTERRUPTED = 130
 """`Exit.INTERRUPTED`, also while that is being imported."""
+_USER_ERROR = 2
+"""`Exit.USER_ERROR`, likewise."""
 
 
 def main() -> None:
@@ -59,7 +61,8 @@ def _call() -> NoReturn:
     try:
         import_module("typer")
     except ModuleNotFoundError:
-        sys.exit("kinetic: the command needs two more packages: pip install typer rich")
+        sys.stderr.write("kinetic: the command needs two more packages: pip install typer rich\n")
+        sys.exit(_USER_ERROR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without the letters of a log

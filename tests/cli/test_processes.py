@@ -180,7 +180,7 @@ def test_a_locale_without_the_letters(running: kinetic_core.JobHandle) -> None:
 def test_without_its_packages_it_says_which_to_install() -> None:
     code = "import sys; sys.modules['typer'] = None; from kinetic_core.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "pip install typer rich" in done.stderr
 
 
