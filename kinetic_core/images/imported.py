@@ -40,7 +40,7 @@ def with_imports(
         return dependencies
     there, unknown = _brought({one.name for one in dependencies.wanted})
     added: list[Wanted] = []
-    told: list[str] = []
+    told: dict[str, str] = {}
     private = _private_index(dependencies)
     for module, where in sorted(found.items()):
         names = _packages(module) or {module} & {*DEFAULTS}
@@ -49,15 +49,17 @@ def with_imports(
         name = next(iter(names))
         why = "several installed packages have it" if len(names) > 1 else _doubt(name, private, unknown)
         if why:
-            told.append(f"{module} ({where}): {why}")
+            told[name] = f"{module} ({where}): {why}"
         else:
             added.append(Wanted(_as_installed(name), f"{IMPORTED}{where}"))
+    for name in _brought({one.name for one in added})[0]:
+        told.pop(name, None)
     notices = list(dependencies.notices)
     if added:
         listed = ", ".join(f"{one.requirement} ({one.where})" for one in added)
         notices.append(f"installed besides, because no requirement names it: {listed}")
     if told:
-        notices.append(f"imported and not installed, name it if the job needs it: {'; '.join(told)}")
+        notices.append(f"imported and not installed, name it if the job needs it: {'; '.join(told.values())}")
     return replace(dependencies, wanted=(*dependencies.wanted, *added), notices=tuple(notices))
 
 

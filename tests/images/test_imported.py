@@ -141,6 +141,15 @@ def test_a_package_that_is_not_here_may_bring_its_own(project: Path) -> None:
     assert "not-installed-here may bring ours-a in another version" in found.notices[0]
 
 
+def test_what_an_added_package_brings_is_not_told(project: Path) -> None:
+    install(project.parent / "site-packages", "keras", "3.5", requires="ours-b")
+    found = needed(project, IMPORTS, "not-installed-here", function="other")
+    assert lines(found.wanted) == ("keras==3.5", "not-installed-here")
+    assert found.notices == (
+        "installed besides, because no requirement names it: keras==3.5 (imported by train.py:5)",
+    )
+
+
 def test_a_file_that_cannot_be_read_imports_nothing(project: Path) -> None:
     (project / "broken.py").write_text("def (")
     assert foreign_imports(str(project / "broken.py"), "train", [str(project)]) == {}
