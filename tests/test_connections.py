@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kinetic_core.connections import Held
+from kinetic_core.backends.kubernetes.backend import GkeBackend
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.connections import Closable, Held
 from kinetic_core.errors import InvalidRequest
 
 
@@ -43,3 +45,9 @@ def test_what_was_closed_is_not_used_again() -> None:
     assert not connection.is_open
     with pytest.raises(InvalidRequest, match="is closed"):
         held.get("key", Connection)
+
+
+@pytest.mark.parametrize("backend", [GkeBackend, LocalBackend])
+def test_a_backend_can_be_held(backend: type) -> None:
+    """It is not open itself: what it uses is held, and closed, besides."""
+    assert not issubclass(backend, Closable)

@@ -81,7 +81,7 @@ class Place:
         for part in {job["metadata"]["labels"][JOB_ID] for job in self.jobs()}:
             self.backend.remove("default", part)
         wait_for(lambda: "kinetic-watch-default" not in {thread.name for thread in threading.enumerate()})
-        self.backend.close("default")
+        self.backend.end_watch("default")
         self.fake.close()
 
     def tell(self, pod: dict[str, Any], state: str = "succeeded") -> None:

@@ -92,7 +92,7 @@ class Recorded:
             self.fake.objects.remove("Job", "default", job["metadata"]["name"])
         self.store.__init__("gs://bucket")  # type: ignore[misc]  # whoever still watches sees that all is gone
         wait_for(lambda: "kinetic-watch-default" not in {thread.name for thread in threading.enumerate()})
-        self.backend.close("default")  # type: ignore[attr-defined]  # of a cluster's backend alone
+        self.backend.end_watch("default")  # type: ignore[attr-defined]  # of a cluster's backend alone
         self.fake.close()
 
     def _packed(self, choices: Any) -> Packed:

@@ -30,7 +30,7 @@ TPU, SPOT, GPU = "tpu-v6e-8", "tpu-v5e-8:spot", "gpu-h100-1"
 def place(tmp_path: Path) -> Iterator[Place]:
     here = Place(tmp_path)
     yield here
-    here.backend.close("default")
+    here.backend.end_watch("default")
     here.fake.close()
 
 

@@ -76,7 +76,7 @@ def commit(place: Place, there: Found) -> None:
 def place(tmp_path: Path) -> Iterator[Place]:
     with FakeCluster(lambda _: behaviours.runs_until_stopped()) as fake:
         yield (made := Place(fake, tmp_path))
-        made.backend.close("default")
+        made.backend.end_watch("default")
 
 
 def test_after_a_cancellation_that_an_observer_wrote_down(place: Place) -> None:

@@ -250,7 +250,7 @@ def test_events_name_the_pods_that_a_job_has_had() -> None:
 def place(tmp_path: Path) -> Iterator[Place]:
     with FakeCluster(lambda _: behaviours.runs_until_stopped()) as fake:
         yield (made := Place(fake, tmp_path))
-        made.backend.close("default")
+        made.backend.end_watch("default")
 
 
 @pytest.mark.promise("gke: `explain()`: each second, its cause, what would shorten it")

@@ -118,7 +118,7 @@ class Cluster(Here):
         return self.pods[job_id].pid
 
     def close(self) -> None:
-        self.backend.close("default")
+        self.backend.end_watch("default")
         self.fake.close()
         for process in self.pods.values():
             _kill_all(process.pid)

@@ -298,7 +298,7 @@ class GkeBackend:
     def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
         return self._watch_cache(namespace).changes(since if isinstance(since, int) else None)
 
-    def close(self, namespace: str) -> None:
+    def end_watch(self, namespace: str) -> None:
         """End the watch of a namespace whose API server is about to go; the next question starts another."""
         self._watch_cache(namespace).close()
 
