@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -55,6 +55,8 @@ def path_of(kind: str, namespace: str, name: str = "") -> str:
 
 
 Object = dict[str, Any]
+MakeObject = Callable[[list[tuple[str, Any]]], Object]
+"""Makes an object of JSON from its pairs, the objects in it before the object itself."""
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 20.0
@@ -115,9 +117,15 @@ class ClusterApi:
                 return None
             raise
 
-    def list(self, kind: str, namespace: str, query: Mapping[str, str] | None = None) -> Object:
+    def list(
+        self,
+        kind: str,
+        namespace: str,
+        query: Mapping[str, str] | None = None,
+        make_object: MakeObject | None = None,
+    ) -> Object:
         """Return a whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
-        return self.call("GET", path_of(kind, namespace), query=query)
+        return self.call("GET", path_of(kind, namespace), query=query, make_object=make_object)
 
     def patch(
         self, kind: str, namespace: str, name: str, body: Mapping[str, Any], part: str = ""
@@ -209,7 +217,13 @@ class ClusterApi:
         return f"{told['major']}.{str(told['minor']).rstrip('+')}"
 
     def watch(
-        self, kind: str, namespace: str, selectors: Mapping[str, str], version: str, seconds: float
+        self,
+        kind: str,
+        namespace: str,
+        selectors: Mapping[str, str],
+        version: str,
+        seconds: float,
+        make_object: MakeObject | None = None,
     ) -> Iterator[tuple[str, Object]]:
         """Yield events after a resource version: (ADDED, MODIFIED, DELETED or BOOKMARK; object), for a time.
 
@@ -226,7 +240,7 @@ class ClusterApi:
             response = self._request("GET", path_of(kind, namespace), None, query, seconds + READ_SECONDS)
             try:
                 for line in _lines(response):
-                    event = json.loads(line)
+                    event = json.loads(line, object_pairs_hook=make_object)
                     if event["type"] == "ERROR":
                         if event["object"].get("code") == 410:
                             raise Expired(event["object"].get("message") or "too old")
@@ -265,13 +279,14 @@ class ClusterApi:
         path: str,
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
+        make_object: MakeObject | None = None,
     ) -> Object:
         """Send a request and return the answer's object; all but POST is repeated while it fails."""
 
         def send() -> Object:
             with self._told(method, path):
                 response = self._request(method, path, body, query or {}, READ_SECONDS)
-                found: Object = json.loads(response.data)
+                found: Object = json.loads(response.data, object_pairs_hook=make_object)
                 return found
 
         return send() if method == "POST" else patiently(send, self._patience)

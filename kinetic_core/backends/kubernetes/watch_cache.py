@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,47 @@ WATCH_SECONDS = 50.0
 _IDLE_SECONDS = 15.0
 _SYNC_SECONDS = 30.0
 _REMEMBERED = 100_000
+_SHARED = 10_000
+"""Parts of objects that are remembered to be shared, at most."""
 _CHOICE = re.compile(CHOICE_SUFFIX.format(r"\d+") + "$")
 _LOG = logging.getLogger(__name__)
 
 Object = dict[str, Any]
+
+
+class SharedParts:
+    """Maker of objects that share their equal parts: strings, lists and objects, at any depth.
+
+    Jobs of a mapped task differ in little more than their names, and a triggerer keeps ten thousand of them.
+    Nobody may change such an object. When too many parts are remembered, all are forgotten: those of later
+    objects are shared anew.
+    """
+
+    def __init__(self, limit: int = _SHARED) -> None:
+        self._limit = limit
+        self._parts: dict[Hashable, Any] = {}
+
+    def make_object(self, pairs: list[tuple[str, Any]]) -> Object:
+        """Make an object from its pairs, without `managedFields`, which nobody reads; see `json.loads`."""
+        if len(self._parts) > self._limit:
+            self._parts.clear()
+        made = {self._shared(key): self._shared(value) for key, value in pairs if key != "managedFields"}
+        key = (dict, *((name, _identity(value)) for name, value in made.items()))
+        found: Object = self._parts.setdefault(key, made)
+        return found
+
+    def _shared(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._parts.setdefault(value, value)
+        if isinstance(value, list):
+            made = [self._shared(each) for each in value]
+            return self._parts.setdefault((list, *map(_identity, made)), made)
+        return value  # objects are shared already, because the inner ones are made first
+
+
+def _identity(part: Any) -> Hashable:
+    """Return what tells a shared part from others: its id, as long as whoever remembers it holds the part."""
+    return id(part) if isinstance(part, str | list | dict) else (type(part), part)
 
 
 @dataclass
@@ -151,13 +188,13 @@ class WatchCache:
         return time.monotonic() - self._asked < _IDLE_SECONDS
 
     def _follow(self, kind: str) -> None:
-        self._versions[kind], waits = "", pauses()
+        self._versions[kind], waits, parts = "", pauses(), SharedParts()
         try:
             while self._is_wanted():
                 try:
                     if not self._versions[kind]:
-                        self._list(kind)
-                    self._watch(kind)
+                        self._list(kind, parts)
+                    self._watch(kind, parts)
                     waits = pauses()
                 except Expired:
                     self._versions[kind] = ""
@@ -179,9 +216,9 @@ class WatchCache:
             self._trouble = exc if isinstance(exc, ClusterError) else ClusterError(repr(exc))
             self._lock.notify_all()
 
-    def _list(self, kind: str) -> None:
+    def _list(self, kind: str, parts: SharedParts) -> None:
         try:
-            listing = self._api.list(kind, self._namespace, _QUERIES[kind])
+            listing = self._api.list(kind, self._namespace, _QUERIES[kind], parts.make_object)
         except ClusterError as exc:
             if kind != "Event" or exc.status != 403:
                 raise
@@ -207,12 +244,13 @@ class WatchCache:
         ]
         return [item for item in found if kind == "Job" or not _has_ended(item)]
 
-    def _watch(self, kind: str) -> None:
+    def _watch(self, kind: str, parts: SharedParts) -> None:
         version, query = self._versions[kind], _QUERIES[kind]
         if not version:
             time.sleep(_IDLE_SECONDS)
             return
-        for event, item in self._api.watch(kind, self._namespace, query, version, WATCH_SECONDS):
+        events = self._api.watch(kind, self._namespace, query, version, WATCH_SECONDS, parts.make_object)
+        for event, item in events:
             if event != "BOOKMARK":
                 with self._lock:
                     self._apply(event, kind, item)
@@ -225,7 +263,6 @@ class WatchCache:
         job_id = _job_id(kind, item)
         if job_id is None:
             return
-        item["metadata"].pop("managedFields", None)
         known = self._known.setdefault(job_id, _Known())
         name = item["metadata"]["name"]
         if kind == "Event":
