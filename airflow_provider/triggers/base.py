@@ -119,6 +119,13 @@ async def _own_deployment() -> str:
     return await asked(deployment_name)
 
 
+def _shared_backend(reference: JobReference, connections: Connections) -> Backend:
+    """Return the backend of a job or batch, one for all that live in the same place, as their watch is."""
+    place = reference.backend, reference.store_uri, reference.namespace, reference.cluster
+    key = (_shared_backend, place, connections.settings)
+    return connections.get(key, lambda: backend_of(reference, connections))
+
+
 class WorkTrigger(ConnectedTrigger):
     """Trigger of a job or a batch, which fires once and cancels the work if somebody ends the task before.
 
@@ -182,7 +189,7 @@ class WorkTrigger(ConnectedTrigger):
             return
         reference = JobReference.from_dict(self.reference)
         self.log.info("the task is no longer waiting: cancelling %s", reference.job_id)
-        backend = await in_thread(backend_of, reference, await self._client())
+        backend = await in_thread(_shared_backend, reference, await self._client())
         await in_thread(self._cancel_for_task, backend, reference, was_cleared=was_cleared)
         if was_cleared or self.task_instance is None:
             return
@@ -211,7 +218,7 @@ class WorkTrigger(ConnectedTrigger):
         connections = await self._client()
         while True:
             try:
-                backend = await in_thread(backend_of, reference, connections)
+                backend = await in_thread(_shared_backend, reference, connections)
                 return backend, await in_thread(attach, backend)
             except (ClusterError, StoreError, CloudError) as error:
                 if not error.is_passing:

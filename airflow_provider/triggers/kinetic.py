@@ -46,6 +46,45 @@ _followed: WeakSet[KineticJobTrigger] = WeakSet()
 _signatures = Signatures()
 
 
+class News:
+    """Observations of a job, passed in their order from the watch's thread to the trigger in its event loop.
+
+    An `asyncio.Queue`, and the task with which `asyncio.wait_for` waits for it, would be a third of what a
+    trigger keeps in memory.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seen: list[JobObservation] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def tell(self, observation: JobObservation) -> None:
+        """Pass an observation on, in any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._add, observation)
+
+    def _add(self, observation: JobObservation) -> None:
+        self._seen.append(observation)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self, seconds: float) -> JobObservation | None:
+        """Return the next observation; None if there is none within `seconds`, which may be infinite."""
+        if not self._seen:
+            self._waiter = self._loop.create_future()
+            timer = None if seconds == float("inf") else self._loop.call_later(seconds, self._wake)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        return self._seen.pop(0) if self._seen else None
+
+
 class KineticJobTrigger(WorkTrigger):
     """Trigger that fires once, when the job has ended or at `deadline` (Unix seconds, None for never).
 
@@ -104,16 +143,10 @@ class KineticJobTrigger(WorkTrigger):
     async def _watch(self) -> TriggerEvent:
         """Show the job's lines until it has ended or its time is up; return the event that says so."""
         reference = JobReference.from_dict(self.reference)
-        news: asyncio.Queue[JobObservation] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def notice(observation: JobObservation) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(news.put_nowait, observation)
-
+        news = News()
         listen(_count)
         backend, subscription = await self._attached(
-            reference, lambda backend: watch(backend, reference, notice)
+            reference, lambda backend: watch(backend, reference, news.tell)
         )
         whose = "its pods write their lines here" if self.silent else "showing its lines from here on"
         self.log.info("no worker is held while %s runs; %s", reference.job_id, whose)
@@ -195,9 +228,7 @@ class KineticJobTrigger(WorkTrigger):
         if value is not None:
             XCom.set(key="return_value", value=value, map_index=instance.map_index, **place)
 
-    async def _show_until_over(
-        self, news: asyncio.Queue[JobObservation], states: StateLines, tail: LogTail
-    ) -> JobObservation | None:
+    async def _show_until_over(self, news: News, states: StateLines, tail: LogTail) -> JobObservation | None:
         """Show why the job waits and what it prints; return how it ended, None at the deadline."""
         shortest, longest = _LOOK_SECONDS, config().log_poll_interval
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
@@ -205,9 +236,8 @@ class KineticJobTrigger(WorkTrigger):
             remaining = self.remaining
             if remaining <= 0:
                 return None
-            try:
-                seen = await asyncio.wait_for(news.get(), min(pause, remaining, states.due))
-            except TimeoutError:
+            seen = await news.next(min(pause, remaining, states.due))
+            if seen is None:
                 if line := states.late():
                     self.log.info("%s", line)
                 if pause < remaining:
