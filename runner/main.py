@@ -27,7 +27,7 @@ from .notes import ForgedNote
 from .notice import give_notice
 from .outcome import Outcome, commit, committed_code, failed, leave
 from .patience import KEPT_SECONDS, PatientStore
-from .processes import adopt_orphans, die_with, end_below
+from .processes import adopt_orphans, die_with, end_below, fork_quietly
 from .rendezvous import Rendezvous
 from .slice import Hosts, run_together
 from .store import Store, open_store
@@ -257,9 +257,9 @@ def _run(
     reading, writing = os.pipe()
     sys.stdout.flush()
     adopts, runner = adopt_orphans(), os.getpid()
-    child = os.fork()
+    child, mask = fork_quietly()
     if child == 0:
-        _become_child(job, store, signals, reading, writing, runner)
+        _become_child(job, store, signals, mask, reading, writing, runner)
     os.close(writing)
     if (task_log := _task_log(job)) is not None:
         logs.append(task_log)
@@ -330,7 +330,15 @@ def _hang_watch(job: Job, store: Store, tee: LogTee, others: Hosts | None) -> Ha
     return HangWatch(job, tee, others.rendezvous if others is not None else None, store)
 
 
-def _become_child(job: Job, store: Store, signals: Signals, reading: int, writing: int, runner: int) -> None:
+def _become_child(
+    job: Job,
+    store: Store,
+    signals: Signals,
+    mask: set[signal.Signals | int],
+    reading: int,
+    writing: int,
+    runner: int,
+) -> None:
     """Run user code in a session of its own, so that signals to its process group spare the runner."""
     code = 1
     try:
@@ -339,6 +347,7 @@ def _become_child(job: Job, store: Store, signals: Signals, reading: int, writin
         signals.release()
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(reading)
         os.dup2(writing, 1)
         os.dup2(writing, 2)

@@ -12,6 +12,8 @@ import time
 
 DETACHED = "KINETIC_DETACHED"
 """Variable of the local backend's own processes: a job that a job has submitted outlives it."""
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+"""Signals that tell a process to stop."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_SECONDS = 0.005
@@ -31,6 +33,22 @@ def errors_of(*command: str) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, done.stderr.strip()
+
+
+def fork_quietly() -> tuple[int, set[signal.Signals | int]]:
+    """Fork with the child's stop signals held back; return its id, and the mask that lets them in.
+
+    What reaches the child before it has handlers of its own would go to its parent's, which say it to nobody.
+    The child must set its handlers, and then `pthread_sigmask(SIG_SETMASK, mask)`.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    child = -1
+    try:
+        child = os.fork()
+    finally:
+        if child:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return child, mask
 
 
 def adopt_orphans() -> bool:

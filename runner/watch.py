@@ -14,10 +14,10 @@ from typing import Protocol
 from . import wire
 from .log import LogTee
 from .memory import MemoryGauge
+from .processes import STOPPING
 
 _KILL_RESERVE = 2.0
 _TICK = 1.0
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Signals:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGALRM, lambda *_: os._exit(wire.EXIT_UNPUBLISHED))
-        for number in _STOPPING:
+        for number in STOPPING:
             signal.signal(number, self._note)
 
     def _note(self, received: int, _frame: object) -> None:
@@ -82,7 +82,7 @@ class Signals:
         """Reset the handlers to those of a new process: for the child, and at the end."""
         signal.set_wakeup_fd(-1)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number in (signal.SIGCHLD, signal.SIGALRM, *_STOPPING):
+        for number in (signal.SIGCHLD, signal.SIGALRM, *STOPPING):
             signal.signal(number, signal.SIG_DFL)
         os.close(self.descriptor)
         os.close(self._waker)

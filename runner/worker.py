@@ -33,7 +33,7 @@ from .nudge import Nudge, open_nudge
 from .outcome import Outcome, commit, failed
 from .patience import PatientStore
 from .phases import note
-from .processes import adopt_orphans, die_with, end_below
+from .processes import adopt_orphans, die_with, end_below, fork_quietly
 from .signing_key import VARIABLE, forget_key, wipe_bytes
 from .store import MissingObject, Store, StoreUnavailable, exists
 from .watch import Signals
@@ -229,9 +229,9 @@ class _CallRun:
         """Run one attempt in a runner of its own; return its exit code once nothing of it lives."""
         key = self._key()
         parent = os.getpid()
-        child = os.fork()
+        child, mask = fork_quietly()
         if child == 0:
-            self._become_runner(key, failures, interruptions, parent)
+            self._become_runner(key, failures, interruptions, parent, mask)
         forget_key(key)
         code = self._watch(child)
         if self._nudge is not None:
@@ -258,7 +258,9 @@ class _CallRun:
         wipe_bytes(derived)
         return key
 
-    def _become_runner(self, key: bytearray, failures: int, interruptions: int, parent: int) -> None:
+    def _become_runner(
+        self, key: bytearray, failures: int, interruptions: int, parent: int, mask: set[signal.Signals | int]
+    ) -> None:
         from .main import run_job  # which has imported this module
 
         code = wire.EXIT_UNPUBLISHED
@@ -266,6 +268,7 @@ class _CallRun:
             die_with(parent)
             os.setsid()
             self._signals.release()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if self._nudge is not None:
                 self._nudge.close()
             forget_key(self._worker.outcome_key)

@@ -161,6 +161,8 @@ class HangingStore(runner_store.DirectoryStore):
 
 def attempt(kill_at: int | None) -> int:
     """What the started process runs."""
+    if (forked := os.environ.get("SLOW_FORK")) is not None:
+        os.register_at_fork(after_in_child=lambda: (Path(forked).touch(), time.sleep(0.5)))
     if kill_at is None and "HANGING" not in os.environ:
         return runner.main()
 

@@ -47,6 +47,16 @@ def test_a_cancelled_job_does_not_start(attempts: Attempts) -> None:
     assert failure.failure_class == wire.FailureClass.CANCELLED
 
 
+def test_sigterm_reaches_a_process_that_has_just_been_forked(attempts: Attempts) -> None:
+    """Else the function would run to the end of the grace, and be killed with nothing saved."""
+    forked = attempts.folder / "forked"
+    changes = {"SLOW_FORK": str(forked), "KINETIC_GRACE_SECONDS": "60"}
+    process = attempts.submit(time.sleep, 60).start(**changes)
+    wait_for(forked.exists)
+    process.terminate()
+    assert process.wait(timeout=30) == wire.EXIT_INTERRUPTED
+
+
 @pytest.mark.promise("batches: SIGTERM reaches user code")
 @pytest.mark.parametrize("handled", [True, False])
 def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import suppress
 
-from kinetic_core._runner.processes import DETACHED, end_below, statuses
+from kinetic_core._runner.processes import DETACHED, end_below, fork_quietly, statuses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def spawn(
     os.makedirs(os.path.dirname(log), exist_ok=True)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    child = os.fork()
+    child, mask = fork_quietly()
     if child:
         os.close(output)
         os.close(nothing)
@@ -77,6 +77,7 @@ def spawn(
             os.set_inheritable(descriptor, True)
         for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.chdir(folder)
         if enter is not None:
             enter()
