@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -35,5 +36,6 @@ def serving(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> I
         try:
             yield f"{host}:{server.server_port}"
         finally:
+            server.socket.shutdown(SHUT_RDWR)  # which wakes the thread
             server.shutdown()
             thread.join()

@@ -63,7 +63,7 @@ class Answering(BaseHTTPRequestHandler):
 def server() -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as made:
         made.asked = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=made.serve_forever)
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
         thread.start()
         yield made
         made.shutdown()

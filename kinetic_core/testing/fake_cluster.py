@@ -163,6 +163,9 @@ class FakeCluster(FaultyServer):
 
     def close(self) -> None:
         """Stop everything."""
+        self.closing.set()
+        with self.objects.changed:
+            self.objects.changed.notify_all()
         super().close()
         self._loop.join()
 

@@ -207,6 +207,7 @@ class FaultyServer:
     def close(self) -> None:
         """Stop listening, break what is open, and wait for the threads to end."""
         self.closing.set()
+        _shut(self._listener.socket)  # which wakes the thread that listens
         self._listener.shutdown()
         self._thread.join()
         self._listener.server_close()

@@ -185,7 +185,7 @@ class Ports(BaseHTTPRequestHandler):
 def test_a_runners_child_has_a_connection_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner has asked its store before it forks user code, whose process asks the same store."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Ports) as server:
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
         serving.start()
         try:
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
