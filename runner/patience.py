@@ -81,6 +81,7 @@ class PatientStore:
         return self._store.hurried()
 
     def _answered(self, ask: Callable[[], Answer]) -> Answer:
+        pause = _SHORT_PAUSE
         while True:
             try:
                 with self._store.hurried() if self._is_hurried else nullcontext():
@@ -90,4 +91,6 @@ class PatientStore:
                 if left <= 0 or exc.errno in _LASTING:
                     raise
                 sys.stderr.write(f"kinetic: what user code has left is kept until the store answers: {exc}\n")
-            self._sleep(min(_SHORT_PAUSE if self._is_hurried else _PAUSE, left))
+            self._sleep(min(pause, left))
+            if not self._is_hurried:
+                pause = min(2 * pause, _PAUSE)

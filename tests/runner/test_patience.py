@@ -111,7 +111,8 @@ def test_what_it_printed_last_is_there_too(attempts: Attempts) -> None:
 
 
 def test_whoever_is_told_to_end_does_so_within_its_grace(attempts: Attempts) -> None:
-    process = attempts.submit(losing(lambda: "value"), str(attempts.store.root)).start()
+    work = attempts.submit(losing(lambda: "value"), str(attempts.store.root))
+    process = work.start(KINETIC_GRACE_SECONDS="1")
     until_kept(attempts)
     process.terminate()
     assert process.wait(timeout=90) == wire.EXIT_UNPUBLISHED
@@ -195,7 +196,7 @@ def test_it_is_asked_again_for_so_long_and_no_longer(tmp_path: Path) -> None:
     away.times = 3
     store.keep(600)
     assert store.create_if_absent("a", b"")
-    assert clock.now == 715
+    assert clock.now == 700 + 0.5 + 1 + 2
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT, errno.ENOSPC, errno.EPROTO], ids=os.strerror)
