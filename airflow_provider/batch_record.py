@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from airflow_provider.access import Access
 from airflow_provider.batch_of_task import may_own
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import is_sound, push, readable
@@ -63,6 +64,12 @@ class BatchRecord:
     failed: int | None = None
     missing: str = ""
     causes: tuple[Cause, ...] = ()
+    gcp_conn_id: str = ""
+
+    @property
+    def access(self) -> Access:
+        """Return the connections with which the page reads the batch, as `JobRecord.access`."""
+        return Access(self.conn_id, self.gcp_conn_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON for XCom, without values or secrets."""
@@ -80,12 +87,12 @@ class BatchRecord:
         except (TypeError, KeyError, ProtocolMismatch):
             return None
         numbers = (found.size, found.try_number, found.first_try, found.failed or 0)
-        texts = (found.run_began, found.conn_id, found.missing)
+        texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing)
         typed = all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
         if not typed or not 0 <= found.size <= MOST_INPUTS or not _INDEXES.fullmatch(found.missing):
             return None
         is_whole = reference.group_id == reference.job_id  # else its inputs would be those of another batch
-        return found if is_whole and is_sound(reference, found.conn_id, _BATCH_ID) else None
+        return found if is_whole and is_sound(reference, found.access, _BATCH_ID) else None
 
     def is_of(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
         """Return whether this task instance can have started the batch."""
@@ -108,7 +115,7 @@ def tell(
     identity: TaskIdentity,
     reference: JobReference,
     size: int,
-    conn_id: str | None,
+    access: Access,
     *,
     failed: Collection[int] | None = None,
     errors: Mapping[int, BaseException] | None = None,
@@ -118,7 +125,13 @@ def tell(
     `failed`: the inputs without a value, once the batch has ended; `errors`: why, for the first of them.
     """
     record = BatchRecord(
-        reference, size, identity.run_began, identity.try_number, identity.first_try, conn_id or ""
+        reference,
+        size,
+        identity.run_began,
+        identity.try_number,
+        identity.first_try,
+        conn_id=access.conn_id,
+        gcp_conn_id=access.gcp_conn_id,
     )
     if failed is not None:
         why = causes(sorted(failed), errors or {})

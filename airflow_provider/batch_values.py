@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
+from airflow_provider.access import Access
 from airflow_provider.xcom import LazyValues, Signatures, plain_value
 from kinetic_core._runner.indexes import format_indexes, parse_indexes
 from kinetic_core.errors import InvalidRequest, ProtocolMismatch
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _PURPOSE = "kinetic batch values"
 _TYPES = {"reference": dict, "inputs": int, "missing": str, "conn_id": str}
+_GOOGLE = ("gcp_conn_id", "impersonation_chain")
+"""Fields, signed too, of a task with these arguments."""
 _AHEAD = 16
 """Values that are read at once while somebody iterates."""
 
@@ -47,7 +50,7 @@ class BatchValues(LazyValues):
         signatures: Signatures | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Wrap what XCom holds. `connections`: by default those of the task's connection."""
+        """Wrap what XCom holds. `connections`: by default those of the task's connections."""
         self._data = dict(data)
         self._signatures = signatures or Signatures()
         self._given = connections
@@ -58,7 +61,7 @@ class BatchValues(LazyValues):
         reference: JobReference,
         inputs: int,
         failed: Collection[int],
-        conn_id: str | None,
+        access: Access,
         signatures: Signatures | None = None,
     ) -> BatchValues:
         """Sign for the values of a batch that has ended. `failed`: indexes of inputs without a value."""
@@ -67,7 +70,8 @@ class BatchValues(LazyValues):
             "reference": reference.to_dict(),
             "inputs": inputs,
             "missing": format_indexes(failed),
-            "conn_id": conn_id or "",
+            **access.to_dict(),
+            "conn_id": access.conn_id,
         }
         return cls(signatures.sealed(_PURPOSE, content), signatures)
 
@@ -150,6 +154,7 @@ class BatchValues(LazyValues):
             raise InvalidRequest(
                 "the values of a batch, from XCom, are not complete: nothing is read by them"
             )
+        content |= {name: self._data[name] for name in _GOOGLE if name in self._data}
         if why := self._signatures.fault(_PURPOSE, content, self._data):
             raise InvalidRequest(
                 f"the values of a batch, from XCom, are not believed: {why}. Pass the output of the kinetic "
@@ -167,14 +172,15 @@ class BatchValues(LazyValues):
             reference = JobReference.from_dict(content["reference"])
         except (TypeError, ProtocolMismatch) as error:
             raise InvalidRequest(f"the values of a batch, from XCom, cannot be read: {error}") from error
-        return StoredBatch(backend_of(reference, self._client(content["conn_id"])), reference)
+        access = Access.of(content["conn_id"], *(content.get(name) for name in _GOOGLE))
+        return StoredBatch(backend_of(reference, self._client(access)), reference)
 
-    def _client(self, conn_id: str) -> Connections:
+    def _client(self, access: Access) -> Connections:
         if self._given is not None:
             return self._given
         from airflow_provider.hooks.kinetic import clients
 
-        return clients.get(conn_id)
+        return clients.get(access)
 
 
 def allow_in_xcom() -> None:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from airflow_provider.access import ACCESS, ENVIRONMENT, Access
 from airflow_provider.config import config
 from kinetic_core.cache import keep
 from kinetic_core.connections import Connections, default_connections
-from kinetic_core.errors import ProtocolMismatch
+from kinetic_core.errors import InvalidRequest, ProtocolMismatch
 from kinetic_core.job import JobReference
 
 NAME = "kinetic_deployment"
@@ -121,31 +122,37 @@ class Kept:
 
 @dataclass(frozen=True)
 class UsedPlace:
-    """Store and namespace of a cluster, as some job's reference names them, and the task's connection."""
+    """Store and namespace of a cluster, as some job's reference names them, and the task's connections."""
 
     reference: JobReference
-    conn_id: str | None = None
+    access: Access = ENVIRONMENT
 
     @property
     def key(self) -> str:
         """Return a key that is equal for all jobs of the place."""
         job = self.reference
         cluster = "/".join((job.project, job.zone, job.cluster_name, job.namespace))
-        return " ".join((job.backend, job.store_uri, cluster, self.conn_id or "-", f"v{job.protocol}"))
+        access = self.access
+        names = filter(None, (access.conn_id or "-", access.gcp_conn_id, *access.impersonation_chain))
+        return " ".join((job.backend, job.store_uri, cluster, *names, f"v{job.protocol}"))
 
     def client(self) -> Connections:
         """Return the client of the connection. Raises ConfigurationError if it cannot be read."""
         from airflow_provider.hooks.kinetic import clients
 
-        return clients.get(self.conn_id)
+        return clients.get(self.access)
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Self:
-        """Decode an entry of the Variable. Raises KeyError, TypeError or ProtocolMismatch for any other."""
-        return cls(JobReference.from_dict(entry["reference"]), entry.get("conn_id"))
+        """Decode an entry of the Variable.
+
+        Raises KeyError, TypeError, InvalidRequest or ProtocolMismatch for any other.
+        """
+        reference = JobReference.from_dict(entry["reference"])
+        return cls(reference, Access.of(**{name: entry.get(name) for name in ACCESS}))
 
 
-def remember(reference: JobReference, conn_id: str | None, team: str = "") -> None:
+def remember(reference: JobReference, access: Access, team: str = "") -> None:
     """Record where this job runs, if no job of the team has run there so far, as far as `Kept` knows.
 
     Of two places recorded at one moment one is lost, and recorded again by its next job. A Variable that
@@ -153,7 +160,7 @@ def remember(reference: JobReference, conn_id: str | None, team: str = "") -> No
     """
     from airflow.sdk import Variable
 
-    name, place = of_team(PLACES, team), UsedPlace(reference, conn_id)
+    name, place = of_team(PLACES, team), UsedPlace(reference, access)
     try:
         kept = Kept.here(team)
         if place.key in kept.places:
@@ -173,7 +180,7 @@ def read_places(text: str) -> list[UsedPlace]:
     for entry in _entries(text).values():
         try:
             found.append(UsedPlace.of(entry))
-        except (KeyError, TypeError, ProtocolMismatch) as error:
+        except (KeyError, TypeError, InvalidRequest, ProtocolMismatch) as error:
             _LOG.debug("%s has an entry that is none: %r", PLACES, error)
     return found
 
@@ -184,7 +191,7 @@ def with_place(text: str, place: UsedPlace, limit: int) -> str | None:
     if place.key in known:
         return None
     kept = list(known.items())[max(0, len(known) + 1 - limit) :]
-    entry = {"reference": place.reference.to_dict(), "conn_id": place.conn_id}
+    entry = {"reference": place.reference.to_dict(), **place.access.to_dict()}
     return json.dumps({**dict(kept), place.key: entry})
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, Self
 
+from airflow_provider.access import Access
 from airflow_provider.records import JobRecord, evidence, finished
 from airflow_provider.task_logs import Cursor, LogTail, RemoteLog, describe
 from airflow_provider.xcom import read_plain_value
@@ -159,7 +160,7 @@ def end_of(
     observation: JobObservation,
     ending: Ending,
     cursor: Cursor,
-    conn_id: str | None,
+    access: Access,
 ) -> End:
     """Collect the outcome of a job that has ended, and return how its task ends. Unpickles nothing.
 
@@ -176,7 +177,7 @@ def end_of(
     if referred is not None and not ending.signs:
         raise NeedsWorker("a worker of its team signs the reference to its value")
     record, fenced = finished(
-        backend, reference, observation, outcome, ending.run_began, ending.try_number, conn_id
+        backend, reference, observation, outcome, ending.run_began, ending.try_number, access
     )
     return End(
         state=state,

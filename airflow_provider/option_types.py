@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from airflow.sdk import DAG, TaskGroup, XComArg
 
+from airflow_provider.access import GoogleKeywords
 from kinetic_core.options import BatchTaskKeywords, Keywords
 
 Callbacks: TypeAlias = Callable[..., Any] | Collection[Callable[..., Any]] | None
@@ -87,14 +88,14 @@ class BatchOperatorKeywords(BatchTaskKeywords[str | XComArg | None], TaskKeyword
     """Options of a task that runs a batch."""
 
 
-class BatchDecoratorKeywords(BatchOperatorKeywords, total=False):
+class BatchDecoratorKeywords(BatchOperatorKeywords, GoogleKeywords, total=False):
     """Keywords of `@task.kinetic_batch`."""
 
     conn_id: str | None
     deferrable: bool
 
 
-class DecoratorKeywords(TaskKeywords, total=False):
+class DecoratorKeywords(TaskKeywords, GoogleKeywords, total=False):
     """Keywords of `@task.kinetic`."""
 
     conn_id: str | None

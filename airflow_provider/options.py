@@ -67,7 +67,7 @@ def rendered_batch_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_batch_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidRequest or TypeError for options of a batch that can never be valid."""
-    batch_options({name: value for name, value in options.items() if not _is_open(value)})
+    batch_options({name: value for name, value in options.items() if not is_open(value)})
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
     Templates, and values that other tasks will deliver, are left until they are known.
     """
-    run_options({name: value for name, value in options.items() if not _is_open(value)})
+    run_options({name: value for name, value in options.items() if not is_open(value)})
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
@@ -110,13 +110,14 @@ def is_template(text: str) -> bool:
     return "{{" in text or "{%" in text
 
 
-def _is_open(value: Any) -> bool:
+def is_open(value: Any) -> bool:
+    """Return whether a value, or a part of it, is known only when the task runs."""
     if isinstance(value, str):
         return is_template(value)
     if isinstance(value, list | tuple):
-        return any(map(_is_open, value))
+        return any(map(is_open, value))
     if isinstance(value, dict):
-        return any(map(_is_open, value.values()))
+        return any(map(is_open, value.values()))
     if isinstance(value, os.PathLike):  # whose resolve() is something else
         return False
     return hasattr(value, "iter_references") or hasattr(value, "resolve")  # an XComArg or a DagParam

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider import telemetry
+from airflow_provider.access import ENVIRONMENT, Access
 from airflow_provider.deployment import Kept, deployment_name
 from airflow_provider.job_of_task import Origin, Started, TaskIdentity, start_or_adopt
 from airflow_provider.task_logs import VARIABLE, RemoteLog
@@ -99,7 +100,9 @@ class JobRecord:
     """Record of a task instance's job, and of its end once it has ended.
 
     `run_began` and `try_number` identify the tries among which the job's id is one.
-    `conn_id` names the connection that said where the job runs; "" if the worker's environment did.
+    `conn_id` names the connection that said where the job runs, "" if the worker's environment did;
+    `gcp_conn_id` the Google Cloud connection that the task named. Service accounts that the task impersonates
+    are left out: the page would follow an XCom, which authors of DAGs can write, to what they may not see.
     """
 
     reference: JobReference
@@ -107,13 +110,24 @@ class JobRecord:
     try_number: int
     end: JobEnd | None = None
     conn_id: str = ""
+    gcp_conn_id: str = ""
 
     @classmethod
     def of(
-        cls, identity: TaskIdentity, reference: JobReference, end: JobEnd | None = None, conn_id: str = ""
+        cls,
+        identity: TaskIdentity,
+        reference: JobReference,
+        end: JobEnd | None = None,
+        access: Access = ENVIRONMENT,
     ) -> Self:
         """Make the record of a try's job."""
-        return cls(reference, identity.run_began, identity.try_number, end, conn_id)
+        names = access.conn_id, access.gcp_conn_id
+        return cls(reference, identity.run_began, identity.try_number, end, *names)
+
+    @property
+    def access(self) -> Access:
+        """Return the connections with which the page reads the job."""
+        return Access(self.conn_id, self.gcp_conn_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON for XCom, without values or secrets."""
@@ -123,6 +137,7 @@ class JobRecord:
             "try_number": self.try_number,
             "end": None if self.end is None else self.end.to_dict(),
             "conn_id": self.conn_id,
+            "gcp_conn_id": self.gcp_conn_id,
         }
 
     @classmethod
@@ -137,10 +152,11 @@ class JobRecord:
                 try_number=int(value["try_number"]),
                 end=None if end is None else _end(end),
                 conn_id=str(value.get("conn_id") or ""),
+                gcp_conn_id=str(value.get("gcp_conn_id") or ""),
             )
         except (TypeError, ValueError, KeyError, ProtocolMismatch):
             return None
-        return record if is_sound(reference, record.conn_id) else None
+        return record if is_sound(reference, record.access) else None
 
     def started_by(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> int | None:
         """Return the try that started the job; None if this task instance cannot have started it."""
@@ -202,8 +218,8 @@ def _end(told: Mapping[str, Any]) -> JobEnd:
     )
 
 
-def is_sound(reference: JobReference, conn_id: str, ids: re.Pattern[str] = _JOB_ID) -> bool:
-    """Return whether reference and connection are safe in the names of objects and in requests.
+def is_sound(reference: JobReference, access: Access, ids: re.Pattern[str] = _JOB_ID) -> bool:
+    """Return whether reference and connections are safe in the names of objects and in requests.
 
     `ids` matches the ids of what is referred to.
     """
@@ -217,7 +233,8 @@ def is_sound(reference: JobReference, conn_id: str, ids: re.Pattern[str] = _JOB_
     named = (
         ids.fullmatch(reference.job_id),
         _NAMESPACE.fullmatch(reference.namespace),
-        _CONN_ID.fullmatch(conn_id),
+        _CONN_ID.fullmatch(access.conn_id),
+        _CONN_ID.fullmatch(access.gcp_conn_id),
     )
     return None not in named
 
@@ -256,10 +273,10 @@ def traced_start(
         )
 
 
-def tell_start(context: Any, identity: TaskIdentity, started: Started, conn_id: str | None) -> None:
-    """Report the task's job, adopted or new, to Airflow; `conn_id` is the task's connection."""
+def tell_start(context: Any, identity: TaskIdentity, started: Started, access: Access) -> None:
+    """Report the task's job, adopted or new, to Airflow; `access`: the task's connections."""
     reference = started.reference
-    _push(context, JobRecord.of(started.starter or identity, reference, conn_id=conn_id or ""))
+    _push(context, JobRecord.of(started.starter or identity, reference, access=access))
     if started.earlier:  # Airflow forgets the XComs of a try when the next one begins
         jobs = [EarlierJob.of(each.try_number, each.job_id, each.observation) for each in started.earlier]
         push(context["ti"], EARLIER_KEY, earlier_to_value(jobs))
@@ -278,11 +295,11 @@ def tell_end(
     reference: JobReference,
     observation: JobObservation,
     outcome: Outcome,
-    conn_id: str | None,
+    access: Access,
 ) -> None:
     """Report a job's end to Airflow. `identity` is that of the try that started the job."""
     began, number = identity.run_began, identity.try_number
-    record, fenced = finished(backend, reference, observation, outcome, began, number, conn_id)
+    record, fenced = finished(backend, reference, observation, outcome, began, number, access)
     _push(context, record)
     count_end(record, fenced, _tags(identity), Stats(IN_TASKS))
     if record.end is not None:
@@ -303,7 +320,7 @@ def record_of_cancelled(value: object, backend: Backend, reference: JobReference
         return None
     outcome = collect(backend, reference, allow_pickle=False)
     began, number = record.run_began, record.try_number
-    return finished(backend, record.reference, observation, outcome, began, number, record.conn_id)[0]
+    return finished(backend, record.reference, observation, outcome, began, number, record.access)[0]
 
 
 def finished(
@@ -313,7 +330,7 @@ def finished(
     outcome: Outcome,
     run_began: str,
     try_number: int,
-    conn_id: str | None,
+    access: Access,
 ) -> tuple[JobRecord, int]:
     """Return the record of a job that has ended, and the number of its pods that were turned away.
 
@@ -321,7 +338,8 @@ def finished(
     """
     phases, fenced = _history(backend, reference, outcome)
     end = JobEnd.of(observation, phases)
-    return JobRecord(reference, run_began, try_number, end, conn_id or ""), fenced
+    record = JobRecord(reference, run_began, try_number, end, access.conn_id, access.gcp_conn_id)
+    return record, fenced
 
 
 def count_end(record: JobRecord, fenced: int, tags: Mapping[str, str], stats: Stats) -> None:

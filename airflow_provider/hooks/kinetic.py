@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_provider.access import ENVIRONMENT, Access, ImpersonationChain
 from airflow_provider.config import config
 from airflow_provider.get_provider_info import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
 from kinetic_core.backends.base import backend_name, open_backend
@@ -32,7 +33,8 @@ class KineticHook(BaseHook):
 
     The connection overrides the environment, and a task's own options override the connection. Credentials
     come from the Google Cloud or Kubernetes connection that it names; without one, from the machine. With
-    `conn_id=None` the environment alone says where jobs run, as for a task without `conn_id`.
+    `conn_id=None` the environment alone says where jobs run, as for a task without `conn_id`. `gcp_conn_id`
+    and `impersonation_chain` say whose credentials Google's services get instead.
 
     An ordinary task may submit, observe and cancel jobs with it:
 
@@ -48,9 +50,15 @@ class KineticHook(BaseHook):
     conn_type = "kinetic"
     hook_name = "Kinetic"
 
-    def __init__(self, conn_id: str | None = default_conn_name) -> None:
+    def __init__(
+        self,
+        conn_id: str | None = default_conn_name,
+        gcp_conn_id: str | None = None,
+        impersonation_chain: ImpersonationChain = None,
+    ) -> None:
         super().__init__()
         self.conn_id = conn_id
+        self.access = Access.of(conn_id, gcp_conn_id, impersonation_chain)
 
     @property
     def client(self) -> Client:
@@ -58,16 +66,16 @@ class KineticHook(BaseHook):
 
         Raises ConfigurationError.
         """
-        return Client.of(clients.get(self.conn_id))
+        return Client.of(clients.get(self.access))
 
     def get_conn(self) -> Settings:
         """Return the settings, with the credentials of the connections that this one names.
 
         Raises ConfigurationError, naming the connection and its field.
         """
-        if self.conn_id is None:
+        if self.access == ENVIRONMENT:
             return read_settings()
-        extra = read_connection(self.conn_id).extra_dejson
+        extra = read_connection(self.conn_id).extra_dejson if self.conn_id else {}
         if unknown := sorted(set(extra) - set(FIELDS)):
             raise ConfigurationError(
                 f"connection {self.conn_id!r} says {', '.join(map(repr, unknown))}, which is none of its "
@@ -80,9 +88,12 @@ class KineticHook(BaseHook):
         if name := given.get(KUBERNETES):
             accounts["kubernetes_account"], namespace = kubernetes_account(name)
             stated = {"namespace": namespace, **stated}
-        if name := given.get(GOOGLE):
-            accounts["google_account"], project = google_account(name)
-        settings = read_settings(stated=stated, by=f"connection {self.conn_id!r}")
+        chain = self.access.impersonation_chain
+        name = self.access.gcp_conn_id or given.get(GOOGLE) or (_GOOGLE_DEFAULT if chain else "")
+        if name:
+            accounts["google_account"], project = google_account(name, chain)
+        by = f"connection {self.conn_id!r}" if self.conn_id else ""
+        settings = read_settings(stated=stated, by=by)
         return replace(settings, project=settings.project or project, **accounts)
 
     def submit(
@@ -174,7 +185,7 @@ class KineticHook(BaseHook):
 
 
 class Clients:
-    """Clients of one process by the ids of their connections: triggers of one connection share one.
+    """Clients of one process by the names of what they connect with: triggers of one connection share one.
 
     A connection is read again after `connection_ttl` seconds. Its client keeps what it holds open for as long
     as the credentials are the same.
@@ -182,20 +193,20 @@ class Clients:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[float, Connections]] = {}
+        self._known: dict[Access, tuple[float, Connections]] = {}
 
-    def get(self, conn_id: str | None) -> Connections:
-        """Return the client of a connection; without one, that of the environment.
+    def get(self, access: Access) -> Connections:
+        """Return the client of a connection, as whom `access` says; without names, that of the environment.
 
         Raises ConfigurationError, naming the connection.
         """
-        if not conn_id:
+        if access == ENVIRONMENT:
             return default_connections()
-        at, client = self._known.get(conn_id, (float("-inf"), None))
+        at, client = self._known.get(access, (float("-inf"), None))
         if client is None or self._clock() - at > config().connection_ttl:
-            settings = KineticHook(conn_id).get_conn()
+            settings = KineticHook(**access.to_dict()).get_conn()
             client = Connections(settings) if client is None else client.with_settings(settings)
-            self._known[conn_id] = self._clock(), client
+            self._known[access] = self._clock(), client
         return client
 
 
@@ -203,6 +214,8 @@ clients = Clients()
 """The clients of this process, of which Airflow lets triggers share nothing but modules."""
 
 
+_GOOGLE_DEFAULT = "google_cloud_default"
+"""Connection of an `impersonation_chain` for which no other is named, as in Google's own operators."""
 _KEY = secrets.token_bytes(16)
 """Key of the digests by which credentials are compared: without it, nobody can guess at the credentials."""
 
@@ -215,18 +228,24 @@ def read_connection(conn_id: str) -> Any:
         raise ConfigurationError(f"there is no connection {conn_id!r}, or it cannot be read now") from exc
 
 
-def google_account(conn_id: str) -> tuple[Account, str]:
-    """Return a Google Cloud connection's credentials, impersonation included, and its project or ""."""
+def google_account(conn_id: str, impersonation_chain: Sequence[str] = ()) -> tuple[Account, str]:
+    """Return a Google Cloud connection's credentials, and its project or "".
+
+    They are those of the last account of the chain; without one, of the connection's own chain.
+    """
     try:
         from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
     except ImportError as exc:
         raise _not_installed(conn_id, "Google Cloud", "apache-airflow-providers-google", exc) from exc
     version = _version(read_connection(conn_id))
+    chain = list(impersonation_chain) or None
     try:
-        held, project = GoogleBaseHook(gcp_conn_id=conn_id).get_credentials_and_project_id()
+        hook = GoogleBaseHook(gcp_conn_id=conn_id, impersonation_chain=chain)
+        held, project = hook.get_credentials_and_project_id()
     except Exception as exc:
         raise _unusable(conn_id, exc) from exc
-    return Account(f"connection {conn_id}", version, held), project or ""
+    name = f"connection {conn_id}" + (f" as {' > '.join(chain)}" if chain else "")
+    return Account(name, version, held), project or ""
 
 
 def kubernetes_account(conn_id: str) -> tuple[Account, str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import BaseOperator
 
+from airflow_provider.access import Access, ImpersonationChain
 from airflow_provider.config import config
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class WorkOperator(BaseOperator):
     op_args: Collection[Any]
     op_kwargs: Mapping[str, Any]
     conn_id: str | None
+    gcp_conn_id: str | None
+    impersonation_chain: ImpersonationChain
     deferrable: bool
 
     _identity: TaskIdentity | None = None
@@ -337,7 +340,7 @@ class WorkOperator(BaseOperator):
         from airflow_provider.triggers.kinetic import KineticBuildTrigger
 
         trigger = KineticBuildTrigger(
-            build=build, deferred_at=time.time(), deadline=deadline, conn_id=self.conn_id
+            build=build, deferred_at=time.time(), deadline=deadline, **self._access.to_dict()
         )
         self._defer_to(context, trigger, "execute_after_build")
 
@@ -360,12 +363,17 @@ class WorkOperator(BaseOperator):
         assert self._reference is not None  # noqa: S101  set before anything waits for the job
         return self._reference
 
+    @property
+    def _access(self) -> Access:
+        """Return the names of the task's connections. Raises InvalidRequest."""
+        return Access.of(self.conn_id, self.gcp_conn_id, self.impersonation_chain)
+
     def _client(self) -> Connections:
-        """Return the client of the task's connection, which is read once so that no kill waits for it."""
+        """Return the client of the task's connections, which are read once so that no kill waits for them."""
         if self._connections is None:
             from airflow_provider.hooks.kinetic import clients
 
-            self._connections = clients.get(self.conn_id)
+            self._connections = clients.get(self._access)
         return self._connections
 
     def _backend(self) -> Backend:

@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
+from airflow_provider.access import ImpersonationChain
 from airflow_provider.batch_inputs import mapped_parameter
 from airflow_provider.batch_values import BatchValues, allow_in_xcom
 from airflow_provider.config import config, default_deferrable
@@ -79,6 +80,8 @@ class KineticBatchOperator(KineticOperator):
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         conn_id: str | None = None,
+        gcp_conn_id: str | None = None,
+        impersonation_chain: ImpersonationChain = None,
         deferrable: bool = default_deferrable(),
         **options: Unpack[BatchOperatorKeywords],
     ) -> None:
@@ -94,6 +97,8 @@ class KineticBatchOperator(KineticOperator):
             op_args=op_args,
             op_kwargs=op_kwargs,
             conn_id=conn_id,
+            gcp_conn_id=gcp_conn_id,
+            impersonation_chain=impersonation_chain,
             deferrable=deferrable,
             **given,
         )
@@ -151,8 +156,8 @@ class KineticBatchOperator(KineticOperator):
             self._defer_for_image(context, building.build, deadline)
         reference = self._batch = started.reference
         self._size = started.size
-        tell(context, self._identity, reference, started.size, self.conn_id)
-        remember(reference, self.conn_id, self._identity.team)
+        tell(context, self._identity, reference, started.size, self._access)
+        remember(reference, self._access, self._identity.team)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s %s: %d inputs on %s", verb, reference.job_id, started.size, reference.hardware)
         if self._may_defer:
@@ -298,7 +303,7 @@ class KineticBatchOperator(KineticOperator):
             limits=self._limits(),
             deferred_at=time.time(),
             deadline=deadline,
-            conn_id=self.conn_id,
+            **self._access.to_dict(),
         )
         self._defer_to(context, trigger, "execute_complete")
 
@@ -316,7 +321,7 @@ class KineticBatchOperator(KineticOperator):
         failed = [index for index in range(self._size) if states.get(index) != SUCCEEDED]
         assert self._identity is not None  # noqa: S101  every leg begins with it
         errors = self._read(lambda: batch.failures(failed[:_SAMPLE]), context, deadline)
-        tell(context, self._identity, reference, self._size, self.conn_id, failed=failed, errors=errors)
+        tell(context, self._identity, reference, self._size, self._access, failed=failed, errors=errors)
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"
         for line in failure_lines(failed, errors):
             self.log.error("%s", line)
@@ -331,7 +336,7 @@ class KineticBatchOperator(KineticOperator):
             self.log.info("all %d inputs of %s have a value", self._size, reference.job_id)
         signatures = Signatures(team=self._identity.team)
         signed = self._answered(
-            lambda: BatchValues.of(reference, self._size, failed, self.conn_id, signatures),
+            lambda: BatchValues.of(reference, self._size, failed, self._access, signatures),
             context,
             None,
             deadline,

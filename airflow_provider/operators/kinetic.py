@@ -12,12 +12,14 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
+from airflow_provider.access import ACCESS, Access, ImpersonationChain
 from airflow_provider.config import config, default_deferrable
 from airflow_provider.links.kinetic import JobLink
 from airflow_provider.operators.base import Answer, Failed, WorkOperator, plainly
 from airflow_provider.options import (
     TASK_OPTIONS,
     check_options,
+    is_open,
     is_template,
     refuse_options,
     rendered_options,
@@ -42,8 +44,9 @@ class KineticOperator(WorkOperator):
     The function, its project and its arguments are packaged; the options are those of
     `kinetic_core.run`, `job_retries` being attempts inside the job besides Airflow's own `retries`.
     `conn_id` names a connection of type `kinetic`, which says where jobs run, and as whom, instead of the
-    environment. With `deferrable` no worker slot is held while the job runs; the default is True, or what
-    `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` is set to.
+    environment; `gcp_conn_id` and `impersonation_chain` say whose credentials Google's services get, as in
+    Google's own operators. With `deferrable` no worker slot is held while the job runs; the default is True,
+    or what `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` is set to.
     `execution_timeout` bounds the task from its first start, waiting included. Every option may be a
     template, or come from another task.
 
@@ -51,7 +54,7 @@ class KineticOperator(WorkOperator):
     reference as an argument and gets the value.
     """
 
-    template_fields: Sequence[str] = ("op_args", "op_kwargs", *TASK_OPTIONS, "conn_id")
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *TASK_OPTIONS, *ACCESS)
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_args", "op_kwargs")
     operator_extra_links: Collection[BaseOperatorLink] = (JobLink(),)
@@ -69,6 +72,8 @@ class KineticOperator(WorkOperator):
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         conn_id: str | None = None,
+        gcp_conn_id: str | None = None,
+        impersonation_chain: ImpersonationChain = None,
         deferrable: bool = default_deferrable(),
         **options: Unpack[TaskKeywords],
     ) -> None:
@@ -82,6 +87,8 @@ class KineticOperator(WorkOperator):
         for name, value in of_job.items():
             setattr(self, name, value)
         self.conn_id = conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
         self._check()
 
@@ -99,6 +106,8 @@ class KineticOperator(WorkOperator):
 
     def _check(self) -> None:
         check_options(self._options())
+        if not is_open(self.impersonation_chain):
+            Access.of(impersonation_chain=self.impersonation_chain)
 
     def _options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in TASK_OPTIONS}
@@ -170,8 +179,8 @@ class KineticOperator(WorkOperator):
         reference, observation = started.reference, started.observation
         self._reference = reference
         self._starter = started.starter
-        tell_start(context, self._identity, started, self.conn_id)
-        remember(reference, self.conn_id, self._identity.team)
+        tell_start(context, self._identity, started, self._access)
+        remember(reference, self._access, self._identity.team)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
         silent = remote is not None and reference.backend != "local" and not started.adopted
@@ -289,7 +298,7 @@ class KineticOperator(WorkOperator):
         try:
             outcome = collect(backend, reference, allow_pickle=False)
             ended = replace(observe(backend, reference), message=text)
-            tell_end(context, self._known_starter, backend, reference, ended, outcome, self.conn_id)
+            tell_end(context, self._known_starter, backend, reference, ended, outcome, self._access)
         except KineticError as error:
             self.log.warning("how %s ended is not on its page: %s", reference.job_id, error)
         raise AirflowTaskTimeout(self._named(context, f"{reference.job_id} was cancelled: {text}"))
@@ -396,7 +405,7 @@ class KineticOperator(WorkOperator):
             cursor=cursor,
             deferred_at=time.time(),
             deadline=deadline,
-            conn_id=self.conn_id,
+            **self._access.to_dict(),
             silent=silent,
             ending=self._ending(context).to_dict(),
         )
@@ -421,7 +430,7 @@ class KineticOperator(WorkOperator):
         self.log.info("%s", describe(reference, observation))
         outcome = answered(lambda: collect(backend, reference, allow_pickle=False))
         self._obey(context)
-        tell_end(context, self._known_starter, backend, reference, observation, outcome, self.conn_id)
+        tell_end(context, self._known_starter, backend, reference, observation, outcome, self._access)
         if not outcome.succeeded:
             raise Failed(failure_of(outcome, self._name_of_instance(context)))
         value = answered(lambda: self._value(context, reference, outcome))

@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
 )
 
+from airflow_provider.access import ACCESS, Access, ImpersonationChain
 from airflow_provider.config import default_deferrable
 
 if TYPE_CHECKING:
@@ -24,26 +25,31 @@ class KineticJobSensor(BaseSensorOperator):
 
     The job was started elsewhere: by a script, the command, another DAG or `KineticHook`. The sensor never
     cancels it. `conn_id` names the connection that finds the job; without it, the environment says where jobs
-    are. With `deferrable` no worker slot is held, and a change is seen at once instead of every
-    `poke_interval` seconds; the default is True, or what `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` says.
+    are. `gcp_conn_id` and `impersonation_chain` are those of KineticOperator. With `deferrable` no worker
+    slot is held, and a change is seen at once instead of every `poke_interval` seconds; the default is True,
+    or what `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` says.
 
     `timeout` and `soft_fail` are those of every sensor. A failed job never succeeds later, so the task is not
     retried for it. Read the value with `KineticHook.result`.
     """
 
-    template_fields: Sequence[str] = ("job_id", "conn_id")
+    template_fields: Sequence[str] = ("job_id", *ACCESS)
 
     def __init__(
         self,
         *,
         job_id: str,
         conn_id: str | None = None,
+        gcp_conn_id: str | None = None,
+        impersonation_chain: ImpersonationChain = None,
         deferrable: bool = default_deferrable(),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job_id = job_id
         self.conn_id = conn_id
+        self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
@@ -66,7 +72,7 @@ class KineticJobSensor(BaseSensorOperator):
         from kinetic_core.job import JobStatus
 
         del context
-        found = KineticHook(self.conn_id).observe(self.job_id)
+        found = KineticHook(**self._access.to_dict()).observe(self.job_id)
         reason = found.message if found.failure is None else found.failure.message
         if found.status is JobStatus.SUCCEEDED:
             return True
@@ -82,8 +88,12 @@ class KineticJobSensor(BaseSensorOperator):
                 raise AirflowSensorTimeout(f"{self.job_id} has not ended within {self.timeout:g} s")
             self._wait(event["deadline"])
 
+    @property
+    def _access(self) -> Access:
+        return Access.of(self.conn_id, self.gcp_conn_id, self.impersonation_chain)
+
     def _wait(self, deadline: float) -> NoReturn:
         from airflow_provider.triggers.job_end import KineticJobEndTrigger
 
-        trigger = KineticJobEndTrigger(self.job_id, time.time(), deadline, self.conn_id)
+        trigger = KineticJobEndTrigger(self.job_id, time.time(), deadline, **self._access.to_dict())
         self.defer(trigger=trigger, method_name="execute_complete")

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider.access import ENVIRONMENT, Access
 from airflow_provider.config import config
 from airflow_provider.deployment import deployment_name
 from airflow_provider.job_of_task import CLEARED_WHILE_DEFERRED, ENDED, state_of, task_states
@@ -62,16 +63,16 @@ async def asked(question: Callable[Asked, Answer], *args: Asked.args, **kwargs: 
 
 
 class ConnectedTrigger(BaseTrigger):
-    """Trigger for a task with `conn_id`, which is read again here, because a trigger's row holds no secret.
+    """Trigger for a task with connections, which are read again here: a trigger's row holds no secret.
 
     `deferred_at` and `deadline`, None for never, are Unix seconds.
     """
 
-    def __init__(self, deferred_at: float, deadline: float | None, conn_id: str | None) -> None:
+    def __init__(self, deferred_at: float, deadline: float | None, access: Access) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's is not annotated
         self.deferred_at = deferred_at
         self.deadline = deadline
-        self.conn_id = conn_id
+        self.access = access
 
     @cached_property
     def outage_interval(self) -> float:
@@ -85,7 +86,7 @@ class ConnectedTrigger(BaseTrigger):
 
     def _named(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
         """Serialize this trigger for Airflow, with the arguments of its subclass."""
-        own = {"deferred_at": self.deferred_at, "deadline": self.deadline, "conn_id": self.conn_id}
+        own = {"deferred_at": self.deferred_at, "deadline": self.deadline, **self.access.to_dict()}
         return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, **own}
 
     async def _hold(self) -> None:
@@ -97,13 +98,13 @@ class ConnectedTrigger(BaseTrigger):
 
         A connection that cannot be read now is read again later, so that no job is lost.
         """
-        if not self.conn_id:
+        if self.access == ENVIRONMENT:
             return await in_thread(default_connections)
         from airflow_provider.hooks.kinetic import clients
 
         while True:
             try:
-                return await asked(clients.get, self.conn_id)
+                return await asked(clients.get, self.access)
             except KineticError as error:
                 self.log.warning("%s; trying again", error)
             await asyncio.sleep(self.outage_interval)
@@ -134,9 +135,9 @@ class WorkTrigger(ConnectedTrigger):
     """
 
     def __init__(
-        self, reference: dict[str, Any], deferred_at: float, deadline: float | None, conn_id: str | None
+        self, reference: dict[str, Any], deferred_at: float, deadline: float | None, access: Access
     ) -> None:
-        super().__init__(deferred_at, deadline, conn_id)
+        super().__init__(deferred_at, deadline, access)
         self.reference = reference
         self._fired = False
 

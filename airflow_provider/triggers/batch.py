@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Unpack
 
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider.access import Access, GoogleKeywords
 from airflow_provider.batch_of_task import BatchWatch, cancel_batch, cancel_unless_superseded
 from airflow_provider.job_of_task import Origin
 from airflow_provider.threads import in_thread
@@ -36,8 +37,9 @@ class KineticBatchTrigger(WorkTrigger):
         deferred_at: float,
         deadline: float | None = None,
         conn_id: str | None = None,
+        **google: Unpack[GoogleKeywords],
     ) -> None:
-        super().__init__(reference, deferred_at, deadline, conn_id)
+        super().__init__(reference, deferred_at, deadline, Access.of(conn_id, **google))
         self.size = size
         self.origin = origin
         self.limits = limits

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Unpack
 
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider.access import Access, GoogleKeywords
 from airflow_provider.threads import in_thread
 from airflow_provider.triggers.base import ConnectedTrigger, ShortEvent
 from kinetic_core.client import Client
@@ -25,9 +26,14 @@ class KineticJobEndTrigger(ConnectedTrigger):
     """
 
     def __init__(
-        self, job_id: str, deferred_at: float, deadline: float | None = None, conn_id: str | None = None
+        self,
+        job_id: str,
+        deferred_at: float,
+        deadline: float | None = None,
+        conn_id: str | None = None,
+        **google: Unpack[GoogleKeywords],
     ) -> None:
-        super().__init__(deferred_at, deadline, conn_id)
+        super().__init__(deferred_at, deadline, Access.of(conn_id, **google))
         self.job_id = job_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 from weakref import WeakSet
 
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from airflow.utils.net import get_hostname
 
 from airflow_provider import telemetry
+from airflow_provider.access import Access, GoogleKeywords
 from airflow_provider.config import config
 from airflow_provider.ending import SUCCESS, End, Ending, NeedsWorker, end_of, forget_payload
 from airflow_provider.job_of_task import mark_spent
@@ -102,8 +103,9 @@ class KineticJobTrigger(WorkTrigger):
         conn_id: str | None = None,
         silent: bool = False,
         ending: dict[str, Any] | None = None,
+        **google: Unpack[GoogleKeywords],
     ) -> None:
-        super().__init__(reference, deferred_at, deadline, conn_id)
+        super().__init__(reference, deferred_at, deadline, Access.of(conn_id, **google))
         self.ending = ending
         self.cursor = cursor
         self.silent = silent
@@ -183,7 +185,7 @@ class KineticJobTrigger(WorkTrigger):
         try:
             ending = Ending.from_dict(self.ending)
             cursor = Cursor.from_list(self.cursor)
-            end = await in_thread(end_of, backend, reference, observation, ending, cursor, self.conn_id)
+            end = await in_thread(end_of, backend, reference, observation, ending, cursor, self.access)
             await self._push(end)
             if end.state == SUCCESS:
                 await in_thread(forget_payload, backend, reference)
@@ -354,8 +356,9 @@ class KineticBuildTrigger(ConnectedTrigger):
         deferred_at: float,
         deadline: float | None = None,
         conn_id: str | None = None,
+        **google: Unpack[GoogleKeywords],
     ) -> None:
-        super().__init__(deferred_at, deadline, conn_id)
+        super().__init__(deferred_at, deadline, Access.of(conn_id, **google))
         self.build = build
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider.access import Access
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import TASK_ENDED, Instance, Live, row
 from kinetic_core.backends.base import Backend, Found
@@ -50,31 +51,31 @@ async def live_rows(
 
 
 async def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
-    by_connection: dict[str, list[JobReference]] = {}
+    by_connection: dict[Access, list[JobReference]] = {}
     for each in instances:
         if each.record is not None and each.may_live:
-            by_connection.setdefault(each.record.conn_id, []).append(each.record.reference)
+            by_connection.setdefault(each.record.access, []).append(each.record.reference)
     asked = list(by_connection)[:_MOST_CONNECTIONS]
-    told = await asyncio.gather(*(_settings(conn_id, places) for conn_id in asked))
+    told = await asyncio.gather(*(_settings(access, places) for access in asked))
     return await asyncio.to_thread(_found, zip(asked, told, strict=True), by_connection, places)
 
 
-async def _settings(conn_id: str, places: Places) -> Sequence[Settings] | str:
+async def _settings(access: Access, places: Places) -> Sequence[Settings] | str:
     """Return a connection's settings, or the reason why they are unknown."""
     try:
-        return await places.settings(conn_id)
+        return await places.settings(access)
     except KineticError as error:
         return str(error)
 
 
 def _found(
-    told: Iterable[tuple[str, Sequence[Settings] | str]],
-    by_connection: Mapping[str, Sequence[JobReference]],
+    told: Iterable[tuple[Access, Sequence[Settings] | str]],
+    by_connection: Mapping[Access, Sequence[JobReference]],
     places: Places,
 ) -> _Homes:
     homes = _Homes()
-    for conn_id, settings in told:
-        for reference in by_connection[conn_id]:
+    for access, settings in told:
+        for reference in by_connection[access]:
             if isinstance(settings, str):
                 homes.troubles[reference.job_id] = settings
                 continue

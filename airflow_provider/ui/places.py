@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
+from airflow_provider.access import ENVIRONMENT, Access
 from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.connections import Connections, Held
 from kinetic_core.errors import ConfigurationError, KineticError
@@ -72,21 +73,27 @@ class Elsewhere(KineticError):
     """Job in a place that this server does not read; the message says where, and what to set."""
 
 
-def settings_of(conn_id: str) -> Sequence[Settings]:
-    """Return a connection's settings; for "" those of this process's environment, then of its profiles.
+def settings_of(access: Access) -> Sequence[Settings]:
+    """Return a connection's settings; without one those of this process's environment, then of its profiles.
 
     Raises ConfigurationError, which names the connection.
     """
-    if not conn_id:
+    if access == ENVIRONMENT:
         return [read_settings(), *settings_of_profiles()]
     from airflow_provider.hooks.kinetic import KineticHook
 
     try:
-        return [KineticHook(conn_id).get_conn()]
+        return [KineticHook(**access.to_dict()).get_conn()]
     except KineticError:
         raise
     except Exception as error:  # a secrets backend may raise anything, and its text may tell too much
-        raise ConfigurationError(f"connection {conn_id!r} cannot be read: {type(error).__name__}") from error
+        raise ConfigurationError(
+            f"connection {_named(access)} cannot be read: {type(error).__name__}"
+        ) from error
+
+
+def _named(access: Access) -> str:
+    return " with ".join(repr(each) for each in (access.conn_id, access.gcp_conn_id) if each)
 
 
 class Places:
@@ -94,7 +101,7 @@ class Places:
 
     def __init__(
         self,
-        read: Callable[[str], Sequence[Settings]] = settings_of,
+        read: Callable[[Access], Sequence[Settings]] = settings_of,
         opened: Callable[[str, Settings], Backend] | None = None,
         patience: float = PATIENCE,
     ) -> None:
@@ -109,20 +116,20 @@ class Places:
         )
         self._settings: Remembered[Sequence[Settings]] = Remembered(_CONNECTION_SECONDS)
 
-    async def settings(self, conn_id: str) -> Sequence[Settings]:
-        """Return the settings that jobs of a connection ("" for none) may have. Raises KineticError."""
+    async def settings(self, access: Access) -> Sequence[Settings]:
+        """Return the settings that jobs of a connection, or of none, may have. Raises KineticError."""
         try:
             return await self._settings.get(
-                conn_id, lambda: asyncio.to_thread(self._read, conn_id), self._patience
+                access, lambda: asyncio.to_thread(self._read, access), self._patience
             )
         except TimeoutError:
             raise ConfigurationError(
-                f"connection {conn_id!r} could not be read within {self._patience:g} s"
+                f"connection {_named(access)} could not be read within {self._patience:g} s"
             ) from None
 
-    async def home(self, reference: JobReference, conn_id: str) -> Backend:
+    async def home(self, reference: JobReference, access: Access) -> Backend:
         """Return the backend of a connection's job or batch. Raises as `settings` and `of` do."""
-        settings = await self.settings(conn_id)
+        settings = await self.settings(access)
         return await asyncio.to_thread(self.of, reference, settings)
 
     def of(self, reference: JobReference, settings: Sequence[Settings]) -> Backend:

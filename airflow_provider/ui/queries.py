@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from airflow_provider.access import Access
 from airflow_provider.batch_record import BatchRecord
 from airflow_provider.records import JobRecord
 from airflow_provider.ui.board import Failures, board, input_detail, without_texts
@@ -124,7 +125,7 @@ class Questions:
         instance, record = found
 
         async def ask() -> dict[str, Any]:
-            home = await self._home(record.reference, record.conn_id)
+            home = await self._home(record.reference, record.access)
             return await asyncio.to_thread(board, instance, record, home, offset, self._failures)
 
         try:
@@ -143,7 +144,7 @@ class Questions:
         record = found[1]
 
         async def ask() -> dict[str, Any]:
-            home = await self._home(record.reference, record.conn_id)
+            home = await self._home(record.reference, record.access)
             return await asyncio.to_thread(input_detail, record, index, home)
 
         try:
@@ -159,10 +160,10 @@ class Questions:
                 return instance, instance.batch
         return None
 
-    async def _home(self, reference: JobReference, conn_id: str) -> Backend | str:
+    async def _home(self, reference: JobReference, access: Access) -> Backend | str:
         """Return the backend of a job or batch, or the reason why it is unknown."""
         try:
-            return await self._places.home(reference, conn_id)
+            return await self._places.home(reference, access)
         except KineticError as error:
             return str(error)
 
@@ -170,7 +171,7 @@ class Questions:
         job_id = record.reference.job_id
 
         async def ask() -> dict[str, Any]:
-            home = await self._home(record.reference, record.conn_id)
+            home = await self._home(record.reference, record.access)
             return await asyncio.to_thread(self._detailed, instance, record, home)
 
         try:

@@ -18,6 +18,7 @@ from page_names import CORPUS, HTML, INPUTS, SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
 from airflow_provider import batch_record
+from airflow_provider.access import Access
 from airflow_provider.batch_of_task import batch_id
 from airflow_provider.batch_record import BatchRecord, Cause
 from airflow_provider.job_of_task import TaskIdentity
@@ -91,14 +92,14 @@ def record_of(identity: TaskIdentity, template: JobReference, chance: random.Ran
     if identity.dag_id == UNREACHABLE:
         there = replace(own, backend="gke", store_uri=f"gs://{SILENT_BUCKET}")
         end = None if index == 0 else end_of(index, chance)
-        return "success" if end else "deferred", JobRecord.of(identity, there, end, conn_id="page_silent")
+        return "success" if end else "deferred", JobRecord.of(identity, there, end, Access("page_silent"))
     if index in (-1, ALIVE):
         return "deferred", JobRecord.of(identity, template)
     if index == FOREIGN:
         return "deferred", JobRecord.of(identity, replace(own, store_uri="gs://another-deployment"))
     if index in (CONNECTED, GONE):
         conn_id = "page_theirs" if index == CONNECTED else "page_gone"
-        return "deferred", JobRecord.of(identity, replace(own, backend="gke"), conn_id=conn_id)
+        return "deferred", JobRecord.of(identity, replace(own, backend="gke"), access=Access(conn_id))
     if index == FORGED:
         return "success", JobRecord.of(identity, template)
     end = end_of(index, chance)

@@ -6,11 +6,14 @@ import asyncio
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from kinetic_core.errors import InvalidRequest
 
 pytestmark = pytest.mark.airflow
 
@@ -104,6 +107,102 @@ def test_impersonation_is_the_connections(connect: Any, key: dict[str, str]) -> 
     held.before_request(google, "GET", "https://storage.googleapis.com/", headers)
     assert headers["authorization"] == "Bearer of-the-robot"
     assert asked[f"{robot}:generateAccessToken"] == "Bearer of-the-key"
+
+
+def account(conn_id: str | None, **google: Any) -> Any:
+    """The account with which Google's services are used."""
+    from airflow_provider.hooks.kinetic import KineticHook
+
+    return KineticHook(conn_id, **google).get_conn().google_account
+
+
+def test_a_task_may_name_the_google_connection_and_whom_to_be(connect: Any, key: dict[str, str]) -> None:
+    robot = "other@their-project.iam.gserviceaccount.com"
+    for conn_id, name in (("google", "a"), ("its_google", "b"), ("google_cloud_default", "c")):
+        email = f"{name}@their-project.iam.gserviceaccount.com"
+        connect(conn_id, "google_cloud_platform", keyfile_dict=json.dumps({**key, "client_email": email}))
+    connect("k", "kinetic", google_cloud_conn_id="google", namespace="theirs")
+
+    assert account("k", gcp_conn_id="its_google").held.service_account_email.startswith("b@")
+    assert account(None, gcp_conn_id="its_google").held.service_account_email.startswith("b@")
+    alone = account(None, impersonation_chain=robot)
+    assert alone.held.service_account_email == robot
+    assert alone.name == f"connection google_cloud_default as {robot}"
+    of_connection = account("k", impersonation_chain=robot)
+    assert of_connection.held.service_account_email == robot
+    assert of_connection.name == f"connection google as {robot}"
+    chained = account("k", gcp_conn_id="its_google", impersonation_chain=["d@lab", robot])
+    assert chained.held.service_account_email == robot
+    assert chained.name == f"connection its_google as d@lab > {robot}"
+    found = [alone, of_connection, chained, account("k"), account("k", gcp_conn_id="its_google")]
+    assert len({(each.name, each.version) for each in found}) == len(found), "they share no connections"
+
+
+def test_what_a_task_names_and_is_not_there_is_told(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kinetic_core.errors import ConfigurationError
+
+    with pytest.raises(ConfigurationError, match="there is no connection 'google_cloud_default'"):
+        account(None, impersonation_chain="robot@lab")
+    with pytest.raises(ConfigurationError, match="there is no connection 'nowhere'"):
+        account(None, gcp_conn_id="nowhere")
+    monkeypatch.setitem(sys.modules, "airflow.providers.google.common.hooks.base_google", None)
+    with pytest.raises(
+        ConfigurationError, match="'nowhere' is used as a Google Cloud connection, which needs"
+    ):
+        account(None, gcp_conn_id="nowhere")
+
+
+def waiting(tmp_path: Path, **google: Any) -> Any:
+    """The trigger of a task with these arguments, as its triggerer makes it, and all that Airflow keeps."""
+    from airflow.providers.common.compat.sdk import TaskDeferred
+
+    from airflow_provider.sensors.kinetic import KineticJobSensor
+    from kinetic_core import run
+
+    def wait(path: str) -> None:
+        while not Path(path).exists():
+            time.sleep(0.02)
+
+    job = run(backend="local")(wait).run_async(str(tmp_path / "go"))
+    task = KineticJobSensor(task_id="wait", job_id=job.job_id, **google)
+    task.render_template_fields({"who": "robot@lab"})
+    with pytest.raises(TaskDeferred) as raised:
+        task.execute({})
+    _, arguments = raised.value.trigger.serialize()
+    kept = json.dumps(arguments)
+    return type(raised.value.trigger)(**json.loads(kept)), kept
+
+
+@pytest.mark.promise("airflow: Connections' secrets in no pod, log, XCom or metadata database")
+def test_a_trigger_gets_names_and_has_the_same_credentials(
+    connect: Any, key: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
+    connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key))
+    trigger, kept = waiting(tmp_path, gcp_conn_id="google", impersonation_chain="{{ who }}")
+    (tmp_path / "go").touch()
+    arguments = json.loads(kept)
+    assert arguments["gcp_conn_id"] == "google"
+    assert arguments["impersonation_chain"] == ["robot@lab"]
+    assert key["private_key"].splitlines()[5] not in kept
+    held = asyncio.run(trigger._client()).settings.google_account
+    assert held == account(None, gcp_conn_id="google", impersonation_chain="robot@lab")
+    assert held.held.service_account_email == "robot@lab"
+
+
+def test_operators_pass_the_names_on(connect: Any, key: dict[str, str]) -> None:
+    from airflow_provider.operators.batch import KineticBatchOperator
+    from airflow_provider.operators.kinetic import KineticOperator
+
+    connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key))
+    named = {"gcp_conn_id": "google", "impersonation_chain": ["d@lab", "{{ who }}"]}
+    for kind in (KineticOperator, KineticBatchOperator):
+        task = kind(task_id=kind.__name__, python_callable=lambda number: number, **named)
+        task.render_template_fields({"who": "robot@lab"})
+        held = task._client().settings.google_account
+        assert held == account(None, gcp_conn_id="google", impersonation_chain=["d@lab", "robot@lab"])
+        with pytest.raises(InvalidRequest, match="impersonation_chain=5 must be the email"):
+            kind(task_id="wrong", python_callable=lambda number: number, impersonation_chain=5)
 
 
 @pytest.mark.promise("airflow: Builds on the official providers' Google Cloud and Kubernetes connections")
@@ -240,17 +339,24 @@ def test_a_trigger_waits_for_an_unreadable_connection(connect: Any) -> None:
     timer.join()
 
 
-def test_the_page_reads_what_a_connection_says(connect: Any) -> None:
+def test_the_page_reads_what_connections_say(connect: Any, key: dict[str, str]) -> None:
+    from airflow_provider.access import ENVIRONMENT, Access
     from airflow_provider.ui.places import settings_of
 
     connect("theirs", "kinetic", backend="gke", bucket="their-bucket")
-    (theirs,), (ours,) = settings_of("theirs"), settings_of("")
+    (theirs,), (ours,) = settings_of(Access("theirs")), settings_of(ENVIRONMENT)
     assert (theirs.bucket, ours.bucket) == ("their-bucket", "")
+    connect("google", "google_cloud_platform", keyfile_dict=json.dumps(key))
+    (named,) = settings_of(Access("theirs", "google"))
+    assert named.bucket == "their-bucket"
+    assert named.google_account is not None
+    assert named.google_account.held.service_account_email == key["client_email"]
 
 
 def test_the_page_hides_the_words_of_a_secrets_backend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from airflow_provider.access import Access
     from airflow_provider.hooks.kinetic import KineticHook
     from airflow_provider.ui.places import settings_of
     from kinetic_core.errors import ConfigurationError
@@ -260,5 +366,5 @@ def test_the_page_hides_the_words_of_a_secrets_backend(
 
     monkeypatch.setattr(KineticHook, "get_conn", broken)
     with pytest.raises(ConfigurationError, match="'theirs' cannot be read: ValueError") as caught:
-        settings_of("theirs")
+        settings_of(Access("theirs"))
     assert CANARY not in str(caught.value)

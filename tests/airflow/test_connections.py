@@ -102,6 +102,14 @@ def connections(cases: Any, theirs: Theirs) -> dict[str, dict[str, str]]:
             bucket="no-such-bucket",
         ),
         connection(
+            "kinetic_plain",
+            "kinetic",
+            backend="gke",
+            cluster="kinetic-cluster",
+            namespace=theirs.namespace,
+            bucket=bucket,
+        ),
+        connection(
             "kinetic_google",
             "kinetic",
             backend="gke",
@@ -186,9 +194,11 @@ def test_jobs_run_as_connections_say_and_leak_no_secret(cases: Any, connections:
     tasks = ("kube", "google")
     cases.start("connected_cluster")
     cases.start("connected_failing")
+    cases.start("connected_named")
     for task_id in tasks:
         cases.reach("connected_cluster", task_id, lambda one: one["state"] == "deferred", "to be deferred")
     links = while_deferred(cases)
+    cases.reach("connected_named", "where", lambda one: one["state"] == "deferred", "to be deferred")
     rows = subprocess.run(
         [sys.executable, "-c", TRIGGERS],
         env=cases.airflow.environment,
@@ -197,6 +207,9 @@ def test_jobs_run_as_connections_say_and_leak_no_secret(cases: Any, connections:
         check=True,
     ).stdout
     assert "'kinetic_kube'" in rows
+    assert "'google_theirs'" in rows
+    (named,) = page(cases, "connected_named")["jobs"]
+    assert named["status"] in {"PENDING", "RUNNING", "SUCCEEDED"}
     rows_of_page = {each["task_id"]: each for each in page(cases, "connected_cluster")["jobs"]}
     assert {rows_of_page[task_id]["status"] for task_id in tasks} <= {"PENDING", "RUNNING", "SUCCEEDED"}
     objects = [theirs.api.list(kind, theirs.namespace)["items"] for kind in ("Job", "Pod")]
@@ -214,6 +227,9 @@ def test_jobs_run_as_connections_say_and_leak_no_secret(cases: Any, connections:
         assert opened["log"] == ["it runs"]
     digest = hashlib.sha256("".join(theirs.secrets.values()).encode()).hexdigest()
     assert cases.value("connected_cluster", "digest") == digest
+
+    assert cases.end("connected_named") == "success", "it has no credentials but those it names"
+    assert "it runs" in cases.log("connected_named", "where")
 
     assert cases.end("connected_failing") == "failed"
     assert "ValueError: 50 secrets are held here" in cases.log("connected_failing", "fail")

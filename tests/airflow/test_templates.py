@@ -24,11 +24,12 @@ def rendered(context: dict[str, Any], **options: Any) -> Any:
 
 @pytest.mark.promise("airflow: Everything overridable per task, by templates too")
 def test_every_option_is_filled_in() -> None:
+    from airflow_provider.access import ACCESS
     from airflow_provider.operators.kinetic import KineticOperator
     from airflow_provider.options import TASK_OPTIONS
 
-    assert {*TASK_OPTIONS, "conn_id"} <= set(KineticOperator.template_fields)
-    assert {*TASK_OPTIONS, "conn_id"} <= set(inspect.signature(KineticOperator.__init__).parameters)
+    assert {*TASK_OPTIONS, *ACCESS} <= set(KineticOperator.template_fields)
+    assert {*TASK_OPTIONS, *ACCESS} <= set(inspect.signature(KineticOperator.__init__).parameters)
 
 
 def test_options_may_be_defaults_of_a_dag() -> None:

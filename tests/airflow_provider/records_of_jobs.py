@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider.access import Access
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import JobEnd, JobRecord
 from airflow_provider.ui.rows import Instance
@@ -46,7 +47,7 @@ def ended(status: JobStatus = JobStatus.SUCCEEDED, failure_class: str = "") -> J
 
 def record(map_index: int = -1, end: JobEnd | None = None, conn_id: str = "", **others: Any) -> JobRecord:
     who = identity(map_index=map_index)
-    return JobRecord.of(who, reference(who.job_id(), **others), end, conn_id)
+    return JobRecord.of(who, reference(who.job_id(), **others), end, Access(conn_id))
 
 
 def instance(

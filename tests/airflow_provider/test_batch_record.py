@@ -43,6 +43,8 @@ def test_a_record_survives_xcom_and_knows_its_task() -> None:
         {"missing": "0-999999999999"},
         {"causes": None},
         {"conn_id": "lab\nlab"},
+        {"gcp_conn_id": "lab\nlab"},
+        {"gcp_conn_id": 5},
         {"reference": {**record().reference.to_dict(), "group_id": "grp-0123456789abcdef"}},
         {"reference": {**record().reference.to_dict(), "job_id": "job-0123456789abcdef"}},
         {"reference": {**record().reference.to_dict(), "namespace": "a/b"}},

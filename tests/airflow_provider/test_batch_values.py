@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.access import ENVIRONMENT, Access
 from airflow_provider.batch_values import BatchValues
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.xcom import Signatures, with_references
@@ -34,7 +35,7 @@ def signatures() -> Signatures:
 
 
 def values(signatures: Signatures, inputs: int = 10_000, failed: tuple[int, ...] = ()) -> BatchValues:
-    return BatchValues.of(JobReference.from_dict(REFERENCE), inputs, failed, "lab", signatures)
+    return BatchValues.of(JobReference.from_dict(REFERENCE), inputs, failed, Access("lab"), signatures)
 
 
 def arrived(sent: BatchValues, signatures: Signatures) -> BatchValues:
@@ -60,6 +61,8 @@ def test_xcom_holds_no_value_and_the_length_is_known(signatures: Signatures) -> 
         {"inputs": 20_000},
         {"missing": ""},
         {"conn_id": "other"},
+        {"gcp_conn_id": "other"},
+        {"impersonation_chain": ["robot@lab.iam.gserviceaccount.com"]},
         {"reference": {**REFERENCE, "job_id": "grp-fedcba9876543210"}},
         {"reference": "grp-0123456789abcdef"},
         {"signature": "0" * 64},
@@ -73,6 +76,16 @@ def test_what_nobody_signed_is_not_read(signatures: Signatures, changes: dict[st
         len(forged)
     with pytest.raises(InvalidRequest, match="values of a batch, from XCom, are not"):
         with_references([forged], "op_args", signatures.verified)
+
+
+def test_the_credentials_of_the_task_are_signed_too(signatures: Signatures) -> None:
+    access = Access("lab", "google", ("robot@lab.iam.gserviceaccount.com",))
+    sent = BatchValues.of(JobReference.from_dict(REFERENCE), 3, [], access, signatures)
+    assert len(arrived(sent, signatures)) == 3
+    for name in ("gcp_conn_id", "impersonation_chain"):
+        less = {field: value for field, value in sent.serialize().items() if field != name}
+        with pytest.raises(InvalidRequest, match="values of a batch, from XCom, are not believed"):
+            len(BatchValues(less, signatures))
 
 
 @pytest.mark.attack
@@ -95,7 +108,7 @@ def test_values_are_read_where_they_are_used(
     identity = TaskIdentity("dag", request.node.nodeid, "began", "task", -1, 1)
     started = start(identity, [2, 1, 6], tmp_path, function=square)
     ended(started)
-    sent = BatchValues.of(started.reference, 3, [1], None, signatures)
+    sent = BatchValues.of(started.reference, 3, [1], ENVIRONMENT, signatures)
     got = arrived(sent, signatures)
     assert [got[0], got[-1], got[:], list(got), list(got.items())] == [
         4,
@@ -118,7 +131,7 @@ def test_what_xcom_cannot_carry_is_a_reference(tmp_path: Path, request: pytest.F
     identity = TaskIdentity("dag", request.node.nodeid, "began", "task", -1, 1)
     started = start(identity, [0, 1], tmp_path, function=boxed)
     ended(started)
-    sent = BatchValues.of(started.reference, 2, [], None, Signatures(OfTeam("red", of_all), "red"))
+    sent = BatchValues.of(started.reference, 2, [], ENVIRONMENT, Signatures(OfTeam("red", of_all), "red"))
     signatures = Signatures(OfTeam("red", of_all))
     got = arrived(sent, signatures)
     assert got[0] == "plain"

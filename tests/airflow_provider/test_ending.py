@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import kinetic_core
+from airflow_provider.access import ENVIRONMENT
 from airflow_provider.ending import FAILED, SUCCESS, End, Ending, Installation, end_of, needs_worker
 from airflow_provider.task_logs import Cursor
 from kinetic_core._runner import codec, object_names, wire
@@ -103,7 +104,7 @@ def double(number: int) -> int:
 def ended_by_trigger(handle: JobHandle) -> End:
     seen = observe(handle.place, handle)
     ending = Ending((SUCCESS, FAILED), run_began="2026-01-01T00:00:00+00:00", try_number=1)
-    return end_of(handle.place, handle, seen, ending, Cursor(), None)
+    return end_of(handle.place, handle, seen, ending, Cursor(), ENVIRONMENT)
 
 
 @pytest.mark.attack

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.access import Access
 from airflow_provider.records import (
     EarlierJob,
     JobEnd,
@@ -28,13 +29,26 @@ def test_a_record_survives_json(end: JobEnd | None) -> None:
 
 def test_a_record_of_an_earlier_version_names_no_connection() -> None:
     value = record().to_dict()
-    del value["conn_id"]
+    del value["conn_id"], value["gcp_conn_id"]
     assert JobRecord.from_value(value) == record()
 
 
+@pytest.mark.parametrize("field", ["conn_id", "gcp_conn_id"])
 @pytest.mark.parametrize("conn_id", ["../../secret key", "x\n", "x" * 251, {"a": 1}, "a\\b"])
-def test_what_is_no_connection_to_airflow_makes_no_record(conn_id: Any) -> None:
-    assert JobRecord.from_value(record().to_dict() | {"conn_id": conn_id}) is None
+def test_what_is_no_connection_to_airflow_makes_no_record(conn_id: Any, field: str) -> None:
+    assert JobRecord.from_value(record().to_dict() | {field: conn_id}) is None
+
+
+@pytest.mark.attack
+def test_a_record_names_connections_and_nobody_to_impersonate() -> None:
+    access = Access("lab", "google", ("robot@lab.iam.gserviceaccount.com",))
+    told = JobRecord.of(identity(), reference(identity().job_id()), None, access)
+    assert "robot" not in json.dumps(told.to_dict())
+    read = JobRecord.from_value(
+        told.to_dict() | {"impersonation_chain": ["robot@lab.iam.gserviceaccount.com"]}
+    )
+    assert read is not None
+    assert read.access == Access("lab", "google")
 
 
 def test_what_is_told_of_an_end_is_bounded() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.access import Access
 from airflow_provider.job_of_task import Started, TaskIdentity, start_or_adopt
 from airflow_provider.records import (
     EARLIER_KEY,
@@ -66,7 +67,7 @@ class Task:
 
     def starts(self, call: Call) -> Started:
         started = start_or_adopt(call, OPTIONS, default_connections(), self.identity)
-        tell_start(self.context, self.identity, started, "theirs")
+        tell_start(self.context, self.identity, started, Access("theirs"))
         return started
 
     def ends(self, started: Started) -> None:
@@ -74,7 +75,7 @@ class Task:
         seen = wait(backend, reference)
         outcome = collect(backend, reference, allow_pickle=False)
         identity = TaskIdentity.of(self.context)
-        tell_end(self.context, identity, backend, reference, seen, outcome, "theirs")
+        tell_end(self.context, identity, backend, reference, seen, outcome, Access("theirs"))
 
 
 @pytest.fixture

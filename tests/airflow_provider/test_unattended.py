@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider.access import Access
 from airflow_provider.deployment import UsedPlace, read_places, with_place
 from airflow_provider.orphans import Attendant, Presence, place_key
 from kinetic_core.backends.base import backend_of
@@ -109,7 +110,10 @@ def test_a_place_is_noted_once_with_the_newest_others(tmp_path: Path) -> None:
         for number in range(MOST + 3):
             text = with_place(text, UsedPlace(replace(reference, namespace=f"n{number}")), MOST) or ""
         assert with_place(text, UsedPlace(replace(reference, namespace="n50", job_id="job-2")), MOST) is None
-        assert with_place(text, UsedPlace(replace(reference, namespace="n50"), "other"), MOST) is not None
+        assert (
+            with_place(text, UsedPlace(replace(reference, namespace="n50"), Access("other")), MOST)
+            is not None
+        )
         found = [place.reference.namespace for place in read_places(text)]
         assert found == [f"n{number}" for number in range(3, MOST + 3)]
 

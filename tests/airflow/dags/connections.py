@@ -53,6 +53,12 @@ def connected_failing():
     where.override(task_id="refused", conn_id="kinetic_refused")()
 
 
+@dag(schedule=None, catchup=False)
+def connected_named():
+    where.override(conn_id="kinetic_plain", gcp_conn_id="google_theirs")()
+
+
 connected_here()
 connected_cluster()
 connected_failing()
+connected_named()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.access import ENVIRONMENT
 from airflow_provider.records import JobEnd, JobRecord
 from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, tail
 from airflow_provider.ui.places import Places, settings_of
@@ -59,7 +60,7 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     )
     told = JobRecord.of(who, reference)
     alive = Instance("train", -1, "", "deferred", 1, told)
-    backend = Places().of(reference, settings_of(""))
+    backend = Places().of(reference, settings_of(ENVIRONMENT))
     wait_for(lambda: detail(alive, told, backend)["status"] == "RUNNING")
     shown = detail(alive, told, backend)
     assert shown["phases"][-1]["name"] in ("start", "function")
@@ -82,7 +83,7 @@ def test_a_job_whose_end_nobody_recorded_is_asked_for(tmp_path: Path) -> None:
     reference = submit(prepare(call, options, default_connections(), job_id=who.job_id()))
     told = JobRecord.of(who, reference)
     marked = Instance("train", -1, "", "failed", 1, told)
-    backend = Places().of(reference, settings_of(""))
+    backend = Places().of(reference, settings_of(ENVIRONMENT))
     wait_for(lambda: detail(marked, told, backend)["status"] == "RUNNING")
     cancel(backend, reference)
     shown = detail(marked, told, backend)
@@ -136,7 +137,7 @@ def test_a_job_that_failed_shows_what_it_raised(tmp_path: Path) -> None:
     seen = wait(backend_of(reference, default_connections()), reference)
     told = JobRecord.of(who, reference, JobEnd.of(seen, ()))
     shown = detail(
-        Instance("train", -1, "", "failed", 1, told), told, Places().of(reference, settings_of(""))
+        Instance("train", -1, "", "failed", 1, told), told, Places().of(reference, settings_of(ENVIRONMENT))
     )
     assert (shown["message"], shown["advice"]) == ("ValueError: shard 3 is corrupt", "")
     assert shown["traceback"].endswith(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.access import ENVIRONMENT, Access
 from airflow_provider.ui.live import live_rows
 from airflow_provider.ui.places import Elsewhere, Places, Remembered, settings_of
 from kinetic_core.errors import ConfigurationError
@@ -34,7 +35,8 @@ class World:
     def places(self) -> Places:
         return Places(self._read, lambda _, settings: self._open(settings))  # type: ignore[arg-type, return-value]
 
-    def _read(self, conn_id: str) -> list[Settings]:
+    def _read(self, access: Access) -> list[Settings]:
+        conn_id = access.conn_id
         self.read.append(conn_id)
         if conn_id not in self.buckets:
             raise ConfigurationError(f"there is no connection {conn_id!r}")
@@ -166,7 +168,7 @@ def test_a_job_at_the_place_of_a_profile_is_found(monkeypatch: pytest.MonkeyPatc
             self.cluster = (settings.project, settings.zone, settings.cluster)  # type: ignore[assignment]
 
     looked = Places(opened=Named)  # type: ignore[arg-type]
-    known = settings_of("")
+    known = settings_of(ENVIRONMENT)
     for cluster in ("kinetic-cluster", "other"):
         zone = {"kinetic-cluster": "us-central1-a", "other": "z"}[cluster]
         job = reference("job-1", store_uri="memory://b", project="p", zone=zone, cluster_name=cluster)
@@ -179,14 +181,14 @@ def test_a_job_at_the_place_of_a_profile_is_found(monkeypatch: pytest.MonkeyPatc
 def test_a_connection_that_takes_too_long_keeps_nobody() -> None:
     may = threading.Event()
 
-    def slow(_: str) -> list[Settings]:
+    def slow(_: Access) -> list[Settings]:
         may.wait(90)
         return [Settings(bucket="ours")]
 
     async def scene() -> None:
         looked = Places(slow, patience=0.01)
         with pytest.raises(ConfigurationError, match="'slow' could not be read within"):
-            await looked.settings("slow")
+            await looked.settings(Access("slow"))
         may.set()
         while not (found := await ready(looked)):
             await asyncio.sleep(0.01)
@@ -194,7 +196,7 @@ def test_a_connection_that_takes_too_long_keeps_nobody() -> None:
 
     async def ready(looked: Places) -> Sequence[Settings]:
         try:
-            return await looked.settings("slow")
+            return await looked.settings(Access("slow"))
         except ConfigurationError:  # the answer is on its way
             return ()
 
