@@ -128,7 +128,9 @@ class LineBudget:
 class LogTail:
     """Reader of a job's log from a cursor on, whole lines at a time.
 
-    Of a slice, host 0 is followed; the lines of other hosts come at the end. Each line names its host.
+    Of a slice, host 0 is followed; the lines of other hosts come at the end. Each line names its host. A
+    second or later attempt begins with a title. At the end, the lines of attempts before the last one are
+    groups, which Airflow's page folds. Lines that were shown before cannot be folded any more.
     """
 
     def __init__(
@@ -149,10 +151,11 @@ class LogTail:
         self.backend = backend
         self._hosts = host_count(reference)
         self.cursor = cursor or Cursor()
+        self._begun = self.cursor.attempt if self.cursor.offset else self.cursor.attempt - 1
         self._ahead = bytearray()
 
     def live(self, limit: int) -> list[str]:
-        """Return the next complete lines, at most `limit`, while the job runs.
+        """Return the next complete lines, at most `limit` and the titles of attempts, while the job runs.
 
         Of a line without an end the beginning is shown once; of a progress bar, its states.
         """
@@ -160,6 +163,9 @@ class LogTail:
             return []
         shown: list[str] = []
         while len(shown) < limit and (line := self._next()) is not None:
+            attempt = self.cursor.attempt
+            if self._begins(attempt) and attempt:
+                shown.append(self._title(attempt))
             if line:
                 shown.append(line)
         return shown
@@ -187,20 +193,45 @@ class LogTail:
         if self._remote is not None:
             shown = self._remote.shown(self._reference, self.backend.connections)
         for attempt in range(self.cursor.attempt, last_attempt + 1):
-            cursor = self.cursor if attempt == self.cursor.attempt else Cursor(attempt)
-            start = max(cursor.offset, shown.get((attempt, 0), 0))
-            in_line = cursor.in_line and start == cursor.offset  # of the first one the beginning was shown
-            for line in self._lines_from(attempt, 0, start):
-                start += line.size
-                if in_line:
-                    in_line = False
-                    continue
-                yield self._shown(line)
-            self.cursor = Cursor(attempt, start)
+            written = shown.get((attempt, 0), 0)
+            is_whole = self._begins(attempt) and not written
+            title = self._title(attempt) if is_whole else f"the rest of {self._title(attempt)}"
+            lines = self._rest_of(attempt, written)
+            if attempt < last_attempt:
+                yield from _group(title, lines)
+            else:
+                yield from _below(title if is_whole and attempt else "", lines)
         for host in range(1, self._hosts):
             for attempt in range(last_attempt + 1):
-                for line in self._lines_from(attempt, host, shown.get((attempt, host), 0)):
-                    yield self._shown(line, host)
+                found = self._lines_from(attempt, host, shown.get((attempt, host), 0))
+                lines = (self._shown(line, host) for line in found)
+                title = f"[host {host}] {self._title(attempt)}"
+                if attempt < last_attempt:
+                    yield from _group(title, lines)
+                else:
+                    yield from _below(title if attempt else "", lines)
+
+    def _rest_of(self, attempt: int, shown: int) -> Iterator[str]:
+        """Yield the lines of an attempt behind the cursor and the first `shown` bytes; move the cursor on."""
+        cursor = self.cursor if attempt == self.cursor.attempt else Cursor(attempt)
+        start = max(cursor.offset, shown)
+        in_line = cursor.in_line and start == cursor.offset  # of the first one the beginning was shown
+        for line in self._lines_from(attempt, 0, start):
+            start += line.size
+            if in_line:
+                in_line = False
+                continue
+            yield self._shown(line)
+        self.cursor = Cursor(attempt, start)
+
+    def _begins(self, attempt: int) -> bool:
+        """Return whether no line of the attempt was shown before, and note that one is shown now."""
+        begins = attempt > self._begun
+        self._begun = max(self._begun, attempt)
+        return begins
+
+    def _title(self, attempt: int) -> str:
+        return f"attempt {attempt} of {self._reference.job_id}"
 
     def _next(self) -> str | None:
         """Return the next complete line, "" for one that was shown before; None if there is none yet."""
@@ -237,6 +268,30 @@ class LogTail:
     def _container_log(self, attempt: int, offset: int, size: int) -> bytes:
         where = self._reference.namespace, self._reference.job_id, attempt, offset
         return self.backend.log(*where, 0, size) or b""
+
+
+_GROUP, _END = "::group::", "::endgroup::"
+"""What lines of a task's log contain where Airflow's page begins and ends a group, which it folds."""
+
+
+def _group(title: str, lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines as a group, and end groups that user code has left open; nothing if there are none."""
+    first = next(lines, None)
+    if first is None:
+        return
+    depth = 0
+    for line in itertools.chain((f"{_GROUP}{title}", first), lines):
+        depth += (_GROUP in line) - (_END in line and depth > 0)
+        yield line
+    yield from itertools.repeat(_END, depth)
+
+
+def _below(title: str, lines: Iterator[str]) -> Iterator[str]:
+    """Yield a title, if there is one, and lines; nothing if there are none."""
+    first = next(lines, None)
+    if first is not None:
+        yield from (title, first) if title else (first,)
+        yield from lines
 
 
 _LOOK_SECONDS = 0.5

@@ -37,6 +37,7 @@ def test_every_option_may_be_a_template_or_a_tasks_output(cases: Any) -> None:
     log = cases.log("templated", "look")
     assert "AIRFLOW__METRICS__STATSD_ON is True (attempt 1" in log
     (told,) = cases.values("templated", "look", "kinetic_job")
+    assert log.count(f"attempt 1 of {told['reference']['job_id']}") == 1, "its second attempt has a title"
     backend = LocalBackend(cases.airflow.home / "kinetic")
     found = backend.get(told["reference"]["namespace"], told["reference"]["job_id"])
     assert found is not None

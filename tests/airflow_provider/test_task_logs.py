@@ -59,14 +59,49 @@ def test_of_a_long_rest_the_last_lines_are_shown(tmp_path: Path) -> None:
     handle.result()
 
 
-def test_every_attempt_is_shown(tmp_path: Path) -> None:
+@kinetic_core.run(accelerator="cpu", retries=1)
+def twice(folder: str) -> None:
+    import time
+
+    is_first = not Path(folder, "failed").exists()
+    print("first" if is_first else "second", flush=True)
+    if is_first:
+        print("::group::never ended", flush=True)
+        Path(folder, "failed").touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.01)
+        raise ValueError("the first time")
+
+
+def test_a_failed_attempt_is_folded_and_the_last_one_is_not(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
-    handle = kinetic_core.run(accelerator="cpu", retries=1)(talk.__wrapped__).run_async(
-        str(tmp_path), 1, True
-    )
+    handle = twice.run_async(str(tmp_path))
     wait(handle.place, handle)
     lines = LogTail(handle.place, handle).rest(observe(handle.place, handle).attempt)
-    assert lines.count("line 0") == 2
+    assert lines[:3] == [f"::group::attempt 0 of {handle.job_id}", "first", "::group::never ended"]
+    ends = lines.index(f"attempt 1 of {handle.job_id}")
+    assert lines[ends - 2 :] == ["::endgroup::", "::endgroup::", f"attempt 1 of {handle.job_id}", "second"]
+    handle.result()
+
+
+def test_an_attempt_that_was_shown_while_it_ran_is_not_folded(tmp_path: Path) -> None:
+    handle = twice.run_async(str(tmp_path))
+    wait_for((tmp_path / "failed").exists)
+    tail = LogTail(handle.place, handle)
+    seen: list[str] = []
+    wait_for(lambda: seen.extend(tail.live(100)) or "::group::never ended" in seen)
+    (tmp_path / "go").touch()
+    wait(handle.place, handle)
+    later = LogTail(handle.place, handle, Cursor.from_list(tail.cursor.to_list()))
+    rest = later.rest(1)
+    assert seen[0] == "first", "a job of one attempt has no title"
+    assert "first" not in rest
+    assert rest[-2:] == [f"attempt 1 of {handle.job_id}", "second"]
+    followed = LogTail(handle.place, handle)
+    lines: list[str] = []
+    wait_for(lambda: lines.extend(followed.live(1)) or "second" in lines)
+    assert lines[-2:] == [f"attempt 1 of {handle.job_id}", "second"]
+    assert followed.rest(1) == []
     handle.result()
 
 

@@ -187,6 +187,7 @@ def templated():
     def look(variable: str) -> None:
         import os
 
+        print("looking", flush=True)
         raise ValueError(f"{variable} is {os.environ.get(variable)}")
 
     look("{{ params.variable }}")
