@@ -296,14 +296,15 @@ def tell_end(
     observation: JobObservation,
     outcome: Outcome,
     access: Access,
-) -> None:
-    """Report a job's end to Airflow. `identity` is that of the try that started the job."""
+) -> JobRecord:
+    """Report a job's end to Airflow; return its record. `identity`: the try that started the job."""
     began, number = identity.run_began, identity.try_number
     record, fenced = finished(backend, reference, observation, outcome, began, number, access)
     _push(context, record)
     count_end(record, fenced, _tags(identity), Stats(IN_TASKS))
     if record.end is not None:
         tell_phases(reference.job_id, record.end.phases, getattr(context["ti"], "context_carrier", None))
+    return record
 
 
 def record_of_cancelled(value: object, backend: Backend, reference: JobReference) -> JobRecord | None:

@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from urllib.parse import unquote
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -29,6 +30,7 @@ from airflow_provider.options import (
     rendered_options,
     takes_batch_options,
 )
+from kinetic_core.data.data import Data
 from kinetic_core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.batch_of_task import StartedBatch
     from airflow_provider.job_of_task import TaskIdentity
+    from airflow_provider.lineage import Lineage
     from airflow_provider.option_types import BatchOperatorKeywords
     from kinetic_core.batches.definition import Plan
     from kinetic_core.job import JobReference
@@ -71,6 +74,7 @@ class KineticBatchOperator(KineticOperator):
 
     _batch: JobReference | None = None
     _size: int = 0
+    _failed: int | None = None
 
     @takes_batch_options
     def __init__(
@@ -115,6 +119,22 @@ class KineticBatchOperator(KineticOperator):
 
     def _batch_options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in BATCH_OPTIONS}
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Lineage:
+        """Return the lineage of the task's end, also of one that fails, for OpenLineage's provider."""
+        from airflow_provider.lineage import of_batch
+
+        del task_instance
+        lineage = self.get_openlineage_facets_on_start()
+        return lineage if self._batch is None else of_batch(lineage, self._batch, self._size, self._failed)
+
+    def _data(self) -> list[Any]:
+        """Return everything in which there may be data that the jobs read: also a file of their inputs."""
+        over = mapped_parameter(self.python_callable, self._batch_options()["over"])
+        address = self._arguments(over).get(over)
+        if not isinstance(address, str):
+            return super()._data()
+        return [*super()._data(), Data(unquote(address.removeprefix("file://")))]
 
     def execute_complete(
         self,
@@ -319,6 +339,7 @@ class KineticBatchOperator(KineticOperator):
         batch = StoredBatch(self._backend(), reference)
         states = self._read(batch.states, context, deadline)
         failed = [index for index in range(self._size) if states.get(index) != SUCCEEDED]
+        self._failed = len(failed)
         assert self._identity is not None  # noqa: S101  every leg begins with it
         errors = self._read(lambda: batch.failures(failed[:_SAMPLE]), context, deadline)
         tell(context, self._identity, reference, self._size, self._access, failed=failed, errors=errors)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.ending import Ending
     from airflow_provider.job_of_task import Started, TaskIdentity
+    from airflow_provider.lineage import Lineage
     from airflow_provider.option_types import TaskKeywords
+    from airflow_provider.records import JobRecord
     from airflow_provider.task_logs import LogTail, RemoteLog
     from kinetic_core.job import JobObservation, JobReference
     from kinetic_core.jobs.collect import Outcome
@@ -63,6 +65,7 @@ class KineticOperator(WorkOperator):
 
     _starter: TaskIdentity | None = None
     _known_ending: Ending | None = None
+    _record: JobRecord | None = None
 
     @takes_options
     def __init__(
@@ -116,6 +119,24 @@ class KineticOperator(WorkOperator):
     def job(self) -> JobReference | None:
         """Return the reference of the task's job, as far as this process knows one; for links."""
         return self._reference
+
+    def get_openlineage_facets_on_start(self) -> Lineage:
+        """Return the lineage that is known before the job ends, for OpenLineage's provider."""
+        from airflow_provider.lineage import before_the_end
+
+        return before_the_end(self, self.python_callable, self._data())
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Lineage:
+        """Return the lineage of the task's end, also of one that fails, for OpenLineage's provider."""
+        from airflow_provider.lineage import of_job
+
+        del task_instance
+        lineage = self.get_openlineage_facets_on_start()
+        return lineage if self._record is None else of_job(lineage, self._backend(), self._record)
+
+    def _data(self) -> list[Any]:
+        """Return everything in which there may be data that the job reads."""
+        return [self.op_args, self.op_kwargs, self._options()]
 
     @plainly
     def execute_complete(
@@ -298,7 +319,8 @@ class KineticOperator(WorkOperator):
         try:
             outcome = collect(backend, reference, allow_pickle=False)
             ended = replace(observe(backend, reference), message=text)
-            tell_end(context, self._known_starter, backend, reference, ended, outcome, self._access)
+            starter, access = self._known_starter, self._access
+            self._record = tell_end(context, starter, backend, reference, ended, outcome, access)
         except KineticError as error:
             self.log.warning("how %s ended is not on its page: %s", reference.job_id, error)
         raise AirflowTaskTimeout(self._named(context, f"{reference.job_id} was cancelled: {text}"))
@@ -430,7 +452,8 @@ class KineticOperator(WorkOperator):
         self.log.info("%s", describe(reference, observation))
         outcome = answered(lambda: collect(backend, reference, allow_pickle=False))
         self._obey(context)
-        tell_end(context, self._known_starter, backend, reference, observation, outcome, self._access)
+        starter, access = self._known_starter, self._access
+        self._record = tell_end(context, starter, backend, reference, observation, outcome, access)
         if not outcome.succeeded:
             raise Failed(failure_of(outcome, self._name_of_instance(context)))
         value = answered(lambda: self._value(context, reference, outcome))

@@ -1,0 +1,181 @@
+"""What OpenLineage learns of a task's job: data, source, hardware and cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic_core import Data
+from kinetic_core.backends.base import backend_of
+from kinetic_core.connections import default_connections
+from kinetic_core.job import JobStatus
+from tests.airflow_provider.records_of_jobs import ended, record
+
+pytestmark = pytest.mark.airflow
+
+HERE = Path(__file__).parent
+PRICES = 'currency = "EUR"\n[on_demand]\ngpu-l4 = 3.6\n'
+
+
+def train(shard: Any, more: Any) -> int:
+    return len(more)
+
+
+def operator(**arguments: Any) -> Any:
+    from airflow_provider.operators.kinetic import KineticOperator
+
+    return KineticOperator(task_id="train", python_callable=train, **arguments)
+
+
+def names(datasets: list[Any]) -> list[tuple[str, str]]:
+    return [(each.namespace, each.name) for each in datasets]
+
+
+def test_data_in_arguments_and_volumes_is_read() -> None:
+    from airflow.sdk import Asset
+
+    task = operator(
+        op_args=[Data("gs://bucket/shards/3/")],
+        op_kwargs={"more": {"deep": [Data("hf://owner/set?split=train"), Data("gs://bucket/shards/3/")]}},
+        volumes={"/all": Data("gs://whole/", fuse=True)},
+        inlets=[Asset("gs://bucket/declared")],
+    )
+    lineage = task.get_openlineage_facets_on_start()
+    assert names(lineage.inputs) == [
+        ("gs://bucket", "shards/3"),
+        ("hf://huggingface.co", "owner/set"),
+        ("gs://whole", "/"),
+        ("gs://bucket", "declared"),
+    ]
+    assert lineage.outputs == []
+    assert lineage.job_facets["sourceCode"].sourceCode.startswith("def train(shard: Any")
+    assert lineage.run_facets == {}
+
+
+def test_source_stays_here_if_openlineage_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__DISABLE_SOURCE_CODE", "True")
+    assert operator().get_openlineage_facets_on_start().job_facets == {}
+
+
+def test_a_job_that_has_ended_tells_its_hardware_and_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    monkeypatch.setenv("KINETIC_PRICES", str(tmp_path / "prices.toml"))
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    (outputs / "model").write_bytes(b"12345")
+    task = operator(backend="local")
+    told = record(
+        end=ended(JobStatus.FAILED, "user error"),
+        backend="local",
+        accelerator="gpu-l4-2",
+        output_dir=str(outputs),
+        store_uri=(tmp_path / "kinetic").as_uri(),
+    )
+    backend = backend_of(told.reference, default_connections())
+
+    def at_the_end(record: Any) -> Any:
+        from airflow_provider.lineage import of_job
+
+        return of_job(task.get_openlineage_facets_on_start(), backend, record)
+
+    lineage = at_the_end(told)
+    facet = lineage.run_facets["kinetic_job"]
+    assert (facet.jobId, facet.accelerator, facet.backend) == (told.reference.job_id, "gpu-l4-2", "local")
+    assert (facet.status, facet.failureClass, facet.attempts) == ("FAILED", "user error", 2)
+    assert facet.phases == {"queue": 3.0, "function": 60.0}
+    assert (facet.chipSeconds, facet.coreSeconds) == (120.0, 0.0)
+    assert (facet.cost, facet.currency) == (pytest.approx(0.12), "EUR")
+    assert names(lineage.outputs) == [("file", str(outputs))]
+    statistics = lineage.outputs[0].outputFacets["outputStatistics"]
+    assert (statistics.size, statistics.fileCount) == (5, 1)
+    (tmp_path / "prices.toml").unlink()
+    again = at_the_end(told).run_facets["kinetic_job"]
+    assert (again.cost, again.jobId) == (None, facet.jobId), "without prices the rest is told"
+    without = replace(told, reference=replace(told.reference, output_dir=str(tmp_path / "none")))
+    assert at_the_end(without).outputs == []
+
+
+def test_a_task_without_a_job_tells_what_it_would_have_read() -> None:
+    task = operator(op_args=[Data("gs://bucket/a")])
+    assert names(task.get_openlineage_facets_on_complete(None).inputs) == [("gs://bucket", "a")]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, list[Any]]]]:
+    """An Airflow with OpenLineage's provider, and what this tells of a run's tasks, by task and state."""
+    from conftest import Cases
+    from demo_airflow import DemoAirflow
+
+    home = tmp_path_factory.mktemp("lineage").resolve()
+    project = home / "project"
+    shutil.copytree(HERE / "lineage_dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    (project / "pyproject.toml").write_text("[project]\nname = 'lineage'\nversion = '0'\n")
+    (home / "prices.toml").write_text(PRICES)
+    file = home / "events.jsonl"
+    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    settings = {
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "KINETIC_PRICES": str(home / "prices.toml"),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "120",
+    }
+    airflow = DemoAirflow(home, project / "dags", extra=settings)
+    try:
+        airflow.start()
+        cases = Cases(airflow)
+        assert cases.end("lineage") == "failed"
+        found: dict[str, list[Any]] = {}
+        for line in file.read_text().splitlines():
+            event = json.loads(line)
+            found.setdefault(f"{event['job']['name']} {event['eventType']}", []).append(event)
+        yield cases, found
+    finally:
+        airflow.stop()
+
+
+def names_in(event: Any, direction: str) -> set[tuple[str, str]]:
+    return {(each["namespace"], each["name"]) for each in event[direction]}
+
+
+def test_airflow_tells_what_a_job_read_and_wrote(events: Any) -> None:
+    cases, found = events
+    (event,) = found["lineage.train COMPLETE"]
+    dags = cases.airflow.home / "project" / "dags"
+    assert names_in(event, "inputs") == {("file", str(dags / "shard.txt")), ("file", str(dags))}
+    (reference,) = [each["reference"] for each in cases.values("lineage", "train", "kinetic_job")]
+    written = [each for each in event["outputs"] if each["name"].endswith(reference["job_id"])]
+    outputs = written or event["outputs"]
+    statistics = [each["outputFacets"].get("outputStatistics") for each in outputs]
+    assert [(each["size"], each["fileCount"]) for each in statistics if each] == [(8, 1)]
+    assert any(each["name"] == "/models/one" for each in event["outputs"]), "its outlet is told, too"
+    facet = event["run"]["facets"]["kinetic_job"]
+    assert (facet["jobId"], facet["accelerator"]) == (reference["job_id"], "gpu-l4-2")
+    assert (facet["status"], facet["currency"]) == ("SUCCEEDED", "EUR")
+    assert facet["cost"] == pytest.approx(facet["chipSeconds"] * 3.6 / 3600, rel=0.1)
+    assert "def train" in event["job"]["facets"]["sourceCode"]["sourceCode"]
+
+
+def test_airflow_tells_how_a_job_failed(events: Any) -> None:
+    _, found = events
+    (event,) = found["lineage.fail FAIL"]
+    facet = event["run"]["facets"]["kinetic_job"]
+    assert (facet["status"], facet["failureClass"]) == ("FAILED", "user error")
+
+
+def test_airflow_tells_of_a_batch(events: Any) -> None:
+    cases, found = events
+    (event,) = found["lineage.square COMPLETE"]
+    facet = event["run"]["facets"]["kinetic_batch"]
+    assert (facet["inputs"], facet["failed"], facet["accelerator"]) == (3, 1, "gpu-l4-2")
+    assert facet["batchId"].startswith("grp-")
+    numbers = cases.airflow.home / "project" / "dags" / "numbers.jsonl"
+    assert names_in(event, "inputs") == {("file", str(numbers))}
