@@ -39,8 +39,8 @@ class Job:
     run at the same time. `outcome_key` is overwritten in the child before it loads user code; `key_id` names
     that key to readers of an outcome, and is no secret. `uncounted` attempts ended because the Job was
     suspended, which spends no budget; `since` is the first attempt after the last suspension (see claims.py).
-    A worker waits for calls for `idle` seconds; None for a job with a function. A call that runs there is
-    `on_worker`.
+    A worker waits for calls for `idle` seconds, in the pod `pod_name`; `idle` is None for a job with a
+    function. A call that runs there is `on_worker`.
     """
 
     store_uri: str
@@ -76,6 +76,7 @@ class Job:
     since: int = 0
     key_id: str = ""
     idle: float | None = None
+    pod_name: str = ""
     on_worker: bool = False
 
     def sealed(self, state: str) -> str:
@@ -146,6 +147,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             at_once=int(environ.get("KINETIC_AT_ONCE") or 1),
             key_id=environ.get("KINETIC_KEY_ID", ""),
             idle=_seconds(environ, "KINETIC_IDLE_SECONDS"),
+            pod_name=environ.get("KINETIC_POD_NAME", ""),
             on_worker="KINETIC_ON_WORKER" in environ,
         )
     except KeyError as exc:

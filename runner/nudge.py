@@ -86,7 +86,7 @@ class Nudge:
 
 
 def open_nudge(worker: Job, store: Store) -> Nudge | None:
-    """Listen for nudges, and note the port for clients; None, saying why, where that cannot be done."""
+    """Listen for nudges, and note port and pod for clients; None, saying why, where that cannot be done."""
     name = object_names.nudge(worker.job_id)
     try:
         nudge = Nudge()
@@ -94,7 +94,8 @@ def open_nudge(worker: Job, store: Store) -> Nudge | None:
         sys.stderr.write(f"kinetic: no client can nudge this worker: {exc}\n")
         return None
     try:
-        store.create_if_absent(name, encode_note(worker.outcome_key, name, {"port": nudge.port}))
+        told = {"port": nudge.port, "pod": worker.pod_name}
+        store.create_if_absent(name, encode_note(worker.outcome_key, name, told))
     except StoreUnavailable as exc:
         sys.stderr.write(f"kinetic: no client can nudge this worker: {exc}\n")
         nudge.close()

@@ -83,7 +83,8 @@ def reap(backend: Backend, orphan: Orphan) -> None:
             raise
         _remove_unreadable(backend, orphan)
         return
-    if reference is None:
+    if reference is None:  # its submitter died before the handle was stored
+        _remove_unreadable(backend, orphan)
         return
     if orphan.kept or reconcile(backend, reference).status is JobStatus.NOT_FOUND:
         cancel.cleanup(backend, reference)
@@ -93,7 +94,7 @@ def reap(backend: Backend, orphan: Orphan) -> None:
 
 
 def _remove_unreadable(backend: Backend, orphan: Orphan) -> None:
-    """Remove the objects of a finished job with an unreadable handle, finding them by the job's id."""
+    """Remove the objects of a job with an unreadable handle or none, finding them by the job's id."""
     backend.remove(orphan.namespace, orphan.job_id)
     backend.store.delete_all(f"jobs/{orphan.job_id}/")
     for entry in list(backend.store.list("index/", f"index/*-{orphan.job_id}")):

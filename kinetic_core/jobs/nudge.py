@@ -17,7 +17,6 @@ from kinetic_core._runner import object_names
 from kinetic_core._runner.notes import ForgedNote, decode_note
 from kinetic_core._runner.nudge import LOOK
 from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.jobs.forward import Connection
 
@@ -97,11 +96,7 @@ class Nudge:
     def _dialled(self) -> Connection:
         name = object_names.nudge(self._worker_id)
         told = decode_note(self._key, name, self._backend.store.read_range(name, 0, _LONGEST_NOTE))
-        found = self._backend.get(self._namespace, self._worker_id)
-        running = [pod for pod in (found[1] if found else ()) if Pod(pod).is_running]
-        if not running:
-            raise ObjectNotFound(f"no pod of {self._worker_id} runs")
-        return self._backend.ports.dial(self._namespace, running[0]["metadata"]["name"], told["port"])
+        return self._backend.ports.dial(self._namespace, told["pod"], told["port"])
 
     def _serve(self, connection: Connection, woken: socket.socket) -> None:
         sources: list[socket.socket | int] = [woken, connection.fileno()]

@@ -11,6 +11,7 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
+from kinetic_core.concurrency import at_once
 from kinetic_core.errors import (
     ClusterError,
     ConfigurationError,
@@ -98,8 +99,11 @@ def deliver(backend: Backend, unsent: Unsent, origin: str = "") -> JobReference:
     made: list[str] = []
     asked = False  # before it is asked for, the job is certainly absent
     try:
-        _store_payload(store, unsent, made)
-        reference = _stored_reference(backend, unsent, made, origin)
+        if unsent.is_new:
+            reference = _stored_at_once(backend, unsent, made, origin)
+        else:
+            _store_payload(store, unsent, made)
+            reference = _stored_reference(backend, unsent, made, origin)
         every = unsent.manifests(reference)
         reached = 0 if unsent.is_new else len(passed_over(backend, reference))
         asked = True
@@ -120,6 +124,25 @@ def is_absent(backend: Backend, reference: JobReference) -> bool:
         return False
 
 
+def _stored_at_once(backend: Backend, unsent: Unsent, made: list[str], origin: str) -> JobReference:
+    """Store payload, handle and index entry of a new job at the same time; return the reference that counts.
+
+    None of them needs another one: until the job is created nobody looks for it, and each is removed alone.
+    """
+    known = unsent.reference
+    at_once(
+        lambda: _store_payload(backend.store, unsent, made),
+        lambda: _store_entry(backend, known, made, origin),
+        lambda: _store_handle(backend.store, known, made),
+    )
+    if object_names.handle(known.job_id) in made:
+        return known
+    if (entry := index_object(known)) in made:  # it would list the job that exists a second time
+        made.remove(entry)
+        backend.store.delete(entry)
+    return _stored_reference(backend, unsent, made, origin)
+
+
 def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
     """Store the payload under a name that contains the digest of its content.
 
@@ -134,20 +157,33 @@ def _store_payload(store: ObjectStore, unsent: Unsent, made: list[str]) -> None:
 def _stored_reference(backend: Backend, unsent: Unsent, made: list[str], origin: str) -> JobReference:
     """Return the reference that counts, with the time of the reference that is stored now."""
     reference = unsent.reference
-    handle = object_names.handle(reference.job_id)
-    content = json.dumps(reference.to_dict(), sort_keys=True).encode()
-    if not backend.store.create_if_absent(handle, content):
+    if not _store_handle(backend.store, reference, made):
         existing = find(backend, reference.job_id)
         if existing is None:
             raise ObjectNotFound(f"{reference.job_id} was removed just now; submit again")
         return _begun(unsent, existing)
-    made.append(handle)
-    entry = index_object(reference)
-    if backend.store.create_if_absent(
-        entry, b"", index_metadata(reference, origin, backend.connections.settings.user)
-    ):
-        made.append(entry)  # else a submitter left it that died right after it
+    _store_entry(backend, reference, made, origin)
     return reference
+
+
+def _store_handle(store: ObjectStore, reference: JobReference, made: list[str]) -> bool:
+    """Store the handle; return False if there is one."""
+    handle = object_names.handle(reference.job_id)
+    content = json.dumps(reference.to_dict(), sort_keys=True).encode()
+    if not store.create_if_absent(handle, content):
+        return False
+    made.append(handle)
+    return True
+
+
+def _store_entry(backend: Backend, reference: JobReference, made: list[str], origin: str) -> None:
+    """Store the job's entry of the index."""
+    entry, about = (
+        index_object(reference),
+        index_metadata(reference, origin, backend.connections.settings.user),
+    )
+    if backend.store.create_if_absent(entry, b"", about):
+        made.append(entry)  # else a submitter left it that died right after it
 
 
 def _begun(unsent: Unsent, existing: JobReference) -> JobReference:

@@ -29,6 +29,7 @@ from kinetic_core.backends.kubernetes.names import (
 )
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.cache import keep
+from kinetic_core.concurrency import at_once
 from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.nudge import Nudge, nudge_of
@@ -39,6 +40,7 @@ from kinetic_core.jobs.signing import call_key, key_id_of, new_worker_key, outco
 from kinetic_core.jobs.submit import Unsent, deliver
 from kinetic_core.jobs.watch import watch_for
 from kinetic_core.store.documents import read_start
+from kinetic_core.store.protocol import ObjectStore
 
 FUNCTION = "warm worker"
 """What stands for the name of a worker's function."""
@@ -92,7 +94,8 @@ def submit_warm(
     delivery = Delivery(stored_runner(backend), wire.digest(prepared.payload), "", own, origin)
     of_worker = replace(delivery, surroundings=around)
     identity = _identity(prepared, of_worker)
-    found = _free_worker(backend, namespace, identity)
+    file = backend.connections.settings.cache.expanduser() / "workers" / f"{identity}.json"
+    found = _free_worker(backend, namespace, identity, LastCall.read(file))
     worker, number = found or (_new_worker(backend, namespace, identity), 0)
     nudge = _nudge(backend, namespace, worker)
     if found is not None:
@@ -110,6 +113,8 @@ def submit_warm(
     if not prepared.is_new and not _is_ours(backend, reference, key_id):
         return find(backend, reference.job_id) or reference  # an equal submission sees to it
     is_given = _give(backend, worker, number, manifest)
+    if is_given:
+        LastCall(worker.job_id, number, reference.job_id, key_id).keep(file)
     if not is_given:
         backend.start(namespace, reference.job_id)  # another client was quicker with this worker
     elif found is None:
@@ -125,9 +130,9 @@ def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
         worker, seen = Worker.of(job), verdict(job, pods)
         if worker is None or seen.is_terminal:
             continue
-        calls = _calls(backend, worker)
+        objects = _Objects(backend.store, worker.job_id)
         accelerator = variable(job, "KINETIC_ACCELERATOR")
-        is_idle = bool(calls) and _next_number(backend, worker, calls) is not None
+        calls, is_idle = objects.calls(), _next_number(objects, worker) is not None
         yield WorkerSummary(
             worker.job_id, seen, accelerator, float(variable(job, IDLE_SECONDS)), len(calls), is_idle
         )
@@ -175,44 +180,112 @@ def _owner(cache: Path, origin: str) -> str:
         return secrets.token_hex(16)  # without a cache every process has workers of its own
 
 
-def _free_worker(backend: Backend, namespace: str, identity: str) -> tuple[Worker, int] | None:
-    """Return a worker that waits for a call, and the number of that call; None if there is none."""
-    for job in backend.of_origin(namespace, identity):
+@dataclass(frozen=True)
+class LastCall:
+    """Last call that this machine has given to a worker, from the cache. It says what to read early, and
+    which call the worker's last one is; whether that has ended is always read.
+    """
+
+    worker_id: str
+    number: int
+    job_id: str
+    key_id: str
+
+    @classmethod
+    def read(cls, file: Path) -> LastCall | None:
+        """Read what `keep` has written; None if there is nothing."""
+        try:
+            told = json.loads(file.read_bytes())
+            return cls(str(told["worker_id"]), int(told["number"]), str(told["job_id"]), str(told["key_id"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, file: Path) -> None:
+        """Write it to a file of the cache."""
+        keep(file, json.dumps(asdict(self)).encode())
+
+
+class _Objects:
+    """What is stored of a worker and its calls; each object is read once. Methods raise StoreError."""
+
+    def __init__(self, store: ObjectStore, worker_id: str) -> None:
+        self._store, self._worker_id = store, worker_id
+        self._calls: list[str] | None = None
+        self._outcomes: dict[str, bytes | None] = {}
+
+    def calls(self) -> list[str]:
+        """Return the names of the objects that gave it calls, in their order."""
+        if self._calls is None:
+            prefix = object_names.calls_prefix(self._worker_id)
+            self._calls = [info.name for info in self._store.list(prefix)]
+        return self._calls
+
+    def outcome(self, job_id: str) -> bytes | None:
+        """Return the beginning of a call's outcome, None if there is none."""
+        if job_id not in self._outcomes:
+            try:
+                self._outcomes[job_id] = read_start(self._store, object_names.result(job_id))
+            except ObjectNotFound:
+                self._outcomes[job_id] = None
+        return self._outcomes[job_id]
+
+    def read(self, name: str) -> bytes:
+        """Read a note."""
+        return self._store.read_range(name, 0, _LONGEST_NOTE)
+
+
+def _free_worker(
+    backend: Backend, namespace: str, identity: str, last: LastCall | None
+) -> tuple[Worker, int] | None:
+    """Return a worker that waits for a call, and the number of that call; None if there is none.
+
+    What is stored of the last call and its worker is read while the cluster is asked for workers.
+    """
+    found: list[Mapping[str, Any]] = []
+
+    def ask() -> None:
+        found.extend(backend.of_origin(namespace, identity))
+
+    known: dict[str, _Objects] = {}
+    if last is None:
+        ask()
+    else:
+        objects = known[last.worker_id] = _Objects(backend.store, last.worker_id)
+        at_once(objects.calls, lambda: objects.outcome(last.job_id), ask)
+    for job in found:
         worker, annotations = Worker.of(job), job["metadata"].get("annotations") or {}
         if worker is None or CANCELLED in annotations or verdict(job, ()).is_terminal:
             continue
-        number = _next_number(backend, worker, _calls(backend, worker))
+        objects = known.get(worker.job_id) or _Objects(backend.store, worker.job_id)
+        number = _next_number(objects, worker, last)
         if number is not None:
             return worker, number
     return None
 
 
-def _calls(backend: Backend, worker: Worker) -> list[str]:
-    """Return the names of the objects that gave it calls, in their order."""
-    return [info.name for info in backend.store.list(object_names.calls_prefix(worker.job_id))]
-
-
-def _next_number(backend: Backend, worker: Worker, calls: Sequence[str]) -> int | None:
+def _next_number(objects: _Objects, worker: Worker, last: LastCall | None = None) -> int | None:
     """Return the number of the next call; None for a worker that is busy, closed, or has had no call."""
-    if not calls:
+    if not (calls := objects.calls()):
         return None
     try:
-        told = decode_note(worker.key, calls[-1], backend.store.read_range(calls[-1], 0, _LONGEST_NOTE))
-        last = told["environment"]
-        if not _has_ended(backend, worker, last["KINETIC_JOB_ID"], last["KINETIC_KEY_ID"]):
-            return None
-        return int(calls[-1].rpartition("/")[2].partition(".")[0]) + 1
+        number = int(calls[-1].rpartition("/")[2].partition(".")[0])
+        if last is not None and (last.worker_id, last.number) == (worker.job_id, number):
+            job_id, key_id = last.job_id, last.key_id
+        else:
+            told = decode_note(worker.key, calls[-1], objects.read(calls[-1]))["environment"]
+            job_id, key_id = told["KINETIC_JOB_ID"], told["KINETIC_KEY_ID"]
+        return number + 1 if _has_ended(objects, worker, job_id, key_id) else None
     except (ObjectNotFound, ForgedNote, KeyError, TypeError, ValueError):
         return None  # it has closed, or somebody else has written there
 
 
-def _has_ended(backend: Backend, worker: Worker, job_id: str, key_id: str) -> bool:
+def _has_ended(objects: _Objects, worker: Worker, job_id: str, key_id: str) -> bool:
     """Return whether a call of the worker has an outcome of its own: anybody can store another."""
+    if (start := objects.outcome(job_id)) is None:
+        return False
     try:
-        start = read_start(backend.store, object_names.result(job_id))
-        header = wire.decode_head(start, wire.call_key(worker.key, key_id))
-        object_names.require_place(header, job_id)
-    except (ObjectNotFound, wire.FrameError):
+        object_names.require_place(wire.decode_head(start, wire.call_key(worker.key, key_id)), job_id)
+    except wire.FrameError:
         return False
     return True
 

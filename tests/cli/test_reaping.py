@@ -11,6 +11,7 @@ from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.connections import default_connections
+from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
@@ -38,6 +39,18 @@ def test_a_job_that_was_stored_and_is_not_there(kinetic: Kinetic, own_jobs: None
     told = kinetic("reap", "--older-than", "0", "--apply", "--json").json
     assert (told["removed"], [one["job_id"] for one in told["orphans"]]) == (True, [handle.job_id])
     assert kinetic("jobs", "status", handle.job_id).code == 2
+
+
+def test_a_submitter_that_died_before_its_handle_was_stored(kinetic: Kinetic, own_jobs: None) -> None:
+    """Payload, handle and index entry are stored at the same time."""
+    handle = sleep.run_async(0)
+    handle.result()
+    store = open_backend("local", default_connections()).store
+    entry = index_object(handle)
+    store.delete_all(f"jobs/{handle.job_id}/")
+    assert handle.job_id in kinetic("reap", "--older-than", "0").out
+    assert kinetic("reap", "--older-than", "0", "--apply").code == 0
+    assert store.find(entry) is None
 
 
 @pytest.mark.promise("command: `reap`: orphans of dead clients, dry run first")

@@ -135,6 +135,7 @@ class Cluster(Here):
             "HOME": str(work),
             "KINETIC_WORK_DIR": str(work),
             "KINETIC_POD_UID": uid,
+            "KINETIC_POD_NAME": facts["name"],
             "KINETIC_FAILED_COUNT": annotations.get(FAILED_COUNT, "0"),
             "KINETIC_IGNORED_COUNT": annotations.get(IGNORED_COUNT, "0"),
         }

@@ -7,14 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kinetic_core._runner import nudge as worker_side
 from kinetic_core._runner import object_names
 from kinetic_core._runner.notes import encode_note
-from kinetic_core.backends.kubernetes.names import CONTAINER
 from kinetic_core.backends.local.ports import SocketConnection
 from kinetic_core.jobs.nudge import Nudge
 from kinetic_core.store.directory import DirectoryObjectStore
@@ -66,25 +64,20 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.store = DirectoryObjectStore(folder)
         self.ports = self
-        self.dialled: list[int] = []
+        self.dialled: list[tuple[str, int]] = []
         self.far, self.near = socket.socketpair()
         self.refuses = False
 
-    def get(self, namespace: str, job_id: str) -> Any:
-        del namespace, job_id
-        container = {"name": CONTAINER, "state": {"running": {}}}
-        return {}, [{"metadata": {"name": "pod"}, "status": {"containerStatuses": [container]}}]
-
     def dial(self, namespace: str, pod: str, port: int) -> SocketConnection:
-        del namespace, pod
-        self.dialled.append(port)
+        del namespace
+        self.dialled.append((pod, port))
         if self.refuses:
             raise ConnectionRefusedError
         return SocketConnection(self.near)
 
     def note(self, key: bytes = KEY) -> None:
         name = object_names.nudge(WORKER)
-        self.store.create_if_absent(name, encode_note(key, name, {"port": 4711}))
+        self.store.create_if_absent(name, encode_note(key, name, {"port": 4711, "pod": "its-pod"}))
 
 
 @pytest.fixture
@@ -110,7 +103,7 @@ def test_a_client_nudges_and_is_told(place: Place) -> None:
     place.far.sendall(worker_side.LOOK)
     assert looked.wait(60)
     nudge.open()
-    assert place.dialled == [4711], "one connection"
+    assert place.dialled == [("its-pod", 4711)], "one connection"
     nudge.close()
     assert place.far.recv(10) == b""
     wait_for(ended)

@@ -342,6 +342,8 @@ def _environment(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
     """Return the variables of the pod's container."""
     values = _always(spec, reference, delivery) | _for_options(spec, reference, delivery)
     fields = {"KINETIC_POD_UID": "metadata.uid"}
+    if delivery.idle is not None:
+        fields["KINETIC_POD_NAME"] = "metadata.name"
     if _is_set(spec):
         hosts = set_environment(reference.k8s_name, spec.accelerator.hosts)
     else:
