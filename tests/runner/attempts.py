@@ -125,11 +125,14 @@ class Attempts:
 
 
 class KillingStore(runner_store.DirectoryStore):
-    """Kills the process at its n-th use: even numbers before the operation, odd ones after it."""
+    """Kills the process at its n-th use: even numbers before the operation, odd ones after it.
 
-    def __init__(self, uri: str, root: str, at: int) -> None:
+    With `once`, a file that it makes then, no process is killed a second time.
+    """
+
+    def __init__(self, uri: str, root: str, at: int, once: Path | None = None) -> None:
         super().__init__(uri, root)
-        self._left = at
+        self._left, self._once = at, once
 
     def create_if_absent(self, name: str, *values: Any) -> bool:
         self._step()
@@ -142,7 +145,9 @@ class KillingStore(runner_store.DirectoryStore):
         return super().read(name)
 
     def _step(self) -> None:
-        if self._left == 0:
+        if self._left == 0 and (self._once is None or not self._once.exists()):
+            if self._once is not None:
+                self._once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         self._left -= 1
 
@@ -163,6 +168,8 @@ def attempt(kill_at: int | None) -> int:
     """What the started process runs."""
     if (forked := os.environ.get("SLOW_FORK")) is not None:
         os.register_at_fork(after_in_child=lambda: (Path(forked).touch(), time.sleep(0.5)))
+    if "KILLED_CALL" in os.environ:
+        return runner.main(_killing_a_call(int(os.environ["KILLED_CALL"]), Path(os.environ["KILLED_ONCE"])))
     if kill_at is None and "HANGING" not in os.environ:
         return runner.main()
 
@@ -171,6 +178,19 @@ def attempt(kill_at: int | None) -> int:
         return HangingStore(uri, root) if kill_at is None else KillingStore(uri, root, kill_at)
 
     return runner.main(opener)
+
+
+def _killing_a_call(step: int, once: Path) -> Callable[[str], runner_store.Store]:
+    """Open the worker's own store, and for the runners of its calls such that kill them, one of them once."""
+    worker = os.getpid()
+
+    def opener(uri: str) -> runner_store.Store:
+        root = uri.removeprefix("file://")
+        if os.getpid() == worker:
+            return runner_store.DirectoryStore(uri, root)
+        return KillingStore(uri, root, step, once)
+
+    return opener
 
 
 def appending(marker: Path) -> Callable[[], str]:

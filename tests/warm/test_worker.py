@@ -25,13 +25,14 @@ def attempts(tmp_path: Path) -> Attempts:
     return Attempts(tmp_path)
 
 
-def start(attempts: Attempts, idle: float = 60) -> subprocess.Popen[bytes]:
+def start(attempts: Attempts, idle: float = 60, **changes: str) -> subprocess.Popen[bytes]:
     """Start a worker in the store of a job."""
     return attempts.start(
         KINETIC_JOB_ID=WORKER,
         KINETIC_OUTCOME_KEY=WORKER_KEY.hex(),
         KINETIC_IDLE_SECONDS=str(idle),
         KINETIC_INFRASTRUCTURE_RETRIES="0",
+        **changes,
     )
 
 

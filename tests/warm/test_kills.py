@@ -1,0 +1,221 @@
+"""SIGKILL of client, worker, runner and child at every step of a warm call of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.processes import below
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.connections import Connections
+from kinetic_core.errors import JobError
+from kinetic_core.jobs.collect import read_outcome
+from kinetic_core.jobs.reconcile import reconcile
+from tests.conftest import wait_for
+from tests.runner.attempts import JOB, Attempts, appending
+from tests.warm.places import Call, Here
+from tests.warm.test_calls import whoami
+from tests.warm.test_worker import KEY_ID, WORKER_KEY, give, start
+
+LATER = 1000.0
+NAME = "job-00000000000000dd"
+_STEPS = 22
+"""Steps of a submission: one before and one after each use of the store and each creation."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Here]:
+    made = Here(tmp_path)
+    yield made
+    made.close()
+
+
+def alone(folder: str) -> str:
+    """Note this execution, and whether another one is alive; wait until told to go on."""
+    with Path(folder, "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mark = "once"
+        except BlockingIOError:
+            mark = "twice"
+        with Path(folder, "executions").open("a") as stream:
+            stream.write(f"{mark}\n")
+        while not Path(folder, "go").exists():
+            time.sleep(0.01)
+    return "value"
+
+
+def executions(folder: Path) -> list[str]:
+    file = folder / "executions"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+# The runner of the call
+
+
+@pytest.mark.parametrize("step", range(7))
+def test_a_runner_killed_at_any_step_runs_its_call_again(tmp_path: Path, step: int) -> None:
+    """The worker starts the next attempt, unless the outcome was stored. One step is the child's."""
+    attempts, ran, killed = Attempts(tmp_path), tmp_path / "runs", tmp_path / "killed"
+    attempts.submit(appending(ran))
+    worker = start(attempts, 1, KILLED_CALL=str(step), KILLED_ONCE=str(killed))
+    give(attempts, KINETIC_RETRIES="1")
+    assert worker.wait(timeout=60) == 0, "it has ended by itself"
+    key = wire.call_key(WORKER_KEY, KEY_ID)
+    outcome = read_outcome(attempts.store.read(object_names.result(JOB)), key, job_id=JOB)
+    assert outcome.value_or_raise() == "value"
+    assert ran.read_text() in ("x", "xx")
+    if outcome.attempt == 0:
+        assert ran.read_text() == "x"
+    assert killed.exists() == (step < 6), "there are six steps"
+
+
+# The worker, its call's runner and the child with user code
+
+
+def child_of(pid: int) -> int | None:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for each in below(pid):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid and fields[0] != "Z":
+                return each
+    return None
+
+
+def kill(who: str, worker: int) -> bool:
+    """Kill the process if it is there; return whether it was."""
+    pid: int | None = worker
+    for _ in range(("worker", "runner", "child").index(who)):
+        pid = child_of(pid) if pid is not None else None
+    if pid is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return True
+
+
+@pytest.mark.parametrize("moment", ["given", "claimed", "begun", "ended"])
+@pytest.mark.parametrize("who", ["worker", "runner", "child"])
+def test_a_kill_at_any_moment_leaves_one_execution(
+    place: Here, tmp_path: Path, who: str, moment: str
+) -> None:
+    """And the call has an outcome, and the next one runs."""
+    place.submit(whoami, "first").value()
+    call = place.submit(alone, str(tmp_path))
+    worker, store = place.runner_of(call.worker), place.backend.store
+    if moment == "claimed":
+        wait_for(lambda: store.find(object_names.claim(call.job_id, 0)))
+    elif moment in ("begun", "ended"):
+        wait_for(lambda: executions(tmp_path))
+    if moment == "ended":
+        (tmp_path / "go").touch()
+        wait_for(lambda: store.find(object_names.result(call.job_id)))
+    was_there = kill(who, worker)
+    (tmp_path / "go").touch()
+    try:
+        assert call.value() == "value"
+    except JobError:
+        assert who == "child", "its death is the function's own"
+        assert was_there
+    assert "twice" not in executions(tmp_path)
+    assert len(executions(tmp_path)) <= 2
+    assert place.submit(whoami, "next").value()[0] == "next"
+
+
+# The client
+
+
+class Steps:
+    """Kills this process at the n-th step."""
+
+    def __init__(self, left: int) -> None:
+        self._left, self._lock = left, threading.Lock()
+
+    def take(self) -> None:
+        with self._lock:
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with a step before it and one after it."""
+
+        def stepping(*arguments: Any, **options: Any) -> Any:
+            self.take()
+            value = function(*arguments, **options)
+            self.take()
+            return value
+
+        return stepping
+
+
+class SteppingStore:
+    def __init__(self, store: Any, steps: Steps) -> None:
+        self._store, self._steps = store, steps
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return self._steps.around(found) if callable(found) else found
+
+
+class SteppingBackend(LocalBackend):
+    """The backend of this machine, whose user dies."""
+
+    def __init__(self, place: Here, steps: Steps) -> None:
+        super().__init__(place.folder / "local", Connections(place.settings()))
+        self.store: Any = SteppingStore(self.store, steps)
+        self._steps = steps
+
+    def of_origin(self, namespace: str, origin_id: str) -> Any:
+        return self._steps.around(super().of_origin)(namespace, origin_id)
+
+    def create(self, manifest: Mapping[str, Any]) -> bool:
+        return bool(self._steps.around(super().create)(manifest))
+
+
+def dying_client(folder: str, step: int) -> None:
+    """What the client's process runs."""
+    place = Here(Path(folder))
+    place.backend = SteppingBackend(place, Steps(step))
+    place.submit(alone, folder, job_id=NAME)
+    print("submitted", flush=True)
+
+
+def ended(place: Here, call: Call) -> bool:
+    """Observe the call as somebody does who comes later."""
+    claimed = place.backend.store.find(object_names.claim(call.job_id, 0)) is not None
+    return reconcile(place.backend, call, None if claimed else time.time() + LATER).is_terminal
+
+
+@pytest.mark.parametrize("step", range(_STEPS + 1))
+def test_a_client_killed_at_any_step_can_be_followed(place: Here, tmp_path: Path, step: int) -> None:
+    """An equal submission under the same id adopts what is there, and the call runs once."""
+    place.submit(whoami, "first").value()
+    program = f"from tests.warm.test_kills import dying_client; dying_client({str(tmp_path)!r}, {step})"
+    client = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert client.returncode == (0 if step == _STEPS else -signal.SIGKILL), client.stderr
+    (tmp_path / "go").touch()
+    call = place.submit(alone, str(tmp_path), job_id=NAME)
+    wait_for(lambda: ended(place, call))
+    assert call.value() == "value"
+    assert set(executions(tmp_path)) == {"once"}
+    assert len(executions(tmp_path)) <= 2
+    assert place.submit(whoami, "next").value()[0] == "next"
