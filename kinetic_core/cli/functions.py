@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic_core.cli.verb import Session
 from kinetic_core.errors import InvalidFunction, InvalidRequest, KineticError
+from kinetic_core.option_checks import duration
 
 if TYPE_CHECKING:
     from kinetic_core.decorator import RemoteCallable
 
 
-def load(target: str, session: Session, accelerator: str | None) -> RemoteCallable[..., Any]:
+def load(
+    target: str, session: Session, accelerator: str | None, warm: str | None = None
+) -> RemoteCallable[..., Any]:
     """The function, with the options that flags replace. Raises InvalidRequest or InvalidFunction."""
     from kinetic_core.decorator import RemoteCallable
     from kinetic_core.options import RunOptions
@@ -42,8 +45,12 @@ def load(target: str, session: Session, accelerator: str | None) -> RemoteCallab
     options = found.options
     if accelerator is not None:
         options = replace(options, accelerator=RunOptions.checked(accelerator).accelerator, fallbacks=())
+    if warm is not None:
+        options = replace(options, warm=duration("--warm", warm))
     places: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "profile"}
-    return found.with_options(replace(options, **places)).with_connections(session.connections)
+    options = replace(options, **places)
+    options.check_rules()
+    return found.with_options(options).with_connections(session.connections)
 
 
 def arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:

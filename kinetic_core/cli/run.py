@@ -26,6 +26,14 @@ Accelerator = Annotated[
         "--accelerator", "-a", help="hardware, instead of what @run says", autocompletion=accelerator_names
     ),
 ]
+Warm = Annotated[
+    str | None,
+    typer.Option(
+        "--warm",
+        metavar="TIME",
+        help="keep the pod for further calls, such as 10m, instead of what @run says",
+    ),
+]
 
 
 @verb(
@@ -34,6 +42,7 @@ Accelerator = Annotated[
     examples=[
         "kinetic run train.py:train 10 rate=0.1",
         "kinetic run plain.py:work --accelerator tpu-v5e-4",
+        "kinetic run train.py:train --warm 10m",
         "kinetic run train.py --detach",
     ],
 )
@@ -45,10 +54,11 @@ def run(
         typer.Argument(metavar="[VALUE|NAME=VALUE]...", help="arguments, as Python literals or texts"),
     ] = None,
     accelerator: Accelerator = None,
+    warm: Warm = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="print the job's id and stop")] = False,
 ) -> int | None:
     """Run a function as a job: print its log as it comes, then its value. What it raises is exit code 1."""
-    function = load(target, session, accelerator)
+    function = load(target, session, accelerator, warm)
     if detach:
         handle = _submitted(function, target, values or [])
         if session.output.as_json:

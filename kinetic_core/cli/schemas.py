@@ -155,6 +155,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "ended": "why no debugger can attach any more, as a sentence",
     },
     "warm.list": {"workers": "list of worker"},
+    "warm.start": {"job_ids": "list of ids of workers that were started"},
     "warm.stop": {"job_ids": "list of ids of workers of which nothing runs any more", "problems": _PROBLEMS},
     "jobs.cancel": {
         "job_ids": "list of ids of jobs of which nothing runs any more",

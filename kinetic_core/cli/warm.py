@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.functions import load
 from kinetic_core.cli.jobs import attached
 from kinetic_core.cli.parallel import do_each
 from kinetic_core.cli.root import warm_app
+from kinetic_core.cli.run import Accelerator, Target, Warm
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from kinetic_core.jobs.warm import WorkerSummary
 
 _ID = "job-0123456789abcdef"
+_MOST = 100
+"""Workers that one command starts."""
 
 
 def _workers(session: Session) -> list[WorkerSummary]:
@@ -48,6 +52,37 @@ def list_workers(session: Session) -> None:
         for one in found
     ]
     session.output.table(("WORKER", "STATUS", "ACCELERATOR", "CALLS", "ENDS AFTER"), rows)
+
+
+@verb(
+    warm_app,
+    "start",
+    examples=["kinetic warm start train.py:train --warm 30m", "kinetic warm start evaluate.py -n 4"],
+)
+def start(
+    session: Session,
+    target: Target,
+    accelerator: Accelerator = None,
+    warm: Warm = None,
+    count: Annotated[int, typer.Option("--number", "-n", min=1, max=_MOST, help="how many workers")] = 1,
+) -> None:
+    """Start workers for calls of a function that have yet to come, and print their ids.
+
+    What the function's calls need is uploaded now, an image that is missing is built, and pods are made.
+    """
+    from kinetic_core.jobs.bundle import pack
+    from kinetic_core.jobs.warm import start_worker
+
+    function = load(target, session, accelerator, warm)
+    if function.options.warm is None:
+        raise InvalidRequest(f"{target}: say for how long a worker waits for a call: --warm 10m")
+    packed = pack(function.function, function.options, session.connections)
+    started = [start_worker(packed).job_id for _ in range(count)]
+    if session.output.as_json:
+        session.output.json("warm.start", {"job_ids": started})
+        return
+    for job_id in started:
+        session.output.line(job_id)
 
 
 @verb(warm_app, "stop", examples=[f"kinetic warm stop {_ID}", "kinetic warm stop --all"])

@@ -31,10 +31,11 @@ from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.cache import keep
 from kinetic_core.concurrency import at_once
 from kinetic_core.errors import ObjectNotFound
-from kinetic_core.job import JobObservation, JobReference
+from kinetic_core.job import JobObservation, JobReference, JobSpec, JobStatus
+from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.nudge import Nudge, nudge_of
 from kinetic_core.jobs.observe import find
-from kinetic_core.jobs.prepare import Prepared
+from kinetic_core.jobs.prepare import Prepared, reference_of
 from kinetic_core.jobs.runner_archive import stored_runner
 from kinetic_core.jobs.signing import call_key, key_id_of, new_worker_key, outcome_key, variable
 from kinetic_core.jobs.submit import Unsent, deliver
@@ -93,7 +94,9 @@ def submit_warm(
     own = replace(around, environment={**(environment or {}), **around.environment})
     delivery = Delivery(stored_runner(backend), wire.digest(prepared.payload), "", own, origin)
     of_worker = replace(delivery, surroundings=around)
-    identity = _identity(prepared, of_worker)
+    header = wire.decode_head(prepared.payload)
+    kind = _Kind(backend, prepared.spec, of_worker, header.get("dependencies"), header.get("client_package"))
+    identity = kind.identity(prepared.reference)
     file = backend.connections.settings.cache.expanduser() / "workers" / f"{identity}.json"
     found = _free_worker(backend, namespace, identity, LastCall.read(file))
     worker, number = found or (_new_worker(backend, namespace, identity), 0)
@@ -118,10 +121,26 @@ def submit_warm(
     if not is_given:
         backend.start(namespace, reference.job_id)  # another client was quicker with this worker
     elif found is None:
-        _make(prepared, of_worker, worker, identity)
+        kind.make(worker, prepared.reference, identity)
     else:
         nudge.send()
     return reference
+
+
+def start_worker(packed: Packed) -> JobReference:
+    """Create a worker for calls of a function that have yet to come; return its reference.
+
+    It ends when no call has come for the function's `warm=`. A call whose arguments have data that is mounted
+    is of another kind, and makes a worker of its own. Raises as `deliver` does.
+    """
+    backend, namespace = packed.backend, packed.spec.namespace
+    shipped = packed.tree_bytes + packed.substitutes.size
+    spec = replace(packed.spec, buckets=tuple(dict.fromkeys(packed.buckets)), shipped=shipped)
+    delivery = Delivery(stored_runner(backend), wire.digest(b""), "", backend.surroundings(namespace))
+    kind = _Kind(backend, spec, delivery, packed.dependencies, packed.client_package)
+    like = reference_of(packed, spec, "", "", None)
+    identity = kind.identity(like)
+    return kind.make(_new_worker(backend, namespace, identity), like, identity)
 
 
 def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
@@ -132,37 +151,91 @@ def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
             continue
         objects = _Objects(backend.store, worker.job_id)
         accelerator = variable(job, "KINETIC_ACCELERATOR")
-        calls, is_idle = objects.calls(), _next_number(objects, worker) is not None
+        is_idle = seen.status is JobStatus.RUNNING and _next_number(objects, worker) is not None
         yield WorkerSummary(
-            worker.job_id, seen, accelerator, float(variable(job, IDLE_SECONDS)), len(calls), is_idle
+            worker.job_id,
+            seen,
+            accelerator,
+            float(variable(job, IDLE_SECONDS)),
+            len(objects.calls()),
+            is_idle,
         )
 
 
-def _identity(prepared: Prepared, delivery: Delivery) -> str:
-    """Return what is equal for calls that may share a worker, as a digest of hexadecimal digits.
+@dataclass(frozen=True)
+class _Kind:
+    """What calls that may share a worker have in common, with the specification of one of them.
 
-    That is all that a pod is made of, and who submits.
+    `delivery` is that of a worker's Job. `dependencies` and `client_package` are those of a call's payload.
     """
-    spec, reference = prepared.spec, prepared.reference
-    header = wire.decode_head(prepared.payload)
-    facts = {
-        "owner": _owner(prepared.backend.connections.settings.cache, delivery.origin),
-        "python": [*sys.version_info[:2]],
-        "runner": delivery.runner_sha256,
-        "backend": reference.backend,
-        "store": reference.store_uri,
-        "image": reference.image_uri,
-        "dependencies": header.get("dependencies"),
-        "client_package": header.get("client_package"),
-        "accelerator": str(spec.accelerator),
-        "memory": spec.memory,
-        "pod": asdict(replace(spec.pod, hang_after=None)),
-        "buckets": [asdict(bucket) for bucket in spec.buckets],
-        "environment": dict(spec.environment),
-        "surroundings": asdict(delivery.surroundings),
-    }
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_IDENTITY_SIZE]
+
+    backend: Backend
+    spec: JobSpec
+    delivery: Delivery
+    dependencies: Any
+    client_package: str | None
+
+    def identity(self, reference: JobReference) -> str:
+        """Return what is equal for calls that may share a worker, as a digest of hexadecimal digits.
+
+        That is all that a pod is made of, and who submits.
+        """
+        spec, delivery = self.spec, self.delivery
+        facts = {
+            "owner": _owner(self.backend.connections.settings.cache, delivery.origin),
+            "python": [*sys.version_info[:2]],
+            "runner": delivery.runner_sha256,
+            "backend": reference.backend,
+            "store": reference.store_uri,
+            "image": reference.image_uri,
+            "dependencies": self.dependencies,
+            "client_package": self.client_package,
+            "accelerator": str(spec.accelerator),
+            "memory": spec.memory,
+            "pod": asdict(replace(spec.pod, hang_after=None)),
+            "buckets": [asdict(bucket) for bucket in spec.buckets],
+            "environment": dict(spec.environment),
+            "surroundings": asdict(delivery.surroundings),
+        }
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:_IDENTITY_SIZE]
+
+    def make(self, worker: Worker, like: JobReference, identity: str) -> JobReference:
+        """Create the worker's job, whose reference is like that of a call. Raises as `deliver` does."""
+        spec = replace(
+            self.spec,
+            function_name=FUNCTION,
+            timeout=None,
+            retries=0,
+            infrastructure_retries=0,
+            budget=None,
+            pod=replace(self.spec.pod, hang_after=None),
+        )
+        reference = replace(
+            like,
+            job_id=worker.job_id,
+            k8s_name=JOB_NAME.format(worker.job_id),
+            func_name=FUNCTION,
+            display_name=FUNCTION,
+            spec_digest=identity,
+            output_dir="",
+            worker="",
+        )
+        delivery = replace(
+            self.delivery,
+            payload_sha256=wire.digest(b""),
+            outcome_key=worker.key.hex(),
+            key_id=worker.key_id,
+            origin=json.dumps({"id": identity}),
+            worker="",
+            idle=spec.warm,
+        )
+
+        def manifests(counting: JobReference) -> Sequence[dict[str, Any]]:
+            return [job_manifest(spec, counting, delivery)]
+
+        unsent = Unsent(reference, b"", manifests, is_new=True)
+        return deliver(self.backend, unsent, delivery.origin)
 
 
 def _owner(cache: Path, origin: str) -> str:
@@ -264,9 +337,12 @@ def _free_worker(
 
 
 def _next_number(objects: _Objects, worker: Worker, last: LastCall | None = None) -> int | None:
-    """Return the number of the next call; None for a worker that is busy, closed, or has had no call."""
+    """Return the number of the next call; None for a worker that is busy or closed.
+
+    One that was made for a call has that call before its Job exists: without any, it waits for its first.
+    """
     if not (calls := objects.calls()):
-        return None
+        return 0
     try:
         number = int(calls[-1].rpartition("/")[2].partition(".")[0])
         if last is not None and (last.worker_id, last.number) == (worker.job_id, number):
@@ -304,43 +380,6 @@ def _new_worker(backend: Backend, namespace: str, identity: str) -> Worker:
     job_id = f"job-{secrets.token_hex(8)}"
     key_id, key = new_worker_key(backend, namespace, job_id, identity)
     return Worker(job_id, key_id, bytes.fromhex(key))
-
-
-def _make(prepared: Prepared, delivery: Delivery, worker: Worker, identity: str) -> None:
-    """Create the worker's job, whose pod is one of this call's kind. Raises as `deliver` does."""
-    spec = replace(
-        prepared.spec,
-        function_name=FUNCTION,
-        timeout=None,
-        retries=0,
-        infrastructure_retries=0,
-        budget=None,
-        pod=replace(prepared.spec.pod, hang_after=None),
-    )
-    reference = replace(
-        prepared.reference,
-        job_id=worker.job_id,
-        k8s_name=JOB_NAME.format(worker.job_id),
-        func_name=FUNCTION,
-        display_name=FUNCTION,
-        spec_digest=identity,
-        output_dir="",
-        worker="",
-    )
-    delivery = replace(
-        delivery,
-        payload_sha256=wire.digest(b""),
-        outcome_key=worker.key.hex(),
-        key_id=worker.key_id,
-        origin=json.dumps({"id": identity}),
-        worker="",
-        idle=spec.warm,
-    )
-
-    def manifests(counting: JobReference) -> Sequence[dict[str, Any]]:
-        return [job_manifest(spec, counting, delivery)]
-
-    deliver(prepared.backend, Unsent(reference, b"", manifests, is_new=True), delivery.origin)
 
 
 def _is_ours(backend: Backend, reference: JobReference, key_id: str) -> bool:

@@ -41,6 +41,7 @@ ASKING = (
     ("namespace", "remove", "ml", "--yes"),
     ("namespace", "list"),
     ("warm", "list"),
+    ("warm", "start", f"{SAMPLE}:scaled", "--warm", "1m"),
     ("warm", "stop", "--all"),
     ("accelerators", "--live"),
     ("doctor",),

@@ -66,7 +66,7 @@ def test_every_schema_is_what_its_verb_prints(kinetic: Kinetic, sample: str, tmp
     needs_a_cluster = {"build-image", "up", "down", "init", "status"}
     needs_a_cluster |= {f"namespace.{name}" for name in ("add", "list", "remove")}
     needs_a_cluster |= {f"pool.{name}" for name in ("add", "list", "remove", "update")}
-    elsewhere = {"jobs.debug", "warm.stop"}  # tests/decorator/test_debugging.py, tests/cli/test_warm_verbs.py
+    elsewhere = {"jobs.debug", "warm.start", "warm.stop"}  # test_debugging.py, test_warm_verbs.py
     assert calls.keys() | needs_a_cluster | elsewhere == SCHEMAS.keys()
     seen: set[str] = set()
     for schema, words in calls.items():

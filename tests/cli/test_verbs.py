@@ -237,7 +237,7 @@ def test_help_has_a_short_name(words: tuple[str, ...], kinetic: Kinetic) -> None
 
 def test_the_list_of_commands_has_whole_summaries(kinetic: Kinetic) -> None:
     told = " ".join(kinetic("--help").out.split())
-    assert "Look at the workers that run calls of warm functions, and stop them." in told
+    assert "Look at the workers that run calls of warm functions, start and stop them." in told
 
 
 def test_numbers_of_the_configuration_are_numbers(kinetic: Kinetic) -> None:

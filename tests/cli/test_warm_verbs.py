@@ -29,3 +29,39 @@ def test_workers_are_listed_and_stopped(kinetic: Kinetic) -> None:
     stopped = kinetic("warm", "stop", "--all", "--json").json
     assert (stopped["job_ids"], misfits(stopped, PUBLISHED["warm.stop/1"])) == ([call.worker], [])
     assert kinetic_core.attach(call.worker).status() is JobStatus.CANCELLED
+
+
+def test_a_worker_that_was_started_runs_the_first_call(kinetic: Kinetic, sample: str) -> None:
+    kinetic("warm", "stop", "--all")
+    assert "say for how long a worker waits for a call" in kinetic("warm", "start", f"{sample}:scaled").err
+    told = kinetic("warm", "start", f"{sample}:scaled", "--warm", "2m", "-n", "2", "--json").json
+    assert misfits(told, PUBLISHED["warm.start/1"]) == []
+    started = set(told["job_ids"])
+    assert len(started) == 2
+
+    def workers() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = kinetic("warm", "list", "--json").json["workers"]
+        return found
+
+    wait_for(lambda: all(worker["is_idle"] for worker in workers()))
+    assert {(worker["calls"], worker["idle_seconds"]) for worker in workers()} == {(0, 120.0)}
+    for number in range(3):
+        run = kinetic("run", f"{sample}:scaled", str(number), "--warm", "1m", "--json").json
+        assert run["result"] == number
+        call = kinetic_core.attach(run["job_id"])
+        assert call.worker in started
+    assert {str(worker["job_id"]) for worker in workers()} == started
+    assert kinetic("warm", "stop", "--all").code == 0
+
+
+@pytest.mark.parametrize(("words", "why"), [(["--warm", "soon"], "'90s'"), (["-n", "0"], "")])
+def test_a_start_that_makes_no_sense_starts_nothing(
+    words: list[str], why: str, kinetic: Kinetic, sample: str
+) -> None:
+    done = kinetic("warm", "start", f"{sample}:scaled", *words)
+    assert (done.code, why in done.err) == (2, True)
+
+
+def test_what_cannot_be_warm_is_refused(kinetic: Kinetic, sample: str) -> None:
+    done = kinetic("run", f"{sample}:scaled", "1", "--warm", "1m", "-a", "tpu-v5p-4x4x4")
+    assert "warm= does not go with" in done.err

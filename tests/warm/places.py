@@ -19,7 +19,7 @@ from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IGNORED_COUNT, JOB_ID
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.connections import Connections
-from kinetic_core.jobs.bundle import pack
+from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.prepare import address
 from kinetic_core.jobs.submit import submit
@@ -54,11 +54,14 @@ class Here:
         """Submit a call as a client of its own would."""
         job_id, origin = options.pop("job_id", None), options.pop("origin", "")
         environment = options.pop("environment", None)
-        image = {} if self.name == "local" else {"container_image": "python:3.11"}
-        asked = RunOptions.checked("cpu", warm=warm, **image, **options)
-        packed = pack(function, asked, Connections(self.settings()), backend=self.backend)
+        packed = self.pack(function, warm=warm, **options)
         handle = JobHandle.of(submit(address(packed, args, job_id=job_id), environment, origin))
         return Call.at(self.backend, handle)
+
+    def pack(self, function: Callable[..., Any], **options: Any) -> Packed:
+        image = {} if self.name == "local" else {"container_image": "python:3.11"}
+        asked = RunOptions.checked("cpu", **image, **options)
+        return pack(function, asked, Connections(self.settings()), backend=self.backend)
 
     def workers(self) -> list[WorkerSummary]:
         return list(workers(self.backend, "default"))

@@ -21,7 +21,7 @@ from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.nudge import Nudge
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import key_id_of, outcome_key
-from kinetic_core.jobs.warm import Worker
+from kinetic_core.jobs.warm import Worker, start_worker
 from tests.conftest import wait_for
 from tests.warm.places import Cluster, Here, call_runner, waits_for_a_call
 
@@ -73,6 +73,31 @@ def test_a_second_call_runs_on_the_same_worker(place: Here) -> None:
     assert listed[first.job_id] == ("whoami", JobStatus.SUCCEEDED)
     assert listed[worker.job_id] == ("warm worker", JobStatus.RUNNING)
     assert "function" in str(first.explain())
+
+
+def test_a_started_worker_runs_the_first_call(place: Here, tmp_path: Path) -> None:
+    """Whether or not it is there yet, when the call is made."""
+    started = start_worker(place.pack(whoami, warm="1m"))
+    first = place.submit(whoami, "first")
+    assert first.worker == started.job_id
+    assert first.value()[0] == "first"
+    later = start_worker(place.pack(whoami, warm="1m", retries=2))
+    wait_for(lambda: waits_for_a_call(place, later.job_id))
+    one = place.submit(held, str(tmp_path))
+    wait_for(lambda: begun(tmp_path))
+    two = place.submit(whoami, "two")
+    assert {one.worker, two.worker} == {started.job_id, later.job_id}
+    assert two.value()[0] == "two"
+    (tmp_path / "go").touch()
+    assert one.value() == "value"
+
+
+def test_a_started_worker_ends_without_any_call(place: Here) -> None:
+    worker = start_worker(place.pack(whoami, warm="1s"))
+    wait_for(lambda: place.workers() == [])
+    call = place.submit(whoami, "late")
+    assert call.worker != worker.job_id
+    assert call.value()[0] == "late"
 
 
 def variable() -> str | None:
