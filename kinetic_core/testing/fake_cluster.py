@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,7 @@ class FakeCluster(FaultyServer):
         self._kubelet = Kubelet(self.objects, behave)
         self._controller = JobController(self.objects)
         self._frozen = Event()
+        self._pages: dict[str, tuple[int, list[Object]]] = {}
         self.refused: list[str] = []
         """Writes that came while the cluster was frozen: method, kind and name."""
         super().__init__(host=host, port=port)
@@ -191,14 +193,27 @@ class FakeCluster(FaultyServer):
             return 200, self.delete(kind, namespace, name, asked.body)
         if name:
             return 200, self.objects.get(kind, namespace, name)
-        version, found = self.objects.list(kind, namespace)
-        chosen = [item for item in found if selected(item, asked.query)][
-            : int(asked.query.get("limit") or 10**9)
-        ]
+        if token := asked.query.get("continue"):
+            version, chosen = self._continued(token)
+        else:
+            version, found = self.objects.list(kind, namespace)
+            chosen = [item for item in found if selected(item, asked.query)]
+        limit = int(asked.query.get("limit") or len(chosen))
+        facts = {"resourceVersion": str(version)}
+        if chosen[limit:]:
+            facts["continue"] = str(uuid.uuid4())
+            self._pages[facts["continue"]] = version, chosen[limit:]
         if method == "DELETE":
-            for item in chosen:
+            for item in chosen[:limit]:
                 self.delete(kind, namespace, item["metadata"]["name"], asked.body)
-        return 200, {"kind": f"{kind}List", "metadata": {"resourceVersion": str(version)}, "items": chosen}
+        return 200, {"kind": f"{kind}List", "metadata": facts, "items": chosen[:limit]}
+
+    def _continued(self, token: str) -> tuple[int, list[Object]]:
+        """The version and the items of a list after those that were read. Raises Refused: 410."""
+        try:
+            return self._pages[token]
+        except KeyError:
+            raise Refused(410, "Expired", "The provided continue parameter is too old") from None
 
     def delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
         """Delete an object as a request with these options does."""

@@ -106,6 +106,23 @@ def test_a_watch_tells_what_happens_after_a_list(world: Make) -> None:
     assert [event for event, item in again if event == "ADDED" and item["metadata"]["name"] == name] == []
 
 
+def test_a_list_read_in_pages_is_whole_and_can_be_watched_from(world: Make) -> None:
+    here = world(STOPS)
+    mark = secrets.token_hex(4)
+    query = {"labelSelector": f"paged={mark}"}
+    metadata = [{"name": f"paged-{mark}-{number}", "labels": {"paged": mark}} for number in range(5)]
+    for each in metadata:
+        here.api.create("ConfigMap", here.namespace, {"metadata": each})
+    assert here.api.list("ConfigMap", here.namespace, {**query, "limit": "2"})["metadata"]["continue"]
+    found = here.api.list("ConfigMap", here.namespace, query, page_size=2)
+    assert [item["metadata"]["name"] for item in found["items"]] == [each["name"] for each in metadata]
+    for each in metadata:
+        here.api.delete("ConfigMap", here.namespace, str(each["name"]))
+    version = found["metadata"]["resourceVersion"]
+    later = here.api.watch("ConfigMap", here.namespace, query, version, 1)
+    assert [event for event, _ in later if event != "BOOKMARK"] == ["DELETED"] * len(metadata)
+
+
 def test_a_watch_ends_by_itself(world: Make) -> None:
     here = world(SUCCEEDS)
     version = here.api.list("Pod", here.namespace)["metadata"]["resourceVersion"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.client import ClusterApi, Expired
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.watch_cache import SharedParts, WatchCache
 from kinetic_core.testing import FakeCluster
@@ -76,6 +76,27 @@ def test_a_further_job_takes_memory_for_its_own_parts_only(cluster: FakeCluster,
     its_own = (len(kept) - len(of_one)) / (len(jobs) - 1)
     assert its_own < 0.4 * len(of_one)
     assert len({id(job["spec"]["template"]["spec"]) for job in jobs}) == 1
+
+
+def test_a_long_list_is_read_in_pages_of_one_version(cluster: FakeCluster, tmp_path: Path) -> None:
+    api = api_of(cluster, tmp_path)
+    names = [f"job-{number}" for number in range(5)]
+    for name in names:
+        api.create("Job", "default", queued(name))
+    found = api.list("Job", "default", page_size=2)
+    assert [item["metadata"]["name"] for item in found["items"]] == [f"kinetic-{name}" for name in names]
+    assert cluster.faults.count(r"GET .*/jobs\?.*limit=2") == 3
+    assert len(api.list("Job", "default", {"limit": "2"})["items"]) == 2
+
+    cluster.faults.answer(r"GET .*/jobs\?.*continue=", 410, body=b'{"message": "too old"}', times=1)
+    with pytest.raises(Expired):
+        api.list("Job", "default", page_size=2)
+
+    cluster.faults.answer(r"GET .*/jobs\?.*continue=", 410, body=b'{"message": "too old"}', times=1)
+    cache = WatchCache(api, "default", page_size=2)
+    cache.changes(None)  # begins anew
+    assert all(cache.get(name) for name in names)
+    cache.close()
 
 
 @pytest.mark.parametrize("limit", [0, 3, 1_000])

@@ -123,9 +123,23 @@ class ClusterApi:
         namespace: str,
         query: Mapping[str, str] | None = None,
         make_object: MakeObject | None = None,
+        page_size: int | None = None,
     ) -> Object:
-        """Return a whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects."""
-        return self.call("GET", path_of(kind, namespace), query=query, make_object=make_object)
+        """Return a whole list: `items`, and `metadata.resourceVersion` to watch from; `query` selects.
+
+        With a `page_size` the list is read by requests for at most so many items, all as of one version.
+        Raises Expired if the server has forgotten that version meanwhile.
+        """
+        selected = dict(query or {}) | ({} if page_size is None else {"limit": str(page_size)})
+        items: list[Object] = []
+        token = ""
+        while True:
+            asked = {**selected, "continue": token}
+            page = self.call("GET", path_of(kind, namespace), query=asked, make_object=make_object)
+            items += page["items"]
+            token = page["metadata"].get("continue") or ""
+            if page_size is None or not token:
+                return {**page, "items": items}
 
     def patch(
         self, kind: str, namespace: str, name: str, body: Mapping[str, Any], part: str = ""

@@ -37,6 +37,8 @@ WATCH_SECONDS = 50.0
 _IDLE_SECONDS = 15.0
 _SYNC_SECONDS = 30.0
 _REMEMBERED = 100_000
+_PAGE_SIZE = 1_000
+"""Objects that one request lists, at most: the JSON of ten thousand takes more memory than what is kept."""
 _SHARED = 10_000
 """Parts of objects that are remembered to be shared, at most."""
 _CHOICE = re.compile(CHOICE_SUFFIX.format(r"\d+") + "$")
@@ -98,8 +100,8 @@ class _Known:
 class WatchCache:
     """Jobs of one namespace of one cluster, kept current in the background."""
 
-    def __init__(self, api: ClusterApi, namespace: str) -> None:
-        self._api, self._namespace = api, namespace
+    def __init__(self, api: ClusterApi, namespace: str, page_size: int = _PAGE_SIZE) -> None:
+        self._api, self._namespace, self._page_size = api, namespace, page_size
         self._lock = threading.Condition()
         self._known: dict[str, _Known] = {}
         self._changes: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
@@ -218,7 +220,9 @@ class WatchCache:
 
     def _list(self, kind: str, parts: SharedParts) -> None:
         try:
-            listing = self._api.list(kind, self._namespace, _QUERIES[kind], parts.make_object)
+            listing = self._api.list(
+                kind, self._namespace, _QUERIES[kind], parts.make_object, self._page_size
+            )
         except ClusterError as exc:
             if kind != "Event" or exc.status != 403:
                 raise
