@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider.batch_of_task import StartedBatch
+    from airflow_provider.batch_record import Cause
     from airflow_provider.job_of_task import TaskIdentity
     from airflow_provider.lineage import Lineage
     from airflow_provider.option_types import BatchOperatorKeywords
@@ -75,6 +76,7 @@ class KineticBatchOperator(KineticOperator):
     _batch: JobReference | None = None
     _size: int = 0
     _failed: int | None = None
+    _causes: tuple[Cause, ...] = ()
 
     @takes_batch_options
     def __init__(
@@ -119,6 +121,11 @@ class KineticBatchOperator(KineticOperator):
 
     def _batch_options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in BATCH_OPTIONS}
+
+    @property
+    def failure_class(self) -> str:
+        """Return the class of the commonest failure of inputs; "" if none has failed, or none is known."""
+        return self._causes[0].reason if self._causes else ""
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Lineage:
         """Return the lineage of the task's end, also of one that fails, for OpenLineage's provider."""
@@ -330,7 +337,7 @@ class KineticBatchOperator(KineticOperator):
     def _finish_batch(self, context: Context, deadline: float | None) -> BatchValues:
         """Return the task's value, or raise its failure, from what the inputs have left in the store."""
         from airflow_provider.batch_of_task import drop_jobs
-        from airflow_provider.batch_record import failure_lines, first_failure, tell
+        from airflow_provider.batch_record import causes, failure_lines, first_failure, tell
         from airflow_provider.xcom import Signatures
         from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
 
@@ -342,6 +349,7 @@ class KineticBatchOperator(KineticOperator):
         self._failed = len(failed)
         assert self._identity is not None  # noqa: S101  every leg begins with it
         errors = self._read(lambda: batch.failures(failed[:_SAMPLE]), context, deadline)
+        self._causes = causes(failed, errors)
         tell(context, self._identity, reference, self._size, self._access, failed=failed, errors=errors)
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"
         for line in failure_lines(failed, errors):

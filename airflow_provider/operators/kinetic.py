@@ -116,6 +116,12 @@ class KineticOperator(WorkOperator):
         return {name: getattr(self, name) for name in TASK_OPTIONS}
 
     @property
+    def failure_class(self) -> str:
+        """Return the class of the job's failure; "" if it has not failed, as far as this process knows."""
+        end = None if self.record is None else self.record.end
+        return "" if end is None else end.failure_class
+
+    @property
     def job(self) -> JobReference | None:
         """Return the reference of the task's job, as far as this process knows one; for links."""
         return self._reference
