@@ -25,7 +25,8 @@ from attr import define, field
 from openlineage.client.facet_v2 import source_code_job
 
 from airflow_provider.records import JobRecord
-from kinetic_core.backends.base import Backend
+from kinetic_core.backends.base import Backend, backend_of
+from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.locations import gcs_location
 from kinetic_core.errors import KineticError
@@ -102,8 +103,9 @@ def before_the_end(task: Any, function: Callable[..., Any], given: Iterable[Any]
     return lineage
 
 
-def of_job(lineage: Lineage, backend: Backend, record: JobRecord) -> Lineage:
+def of_job(lineage: Lineage, connections: Connections, record: JobRecord) -> Lineage:
     """Return the lineage with the outputs and the facet of a job that has ended."""
+    backend = backend_of(record.reference, connections)
     lineage.outputs.extend(_outputs(backend, record.reference))
     lineage.run_facets["kinetic_job"] = _job_facet(backend, record)
     return lineage

@@ -65,7 +65,8 @@ class KineticOperator(WorkOperator):
 
     _starter: TaskIdentity | None = None
     _known_ending: Ending | None = None
-    _record: JobRecord | None = None
+    record: JobRecord | None = None
+    """Record of the task's job, once it has ended, as far as this process knows it."""
 
     @takes_options
     def __init__(
@@ -138,7 +139,7 @@ class KineticOperator(WorkOperator):
 
         del task_instance
         lineage = self.get_openlineage_facets_on_start()
-        return lineage if self._record is None else of_job(lineage, self._backend(), self._record)
+        return lineage if self.record is None else of_job(lineage, self._client(), self.record)
 
     def _data(self) -> list[Any]:
         """Return everything in which there may be data that the job reads."""
@@ -326,7 +327,7 @@ class KineticOperator(WorkOperator):
             outcome = collect(backend, reference, allow_pickle=False)
             ended = replace(observe(backend, reference), message=text)
             starter, access = self._known_starter, self._access
-            self._record = tell_end(context, starter, backend, reference, ended, outcome, access)
+            self.record = tell_end(context, starter, backend, reference, ended, outcome, access)
         except KineticError as error:
             self.log.warning("how %s ended is not on its page: %s", reference.job_id, error)
         raise AirflowTaskTimeout(self._named(context, f"{reference.job_id} was cancelled: {text}"))
@@ -459,7 +460,7 @@ class KineticOperator(WorkOperator):
         outcome = answered(lambda: collect(backend, reference, allow_pickle=False))
         self._obey(context)
         starter, access = self._known_starter, self._access
-        self._record = tell_end(context, starter, backend, reference, observation, outcome, access)
+        self.record = tell_end(context, starter, backend, reference, observation, outcome, access)
         if not outcome.succeeded:
             raise Failed(failure_of(outcome, self._name_of_instance(context)))
         value = answered(lambda: self._value(context, reference, outcome))

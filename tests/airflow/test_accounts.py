@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -126,16 +128,33 @@ def test_a_task_may_name_the_google_connection_and_whom_to_be(connect: Any, key:
     assert account("k", gcp_conn_id="its_google").held.service_account_email.startswith("b@")
     assert account(None, gcp_conn_id="its_google").held.service_account_email.startswith("b@")
     alone = account(None, impersonation_chain=robot)
-    assert alone.held.service_account_email == robot
-    assert alone.name == f"connection google_cloud_default as {robot}"
+    assert impersonated(alone.held) == (robot, "c@their-project.iam.gserviceaccount.com", [])
     of_connection = account("k", impersonation_chain=robot)
-    assert of_connection.held.service_account_email == robot
-    assert of_connection.name == f"connection google as {robot}"
+    assert impersonated(of_connection.held) == (robot, "a@their-project.iam.gserviceaccount.com", [])
     chained = account("k", gcp_conn_id="its_google", impersonation_chain=["d@lab", robot])
-    assert chained.held.service_account_email == robot
-    assert chained.name == f"connection its_google as d@lab > {robot}"
+    delegates = ["d@lab"]
+    assert impersonated(chained.held) == (robot, "b@their-project.iam.gserviceaccount.com", delegates)
     found = [alone, of_connection, chained, account("k"), account("k", gcp_conn_id="its_google")]
     assert len({(each.name, each.version) for each in found}) == len(found), "they share no connections"
+
+
+def impersonated(held: Any) -> tuple[str, str, list[str]]:
+    """Who Google hears is impersonated, by whom, and through which other accounts."""
+    told: dict[str, Any] = {}
+
+    def google(url: str, **request: Any) -> Any:
+        if url.endswith(":generateAccessToken"):
+            told["robot"] = url.rpartition("/")[2].partition(":")[0]
+            told["delegates"] = json.loads(request["body"])["delegates"] or []
+            answer = {"accessToken": "of-the-robot", "expireTime": "2099-01-01T00:00:00Z"}
+        else:
+            claims = parse_qs(request["body"].decode())["assertion"][0].split(".")[1]
+            told["source"] = json.loads(base64.urlsafe_b64decode(claims + "=="))["iss"]
+            answer = {"access_token": "of-the-key", "expires_in": 3599}
+        return SimpleNamespace(status=200, headers={}, data=json.dumps(answer).encode())
+
+    held.before_request(google, "GET", "https://storage.googleapis.com/", {})
+    return told["robot"], told["source"], told["delegates"]
 
 
 def test_what_a_task_names_and_is_not_there_is_told(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from kinetic_core import Data
-from kinetic_core.backends.base import backend_of
-from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
 from tests.airflow_provider.records_of_jobs import ended, record
 
@@ -80,14 +78,8 @@ def test_a_job_that_has_ended_tells_its_hardware_and_cost(
         output_dir=str(outputs),
         store_uri=(tmp_path / "kinetic").as_uri(),
     )
-    backend = backend_of(told.reference, default_connections())
-
-    def at_the_end(record: Any) -> Any:
-        from airflow_provider.lineage import of_job
-
-        return of_job(task.get_openlineage_facets_on_start(), backend, record)
-
-    lineage = at_the_end(told)
+    task.record = told
+    lineage = task.get_openlineage_facets_on_complete(None)
     facet = lineage.run_facets["kinetic_job"]
     assert (facet.jobId, facet.accelerator, facet.backend) == (told.reference.job_id, "gpu-l4-2", "local")
     assert (facet.status, facet.failureClass, facet.attempts) == ("FAILED", "user error", 2)
@@ -98,10 +90,10 @@ def test_a_job_that_has_ended_tells_its_hardware_and_cost(
     statistics = lineage.outputs[0].outputFacets["outputStatistics"]
     assert (statistics.size, statistics.fileCount) == (5, 1)
     (tmp_path / "prices.toml").unlink()
-    again = at_the_end(told).run_facets["kinetic_job"]
+    again = task.get_openlineage_facets_on_complete(None).run_facets["kinetic_job"]
     assert (again.cost, again.jobId) == (None, facet.jobId), "without prices the rest is told"
-    without = replace(told, reference=replace(told.reference, output_dir=str(tmp_path / "none")))
-    assert at_the_end(without).outputs == []
+    task.record = replace(told, reference=replace(told.reference, output_dir=str(tmp_path / "none")))
+    assert task.get_openlineage_facets_on_complete(None).outputs == []
 
 
 def test_a_task_without_a_job_tells_what_it_would_have_read() -> None:
@@ -160,7 +152,7 @@ def test_airflow_tells_what_a_job_read_and_wrote(events: Any) -> None:
     facet = event["run"]["facets"]["kinetic_job"]
     assert (facet["jobId"], facet["accelerator"]) == (reference["job_id"], "gpu-l4-2")
     assert (facet["status"], facet["currency"]) == ("SUCCEEDED", "EUR")
-    assert facet["cost"] == pytest.approx(facet["chipSeconds"] * 3.6 / 3600, rel=0.1)
+    assert facet["cost"] == pytest.approx(facet["chipSeconds"] / 1000, abs=6e-5), "chipSeconds are rounded"
     assert "def train" in event["job"]["facets"]["sourceCode"]["sourceCode"]
 
 

@@ -73,7 +73,7 @@ def twice(folder: str) -> None:
         raise ValueError("the first time")
 
 
-def test_a_failed_attempt_is_folded_and_the_last_one_is_not(tmp_path: Path) -> None:
+def test_an_attempt_that_failed_is_folded(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     handle = twice.run_async(str(tmp_path))
     wait(handle.place, handle)
