@@ -92,9 +92,16 @@ def messages(tree: ast.Module, classes: dict[str, ast.ClassDef]) -> Iterator[tup
         known = assigned(scope)
         for node in own(scope):
             if isinstance(node, ast.Call) and node.args:
-                name = ast.unparse(node.func).rpartition(".")[2]
+                name = called(node.func)
                 if name in classes:
                     yield from ((name, text) for text in texts(node.args[0], known) if says_something(text))
+
+
+def called(function: ast.expr) -> str:
+    """Return the last part of the name of what is called."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def says_something(text: str) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +21,18 @@ _FENCED = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILI
 
 
 _FENCE = re.compile(r"^ *(`{3,})(.*)$", re.MULTILINE)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A source file. Parsing the whole product takes a second, and many tests read it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(tree: ast.Module) -> Sequence[ast.AST]:
+    """All nodes of a module."""
+    return tuple(ast.walk(tree))
 
 
 @dataclass(frozen=True)

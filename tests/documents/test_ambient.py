@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, nodes, parsed
 
 MAKES_CLIENTS = {
     "kinetic_core/client.py",
@@ -62,17 +62,11 @@ _CHANGES = {"clear", "pop", "popitem", "setdefault", "update"}
 def modules() -> dict[str, ast.Module]:
     """All modules but the runner's: the environment of a pod's process is the job's."""
     return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
+        path.relative_to(ROOT).as_posix(): parsed(path)
         for room in ("kinetic_core", "airflow_provider")
         for path in Path(ROOT, room).rglob("*.py")
         if "_runner" not in path.parts
     }
-
-
-@cache
-def nodes(tree: ast.Module) -> Sequence[ast.AST]:
-    """All nodes of a module, for which several tests ask."""
-    return tuple(ast.walk(tree))
 
 
 def test_no_module_uses_a_context_variable() -> None:

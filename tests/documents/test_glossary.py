@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, nodes, parsed
 
 GLOSSARY = (ROOT / "docs/glossary.md").read_text()
 ROOMS = ("kinetic_core", "airflow_provider", "runner")
@@ -25,7 +25,7 @@ def test_no_class_has_a_retired_name() -> None:
     names = [
         (path.name, node.name)
         for path in PRODUCT
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(parsed(path))
         if isinstance(node, ast.ClassDef)
     ]
     assert len(names) > 150
@@ -35,14 +35,14 @@ def test_no_class_has_a_retired_name() -> None:
 def test_no_name_inside_a_module_is_retired() -> None:
     retired = set(re.findall(r"`([a-z]+)`", GLOSSARY.partition("Of these, no function")[2]))
     assert len(retired) > 10
-    names = [(path.name, name) for path in PRODUCT for name in local_names(ast.parse(path.read_text()))]
+    names = [(path.name, name) for path in PRODUCT for name in local_names(parsed(path))]
     assert len(names) > 5000
     assert [name for name in names if retired & words(name[1])] == []
 
 
 def local_names(tree: ast.Module) -> Iterator[str]:
     """Every name that a module gives to a function, an argument, an attribute or a variable."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.arg):

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, nodes, parsed
 from tests.documents.test_python_blocks import BLOCKS, FOR_THIS_MACHINE
 
 GUIDE = ROOT / "docs" / "migration" / "keras-kinetic.md"
@@ -28,7 +28,7 @@ def rows() -> list[list[str]]:
 
 
 def functions_in(path: Path) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in nodes(parsed(path)) if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_difference_names_a_test_that_exists() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, nodes, parsed
 
 ROOMS = ("kinetic_core", "airflow_provider", "runner")
 NOT_OURS = {"_exit", "_replace", "_repr_html_", "_runner"}
@@ -33,13 +33,7 @@ REMAINING = {
 @cache
 def trees() -> dict[str, ast.Module]:
     paths = sorted((ROOT / "tests").rglob("*.py"))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
-
-
-@cache
-def nodes(tree: ast.Module) -> Sequence[ast.AST]:
-    """All nodes of a module; walking through the modules of all tests takes a second each time."""
-    return tuple(ast.walk(tree))
+    return {str(path.relative_to(ROOT)): parsed(path) for path in paths}
 
 
 def is_private(name: str) -> bool:

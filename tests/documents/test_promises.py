@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, nodes, parsed
 
 _spec = spec_from_file_location("promises", ROOT / ".ci/promises.py")
 assert _spec is not None
@@ -50,20 +49,15 @@ def test_each_sentence_of_security_names_its_tests() -> None:
         assert [row for row in table[2:] if "::test_" not in row.rpartition(" | ")[2]] == [], heading
 
 
-@functools.cache
-def parsed(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text())
-
-
 def is_marked(file: str, name: str) -> bool:
     """Whether the test, or all of its module, is marked as one of the attack."""
-    module = parsed(file)
+    module = parsed(ROOT / file)
     whole = [
         each.value
         for each in module.body
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark"
     ]
-    (test,) = (each for each in ast.walk(module) if isinstance(each, ast.FunctionDef) and each.name == name)
+    (test,) = (each for each in nodes(module) if isinstance(each, ast.FunctionDef) and each.name == name)
     return any("mark.attack" in ast.unparse(each) for each in (*whole, *test.decorator_list))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, nodes, parsed
 
 LONGEST_FUNCTION = 50
 SMALLEST_MODULE = 60
@@ -40,7 +40,7 @@ def modules() -> dict[str, Path]:
 def imports(module: str, path: Path) -> Iterator[str]:
     """Every name of a module, and every name in one, that the module imports."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -54,7 +54,7 @@ def test_functions_are_short() -> None:
     long = [
         f"{name}.{node.name}"
         for name, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
     ]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.pages import nodes, parsed
+
 pytestmark = pytest.mark.attack
 
 _ROOT = Path(__file__).parents[2]
@@ -49,7 +51,7 @@ def findings() -> Iterator[tuple[str, str]]:
             name = str(path.relative_to(_ROOT))
             if path.is_symlink() or name.startswith("kinetic_core/_runner/"):
                 continue
-            for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for function in nodes(parsed(path)):
                 if isinstance(function, ast.FunctionDef):
                     yield from ((name, each) for each in _asked(function))
 
