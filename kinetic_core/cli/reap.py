@@ -30,7 +30,10 @@ def reap(
     session: Session,
     apply: Annotated[bool, typer.Option("--apply", help="do it; else only say what would be done")] = False,
     older_than: Annotated[
-        float, typer.Option(min=0, help="hours since a job that was never created was stored")
+        float,
+        typer.Option(
+            min=0, help="hours since a job that was never created was stored, or a worker should have ended"
+        ),
     ] = 1.0,
     keep_days: Annotated[
         float, typer.Option(min=0, help="days since it was submitted that a job which has ended is kept")
@@ -40,7 +43,8 @@ def reap(
     """Find jobs that nobody can want any more, and with --apply end and remove them.
 
     Found are jobs that were stored but never created, that were cancelled and still live, whose stored
-    objects are gone, and that ended long ago. A job that merely runs on without its client is none of them.
+    objects are gone, and that ended long ago, and workers that wait for a call for longer than they may. A
+    job that merely runs on without its client is none of them.
     With --origin, instead: the jobs of a DAG run, or a task, that have not ended; --apply cancels them. That
     nobody wants them any more is yours to know. Outputs are never removed.
     """

@@ -2,7 +2,7 @@
 
 A job that runs on without its client is no orphan: its deadline ends it. An orphan is a job that was stored
 and never created, that was cancelled and still lives, that has ended and still holds nodes, or whose stored
-objects are gone, so that it can never deliver its outcome.
+objects are gone, so that it can never deliver its outcome; or a worker that does not end by itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kinetic_core.jobs import cancel, observe
 from kinetic_core.jobs.inputs import end_parts, forget, is_stored
 from kinetic_core.jobs.listing import JobSummary, summaries
 from kinetic_core.jobs.reconcile import reconcile
+from kinetic_core.jobs.warm import overdue
 
 RETENTION = 30 * 86400.0
 """Seconds for which handle, outcome and logs of a job are kept."""
@@ -47,7 +48,8 @@ def orphans(
 ) -> list[Orphan]:
     """List the orphans of a namespace, and finished jobs submitted `retention` seconds ago. Changes nothing.
 
-    A job stored less than `older_than` seconds ago is left out, because its submitter may still create it.
+    A job stored less than `older_than` seconds ago is left out, because its submitter may still create it; so
+    is a worker that should have ended less than that time ago.
     """
     known = summaries(backend, namespace)
     there = backend.all(namespace)
@@ -57,6 +59,7 @@ def orphans(
         *_still_alive(known, cancelled),
         *_long_over(known, time.time() - retention),
         *_held(known, there),
+        *_waiting_too_long(backend, namespace, there, time.time() - older_than),
         *_unknown(backend, namespace, {job.job_id for job in known}, there),
         *_unknown_batches(backend, namespace, {job.job_id for job in known}),
     ]
@@ -135,6 +138,14 @@ def _held(known: list[JobSummary], there: Mapping[str, Found]) -> Iterator[Orpha
             and not verdict(*found).is_terminal
         ):
             yield Orphan(job.job_id, job.namespace, "its worker has run it, and its Job has not ended")
+
+
+def _waiting_too_long(
+    backend: Backend, namespace: str, there: Mapping[str, Found], before: float
+) -> Iterator[Orphan]:
+    """Yield the workers that should have ended by themselves."""
+    for job_id, idle in overdue(backend, there, before):
+        yield Orphan(job_id, namespace, f"this worker has waited for a call for longer than its {idle:g} s")
 
 
 def _unknown(

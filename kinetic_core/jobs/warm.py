@@ -17,7 +17,7 @@ from typing import Any
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
-from kinetic_core.backends.base import Backend
+from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
 from kinetic_core.backends.kubernetes.names import (
     CANCELLED,
@@ -162,6 +162,28 @@ def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
         )
 
 
+def overdue(backend: Backend, there: Mapping[str, Found], before: float) -> Iterator[tuple[str, float]]:
+    """Yield id and idle time of the workers that should have ended by the time `before` (Unix seconds): they
+    have waited for a call for longer than they may. `there` are the jobs of their namespace.
+    """
+    for job, pods in there.values():
+        worker, seen = Worker.of(job), verdict(job, pods)
+        if worker is None or seen.status is not JobStatus.RUNNING:
+            continue
+        idle = float(variable(job, IDLE_SECONDS))
+        since = _idle_since(_Objects(backend.store, worker.job_id), worker, seen)
+        if since is not None and since + idle < before:
+            yield worker.job_id, idle
+
+
+def _idle_since(objects: _Objects, worker: Worker, seen: JobObservation) -> float | None:
+    """Return when a worker began to wait, in Unix seconds; None if it does not, or nobody knows."""
+    last = _last_call(objects, worker)
+    if last is None:
+        return None if objects.calls() else seen.started_at
+    return objects.ended_at(last.job_id) if _has_ended(objects, worker, last) else None
+
+
 @dataclass(frozen=True)
 class _Kind:
     """What calls that may share a worker have in common, with the specification of one of them.
@@ -255,8 +277,8 @@ def _owner(cache: Path, origin: str) -> str:
 
 @dataclass(frozen=True)
 class LastCall:
-    """Last call that this machine has given to a worker, from the cache. It says what to read early, and
-    which call the worker's last one is; whether that has ended is always read.
+    """Last call that was given to a worker. The cache has the last one of this machine: it says what to read
+    early, and which call that number is; whether the call has ended is always read.
     """
 
     worker_id: str
@@ -302,6 +324,11 @@ class _Objects:
                 self._outcomes[job_id] = None
         return self._outcomes[job_id]
 
+    def ended_at(self, job_id: str) -> float | None:
+        """Return when a call's outcome was stored, in Unix seconds."""
+        found = self._store.find(object_names.result(job_id))
+        return None if found is None else found.created
+
     def read(self, name: str) -> bytes:
         """Read a note."""
         return self._store.read_range(name, 0, _LONGEST_NOTE)
@@ -336,31 +363,41 @@ def _free_worker(
     return None
 
 
-def _next_number(objects: _Objects, worker: Worker, last: LastCall | None = None) -> int | None:
+def _next_number(objects: _Objects, worker: Worker, known: LastCall | None = None) -> int | None:
     """Return the number of the next call; None for a worker that is busy or closed.
 
     One that was made for a call has that call before its Job exists: without any, it waits for its first.
     """
-    if not (calls := objects.calls()):
+    if not objects.calls():
         return 0
+    last = _last_call(objects, worker, known)
+    return last.number + 1 if last is not None and _has_ended(objects, worker, last) else None
+
+
+def _last_call(objects: _Objects, worker: Worker, known: LastCall | None = None) -> LastCall | None:
+    """Return the last call that was given to a worker, which may be the one that is `known`.
+
+    None if there is none, if the worker has closed, or if somebody else has written there.
+    """
+    if not (calls := objects.calls()):
+        return None
     try:
         number = int(calls[-1].rpartition("/")[2].partition(".")[0])
-        if last is not None and (last.worker_id, last.number) == (worker.job_id, number):
-            job_id, key_id = last.job_id, last.key_id
-        else:
-            told = decode_note(worker.key, calls[-1], objects.read(calls[-1]))["environment"]
-            job_id, key_id = told["KINETIC_JOB_ID"], told["KINETIC_KEY_ID"]
-        return number + 1 if _has_ended(objects, worker, job_id, key_id) else None
+        if known is not None and (known.worker_id, known.number) == (worker.job_id, number):
+            return known
+        told = decode_note(worker.key, calls[-1], objects.read(calls[-1]))["environment"]
+        return LastCall(worker.job_id, number, told["KINETIC_JOB_ID"], told["KINETIC_KEY_ID"])
     except (ObjectNotFound, ForgedNote, KeyError, TypeError, ValueError):
-        return None  # it has closed, or somebody else has written there
+        return None
 
 
-def _has_ended(objects: _Objects, worker: Worker, job_id: str, key_id: str) -> bool:
+def _has_ended(objects: _Objects, worker: Worker, call: LastCall) -> bool:
     """Return whether a call of the worker has an outcome of its own: anybody can store another."""
-    if (start := objects.outcome(job_id)) is None:
+    if (start := objects.outcome(call.job_id)) is None:
         return False
     try:
-        object_names.require_place(wire.decode_head(start, wire.call_key(worker.key, key_id)), job_id)
+        header = wire.decode_head(start, wire.call_key(worker.key, call.key_id))
+        object_names.require_place(header, call.job_id)
     except wire.FrameError:
         return False
     return True

@@ -17,6 +17,7 @@ import pytest
 from kinetic_core import JobStatus
 from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobFailed, JobLost
+from kinetic_core.jobs.garbage_collection import orphans, reap
 from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.nudge import Nudge
 from kinetic_core.jobs.reconcile import reconcile
@@ -278,6 +279,32 @@ def test_a_worker_that_does_not_begin_is_ended_first(place: Here, tmp_path: Path
     (tmp_path / "go").touch()
     assert handle.value() == "value"
     assert (tmp_path / "executions").read_text().splitlines() == ["once"]
+
+
+def test_reap_ends_a_worker_that_does_not_end_by_itself(tmp_path: Path) -> None:
+    place = Here(tmp_path)
+    waiting = place.submit(whoami, "waits on")
+    waiting.value()
+    handle = place.submit(held, str(tmp_path), warm="1s", memory="256Mi")
+    wait_for(lambda: begun(tmp_path))
+    worker = place.runner_of(handle.worker)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        assert orphans(place.backend, "default", 0) == [], "it runs a call"
+        (tmp_path / "go").touch()
+        assert handle.value() == "value"
+        wait_for(lambda: orphans(place.backend, "default", 0))
+        assert orphans(place.backend, "default") == [], "an hour later"
+        (found,) = orphans(place.backend, "default", 0)
+        assert (found.job_id, "longer than its 1 s" in found.why) == (handle.worker, True)
+        ending = threading.Thread(target=lambda: reap(place.backend, found))
+        ending.start()
+        wait_for(lambda: has_a_signal(worker))
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    ending.join()
+    wait_for(lambda: [each.job_id for each in place.workers()] == [waiting.worker])
+    place.close()
 
 
 def test_a_worker_ends_when_no_call_has_come(place: Here) -> None:
