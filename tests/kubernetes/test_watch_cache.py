@@ -99,6 +99,21 @@ def test_a_long_list_is_read_in_pages_of_one_version(cluster: FakeCluster, tmp_p
     cache.close()
 
 
+def test_the_search_of_all_jobs_waits_for_the_first_list(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Else the search for orphans reads ten thousand jobs beside the watch, while a triggerer starts."""
+    api = api_of(cluster, tmp_path)
+    api.create("Job", "default", queued("job-1"))
+    cache = WatchCache(api, "default")
+    assert cache.jobs() is None  # nobody watches
+    cluster.faults.delay("GET .*/jobs", 1)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(cache.changes, None)
+        wait_for(lambda: cluster.faults.count("GET .*/jobs"))
+        assert (cache.jobs() or {}).keys() == {"job-1"}
+        asked.result(timeout=20)
+    cache.close()
+
+
 @pytest.mark.parametrize("limit", [0, 3, 1_000])
 def test_shared_parts_are_as_they_were_written(limit: int) -> None:
     """Also while parts are forgotten, and where Python holds different values to be equal."""

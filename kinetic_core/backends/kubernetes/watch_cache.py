@@ -126,14 +126,9 @@ class WatchCache:
         """
         with self._lock:
             self._start()
-            self._lock.wait_for(lambda: self._is_synced or self._trouble or self._is_closed, _SYNC_SECONDS)
+            self._wait_for_list()
             if self._is_closed:
                 return self._sequence, set()
-            if not self._is_synced:
-                raise self._trouble or ClusterUnreachable(
-                    f"the API server did not list the jobs of namespace {self._namespace} within "
-                    f"{_SYNC_SECONDS:g} s: try again"
-                )
             oldest = self._changes[0][0] if self._changes else self._sequence
             if since is None or (len(self._changes) == _REMEMBERED and since < oldest):
                 return self._sequence, None
@@ -143,6 +138,14 @@ class WatchCache:
                     break
                 changed.add(job_id)
             return self._sequence, changed
+
+    def _wait_for_list(self) -> None:
+        self._lock.wait_for(lambda: self._is_synced or self._trouble or self._is_closed, _SYNC_SECONDS)
+        if not self._is_synced and not self._is_closed:
+            raise self._trouble or ClusterUnreachable(
+                f"the API server did not list the jobs of namespace {self._namespace} within "
+                f"{_SYNC_SECONDS:g} s: try again"
+            )
 
     def close(self) -> None:
         """End the threads, and whoever waits for them; the next question starts them again."""
@@ -160,8 +163,14 @@ class WatchCache:
             return with_refusal(job, pods, known.refusals.get(job["metadata"]["name"])), pods
 
     def jobs(self) -> dict[str, tuple[Object, list[Object]]] | None:
-        """Return all jobs that have a Job each, with their pods; None if the cache is not current."""
+        """Return all jobs that have a Job each, with their pods; None if the cache is not current.
+
+        Waits for a first list that is being read, and raises ClusterError as `changes` does: the caller would
+        read the same list once more.
+        """
         with self._lock:
+            if self._running:
+                self._wait_for_list()
             if not self._is_synced:
                 return None
             found = {
