@@ -61,6 +61,15 @@ def queued_job(number: int) -> dict[str, Any]:
     return {"kind": "Job", "metadata": metadata, "spec": spec, "status": {}}
 
 
+def is_selected(labels: dict[str, str], selector: str) -> bool:
+    """Whether labels are as a selector wants them: `name=value`, `name`, or `!name`, with commas between."""
+    for wanted in filter(None, selector.split(",")):
+        name, _, value = wanted.lstrip("!").partition("=")
+        if (name in labels) is wanted.startswith("!") or (value and labels[name] != value):
+            return False
+    return True
+
+
 class Server:
     """The paths that watchers and pollers ask for."""
 
@@ -77,22 +86,27 @@ class Server:
                 if query.get("watch") == "true":
                     await self._watch(writer, float(query["timeoutSeconds"]))
                 else:
-                    self._reply(writer, self._answer(url.path))
+                    self._reply(writer, self._answer(url.path, query))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             return  # the client has hung up
         finally:
             writer.close()
 
-    def _answer(self, path: str) -> Answer:
+    def _answer(self, path: str, query: dict[str, str]) -> Answer:
         if path == "/asked":
             return 200, self.asked
         self.asked += 1
         *_, kind, name = path.split("/")
         if kind == "jobs":
             return 200, self._jobs[name]
-        items = list(self._jobs.values()) if name == "jobs" else []
-        return 200, {"metadata": {"resourceVersion": "1"}, "items": items}
+        jobs = self._jobs.values() if name == "jobs" else ()
+        selector = query.get("labelSelector", "")
+        items = [job for job in jobs if is_selected(job["metadata"]["labels"], selector)]
+        begin = int(query.get("continue") or 0)
+        end = begin + int(query.get("limit") or len(items))
+        facts = {"resourceVersion": "1", "continue": str(end) if items[end:] else ""}
+        return 200, {"metadata": facts, "items": items[begin:end]}
 
     async def _watch(self, writer: asyncio.StreamWriter, seconds: float) -> None:
         self.asked += 1

@@ -1,11 +1,12 @@
-"""What two thousand waiting tasks cost a triggerer, over TLS, in one run.
+"""What ten thousand waiting tasks cost a triggerer, over TLS, in one run.
 
-    .venv-airflow/bin/python benchmarks/triggerer.py
+    .venv-airflow/bin/python benchmarks/triggerer.py [TRIGGERS]
 
-Three event loops one after the other, each in a process of its own, each with as many triggers: ours,
-triggers that only sleep, and triggers that poll as `AsyncKubernetesHook.wait_until_job_complete` does (every
-ten seconds a new client and a GET). Beside ours the search for forgotten jobs goes on, as in a triggerer; ten
-of the jobs are watched by nobody, and Airflow says each time that their tasks run. CPU is that of the loop's
+Three event loops one after the other, each in a process of its own: with our triggers, with as many that only
+sleep, and with triggers that poll as `AsyncKubernetesHook.wait_until_job_complete` does (every ten seconds a
+new client and a GET). At most five hundred poll: several thousand ask for more processors than there are, and
+queue up without end. Beside ours the search for forgotten jobs goes on, as in a triggerer; ten jobs are
+watched by nobody, and Airflow says each time that their tasks run. CPU and memory are those of the loop's
 process alone.
 """
 
@@ -27,16 +28,21 @@ from tempfile import TemporaryDirectory
 from fake_api import DEPLOYMENT, job_id
 from measuring import Verdict, report
 
-TRIGGERS = 2000
+TRIGGERS = 10_000
+_POLLING = 500
+"""Triggers that poll, at most."""
 _OTHERS = 10
 """Jobs that this triggerer does not watch."""
 WINDOW = 60.0
 _SETTLED = 30.0
-"""Seconds from the start of the triggers to the start of the measurement."""
+"""Seconds from the start of the triggers to the start of the measurement, at the least."""
+_QUIET, _QUIET_CPU = 5.0, 0.25
+"""Seconds, and those of CPU in them below which no trigger is starting any more."""
 _POLL_SECONDS = 10.0
 _SEARCHES = 2
 """How often forgotten jobs are looked for in that time, at the least."""
 Wait = Callable[[int], Awaitable[None]]
+Measured = dict[str, float]
 
 
 def reference_of(number: int) -> dict[str, str]:
@@ -58,7 +64,8 @@ async def watch(number: int) -> None:
 class Search:
     """The search for forgotten jobs, which the triggers share, with answers as Airflow would give them."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: int) -> None:
+        self._tasks = tasks
         self.asked: list[int] = []
         """For how many tasks, at each look."""
 
@@ -76,7 +83,7 @@ class Search:
 
     async def _states(self, _: str, __: str, task_ids: list[str]) -> Mapping[str, object]:
         self.asked.append(len(task_ids))
-        return {f"mapped_{number}": "running" for number in range(TRIGGERS + _OTHERS)}
+        return {f"mapped_{number}": "running" for number in range(self._tasks)}
 
     async def _name(self) -> str:
         return DEPLOYMENT
@@ -91,7 +98,7 @@ async def poll(number: int) -> None:
     """A new client, hence a new TLS connection, for every look."""
     from kubernetes.aio import client, config
 
-    await asyncio.sleep(_POLL_SECONDS * number / TRIGGERS)
+    await asyncio.sleep(_POLL_SECONDS * number / _POLLING)
     while True:
         began = time.monotonic()
         configuration = client.Configuration()
@@ -101,23 +108,40 @@ async def poll(number: int) -> None:
         await asyncio.sleep(_POLL_SECONDS - (time.monotonic() - began))
 
 
-async def hold(wait: Wait) -> None:
-    """Run all triggers; print the CPU seconds and the requests of the window."""
-    search = Search() if wait is watch else None
+async def hold(wait: Wait, count: int) -> None:
+    """Run that many triggers; print the CPU seconds and requests of the window, and the memory in MB."""
+    search = Search(count + _OTHERS) if wait is watch else None
     async with search.beside() if search else nullcontext():
-        triggers = [asyncio.ensure_future(wait(number)) for number in range(TRIGGERS)]
+        triggers = [asyncio.ensure_future(wait(number)) for number in range(count)]
         await asyncio.sleep(_SETTLED)
-        cpu, asked = time.process_time(), await asyncio.to_thread(requests)
-        await asyncio.sleep(WINDOW)
-        measured = time.process_time() - cpu, await asyncio.to_thread(requests) - asked
+        while wait is not poll and await cpu_of(_QUIET) > _QUIET_CPU:
+            pass
+        asked = await asyncio.to_thread(requests)
+        cpu = await cpu_of(WINDOW)
+        asked = await asyncio.to_thread(requests) - asked
     ended = [trigger for trigger in triggers if trigger.done()]
     if ended:
         raise AssertionError(f"{len(ended)} triggers have ended: {ended[0].exception()!r}")
     if search is not None and len(search.asked) < _SEARCHES:
         raise AssertionError(f"nobody has looked for forgotten jobs: {search.asked}")
-    sys.stdout.write(json.dumps([each * 60 / WINDOW for each in measured]) + "\n")
+    a_minute = {"cpu": cpu * 60 / WINDOW, "requests": asked * 60 / WINDOW}
+    sys.stdout.write(json.dumps({**a_minute, "memory": memory("VmRSS"), "peak": memory("VmHWM")}) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # nobody waits for two thousand triggers to be cancelled
+    os._exit(0)  # nobody waits for ten thousand triggers to be cancelled
+
+
+async def cpu_of(seconds: float) -> float:
+    """CPU seconds of this process in that time from now on."""
+    before = time.process_time()
+    await asyncio.sleep(seconds)
+    return time.process_time() - before
+
+
+def memory(name: str) -> float:
+    """MB of this process, as Linux counts it: `VmRSS` now, `VmHWM` at the most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kibibytes,) = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return int(kibibytes) * 1024 / 1e6
 
 
 def requests() -> int:
@@ -129,8 +153,8 @@ def requests() -> int:
         return int(answer.read())
 
 
-def measured(how: str, folder: Path) -> tuple[float, float]:
-    """CPU seconds and requests a minute of one event loop."""
+def measured(how: str, count: int, folder: Path) -> Measured:
+    """CPU seconds and requests a minute, and the memory, of one event loop."""
     environment = {
         **os.environ,
         "KINETIC_KUBECONFIG": str(folder / "kubeconfig"),
@@ -139,40 +163,49 @@ def measured(how: str, folder: Path) -> tuple[float, float]:
         "AIRFLOW_HOME": str(folder / "airflow"),
     }
     done = subprocess.run(
-        [sys.executable, __file__, how], env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, __file__, how, str(count)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
-    cpu, asked = json.loads(done.stdout.splitlines()[-1])
-    return cpu, asked
+    told: Measured = json.loads(done.stdout.splitlines()[-1])
+    return told
 
 
-def measure() -> list[Verdict]:
+def measure(count: int) -> list[Verdict]:
+    polling = min(count, _POLLING)
     with TemporaryDirectory(prefix="kinetic-bench-") as name:
         folder = Path(name)
         server = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("fake_api.py"), folder, str(TRIGGERS + _OTHERS)]
+            [sys.executable, Path(__file__).with_name("fake_api.py"), folder, str(count + _OTHERS)]
         )
         try:
             while not (folder / "ready").exists():
                 time.sleep(0.1)
-            ours, asked = measured("watch", folder)
-            sleeping, _ = measured("sleep", folder)
-            polling, polled = measured("poll", folder)
+            ours = measured("watch", count, folder)
+            asleep = measured("sleep", count, folder)
+            polled = measured("poll", polling, folder)
         finally:
             server.kill()
             server.wait()
-    note = f"{ours:.2f} against {sleeping:.2f} asleep, {polling:.1f} polling"
+    those = f"{polling} that poll"
+    cpu = f"{ours['cpu']:.2f} against {asleep['cpu']:.2f} asleep; {those}: {polled['cpu']:.1f}"
+    size = f"{ours['memory']:.0f} in the end, {asleep['peak']:.0f} asleep; {those}: {polled['peak']:.0f}"
+    what = f"{count} waiting triggers, CPU a minute over sleeping ones"
     return [
+        Verdict(what, ours["cpu"] - asleep["cpu"], 0.5, "s", cpu),
         Verdict(
-            f"{TRIGGERS} waiting triggers, CPU a minute over sleeping ones", ours - sleeping, 0.5, "s", note
+            "the same, API requests a minute", ours["requests"], 10, "", f"{those}: {polled['requests']:.0f}"
         ),
-        Verdict("the same, API requests a minute", asked, 10, "", f"{polled:.0f} polling"),
+        Verdict("the same, memory of the process at its peak", ours["peak"], 400, "MB", size),
     ]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        asyncio.run(hold({"watch": watch, "sleep": sleep, "poll": poll}[sys.argv[1]]))
+    if len(sys.argv) > 2:
+        asyncio.run(hold({"watch": watch, "sleep": sleep, "poll": poll}[sys.argv[1]], int(sys.argv[2])))
     load = os.getloadavg()[0]
-    status = report(measure())
+    status = report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else TRIGGERS))
     print(f"load of the machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after")
     sys.exit(status)
