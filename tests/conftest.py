@@ -19,11 +19,17 @@ from typing import Any
 import pytest
 
 from kinetic_core.testing.fault_proxy import FaultProxy
+from tests.pod_network import steady_bridge
 
 
 def pytest_configure() -> None:
-    """A background shell ignores Ctrl-C, and what tests start would inherit that."""
+    """Prepare what the tests stand on: signals, and the network of the test cluster if there is one.
+
+    A background shell ignores Ctrl-C, and what tests start would inherit that.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get("KUBECONFIG"):
+        steady_bridge()
 
 
 @pytest.hookimpl(wrapper=True)
