@@ -348,23 +348,25 @@ class BatchHandle:
                 exceptions[index] = exc
 
         in_parallel(collect, order)
-        if cleanup and succeeded:
-            # Not a daemon: a script that ends now still cleans up. Nobody needs to wait for it.
-            name = f"kinetic-cleanup-{self.group_id}"
-            threading.Thread(target=self._drop, args=(succeeded,), name=name).start()
+        if cleanup and (jobs := self._all_collected(succeeded)):
+            self._discard(jobs)
         return exceptions
 
     def _all_collected(self, succeeded: list[JobHandle]) -> list[JobHandle]:
         """Add to the collected jobs; return the jobs of all inputs once every value is collected, else []."""
+        if not succeeded:
+            return []
         with self._board.changed:
             self._collected |= {job.job_id: job for job in succeeded}
             submitted = sum(job is not None for job in self._board.jobs)
             is_all = self._board.is_over() and len(self._collected) >= submitted
             return list(self._collected.values()) if is_all else []
 
-    def _drop(self, succeeded: list[JobHandle]) -> None:
-        if jobs := self._all_collected(succeeded):
-            self._scheduler.discard(jobs)
+    def _discard(self, jobs: list[JobHandle]) -> None:
+        """Remove the objects of all inputs; nobody needs to wait for that."""
+        # Not a daemon: a script that ends now still cleans up.
+        name = f"kinetic-cleanup-{self.group_id}"
+        threading.Thread(target=self._scheduler.discard, args=(jobs,), name=name).start()
 
 
 def _deadline(timeout: float | None) -> float | None:

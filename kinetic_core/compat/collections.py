@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, Self, Unpack
 
@@ -11,11 +12,14 @@ from kinetic_core.batches.handle import BatchError
 from kinetic_core.batches.handle import BatchHandle as NativeBatch
 from kinetic_core.compat.jobs import JobHandle, JobStatus, existing, handle_there, status_there
 from kinetic_core.decorator import RemoteCallable
+from kinetic_core.errors import KineticError
+from kinetic_core.jobs.handle import JobHandle as NativeHandle
 from kinetic_core.options import MAP_OPTIONS, MapKeywords
 
 __all__ = ["BatchError", "BatchHandle", "attach_batch", "map"]
 
 P = ParamSpec("P")
+_LOG = logging.getLogger(__name__)
 
 
 class BatchHandle(NativeBatch):
@@ -53,6 +57,20 @@ class BatchHandle(NativeBatch):
     def failures(self) -> list[JobHandle]:  # type: ignore[override]  # a list of a subclass
         """Return the handles of jobs that failed by the last `results()` call, else by now."""
         return [handle_there(job) for job in super().failures()]
+
+    def _discard(self, jobs: list[NativeHandle]) -> None:
+        """Remove the objects of all inputs before `results` returns: what is collected is `NOT_FOUND`.
+
+        The values are not lost because that fails.
+        """
+        self._scheduler.discard(jobs)
+        try:
+            there = existing(jobs)
+            for job in jobs:
+                if not there & {job.job_id, job.group_id}:
+                    handle_there(job).await_removal()
+        except (KineticError, OSError) as exc:
+            _LOG.warning("cleaning up after %s: %s", self.group_id, exc)
 
     def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
         """End what runs (`k8s`), then remove all inputs' Kubernetes objects and stored objects (`gcs`)."""

@@ -80,7 +80,7 @@ class JobHandle(NativeHandle):
         """Remove the job's objects; a value or an exception is not lost because that fails."""
         try:
             super().cleanup(gcs=gcs)
-            self._await_removal(timeout, interval)
+            self.await_removal(timeout, interval)
         except (KineticError, OSError) as exc:
             _LOG.warning("cleaning up after %s: %s", self.job_id, exc)
 
@@ -99,9 +99,9 @@ class JobHandle(NativeHandle):
             self.cancel()
         super().cleanup(k8s, gcs)
         if k8s:
-            self._await_removal(cleanup_timeout, cleanup_poll_interval)
+            self.await_removal(cleanup_timeout, cleanup_poll_interval)
 
-    def _await_removal(self, timeout: float, interval: float) -> None:
+    def await_removal(self, timeout: float = 180, interval: float = 2) -> None:
         """Wait until this process's watch has heard that the Kubernetes object is gone, too."""
         deadline = time.monotonic() + timeout
         while self.place.get(self.namespace, self.job_id) is not None and time.monotonic() < deadline:

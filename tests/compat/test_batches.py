@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,9 +137,11 @@ def test_children_know_their_batch() -> None:
     batch.cleanup()
 
 
-def test_a_manifest_outlives_the_collected_values(tmp_path: Path) -> None:
-    batch = echo.run_async_map([1])
+@pytest.mark.parametrize("max_concurrent", [2, None])
+def test_a_manifest_outlives_the_collected_values(max_concurrent: int | None) -> None:
+    batch = echo.run_async_map([1, 2, 3], max_concurrent=max_concurrent)
     batch.results(timeout=300)
+    assert {job.status() for job in batch.jobs if job is not None} == {JobStatus.NOT_FOUND}
     again = kinetic.attach_batch(batch.group_id)
     assert set(again.status_counts()) <= {"NOT_FOUND"}
     again.cleanup()
