@@ -205,11 +205,18 @@ class GcsStore:
         """Return these fields of an object's metadata. Raises MissingObject."""
         return self.facts(self.request("look at", name, "GET", f"{self.path(name)}?fields={fields}"), name)
 
-    def entries(self, prefix: str, fields: str, pattern: str = "") -> Iterator[dict[str, Any]]:
-        """List these fields of the objects below a prefix, in name order; `pattern` is one of whole names."""
+    def entries(
+        self, prefix: str, fields: str, pattern: str = "", since: str = ""
+    ) -> Iterator[dict[str, Any]]:
+        """List these fields of the objects below a prefix, in name order.
+
+        `pattern` is one of whole names; names that sort before `since` are left out.
+        """
         query = {"prefix": self.prefix + prefix, "fields": f"items({fields}),nextPageToken"}
         if pattern:
             query["matchGlob"] = self.prefix + pattern
+        if since:
+            query["startOffset"] = self.prefix + since
         while True:
             answer = self.request(
                 "list", prefix, "GET", f"{self.objects}?{urlencode(query, quote_via=quote)}"

@@ -301,10 +301,13 @@ class LastCall:
 
 
 class _Objects:
-    """What is stored of a worker and its calls; each object is read once. Methods raise StoreError."""
+    """What is stored of a worker and its calls; each object is read once. Methods raise StoreError.
 
-    def __init__(self, store: ObjectStore, worker_id: str) -> None:
-        self._store, self._worker_id = store, worker_id
+    Of the calls before number `known`, none is listed: a worker may have had thousands.
+    """
+
+    def __init__(self, store: ObjectStore, worker_id: str, known: int = 0) -> None:
+        self._store, self._worker_id, self._known = store, worker_id, known
         self._calls: list[str] | None = None
         self._outcomes: dict[str, bytes | None] = {}
 
@@ -312,7 +315,11 @@ class _Objects:
         """Return the names of the objects that gave it calls, in their order."""
         if self._calls is None:
             prefix = object_names.calls_prefix(self._worker_id)
-            self._calls = [info.name for info in self._store.list(prefix)]
+            since = object_names.call(self._worker_id, self._known)
+            found = list(self._store.list(prefix, since=since))
+            if not found and self._known:  # the cache was wrong, or somebody has removed objects
+                found = list(self._store.list(prefix))
+            self._calls = [info.name for info in found]
         return self._calls
 
     def outcome(self, job_id: str) -> bytes | None:
@@ -350,7 +357,7 @@ def _free_worker(
     if last is None:
         ask()
     else:
-        objects = known[last.worker_id] = _Objects(backend.store, last.worker_id)
+        objects = known[last.worker_id] = _Objects(backend.store, last.worker_id, last.number)
         at_once(objects.calls, lambda: objects.outcome(last.job_id), ask)
     for job in found:
         worker, annotations = Worker.of(job), job["metadata"].get("annotations") or {}

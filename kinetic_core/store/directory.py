@@ -82,11 +82,12 @@ class DirectoryObjectStore:
     def present(self, names: Sequence[str]) -> Set[str]:
         return {name for name in names if self.find(name) is not None}
 
-    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
         start = self.path(folder) if folder else self.root
         for name in sorted(self._names(start)):
-            if name.startswith(prefix) and matches(name, pattern) and (info := self.find(name)) is not None:
+            is_asked_for = name.startswith(prefix) and matches(name, pattern) and name >= since
+            if is_asked_for and (info := self.find(name)) is not None:
                 yield info
 
     def delete(self, name: str) -> bool:

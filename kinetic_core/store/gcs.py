@@ -160,9 +160,9 @@ class GcsObjectStore:
             found |= {name for name in missing if self.find(name) is not None}
         return found
 
-    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
         with self._asked() as store:
-            for entry in store.entries(prefix, _FIELDS, pattern):
+            for entry in store.entries(prefix, _FIELDS, pattern, since):
                 yield _info(entry, store.prefix)
 
     def delete(self, name: str) -> bool:

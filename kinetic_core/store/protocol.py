@@ -76,10 +76,11 @@ class ObjectStore(Protocol):
     def present(self, names: Sequence[str]) -> Set[str]:
         """Those of these objects that are there; a request for each hundred."""
 
-    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
         """Objects whose name starts with `prefix`, in name order.
 
-        With a `pattern` only those whose whole name matches it; `*` stands for all but slashes.
+        With a `pattern` only those whose whole name matches it; `*` stands for all but slashes. With the
+        name `since` only that one and those that follow it.
         """
 
     def delete(self, name: str) -> bool:

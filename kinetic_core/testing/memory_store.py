@@ -80,9 +80,9 @@ class MemoryObjectStore:
             self._enter("find", name)
         return {name for name in names if name in self._objects}
 
-    def list(self, prefix: str, pattern: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
         self._enter("list", prefix)
-        names = [name for name in sorted(self._objects) if name.startswith(prefix)]
+        names = [name for name in sorted(self._objects) if name.startswith(prefix) and name >= since]
         yield from (self._objects[name][1] for name in names if matches(name, pattern))
 
     def delete(self, name: str) -> bool:

@@ -174,6 +174,9 @@ def test_lists_by_prefix_in_name_order(store: ObjectStore) -> None:
     assert [info.name for info in store.list("jobs/")] == ["jobs/a/1", "jobs/ab", "jobs/b/2"]
     assert [info.name for info in store.list("jobs/a")] == ["jobs/a/1", "jobs/ab"]
     assert len(list(store.list(""))) == 4
+    assert [info.name for info in store.list("jobs/", since="jobs/ab")] == ["jobs/ab", "jobs/b/2"]
+    assert [info.name for info in store.list("jobs/", since="jobs/ac")] == ["jobs/b/2"]
+    assert list(store.list("jobs/", since="jobs/c")) == []
 
 
 def test_lists_by_pattern(store: ObjectStore) -> None:

@@ -21,11 +21,12 @@ MAIN = threading.main_thread().name
 
 
 class RecordedStore:
-    """A store, with its requests: the thread, and what is asked for."""
+    """A store, with its requests, the thread and what is asked for, and the names that were listed."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self.requests: list[tuple[str, str, str]] = []
+        self.listed: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -34,7 +35,11 @@ class RecordedStore:
 
         def asked(*arguments: Any, **options: Any) -> Any:
             self.requests.append((threading.current_thread().name, name, kind(arguments[0])))
-            return found(*arguments, **options)
+            answer = found(*arguments, **options)
+            if name == "list":
+                answer = list(answer)
+                self.listed += [info.name for info in answer]
+            return answer
 
         return asked
 
@@ -101,6 +106,7 @@ def test_a_warm_call_waits_for_few_requests(place: Cluster) -> None:
         f"POST {JOBS}",
     ]
     assert call.value()[0] == "third"
+    assert [name.rpartition("/")[2] for name in store.listed] == ["00000001.json"]  # of two
 
 
 def memory(place: Cluster) -> Path:
@@ -118,7 +124,8 @@ def test_what_the_cache_remembers_is_not_believed(place: Cluster) -> None:
     memory(place).write_bytes(old)
     third = place.submit(whoami, "third")
     assert (third.worker, third.value()[0]) == (first.worker, "third")
-    for content in (b"", b"{", b"[]", b'{"worker_id": 1}', old.replace(b'"number": 0', b'"number": "x"')):
+    wrong = [old.replace(b'"number": 0', b'"number": ' + number) for number in (b'"x"', b"1000")]
+    for content in (b"", b"{", b"[]", b'{"worker_id": 1}', *wrong):
         memory(place).write_bytes(content)
         call = place.submit(whoami, "again")
         assert (call.worker, call.value()[0]) == (first.worker, "again")
