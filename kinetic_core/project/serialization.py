@@ -210,12 +210,20 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         return _ShippedPath(type(value), kept) if isinstance(value, PurePath) else kept
 
     def _shipped_code(self, code: types.CodeType) -> Any:
-        """cloudpickle's reduction of code, with the job's own path for its file if that ships."""
+        """cloudpickle's reduction of code, with the job's own path for its file if that ships.
+
+        Else the file is called what it is called here; newer versions of cloudpickle than 3.1.2 leave it out.
+        """
         make, arguments = _internals._code_reduce(code)
-        path = self._project.relative(code.co_filename) if os.path.isfile(code.co_filename) else None
-        if path is None:
-            return make, arguments
-        return make, tuple(_Shipped(path) if each is code.co_filename else each for each in arguments)
+        file: str | None = None
+        if os.path.isfile(code.co_filename):
+            file = self._project.relative(code.co_filename)
+        at = next(place for place, each in enumerate(arguments) if isinstance(each, str))
+        return make, (
+            *arguments[:at],
+            code.co_filename if file is None else _Shipped(file),
+            *arguments[at + 1 :],
+        )
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType):

@@ -150,7 +150,7 @@ def test_an_exception_keeps_type_attributes_and_traceback(attempts: Attempts) ->
         attempts.outcome().value_or_raise()
     note = "".join(caught.value.__notes__)
     assert "Remote traceback" in note
-    assert "raise error" in note
+    assert ", in work" in note
     assert "child.py" not in note
 
 
