@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kinetic_core.batches.handle import BatchError as BatchError
     from kinetic_core.batches.handle import BatchHandle as BatchHandle
+    from kinetic_core.cells import load_ipython_extension as load_ipython_extension
     from kinetic_core.client import Client as Client
     from kinetic_core.client import attach as attach
     from kinetic_core.client import attach_batch as attach_batch
@@ -53,6 +54,7 @@ _HOMES = {
     "build_image": "kinetic_core.client",
     "default_client": "kinetic_core.client",
     "list_jobs": "kinetic_core.client",
+    "load_ipython_extension": "kinetic_core.cells",
     "run": "kinetic_core.decorator",
 }
 

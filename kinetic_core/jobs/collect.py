@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from kinetic_core.store.documents import read_start
 if TYPE_CHECKING:
     from kinetic_core.jobs.references import ResultReference
 
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>[0-9]{1,9}), in ')
 _ERRORS: dict[str, type[JobError]] = {
     FailureClass.USER_ERROR: JobFailed,
     FailureClass.OUT_OF_MEMORY: JobOutOfMemory,
@@ -101,7 +103,8 @@ class Outcome:
         failure = self.failure or Failure(FailureClass.CONTROL_PLANE, "the job failed without a reason")
         error = self._rebuilt(failure) or self._described(failure)
         if failure.traceback:
-            error.add_note(f"Remote traceback ({self.job_id}, attempt {self.attempt}):\n{failure.traceback}")
+            shown = _with_sources(failure.traceback)
+            error.add_note(f"Remote traceback ({self.job_id}, attempt {self.attempt}):\n{shown}")
         if failure.last_lines and not failure.traceback:
             error.add_note("Last lines of its log:\n" + "\n".join(failure.last_lines))
         if self.result_repr:
@@ -236,6 +239,26 @@ def read_outcome(
         result_repr=header.result_repr,
         digest=digest,
     )
+
+
+def _with_sources(traceback: str) -> str:
+    """Add the source lines of a notebook's cells, which the job has not had, to a traceback.
+
+    The job chooses the names of files: nothing is read from a disk.
+    """
+    import linecache
+
+    shown = []
+    lines = traceback.splitlines(keepends=True)
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        shown.append(line)
+        frame = _FRAME.match(line)
+        if frame is None or following.startswith("    "):
+            continue
+        match linecache.cache.get(frame["file"]):
+            case (_, None, sources, _) if 0 < (number := int(frame["line"])) <= len(sources):
+                shown.append(f"    {sources[number - 1].strip()}\n")
+    return "".join(shown)
 
 
 def _parts(

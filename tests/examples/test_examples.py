@@ -134,6 +134,7 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "0.1199" in shown[3]
     assert "Remote traceback" in shown[10]
     assert "function" in shown[12]
+    assert "1.5" in shown[15]
 
 
 @pytest.mark.promise("command: Every code block executed or type-checked: Python")
