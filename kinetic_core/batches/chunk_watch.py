@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,10 @@ from kinetic_core.backends.kubernetes.chunks import indexes_of, stops_after_fail
 from kinetic_core.backends.kubernetes.names import CHUNK
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import stored_states
+from kinetic_core.batches.scheduler import in_parallel
 from kinetic_core.errors import StoreError
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
+from kinetic_core.jobs.facts import attempts_claimed
 from kinetic_core.jobs.inputs import (
     NEVER_STARTED,
     chunk_reference,
@@ -23,6 +25,7 @@ from kinetic_core.jobs.inputs import (
     reconcile_chunk,
     stored_of,
 )
+from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.jobs.watch import Kind, Subscription, watch_for
 
 _LOG = logging.getLogger(__name__)
@@ -41,8 +44,9 @@ _FAILED_ANOTHER = "MaxFailedIndexesExceeded"
 class ChunkWatch:
     """Watch of one batch's chunks, in the thread of the namespace's watch, until all chunks have ended.
 
-    The store is asked, one request per thousand inputs, only for what the Jobs do not report: which inputs
-    were dropped, which were launched. A failed request is repeated.
+    The store is asked only for what the Jobs do not report: which inputs were dropped, with one request per
+    thousand of them, and which were launched, with one for each that ran at the end. A failed request is
+    repeated.
     """
 
     def __init__(self, backend: Backend, whole: JobReference, board: Board) -> None:
@@ -108,7 +112,7 @@ class ChunkWatch:
             ended = {index: end for index, end in ended.items() if index not in dropped}
         if seen.status.ended_without_value:
             rest = own - seen.succeeded - seen.failed
-            launched = rest if seen.reason == NEVER_STARTED else rest & self._launched()
+            launched = rest if seen.reason == NEVER_STARTED else self._launched(rest)
             cancelled = seen.status is JobStatus.CANCELLED or seen.reason == _FAILED_ANOTHER
             ended |= dict.fromkeys(launched, _CANCELLED if cancelled else _STOPPED)
             dropped |= rest - launched
@@ -145,8 +149,22 @@ class ChunkWatch:
         marks = stored_of(self._backend.store, group_id, object_names.cancel(f"{group_id}-*"))
         return any(True for _ in marks)
 
-    def _launched(self) -> set[int]:
-        """List the inputs that a pod has begun."""
-        group_id = self._whole.job_id
-        claims = object_names.claim(f"{group_id}-*", 0)
-        return {index for index, _ in stored_of(self._backend.store, group_id, claims)}
+    def _launched(self, indexes: Set[int]) -> set[int]:
+        """Return which of these inputs a pod has begun, by the claims that runners have signed."""
+        assert self._backend.parts is not None  # noqa: S101  its Jobs are watched
+        store, group_id = self._backend.store, self._whole.job_id
+        claims = stored_of(store, group_id, object_names.claim(f"{group_id}-*", 0))
+        listed = indexes & {index for index, _ in claims}
+        jobs = self._backend.parts.parts(self._whole.namespace, group_id) if listed else ()
+        keys = {index: key for job in jobs if (key := outcome_key(job)) for index in indexes_of(job)}
+        found: set[int] = set()
+
+        def look(index: int) -> None:
+            child = object_names.input_id(group_id, index)
+            if attempts_claimed(store, child, wire.input_key(keys[index], index)):
+                found.add(index)
+
+        for _, error in in_parallel(look, sorted(listed & keys.keys())):
+            if error is not None:
+                raise error
+        return found

@@ -16,7 +16,7 @@ from kinetic_core.backends.kubernetes.set_objects import waits_for_worker
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterUnreachable, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.job import JobReference, JobStatus
-from kinetic_core.jobs.facts import is_over, stored_outcome, worker_state
+from kinetic_core.jobs.facts import attempts_claimed, is_over, stored_outcome, worker_state
 from kinetic_core.jobs.reconcile import reconcile, record_failure
 from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.store.protocol import ObjectStore
@@ -59,7 +59,7 @@ def _end_on_worker(backend: Backend, reference: JobReference) -> None:
         if stored_outcome(backend, reference, found[0]).status is not JobStatus.NOT_FOUND:
             return
         _tell_end(backend.store, name, encode_note(outcome_key(found[0]) or b"", name, {}))
-        if backend.store.find(object_names.claim(reference.job_id, 0)) is None:
+        if not attempts_claimed(backend.store, reference.job_id, outcome_key(found[0])):
             return
         worker = worker_state(backend, reference.namespace, found[0])
         if worker.is_over:

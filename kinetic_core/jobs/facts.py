@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import count
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.claims import read_claim
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
@@ -20,8 +20,13 @@ from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import Decision, Fact, Facts, Unknown, WorkerState, decide, impossible
 from kinetic_core.jobs.fallback import is_passed_over
-from kinetic_core.jobs.signing import UNVERIFIED, verified_header
+from kinetic_core.jobs.signing import UNVERIFIED, outcome_key, verified_header
 from kinetic_core.store.documents import read_start
+from kinetic_core.store.protocol import ObjectStore
+
+_LARGEST_CLAIM = 64 << 10
+_MOST_ATTEMPTS = 1000
+"""Claims that are read: more of them are somebody else's, who wants readers to read forever."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +72,28 @@ def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, f
             marker = backend.store.find(object_names.cancel(reference.job_id))
             return replace(facts, cancel_marker=marker is not None)
         case Fact.CLAIMS:
-            return replace(facts, claims=_claims(backend, reference))
+            return replace(
+                facts, claims=attempts_claimed(backend.store, reference.job_id, outcome_key(found[0]))
+            )
         case Fact.WORKER:
             return replace(facts, worker=worker_state(backend, reference.namespace, found[0]))
 
 
-def _claims(backend: Backend, reference: JobReference) -> int:
-    """Return how many attempts were claimed."""
-    names = (object_names.claim(reference.job_id, number) for number in count())
-    return next(number for number, name in enumerate(names) if backend.store.find(name) is None)
+def attempts_claimed(store: ObjectStore, job_id: str, key: bytes | None) -> int:
+    """Return how many attempts runners of the job have claimed, signed with its key.
+
+    What others have stored under such names is passed over, as runners do (runner/claims.py).
+    """
+    claimed = 0
+    for number in range(_MOST_ATTEMPTS if key else 0):
+        name = object_names.claim(job_id, number)
+        try:
+            content = store.read_range(name, 0, _LARGEST_CLAIM)
+        except ObjectNotFound:
+            break
+        if read_claim(content, name, key or b"", number).pod_uid:
+            claimed = number + 1
+    return claimed
 
 
 def worker_state(backend: Backend, namespace: str, job: Mapping[str, Any]) -> WorkerState:

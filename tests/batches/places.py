@@ -9,6 +9,7 @@ from typing import Any
 
 from kinetic_core._runner import codec, object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
+from kinetic_core._runner.notes import encode_note
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.connection import Target
@@ -95,7 +96,8 @@ class Place:
         header = {"protocol": 1, "job_id": child, "attempt": 0, "state": state, "codec": "typed"}
         header["key_id"] = key_id
         if state != wire.DROPPED:
-            self.store.create_if_absent(object_names.claim(child, 0), b"{}")
+            name = object_names.claim(child, 0)
+            self.store.create_if_absent(name, encode_note(key, name, {"number": 0, "pod_uid": "uid"}))
         frame = wire.encode_frame(header, codec.encode(index), key)
         self.store.create_if_absent(
             object_names.result(child), frame, {wire.STATE: wire.sealed_state(child, state, key_id, key)}

@@ -14,7 +14,7 @@ import pytest
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core.accelerators.grammar import parse_accelerator
-from kinetic_core.backends.kubernetes.chunks import variable
+from kinetic_core.backends.kubernetes.chunks import chunk_id, variable
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.local.backend import LocalBackend
@@ -356,3 +356,18 @@ def test_what_has_no_value_is_run_again(place: Any) -> None:
     assert {seen.status for seen in board.ended.values()} == {JobStatus.SUCCEEDED}
     here.submit([1, 2, 3], plan)
     assert len(here.jobs()) == 2, "everything has a value"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_planted_claim_starts_no_input(place: Any, planted: bool) -> None:
+    """Of a batch that ends early, an input that no pod has begun was dropped."""
+    here = place(lambda _: behaviours.runs_until_stopped())
+    whole, _ = here.submit([1, 2, 3], replace(PLAN, max_concurrent=1))
+    board = here.watched(3, whole)
+    wait_for(lambda: here.backend.parts.running("default", "grp-a") == {0})
+    if planted:
+        here.store.create_if_absent(object_names.claim("grp-a-2", 0), b"planted")
+    here.backend.abandon("default", chunk_id("grp-a", 0))
+    board.wait_for(board.is_over, None, "")
+    assert 2 in board.dropped

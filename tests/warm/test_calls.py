@@ -20,6 +20,7 @@ from kinetic_core.errors import JobCancelled, JobDeadlineExceeded, JobFailed, Jo
 from kinetic_core.jobs.garbage_collection import orphans, reap
 from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.nudge import Nudge
+from kinetic_core.jobs.observe import observe
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import key_id_of, outcome_key
 from kinetic_core.jobs.warm import Worker, start_worker
@@ -366,6 +367,38 @@ def test_what_is_planted_keeps_no_call_alive(place: Here, tmp_path: Path) -> Non
     handle.cancel()
     assert not Path(f"/proc/{runner}").exists()
     assert handle.status() is JobStatus.CANCELLED
+
+
+@pytest.mark.attack
+def test_a_planted_claim_is_no_beginning(place: Here, tmp_path: Path) -> None:
+    """The call waits as before, and gets a pod when its worker dies, without spending a restart."""
+    first = place.submit(whoami, "first")
+    first.value()
+    worker = place.runner_of(first.worker)
+    os.kill(worker, signal.SIGSTOP)
+    handle = place.submit(whoami, "second", infrastructure_retries=0)
+    before = observe(place.backend, handle)
+    for number in range(3):
+        place.backend.store.create_if_absent(object_names.claim(handle.job_id, number), b"{}")
+    assert (before.status, before.attempt) == (JobStatus.PENDING, 0)
+    assert observe(place.backend, handle) == before
+    os.kill(worker, signal.SIGKILL)
+    assert handle.value()[0] == "second"
+
+
+@pytest.mark.attack
+def test_with_a_planted_claim_cancelling_need_not_wait(place: Here) -> None:
+    first = place.submit(whoami, "first")
+    first.value()
+    worker = place.runner_of(first.worker)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        handle = place.submit(whoami, "second")
+        place.backend.store.create_if_absent(object_names.claim(handle.job_id, 0), b"{}")
+        handle.cancel()
+        assert handle.status() is JobStatus.CANCELLED
+    finally:
+        os.kill(worker, signal.SIGCONT)
 
 
 def plant_outcome(place: Here, job_id: str, key: bytes | None = None, **header: Any) -> None:
