@@ -230,10 +230,14 @@ def _fill(board: Board, backend: Backend, namespace: str, group_id: str, line: L
     for index, error in noted_failures(backend, namespace, group_id).items():
         board.refuse(index, error)
     started = _started(backend, group_id)
-    last = max(started, default=-1)
     is_rerun = any(True for _ in store.list(resumptions(group_id)))
-    # A client stores the handle before the Job: another one, or its death, may have left it in between.
-    started = [i for i in started if not (is_rerun or i == last) or _is_created(backend, group_id, i)]
+    # A client stores the handle before the Job: another one, or its death, may have left it in between. As
+    # anybody can store handles, the last input is the last whose job exists.
+    while started and not is_rerun and not _is_created(backend, group_id, started[-1]):
+        started.pop()
+    last = max(started, default=-1)
+    if is_rerun:
+        started = [index for index in started if _is_created(backend, group_id, index)]
     rest = [i for i in range(len(line)) if i not in started and i not in board.submission_failures]
     # They start in order. What is missing before the last has been removed by hand, and does not run again.
     todo = [index for index in rest if is_rerun or index >= last]

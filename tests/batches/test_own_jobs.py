@@ -446,3 +446,19 @@ def test_a_new_batch_that_cannot_be_made_leaves_nothing(
     with pytest.raises(StoreError, match="no room"):
         place.start([0, 1], is_new=True)
     assert not list(place.cluster.store.list(object_names.batch(place.group_id, "")))
+
+
+@pytest.mark.attack
+def test_a_planted_handle_keeps_no_other_input_from_starting(place: Place) -> None:
+    """It seems to be that of the last input; its own input is a conflict."""
+    place.one_that_died([0, 1, 2, 3, 4, 5], running=2, max_concurrent=2)
+    genuine = place.cluster.store.read(object_names.handle(f"{place.group_id}-0")).decode()
+    last = f"{place.group_id}-5"
+    forged = json.loads(genuine.replace(f"{place.group_id}-0", last)) | {"group_index": 5}
+    assert place.cluster.store.create_if_absent(object_names.handle(last), json.dumps(forged).encode())
+    place.let_go()
+    batch = place.attach()
+    results = batch.results(timeout=60, return_exceptions=True)
+    assert results[:5] == [0, 1, 2, 3, 4]
+    assert isinstance(results[5], JobConflict)
+    assert sorted(place.began()) == [0, 1, 2, 3, 4]
