@@ -30,6 +30,7 @@ _OF_WORKER = ":worker"
 """End of the key ids of workers. Keys of calls are derived from no other key: else whoever knows the key of
 one job could sign for any other.
 """
+_MARK_BYTES = 16
 
 
 def verified_header(
@@ -90,18 +91,37 @@ def variable(job: Mapping[str, Any] | None, name: str) -> str:
     return next((str(each.get("value") or "") for each in container["env"] if each["name"] == name), "")
 
 
-def call_key(worker_key: bytes, worker_key_id: str, job_id: str, spec_digest: str) -> tuple[str, str]:
-    """Make a key id and its key, in hex, for a call on a worker, which can derive the key as well."""
-    key_id = f"{job_id}:{spec_digest}:{secrets.token_hex(8)}{_ON}{worker_key_id}"
+def call_key(
+    backend: Backend, namespace: str, worker_key: bytes, worker_key_id: str, job_id: str, spec_digest: str
+) -> tuple[str, str]:
+    """Make a key id and its key, in hex, for a call on a worker, which can derive the key as well.
+
+    The key id has a mark that only submitters can make: the worker's key alone signs for no job.
+    """
+    told = f"{job_id}:{spec_digest}:{secrets.token_hex(8)}"
+    secret = backend.signing_secret(namespace)
+    mark = secrets.token_hex(_MARK_BYTES) if secret is None else _mark(secret, told, worker_key_id)
+    key_id = f"{told}:{mark}{_ON}{worker_key_id}"
     return key_id, wire.call_key(worker_key, key_id).hex()
 
 
-def _derived(secret: bytes, key_id: str) -> bytes:
-    """Derive the key of that id from the secret of its namespace; that of a call from its worker's key."""
-    _, _, worker_key_id = key_id.partition(_ON)
-    if worker_key_id:
-        return wire.call_key(wire.signing_key(secret, worker_key_id), key_id)
-    return wire.signing_key(secret, key_id)
+def _mark(secret: bytes, told: str, worker_key_id: str) -> str:
+    """Return what shows that a submitter of the namespace has given a call to a worker."""
+    return hmac.digest(secret, f"call {told}{_ON}{worker_key_id}".encode(), "sha256")[:_MARK_BYTES].hex()
+
+
+def _derived(secret: bytes, key_id: str) -> bytes | None:
+    """Derive the key of that id from the secret of its namespace; that of a call from its worker's key.
+
+    None for a call that no submitter has given to that worker.
+    """
+    told, _, worker_key_id = key_id.partition(_ON)
+    if not worker_key_id:
+        return wire.signing_key(secret, key_id)
+    told, _, mark = told.rpartition(":")
+    if not hmac.compare_digest(mark.encode(), _mark(secret, told, worker_key_id).encode()):
+        return None
+    return wire.call_key(wire.signing_key(secret, worker_key_id), key_id)
 
 
 class Keys:
@@ -132,7 +152,7 @@ class Keys:
             if secret is None:
                 return None
             key = _derived(secret, key_id)
-        if owner == job_id:
+        if key is None or owner == job_id:
             return key
         index = job_id.removeprefix(f"{group_id}-")
         return wire.input_key(key, int(index)) if index.isdecimal() else None

@@ -104,7 +104,9 @@ def submit_warm(
     if found is not None:
         nudge.open()  # meanwhile the call is stored
     reference = replace(prepared.reference, worker=worker.job_id)
-    key_id, key = call_key(worker.key, worker.key_id, reference.job_id, reference.spec_digest)
+    key_id, key = call_key(
+        backend, namespace, worker.key, worker.key_id, reference.job_id, reference.spec_digest
+    )
     delivery = replace(delivery, key_id=key_id, outcome_key=key, worker=worker.job_id)
     manifest: dict[str, Any] = {}
 
@@ -358,7 +360,12 @@ def _free_worker(
         ask()
     else:
         objects = known[last.worker_id] = _Objects(backend.store, last.worker_id, last.number)
-        at_once(objects.calls, lambda: objects.outcome(last.job_id), ask)
+        at_once(
+            objects.calls,
+            lambda: objects.outcome(last.job_id),
+            ask,
+            lambda: backend.signing_secret(namespace),  # which the client then knows
+        )
     for job in found:
         worker, annotations = Worker.of(job), job["metadata"].get("annotations") or {}
         if worker is None or CANCELLED in annotations or verdict(job, ()).is_terminal:

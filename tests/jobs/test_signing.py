@@ -18,7 +18,7 @@ from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.observe import observe
-from kinetic_core.jobs.signing import Keys, key_id_of, outcome_key
+from kinetic_core.jobs.signing import Keys, key_id_of, new_worker_key, outcome_key
 from kinetic_core.provision.namespaces import LEADER_RULES, RULES
 from kinetic_core.store.protocol import ObjectInfo
 from tests.conftest import wait_for
@@ -217,6 +217,20 @@ def test_only_users_may_read_what_signs() -> None:
     named = [rule.get("resourceNames") for rule in secrets if set(rule["verbs"]) - {"create"}]
     assert named == [["kinetic-signing"]]
     assert not [rule for rule in LEADER_RULES if rule["resources"] != ["leaderworkersets"]]
+
+
+def test_the_key_of_a_worker_signs_for_no_other_job() -> None:
+    """Whoever has it, as an image with a runner of its own, can make keys of calls that it was not given."""
+    victim = double.run_async(2)
+    assert victim.result(cleanup=False) == 4
+    header = wire.decode_head(victim.place.store.read(object_names.result(victim.job_id)))
+    worker_key_id, key = new_worker_key(victim.place, victim.namespace, f"job-{1:016x}", "identity")
+    told = f"{victim.job_id}:{header['key_id'].split(':')[1]}:00"
+    drop_payloads(default_connections(), [victim])
+    for key_id in (f"{told}@{worker_key_id}", f"{told}:{'0' * 32}@{worker_key_id}"):
+        signing = wire.call_key(bytes.fromhex(key), key_id)
+        overwrite(victim, wire.encode_frame({**header, "key_id": key_id}, codec.encode("owned"), signing))
+        is_refused(victim)
 
 
 def test_the_key_of_one_job_signs_for_no_other(local_jobs: object) -> None:
