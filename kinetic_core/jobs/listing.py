@@ -124,6 +124,8 @@ _FACTS = ("func_name", "accelerator", "namespace", "created_at", "group_id")
 _LONGEST = 200
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _INPUTS = re.compile(r"[0-9]{1,9}")
+_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Id of a job or batch, as a label's value can be: by anything else a selector could mean other jobs."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,12 @@ def _indexed(backend: Backend) -> Iterator[JobSummary]:
     here = "/".join(backend.cluster or ()) if backend.name != "local" else ""
     for info in backend.store.list("index/"):
         job_id = indexed_id(info.name)
-        if "func_name" in info.metadata:
+        if not _ID.fullmatch(job_id):
+            problem = f"{job_id[:80]!r} is no id of a job or batch"
+            yield JobSummary(
+                info.name, backend.name, problem=str(malformed(backend.store, info.name, problem))
+            )
+        elif "func_name" in info.metadata:
             if info.metadata.get(_CLUSTER) in ("", here) or not here:
                 yield _from_entry(info, job_id, backend)
         elif (summary := _from_handle(backend, job_id)) is not None:
@@ -222,11 +229,8 @@ def _from_entry(info: ObjectInfo, job_id: str, backend: Backend) -> JobSummary:
         problem = f"{namespace[:80]!r} is not a namespace"
     elif not is_timestamp(facts.get("created_at", "")):
         problem = f"{facts.get('created_at', '')[:40]!r} is not a time"
-    elif not job_id:
-        problem = "it names no job"
     if problem:
-        text = str(malformed(backend.store, info.name, problem))
-        return JobSummary(job_id or info.name, backend.name, problem=text)
+        return JobSummary(job_id, backend.name, problem=str(malformed(backend.store, info.name, problem)))
     return _summary(job_id, backend, facts)
 
 

@@ -26,9 +26,13 @@ from kinetic_core.errors import ConfigurationError, InvalidRequest, JobConflict,
 from kinetic_core.job import Fallback, JobStatus
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
+from kinetic_core.jobs.garbage_collection import orphans, reap
 from kinetic_core.jobs.inputs import input_reference
+from kinetic_core.jobs.listing import index_metadata, summaries
 from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.prepare import address
 from kinetic_core.jobs.signing import key_id_of
+from kinetic_core.jobs.submit import submit
 from kinetic_core.jobs.watch import watch_for
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
@@ -371,3 +375,20 @@ def test_a_planted_claim_starts_no_input(place: Any, planted: bool) -> None:
     here.backend.abandon("default", chunk_id("grp-a", 0))
     board.wait_for(board.is_over, None, "")
     assert 2 in board.dropped
+
+
+@pytest.mark.attack
+def test_a_planted_index_entry_means_no_other_job(place: Any) -> None:
+    """Its id would be a selector of several jobs."""
+    here = place(lambda _: behaviours.runs_until_stopped())
+    victim = submit(address(here.packed(), (2,), job_id=f"job-{10:016x}"))
+    facts = index_metadata(victim) | {"created_at": "2020-01-01T00:00:00+00:00"}
+    for name in (f"x,{victim.job_id}", "x) or (y", "../x", "X", "-"):
+        here.store.create_if_absent(f"index/000000000000-{name}", b"", facts)
+        here.store.create_if_absent(f"index/000000000001-{name}", b"")
+    for each in orphans(here.backend, "default"):
+        reap(here.backend, each)
+    assert len(here.jobs()) == 1
+    told = [each.problem for each in summaries(here.backend) if each.problem]
+    assert len(told) == 10
+    assert all("is no id of a job or batch" in each for each in told)
