@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -219,3 +221,74 @@ def test_a_client_killed_at_any_step_can_be_followed(place: Here, tmp_path: Path
     assert set(executions(tmp_path)) == {"once"}
     assert len(executions(tmp_path)) <= 2
     assert place.submit(whoami, "next").value()[0] == "next"
+
+
+# All of them, at random
+
+
+def worked(folder: str, number: int, seconds: float) -> int:
+    """Note this execution of the call, and whether another one is alive."""
+    with Path(folder, f"{number}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mark = "once"
+        except BlockingIOError:
+            mark = "twice"
+        with Path(folder, "marks").open("a") as stream:
+            stream.write(f"{number} {mark}\n")
+        time.sleep(seconds)
+    return number
+
+
+def working_client(folder: str, number: int, seconds: float) -> None:
+    """What the process of a client runs that is killed."""
+    Here(Path(folder)).submit(worked, folder, number, seconds, warm=3, job_id=f"job-{number:016x}")
+
+
+def killed_client(folder: Path, number: int, seconds: float, after: float) -> None:
+    program = (
+        f"from tests.warm.test_kills import working_client as run; run({str(folder)!r}, {number}, {seconds})"
+    )
+    client = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2])
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        client.wait(after)
+    client.kill()
+    client.wait()
+
+
+def kill_of(place: Here, who: str, call: Call) -> bool:
+    """Kill a process of the call's worker, if it is there; return whether it was."""
+    try:
+        worker = place.runner_of(call.worker)
+    except (AssertionError, KeyError):
+        return False  # it has not begun, or is gone
+    return kill(who, worker)
+
+
+@pytest.mark.parametrize("kills", [12, 500])
+def test_kills_at_random_lose_and_repeat_nothing(place: Here, tmp_path: Path, kills: int) -> None:
+    """No call runs twice at a time, each has its outcome, and no worker outlives its idle time."""
+    chance = random.Random(seed := random.randrange(1 << 32))
+    print("seed", seed, flush=True)
+    was_there: Counter[str] = Counter()
+    failed: set[int] = set()
+    for number in range(kills):
+        who, seconds = chance.choice(("client", "worker", "runner", "child")), chance.uniform(0, 0.3)
+        if who == "client":
+            killed_client(tmp_path, number, seconds, chance.uniform(0.2, 1.5))
+        else:
+            call = place.submit(worked, str(tmp_path), number, seconds, warm=3, job_id=f"job-{number:016x}")
+            time.sleep(chance.uniform(0, 0.4))
+            was_there[who] += kill_of(place, who, call)
+        again = place.submit(worked, str(tmp_path), number, seconds, warm=3, job_id=f"job-{number:016x}")
+        wait_for(lambda again=again: ended(place, again), 120)  # type: ignore[misc]  # a lambda with a default
+        try:
+            assert again.value() == number
+        except JobError:
+            assert who == "child", f"the death of a {who} is not the function's own"
+            failed.add(number)
+    marks = (tmp_path / "marks").read_text().splitlines()
+    assert {line.split()[1] for line in marks} == {"once"}
+    assert {int(line.split()[0]) for line in marks} | failed == set(range(kills))
+    assert kills < 100 or min(was_there[who] for who in ("worker", "runner", "child")) > 0
+    wait_for(lambda: not place.workers(), 30)
