@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kinetic_core._runner.gcs import MD5
 from kinetic_core._runner.object_names import data_prefix
 from kinetic_core._runner.sizes import shown_size
 from kinetic_core._runner.trees import PIECE
@@ -22,7 +23,7 @@ from kinetic_core.errors import InvalidProject, InvalidRequest
 from kinetic_core.job import BucketMount
 from kinetic_core.project.files import FileFacts, Listing, data_listing, file_facts
 from kinetic_core.project.packs import PACK, ContentChanged
-from kinetic_core.project.snapshot import Snapshot, take_snapshot
+from kinetic_core.project.snapshot import take_snapshot
 from kinetic_core.project.stat_index import StatIndex, index_path, read_index, recorded, write_index
 from kinetic_core.project.tree import StoredTree, shortened, store_data
 from kinetic_core.store.protocol import ObjectStore
@@ -34,14 +35,20 @@ _TRIES = 3
 def store_plain(
     path: Path, store: ObjectStore, *, cache: Path, progress: Callable[[str], None] = lambda _stage: None
 ) -> StoredTree:
-    """Store a directory, or the one file, below `data/{sha256}/`.
+    """Store a directory, or the one file, below `data/{sha256}/`, and remove everything else there.
+
+    A mount shows whatever is there, and nothing in the pod verifies it: objects that another program has
+    changed or added are replaced or removed, and a notice says so.
 
     Links to files are stored as the files they lead to. A bucket has no empty directories, modes or links
     to directories: a notice names what is left out. Raises InvalidProject for what cannot be read, changes
     while it is stored or has a line break in its name, and StoreError.
     """
     root, look = data_listing(path)
-    index_file = index_path(str(cache), f"data:{os.path.abspath(path)}:plain", store.uri)
+    name = f"data:{os.path.abspath(path)}"
+    index_file = index_path(str(cache), f"{name}:plain", store.uri)
+    md5_file = index_path(str(cache), f"{name}:md5", store.uri)
+    removed: set[str] = set()
     for _ in range(_TRIES):
         started = time.time_ns()
         listing, notices = _read_through(root, look())
@@ -50,13 +57,27 @@ def store_plain(
         digests = recorded(snapshot.files, started)
         if digests != index.digests:
             write_index(index_file, StatIndex(digests))
+        prefix = data_prefix(snapshot.tree)
+        there = {info.name.removeprefix(prefix): info for info in store.list(prefix)}
         try:
-            stored = _upload(root, snapshot, store, progress)
+            md5s = _md5s(root, [facts for facts, _ in snapshot.files if facts.path in there], md5_file)
+            genuine = {path for path, md5 in md5s.items() if there[path].md5 == md5}
+            foreign = [info for path, info in there.items() if path not in genuine]
+            store.delete_seen(foreign)
+            removed.update(info.name for info in foreign)
+            missing = [(facts, digests) for facts, digests in snapshot.files if facts.path not in genuine]
+            stored = _upload(root, missing, store, prefix, progress)
         except ContentChanged as exc:
             changed = exc
             continue
+        told = shortened(notices)
+        if removed:
+            told.append(
+                f"removed {len(removed)} objects below {store.uri}/{prefix} that are not of "
+                f"{os.fspath(path)!r}: another program has changed or added them"
+            )
         tree = StoredTree(snapshot.tree, len(snapshot.files), snapshot.size, stored)
-        return replace(tree, notices=tuple(shortened(notices)))
+        return replace(tree, notices=tuple(told))
     raise InvalidProject(f"{changed} while it was being stored, again and again. Wait for what writes it")
 
 
@@ -73,11 +94,44 @@ def _read_through(root: str, listing: Listing) -> tuple[Listing, list[str]]:
     return Listing(files=files), notices
 
 
-def _upload(root: str, snapshot: Snapshot, store: ObjectStore, progress: Callable[[str], None]) -> int:
-    """Store the files that are not there with their size; the bytes of these."""
-    prefix = data_prefix(snapshot.tree)
-    there = {info.name.removeprefix(prefix): info.size for info in store.list(prefix)}
-    missing = [(facts, digests) for facts, digests in snapshot.files if there.get(facts.path) != facts.size]
+def _md5s(root: str, files: Sequence[FileFacts], index_file: str) -> dict[str, str]:
+    """Return the MD5 of files by path, from the index where they are certainly unchanged.
+
+    Cloud Storage has no stronger checksum. Nobody can make other bytes of a given MD5, while those of a given
+    CRC32C are made at once. Raises ContentChanged for a file that is not as it was listed.
+    """
+    started = time.time_ns()
+    index = read_index(index_file)
+
+    def md5(facts: FileFacts) -> str:
+        if known := index.digest(facts):
+            return known
+        full = os.path.join(root, facts.path)
+        try:
+            with open(full, "rb") as stream:
+                found = hashlib.file_digest(stream, MD5.new).hexdigest()
+                after = file_facts(facts.path, os.fstat(stream.fileno()))
+        except OSError as exc:
+            raise ContentChanged(f"{full!r} went away") from exc
+        if after[2:] != facts[2:]:
+            raise ContentChanged(f"{full!r} changed")
+        return found
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        found = list(zip(files, pool.map(md5, files), strict=True))
+    if (digests := recorded(found, started)) != index.digests:
+        write_index(index_file, StatIndex(digests))
+    return {facts.path: digest for facts, digest in found}
+
+
+def _upload(
+    root: str,
+    missing: Sequence[tuple[FileFacts, str]],
+    store: ObjectStore,
+    prefix: str,
+    progress: Callable[[str], None],
+) -> int:
+    """Store these files, given with their digests; return their bytes."""
     if not missing:
         return 0
     total, done = sum(facts.size for facts, _ in missing), 0
@@ -109,6 +163,7 @@ def _send(root: str, facts: FileFacts, digests: str, store: ObjectStore, prefix:
             if hashlib.sha256(content).hexdigest() != digests:
                 raise ContentChanged(f"{full!r} changed")
         if not store.create_if_absent(name, content):
+            _require_same(full, name, store)
             return facts.size  # by another client, who is storing the same content
         if file_facts(facts.path, os.stat(full))[2:] != facts[2:] and facts.size > PIECE:
             store.delete(name)
@@ -116,6 +171,15 @@ def _send(root: str, facts: FileFacts, digests: str, store: ObjectStore, prefix:
     except FileNotFoundError as exc:
         raise ContentChanged(f"{full!r} went away") from exc
     return facts.size
+
+
+def _require_same(path: str, name: str, store: ObjectStore) -> None:
+    """Raise ContentChanged unless the object has the content of the file."""
+    info = store.find(name)
+    with open(path, "rb") as stream:
+        md5 = hashlib.file_digest(stream, MD5.new).hexdigest()
+    if info is None or info.md5 != md5:
+        raise ContentChanged(f"{store.uri}/{name} changed")
 
 
 MOUNTS = "/kinetic-mounts"

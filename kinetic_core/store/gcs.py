@@ -6,6 +6,7 @@ and deletes. Writes and their preconditions, checksums, repeated requests and re
 
 from __future__ import annotations
 
+import base64
 import email
 import errno
 import io
@@ -78,7 +79,7 @@ _ROUNDS = 3
 _A_CALL = 100
 _KINDS: Mapping[int, type[KineticError]] = {errno.EACCES: StoreRefused, errno.ENOENT: ConfigurationError}
 """Kinds of the errors of the runner's client, if they do not pass. ENOENT: the bucket does not exist."""
-_FIELDS = "name,size,timeCreated,metadata,generation"
+_FIELDS = "name,size,timeCreated,metadata,generation,md5Hash"
 
 
 class GcsObjectStore:
@@ -273,7 +274,8 @@ def _info(entry: Mapping[str, Any], prefix: str) -> ObjectInfo:
     metadata = {key: value for key, value in (entry.get("metadata") or {}).items() if key != WRITE_MARK}
     created = datetime.fromisoformat(entry["timeCreated"]).timestamp()
     name = entry["name"].removeprefix(prefix)
-    return ObjectInfo(name, int(entry["size"]), created, metadata, str(entry["generation"]))
+    md5 = base64.b64decode(entry.get("md5Hash", "")).hex()
+    return ObjectInfo(name, int(entry["size"]), created, metadata, str(entry["generation"]), md5)
 
 
 def _batch(requests: Sequence[str]) -> bytes:

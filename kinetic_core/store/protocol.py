@@ -20,7 +20,8 @@ from kinetic_core.errors import InvalidRequest
 class ObjectInfo:
     """One stored object: its name, size in bytes, time of creation (Unix seconds) and metadata.
 
-    `generation` is never that of another object by the same name.
+    `generation` is never that of another object by the same name. `md5` is the store's own checksum of the
+    content, in hexadecimal; "" if the store has none.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ObjectInfo:
     created: float
     metadata: Mapping[str, str] = field(default_factory=dict)
     generation: str = ""
+    md5: str = ""
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 import time
@@ -44,13 +45,13 @@ class MemoryObjectStore:
     ) -> bool:
         self._enter("create", name)
         body = content if isinstance(content, bytes) else content.read_bytes()
+        md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
         with self._lock:
             if name in self._objects:
                 return False
-            self._objects[name] = (
-                body,
-                ObjectInfo(name, len(body), time.time(), dict(metadata or {}), str(len(self.requests))),
-            )
+            generation = str(len(self.requests))
+            info = ObjectInfo(name, len(body), time.time(), dict(metadata or {}), generation, md5)
+            self._objects[name] = (body, info)
         return True
 
     def read(self, name: str) -> bytes:

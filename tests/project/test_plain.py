@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner.trees import PIECE
-from kinetic_core.data.sources import store_plain
+from kinetic_core.data.data import Data
+from kinetic_core.data.sources import Shop, store, store_plain
 from kinetic_core.errors import InvalidProject, StoreFull
 from kinetic_core.project.tree import StoredTree
 from kinetic_core.testing.memory_store import MemoryObjectStore
@@ -64,6 +65,56 @@ def test_what_was_removed_or_cut_short_comes_back(world):
     world.store.delete(f"data/{tree.sha256}/sub/a.txt")
     assert world.ship().stored == 1
     assert world.objects()["sub/a.txt"] == b"A"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("planted", [b"X", b"longer", b""])
+def test_planted_bytes_are_replaced_by_the_next_submission(world, planted):
+    tree = world.ship()
+    name = f"data/{tree.sha256}/sub/a.txt"
+    world.store.delete(name)
+    world.store.create_if_absent(name, planted)
+    world.store.create_if_absent(f"data/{tree.sha256}/sub/more.txt", b"more")
+    again = world.ship()
+    assert (again.sha256, again.stored) == (tree.sha256, 1)
+    assert world.objects() == {"sub/a.txt": b"A", "b c.txt": b"BC"}
+    (notice,) = again.notices
+    assert notice.startswith(f"removed 2 objects below gs://bucket/data/{tree.sha256}/ that are not of ")
+
+
+@pytest.mark.attack
+def test_bytes_that_are_planted_during_an_upload_are_replaced(world):
+    def plant(operation: str, name: str) -> None:
+        if operation == "create" and name.endswith("a.txt") and plants:
+            plants.pop()
+            world.store.create_if_absent(name, b"X")
+
+    plants = [None]
+    world.store.fault = plant
+    world.ship()
+    assert world.objects() == {"sub/a.txt": b"A", "b c.txt": b"BC"}
+
+
+@pytest.mark.attack
+def test_what_is_changed_after_submission_is_what_pods_see(tmp_path):
+    """A mount has no digests: the payload names a path, and nothing that a pod could compare."""
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/a.txt").write_text("A")
+    shop = Shop(MemoryObjectStore("gs://bucket"), tmp_path / "cache", mounts=True)
+    stored = store(Data(str(tmp_path / "set"), fuse=True), shop)
+    assert stored.source.keys() == {"kind", "path", "file", "uri"}
+    assert stored.mount is not None
+
+
+@pytest.mark.attack
+def test_an_edit_within_the_same_size_is_no_forgery(world):
+    """What was compared before is not compared with other bytes later."""
+    first = world.ship()
+    assert world.ship().notices == ()
+    (world.root / "sub/a.txt").write_text("B")
+    second = world.ship()
+    assert (second.notices, world.store.read(f"data/{second.sha256}/sub/a.txt")) == ((), b"B")
+    assert world.store.read(f"data/{first.sha256}/sub/a.txt") == b"A"
 
 
 def test_an_interrupted_upload_is_gone_on_with(world):

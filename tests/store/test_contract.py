@@ -47,6 +47,15 @@ def test_reads_back_what_was_created(store: ObjectStore) -> None:
     assert (info.name, info.size, dict(info.metadata)) == ("a/b", 7, {"colour": "red"})
 
 
+def test_a_store_tells_the_md5_of_a_content_or_nothing(store: ObjectStore) -> None:
+    store.create_if_absent("a/b", b"content")
+    info = store.find("a/b")
+    assert info is not None
+    assert info == next(store.list("a/"))
+    told = "" if isinstance(store, DirectoryObjectStore) else hashlib.md5(b"content").hexdigest()
+    assert info.md5 == told
+
+
 def test_creates_from_a_file(store: ObjectStore, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 100_000)
