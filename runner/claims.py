@@ -25,7 +25,8 @@ from dataclasses import asdict, dataclass, replace
 
 from . import object_names, wire
 from .attempt import Job
-from .notes import ForgedNote, decode_note, encode_note
+from .notes import ForgedNote, decode_note, encode_note, read_start
+from .outcome import read_head
 from .store import MissingObject, Store
 
 
@@ -138,8 +139,9 @@ def _next(before: Claim | None, job: Job) -> Claim:
 
 
 def _stored(job: Job, store: Store, number: int) -> Claim | None:
+    name = _object(job, number)
     try:
-        return read_claim(store.read(_object(job, number)), _object(job, number), job.outcome_key, number)
+        return read_claim(read_start(store, name), name, job.outcome_key, number)
     except MissingObject:
         return None
 
@@ -148,7 +150,7 @@ def _has_ended(job: Job, store: Store, attempt: int) -> bool:
     """Return whether that attempt has stored how it ended."""
     name = object_names.attempt_outcome(job.job_id, attempt, job.host)
     try:
-        header, _ = wire.decode_frame(store.read(name), job.outcome_key)
+        header = wire.decode_head(read_head(store, name), job.outcome_key)
         object_names.require_place(header, job.job_id, name)
     except (MissingObject, wire.FrameError) as exc:
         sys.stderr.write(f"kinetic: attempt {attempt} has not said how it ended: {exc}\n")

@@ -15,6 +15,8 @@ from .phases import times
 from .watch import Ending
 
 _STACKS_SECONDS = 0.3
+_MOST_STACKS = 1 << 18
+"""Characters of stacks: a note of a slice's host holds them."""
 
 
 def death(
@@ -50,7 +52,7 @@ def stacks(job: Job, child: int) -> str:
         os.kill(child, STACKS_SIGNAL)
         time.sleep(_STACKS_SECONDS)
         with open(os.path.join(job.work_dir, STACKS_FILE)) as stream:
-            lines = stream.read().splitlines()
+            lines = stream.read(_MOST_STACKS).splitlines()
     except OSError:
         return ""
     here = os.path.dirname(stacks.__code__.co_filename)  # as a zip file's modules are called

@@ -15,6 +15,8 @@ from . import wire
 from .attempt import Job
 from .store import Store
 
+LONGEST_NOTE = 1 << 20
+"""Bytes. Parsed, JSON takes up to thirty times as much memory, and only then its signature can be checked."""
 _SIGNATURE = "signature"
 
 
@@ -42,7 +44,15 @@ def decode_note(key: bytes | bytearray, name: str, content: bytes) -> dict[str, 
 
 def read_note(job: Job, store: Store, name: str) -> dict[str, Any]:
     """Read a note of this job. Raises MissingObject, ForgedNote."""
-    return decode_note(job.outcome_key, name, store.read(name))
+    return decode_note(job.outcome_key, name, read_start(store, name))
+
+
+def read_start(store: Store, name: str) -> bytes:
+    """Read an object that is no longer than a note; of any other, as much. Raises MissingObject.
+
+    A writer of the store can put an object of any size in the place of a note.
+    """
+    return store.read_range(name, 0, LONGEST_NOTE)
 
 
 def _signature(key: bytes | bytearray, name: str, told: Mapping[str, Any]) -> str:

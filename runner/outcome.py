@@ -147,17 +147,18 @@ class Outcome:
         lengths = [(name, part) for name, part in fields["parts"]]
         if content.hexdigest() != fields["sha256"] or length != sum(part for _, part in lengths):
             raise wire.FrameError("the parts of the frame are not those that its head names")
-        return cls._of(fields, {}, FileParts(path, size, lengths, fields["sha256"]))
+        return cls.from_parts(fields, {}, FileParts(path, size, lengths, fields["sha256"]))
 
     @classmethod
     def from_frame(cls, frame: bytes) -> Outcome:
         """Decode the outcome in a frame. Raises FrameError."""
-        return cls._of(*wire.decode_frame(frame))
+        return cls.from_parts(*wire.decode_frame(frame))
 
     @classmethod
-    def _of(
+    def from_parts(
         cls, fields: Mapping[str, Any], parts: Mapping[str, wire.Part], stored: FileParts | None = None
     ) -> Outcome:
+        """Decode the outcome of a frame's header, with its parts or where they are stored."""
         header = Header.from_dict(fields)
         return cls(
             state=header.state,
@@ -171,16 +172,20 @@ class Outcome:
         )
 
 
+def read_head(store: Store, name: str) -> bytes:
+    """Read the beginning of a stored frame, its whole head at least. Raises FrameError, MissingObject."""
+    start = store.read_range(name, 0, wire.HEAD_BYTES)
+    size = wire.head_size(start)
+    return start if size <= len(start) else store.read_range(name, 0, size)
+
+
 def committed_code(job: Job, store: Store) -> int | None:
     """Return the exit code that agrees with the job's committed outcome; None if there is none.
 
     An object that is not signed with the job's key, as its outcome, is ignored.
     """
     try:
-        start = store.read_range(object_names.result(job.job_id), 0, wire.HEAD_BYTES)
-        if (size := wire.head_size(start)) > len(start):
-            start = store.read_range(object_names.result(job.job_id), 0, size)
-        header = wire.decode_head(start, job.outcome_key)
+        header = wire.decode_head(read_head(store, object_names.result(job.job_id)), job.outcome_key)
         object_names.require_place(header, job.job_id)
     except (MissingObject, wire.FrameError):
         return None

@@ -185,13 +185,13 @@ def _failure(rendezvous: Rendezvous, end: Told, store: Store) -> bytes | Content
     job, reports = rendezvous.job, rendezvous.reports()
     name = reports.get(end["by"], {}).get("outcome")
     if end["kind"] == FAILED and name is not None:
-        frame = store.read(name)
         try:
-            header, _ = wire.decode_frame(frame, job.outcome_key)
+            frame = store.download(name, lambda: wire.FrameReader(job.outcome_key))
+            header, content = frame.close()
             object_names.require_place(header, job.job_id, name)
         except wire.FrameError as exc:
             raise ForgedNote(f"{name} is not what this job has stored: {exc}") from exc
-        outcome = Outcome.from_frame(frame)
+        outcome = Outcome.from_parts(header, content)
         told = {key: header[key] for key in ("attempt", "pod_uid", "python", "peak_memory", "times")}
     else:
         outcome, told = _unexplained(rendezvous, end), {"attempt": job.attempt, "pod_uid": job.pod_uid}

@@ -202,7 +202,7 @@ class DirectoryStore:
 def exists(store: Store, name: str) -> bool:
     """Return whether an object exists, whatever its content. Raises StoreUnavailable if that is unknown."""
     try:
-        store.read(name)
+        store.read_range(name, 0, 1)
     except LookupError:
         return False
     return True

@@ -28,7 +28,7 @@ from typing import Any
 from . import object_names, wire
 from .attempt import Job, take_job
 from .claims import tell_end
-from .notes import ForgedNote, decode_note, encode_note
+from .notes import ForgedNote, decode_note, encode_note, read_start
 from .nudge import Nudge, open_nudge
 from .outcome import Outcome, commit, failed
 from .patience import PatientStore
@@ -154,7 +154,7 @@ def _next_call(worker: Job, store: Store, number: int) -> Call | None:
     name = object_names.call(worker.job_id, number)
     try:
         with store.hurried():
-            told = decode_note(worker.outcome_key, name, store.read(name))
+            told = decode_note(worker.outcome_key, name, read_start(store, name))
     except MissingObject:
         return None
     if told == CLOSED:
@@ -316,7 +316,7 @@ class _CallRun:
         key = self._key()
         try:
             with self._store.hurried():
-                decode_note(key, name, self._store.read(name))
+                decode_note(key, name, read_start(self._store, name))
         except MissingObject:
             return False
         except ForgedNote as exc:

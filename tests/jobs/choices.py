@@ -49,8 +49,8 @@ class RunnersStore:
     def create_if_absent(self, name: str, content: bytes, metadata: Mapping[str, str] | None = None) -> bool:
         return self.store.create_if_absent(name, content, metadata)
 
-    def read(self, name: str) -> bytes:
-        return self.store.read(name)
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
+        return self.store.read_range(name, offset, size)
 
 
 @dataclass

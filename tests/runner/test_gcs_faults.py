@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner.gcs import PATIENCE, GcsStore, multipart
-from kinetic_core._runner.store import MissingObject, StoreUnavailable
+from kinetic_core._runner.store import MissingObject, StoreUnavailable, exists
 from kinetic_core.store.gcs import GcsObjectStore
 from kinetic_core.testing.fault_proxy import FaultProxy
 from kinetic_core.testing.faulty_server import Faults
@@ -236,3 +236,8 @@ def test_who_is_in_a_hurry_is_not_kept(gcs: FaultProxy, uri: str) -> None:
     store.close()
     assert waited[-2] <= 2.0
     assert waited[-1] == 17.0
+
+
+def test_an_object_without_content_is_there(store: GcsStore) -> None:
+    store.create_if_absent("empty", b"")
+    assert [exists(store, name) for name in ("empty", "old", "none")] == [True, True, False]

@@ -1,0 +1,124 @@
+"""Objects of any size that somebody has put where the runner looks for a few bytes of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.attempt import Job
+from kinetic_core._runner.batch import was_cancelled, why_not
+from kinetic_core._runner.claims import take_number, tell_end
+from kinetic_core._runner.memory import exhausted
+from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, encode_note, read_note
+from kinetic_core._runner.store import DirectoryStore, Store
+from tests.conftest import wait_for
+from tests.runner.attempts import JOB, KEY, Attempts
+from tests.runner.test_claims import pod
+from tests.warm.test_worker import WORKER, give, result
+from tests.warm.test_worker import start as start_worker
+
+pytestmark = pytest.mark.attack
+
+ENDLESS = 256 << 20
+
+
+class Measured(DirectoryStore):
+    """A directory that knows the largest piece of an object that was read at once."""
+
+    largest = 0
+
+    def read_range(self, name: str, offset: int, size: int) -> bytes:
+        content = super().read_range(name, offset, size)
+        self.largest = max(self.largest, len(content))
+        return content
+
+
+def plant(root: Path, name: str, start: bytes = b"") -> None:
+    """An object that begins so, and is followed by zeros, which take no room on the disk."""
+    place = root / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(start)
+    os.truncate(place, ENDLESS)
+
+
+def _read_note(job: Job, store: Store) -> None:
+    with pytest.raises(ForgedNote):
+        read_note(job, store, object_names.lock(JOB))
+
+
+def _take_number(job: Job, store: Store) -> None:
+    number, may_run = take_number(job, store)
+    assert (number.attempt, may_run) == (1, True), "what is planted takes a number, and nothing else"
+
+
+READERS: dict[str, tuple[str, Callable[[Job, Store], object]]] = {
+    "a note": (object_names.lock(JOB), _read_note),
+    "a claim": (object_names.claim(JOB, 0, 0), _take_number),
+    "the last claim": (object_names.claim(JOB, 0, 0), tell_end),
+    "a mark": (object_names.cancel(JOB), was_cancelled),
+    "a mark before the start": (object_names.cancel(JOB), why_not),
+    "the memory of an attempt": (object_names.memory(JOB, 0), exhausted),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_of_an_endless_object_little_is_read(tmp_path: Path, reader: str) -> None:
+    name, read = READERS[reader]
+    plant(tmp_path, name)
+    store = Measured(f"file://{tmp_path}", str(tmp_path))
+    read(pod("uid", failed=1), store)
+    assert 0 < store.largest <= LONGEST_NOTE
+
+
+def test_of_an_endless_end_of_an_attempt_the_head_is_read(tmp_path: Path) -> None:
+    store = Measured(f"file://{tmp_path}", str(tmp_path))
+    first, _ = take_number(pod("a"), store)
+    header = {"protocol": wire.PROTOCOL, "job_id": JOB, "state": "failed", "codec": "none", "attempt": 0}
+    end = object_names.attempt_outcome(JOB, 0, first.host)
+    plant(tmp_path, end, wire.encode_frame({**header, "object": end}, {}, b"another key"))
+    _, may_run = take_number(pod("b"), store)
+    assert not may_run, "nobody has proved that the attempt before is over"
+    assert store.largest <= wire.HEAD_BYTES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_is_not_ended_by_endless_objects(tmp_path: Path) -> None:
+    attempts, ran, go = Attempts(tmp_path), tmp_path / "ran", tmp_path / "go"
+
+    def work() -> str:
+        import time
+
+        ran.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return "value"
+
+    attempts.submit(work)
+    plant(tmp_path / "store", object_names.call(WORKER, 0))
+    plant(tmp_path / "store", object_names.end_call(JOB))
+    worker = start_worker(attempts, idle=1)
+    give(attempts, 1)
+    wait_for(ran.exists)
+    wait_for(lambda: f"{object_names.end_call(JOB)} is not what this job has stored" in attempts.log)
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    (peak,) = [int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")]
+    go.touch()
+    assert worker.wait(timeout=60) == 0
+    assert result(attempts) == "value"
+    assert peak < ENDLESS
+
+
+def test_a_note_may_be_as_long_as_the_longest(tmp_path: Path) -> None:
+    name = object_names.lock(JOB)
+    note = encode_note(KEY, name, {"text": ""})
+    note = encode_note(KEY, name, {"text": "x" * (LONGEST_NOTE - len(note))})
+    assert len(note) == LONGEST_NOTE
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(note)
+    store = DirectoryStore(f"file://{tmp_path}", str(tmp_path))
+    assert read_note(pod("uid"), store, name)["text"].strip("x") == ""
