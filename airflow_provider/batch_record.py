@@ -186,12 +186,10 @@ def first_failure(failed: Sequence[int], errors: Mapping[int, BaseException]) ->
 
 
 def _cause(error: BaseException) -> str:
-    """Return what inputs that failed alike have in common: the text without the job's id."""
-    text = readable(str(error)).partition("\n")[0][:_LONGEST]
-    if isinstance(error, JobError):
-        job_id, _, rest = text.partition(": ")
-        text = rest if job_id.startswith("grp-") and rest else text
-    return f"{type(error).__name__}: {text}"
+    """Return what inputs that failed alike have in common: not the text of a JobError, which has an id."""
+    failure = error.failure if isinstance(error, JobError) else None
+    text = readable(str(error) if failure is None else failure.message).partition("\n")[0]
+    return f"{type(error).__name__}: {text[:_LONGEST]}"
 
 
 def _class(error: BaseException) -> str:

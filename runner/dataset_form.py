@@ -14,11 +14,16 @@ from collections.abc import Sequence
 
 _PROGRAM = """\
 import json, sys
+from importlib.util import find_spec
 files, target, split, splits = json.load(sys.stdin)
+if find_spec("datasets") is None:
+    sys.exit(3)
 from datasets import load_dataset
 asked = {"data_files": splits} if splits else {}
 load_dataset("parquet" if splits else files, split=split, **asked).save_to_disk(target)
 """
+_NO_PACKAGE = 3
+"""Exit code of the program if there is no `datasets`."""
 _TOLD = 2000
 """Characters of what the library said that an error repeats."""
 
@@ -53,7 +58,7 @@ def save_dataset(
     )
     if done.returncode == 0:
         return
-    if "No module named 'datasets'" in done.stderr:
+    if done.returncode == _NO_PACKAGE:
         raise ValueError(
             f"{name} is written for datasets.load_from_disk, and the job has no package 'datasets': add it "
             "to the requirements, or take the files as they are with plain=true behind the path"

@@ -7,27 +7,29 @@ packages go into a virtual environment on the pod's own volume, which only this 
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import sys
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from . import object_names
 from .attempt import Job
+from .http_pool import HttpPool
 from .notes import encode_note, read_note
 from .processes import errors_of
 from .store import MissingObject, Store, StoreUnavailable
 
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
 _NAME = re.compile(r"^([A-Za-z0-9][\w.-]*)")
-_NETWORK = (
-    "error sending request",
-    "Request failed after",
-    "Failed to fetch",
-    "Could not connect",
-    "timed out",
-)
-"""Messages of uv about an index that does not answer, but may answer another attempt."""
+_URL = re.compile(r"https?://[^\s'\"]+")
+_INDEX = "https://pypi.org"
+"""What uv asks unless another index takes its place, or none."""
+_NO_DEFAULT = ("--index-url", "--default-index", "--no-index")
+_NO_DEFAULT_VARIABLES = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_NO_INDEX", "UV_OFFLINE")
+_PROBE_SECONDS = 10.0
 
 
 def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
@@ -45,7 +47,7 @@ def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
     has = _installed()
     missing = [line for line in locked if not _is_there(line, has)]
     environment = os.path.join(work_dir, "venv")
-    _uv("venv", "--system-site-packages", "--clear", "--python", sys.executable, environment)
+    _uv(wanted, "venv", "--system-site-packages", "--clear", "--python", sys.executable, environment)
     if missing:
         hashes = {
             _normal(name[1]): line
@@ -57,7 +59,7 @@ def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
         listed = _written(folder, "install.txt", [*options, *lines])
         python = os.path.join(environment, "bin", "python")
         sys.stderr.write(f"kinetic: installing {len(missing)} packages\n")
-        _uv("pip", "install", "--python", python, "--no-deps", *wanted["options"], "-r", listed)
+        _uv(wanted, "pip", "install", "--python", python, "--no-deps", *wanted["options"], "-r", listed)
     _enter(environment)
 
 
@@ -82,6 +84,7 @@ def _resolved(wanted: dict[str, Any], folder: str) -> list[str]:
     )
     limited = ["-c", limits] if wanted["constraints"] else []
     _uv(
+        wanted,
         *("pip", "compile", "--python", sys.executable, "--no-header", "--no-annotate", "--no-strip-markers"),
         *("-o", locked, *wanted["options"], *limited, asked),
     )
@@ -111,20 +114,55 @@ def _written(folder: str, name: str, lines: list[str]) -> str:
     return path
 
 
-def _uv(*arguments: str) -> None:
+def _uv(wanted: dict[str, Any], *arguments: str) -> None:
+    """Run uv, again if all services that it needs answer: one may have been away for a moment.
+
+    uv's exit codes do not tell an index that is away from a package that is not there, and its words are not
+    for programs. Raises StoreUnavailable if a service does not answer, ValueError for any other failure.
+    """
+    for is_last in (False, True):
+        code, errors = _errors_of_uv(*arguments)
+        if code == 0:
+            return
+        told = errors[-2000:]
+        for service in _services(wanted):
+            if not _answers(service):
+                raise StoreUnavailable(f"the package index at {service} cannot be reached:\n{told}")
+        if is_last:
+            raise ValueError(f"the dependencies cannot be installed:\n{told}")
+
+
+def _errors_of_uv(*arguments: str) -> tuple[int, str]:
     try:
-        code, errors = errors_of("uv", "--quiet", "--no-progress", *arguments)
+        return errors_of("uv", "--quiet", "--no-progress", *arguments)
     except FileNotFoundError:
         raise ValueError(
             "the image has no uv, which container_image='prebuilt' installs packages with: make the base "
             "image with kinetic_core.build_image()"
         ) from None
-    if code == 0:
-        return
-    told = errors[-2000:]
-    if any(phrase in told for phrase in _NETWORK):
-        raise StoreUnavailable(f"the package index cannot be reached:\n{told}")
-    raise ValueError(f"the dependencies cannot be installed:\n{told}")
+
+
+def _services(wanted: dict[str, Any]) -> list[str]:
+    """Return the addresses of the services that packages come from, without paths and credentials."""
+    texts = [*wanted["lines"], *wanted["constraints"], *wanted["options"]]
+    has_default = not any(option in text for option in _NO_DEFAULT for text in texts)
+    has_default &= not any(os.environ.get(name) for name in _NO_DEFAULT_VARIABLES)
+    texts += [value for name, value in os.environ.items() if name.startswith("UV_")]
+    urls = [urlsplit(found) for text in texts for found in _URL.findall(text)]
+    named = {f"{url.scheme}://{url.netloc.rpartition('@')[2]}" for url in urls}
+    return sorted(named | ({_INDEX} if has_default else set()))
+
+
+def _answers(service: str) -> bool:
+    """Return whether a service answers a request, if only to refuse it."""
+    pool = HttpPool(service)
+    try:
+        status = pool.send("HEAD", "/", None, {}, None, _PROBE_SECONDS).status
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        pool.close()
+    return status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _enter(environment: str) -> None:

@@ -79,7 +79,8 @@ class Access(Protocol):
 class GcsStore:
     """Store of the objects below `gs://bucket/prefix`. Methods may be called from several threads.
 
-    `pool` and `access` are the pod's unless they are given.
+    `pool` and `access` are the pod's unless they are given; `buckets` are those known to exist, which the
+    stores of a process may share.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class GcsStore:
         checksum: Checksum = MD5,
         hurry: float = HURRY,
         piece_bytes: int = PIECE_BYTES,
+        buckets: set[str] | None = None,
     ) -> None:
         self.uri = uri
         self._bucket, _, prefix = uri.removeprefix("gs://").partition("/")
@@ -109,6 +111,7 @@ class GcsStore:
         self._sleep, self._clock = sleep, clock
         self._patience, self._silence, self._hurry = patience, silence, hurry
         self._piece_bytes = piece_bytes
+        self._buckets = set[str]() if buckets is None else buckets
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
@@ -266,7 +269,7 @@ class GcsStore:
         if answer.status < 300:
             return
         text = answer.body[:300].decode(errors="replace")
-        if answer.status == 404 and "bucket does not exist" in text:
+        if answer.status == 404 and not self._has_bucket(name):
             raise StoreUnavailable(
                 errno.ENOENT,
                 f"cannot {verb} {name}: the bucket {self._bucket!r} does not exist, or this account may not "
@@ -381,7 +384,25 @@ class GcsStore:
         read: Reader | None = None,
     ) -> Answer:
         who = self._access.headers() if self._access is not None else {}
-        return self._pool.send(method, path, body, {**(headers or {}), **who}, read, self._silence)
+        answer = self._pool.send(method, path, body, {**(headers or {}), **who}, read, self._silence)
+        if answer.status < 300 and self.objects in path:
+            self._buckets.add(self._bucket)
+        elif answer.status == 404 and path.partition("?")[0].endswith(self.objects):
+            self._buckets.discard(self._bucket)  # it was no object that is missing
+        return answer
+
+    def _has_bucket(self, name: str) -> bool:
+        """Return False if there is no such bucket, which is asked unless the bucket has answered before.
+
+        For a bucket and for an object that is missing, the service has one status and one reason.
+        """
+        if self._bucket not in self._buckets:
+            prefix = quote(self.prefix, safe="")  # below which pods may list
+            path = f"{self.objects}?maxResults=1&fields=kind&prefix={prefix}"
+            if self._try(name, lambda: self._once("GET", path)).status == 404:
+                return False
+            self._buckets.add(self._bucket)  # also if this account may not list it
+        return True
 
 
 def multipart(facts: Mapping[str, Any], content: bytes, mark: str) -> tuple[bytes, dict[str, str]]:

@@ -137,8 +137,9 @@ def test_a_bucket_is_asked_with_the_accounts_token(
     url, seen = google
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     settings = Settings(google_account=account, api_endpoint_overrides={"storage": f"{url}/storage/v1/"})
-    assert GcsObjectStore.at("bucket", Connections(settings)).find("name") is None
-    assert seen == [f"Bearer {CANARY}"]
+    with pytest.raises(ConfigurationError, match="the bucket 'bucket' does not exist"):
+        GcsObjectStore.at("bucket", Connections(settings)).find("name")
+    assert seen == [f"Bearer {CANARY}"] * 2, "for the object, and for the bucket"
 
 
 def test_a_cluster_is_connected_to_as_its_account_says() -> None:

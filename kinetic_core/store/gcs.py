@@ -224,10 +224,17 @@ class GcsObjectStore:
         pool = self._connections.get(
             (HttpPool, endpoint), lambda: HttpPool(endpoint, None if emulator else _authorities())
         )
+        buckets = self._connections.get((GcsStore, endpoint), set[str])
         access = None if emulator else _Access(credentials(self._connections, settings.google_account))
         try:
             yield GcsStore(
-                self.uri, silence=silence, patience=patience, pool=pool, access=access, checksum=_crc32c()
+                self.uri,
+                silence=silence,
+                patience=patience,
+                pool=pool,
+                access=access,
+                checksum=_crc32c(),
+                buckets=buckets,
             )
         except MissingObject as exc:
             raise ObjectNotFound(str(exc)) from exc

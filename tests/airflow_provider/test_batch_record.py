@@ -11,7 +11,7 @@ from airflow_provider.batch_of_task import batch_id
 from airflow_provider.batch_record import BatchRecord, Cause, causes, failure_lines
 from airflow_provider.job_of_task import TaskIdentity
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.errors import JobOutOfMemory
+from kinetic_core.errors import JobCancelled, JobOutOfMemory
 from kinetic_core.job import JobReference
 from tests.airflow_provider.test_batch_values import REFERENCE
 
@@ -84,6 +84,19 @@ def test_inputs_that_a_record_names_take_no_memory() -> None:
     assert told.missing_in(range(9_999_990, 9_999_995)) == set(range(9_999_990, 9_999_995))
     assert record(missing="1,3-5").missing_in(range(2, 5)) == {3, 4}
     assert record(missing="").missing_in(range(10)) == set()
+
+
+def test_a_cause_is_what_the_failure_says_not_its_error() -> None:
+    memory = Failure(FailureClass.OUT_OF_MEMORY, "grp-1: no memory left", "user")
+    errors: dict[int, BaseException] = {
+        0: JobOutOfMemory("job-0123456789abcdef: no memory left", memory),
+        1: JobOutOfMemory("grp-0123456789abcdef-1: no memory left", memory),
+        2: JobCancelled("grp-2: it was cancelled"),
+    }
+    assert [each.text for each in causes([0, 1, 2], errors)] == [
+        "JobOutOfMemory: grp-1: no memory left",
+        "JobCancelled: grp-2: it was cancelled",
+    ]
 
 
 def test_failed_inputs_are_named_by_their_cause() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -17,14 +21,14 @@ PROGRAM = """
 import sys
 from kinetic_core._runner.dependencies import install
 from kinetic_core._runner.attempt import take_job
-from kinetic_core._runner.store import open_store
+from kinetic_core._runner.store import StoreUnavailable, open_store
 facts = {"STORE": "", "JOB_ID": "j", "PAYLOAD_SHA256": "", "OUTCOME_KEY": "00" * 32, "WORK_DIR": sys.argv[1]}
 job = take_job({f"KINETIC_{name}": value for name, value in facts.items()})
 wanted = {"lines": sys.argv[2:], "constraints": [], "options": []}
 try:
     install(wanted, job, open_store("file://" + sys.argv[1]))
-except ValueError as exc:
-    sys.exit(str(exc))
+except (ValueError, StoreUnavailable) as exc:
+    sys.exit(f"{type(exc).__name__}: {exc}")
 import os, subprocess, tiny, packaging
 print(tiny.__file__)
 print(packaging.__file__)
@@ -50,7 +54,67 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-def run(work: Path, *lines: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+class Index(http.server.ThreadingHTTPServer):
+    """A package index: directories of links to wheels."""
+
+    is_away = False
+    is_back_soon = False
+    """Whether it answers once somebody asks for anything but a package."""
+
+    def __init__(self, wheels: Path) -> None:
+        self.wheels = wheels
+        super().__init__(("127.0.0.1", 0), Answering)
+
+    @property
+    def url(self) -> str:
+        return f"http://user:secret@127.0.0.1:{self.server_port}/simple"
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        name = self.path.rstrip("/").rpartition("/")[2]
+        wheel = self.server.wheels / name
+        links = [each.name for each in self.server.wheels.glob(f"{name}-*.whl")] if name else []
+        if not name and self.server.is_back_soon:
+            self.server.is_away = False
+        if self.server.is_away:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"")
+        elif wheel.is_file():
+            self._answer(HTTPStatus.OK, wheel.read_bytes())
+        elif links:
+            self._answer(HTTPStatus.OK, "".join(f'<a href="/{each}">{each}</a>' for each in links).encode())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"")
+
+    do_HEAD = do_GET
+
+    def _answer(self, status: HTTPStatus, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def index(wheels: Path) -> Iterator[Index]:
+    with Index(wheels) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run(
+    work: Path, *lines: str, path: str | None = None, offline: bool = True
+) -> subprocess.CompletedProcess[str]:
     here = str(Path(sys.executable).parent)
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, str(work), *lines],
@@ -59,7 +123,8 @@ def run(work: Path, *lines: str, path: str | None = None) -> subprocess.Complete
             "PATH": here + os.pathsep + os.environ["PATH"] if path is None else path,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "UV_CACHE_DIR": str(work / "cache"),
-            "UV_OFFLINE": "1",
+            "UV_HTTP_RETRIES": "0",
+            **({"UV_OFFLINE": "1"} if offline else {}),
         },
         capture_output=True,
         text=True,
@@ -98,6 +163,35 @@ def test_what_cannot_be_resolved(tmp_path: Path, wheels: Path) -> None:
     done = run(tmp_path, "--no-index", f"--find-links {wheels}", "tiny>=2")
     assert "the dependencies cannot be installed" in done.stderr
     assert "tiny" in done.stderr
+
+
+def test_what_an_index_does_not_have(tmp_path: Path, index: Index) -> None:
+    done = run(tmp_path, f"--index-url {index.url}", "absent", offline=False)
+    assert done.stderr.startswith("ValueError: the dependencies cannot be installed:")
+
+
+def test_an_index_that_is_away_is_not_the_users_failure(tmp_path: Path, index: Index) -> None:
+    index.is_away = True
+    done = run(tmp_path, f"--index-url {index.url}", "tiny", offline=False)
+    where = f"http://127.0.0.1:{index.server_port}"
+    assert done.stderr.startswith(f"StoreUnavailable: the package index at {where} cannot be reached:")
+
+
+def test_an_index_that_was_away_for_a_moment_is_asked_again(tmp_path: Path, index: Index) -> None:
+    index.is_away = index.is_back_soon = True
+    done = run(tmp_path, f"--index-url {index.url}", "tiny", "packaging", offline=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "dependencies/install.txt").read_text().splitlines()[-1] == "tiny==1.0"
+
+
+@pytest.mark.attack
+def test_words_of_a_package_are_no_index_that_is_away(tmp_path: Path, wheels: Path) -> None:
+    """An author of packages decides nothing with what a build prints."""
+    source = tmp_path / "Failed to fetch"
+    source.mkdir()
+    (source / "pyproject.toml").write_text("[build-system]\nrequires = []\nbuild-backend = 'absent'\n")
+    done = run(tmp_path, "--no-index", f"--find-links {wheels}", f"tiny @ {source.as_uri()}")
+    assert done.stderr.startswith("ValueError: the dependencies cannot be installed:")
 
 
 def test_an_image_without_uv(tmp_path: Path) -> None:

@@ -241,3 +241,23 @@ def test_who_is_in_a_hurry_is_not_kept(gcs: FaultProxy, uri: str) -> None:
 def test_an_object_without_content_is_there(store: GcsStore) -> None:
     store.create_if_absent("empty", b"")
     assert [exists(store, name) for name in ("empty", "old", "none")] == [True, True, False]
+
+
+@pytest.mark.attack
+def test_a_missing_bucket_is_asked_for_and_not_guessed(store: GcsStore, gcs: FaultProxy) -> None:
+    """Whatever words the service has: here those of a missing bucket for an object, and the reverse."""
+    gcs.faults.answer("/o/", 404, body=b"The specified bucket does not exist.", times=2)
+    for _ in range(2):
+        with pytest.raises(MissingObject, match="there is no such object"):
+            store.read("old")
+    nowhere = GcsStore("gs://no-such-bucket", sleep=lambda _: None)
+    gcs.faults.answer("/o", 404, body=b"No such object: old", times=2)
+    with pytest.raises(StoreUnavailable, match="the bucket 'no-such-bucket' does not exist"):
+        nowhere.read("old")
+
+
+def test_a_bucket_that_has_answered_is_not_asked_for_again(store: GcsStore, gcs: FaultProxy) -> None:
+    assert not exists(store, "none")
+    gcs.faults.answer("maxResults", 500, times=None)
+    assert not exists(store, "none")
+    gcs.faults.clear()
