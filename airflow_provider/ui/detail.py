@@ -101,7 +101,8 @@ def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
         text = b""
         for info in reversed(list(backend.store.list(prefix))):
             try:
-                text = backend.store.read(info.name) + text
+                start = max(0, info.size - TAIL_BYTES)
+                text = backend.store.read_range(info.name, start, TAIL_BYTES) + text
             except ObjectNotFound:
                 break  # the job is being removed
             if len(text) >= TAIL_BYTES:

@@ -224,6 +224,17 @@ def test_forged_notes_of_failures_are_left_out(backend: Backend, caplog: pytest.
     store.delete_all("batches/grp-b/")
 
 
+def test_a_note_of_a_failure_that_is_put_back_counts_again(backend: Backend) -> None:
+    """It names no submission: the batch's later one may have submitted the input."""
+    note_failure(backend, "default", "grp-a", 0, ValueError("no"))
+    genuine = backend.store.read(failure_object("grp-a", 0))
+    backend.store.delete_all("batches/grp-a/")
+    assert _notes(backend) == {}
+    backend.store.create_if_absent(failure_object("grp-a", 0), genuine)
+    assert _notes(backend) == {0: "ValueError: no"}
+    backend.store.delete_all("batches/grp-a/")
+
+
 def _notes(backend: Backend) -> dict[int, str]:
     found = noted_failures(backend, "default", "grp-a")
     return {index: str(error) for index, error in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from kinetic_core.errors import UnverifiedResult
 from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.listing import summaries
-from kinetic_core.jobs.observe import observe
+from kinetic_core.jobs.logs import follow_log, last_lines
+from kinetic_core.jobs.observe import find, observe
 from kinetic_core.jobs.signing import Keys, key_id_of, new_worker_key, outcome_key
 from kinetic_core.provision.namespaces import LEADER_RULES, RULES
 from kinetic_core.store.protocol import ObjectInfo
@@ -134,14 +136,35 @@ def test_what_an_attempt_has_signed_is_no_state(tmp_path: Path) -> None:
 
 
 def test_the_log_of_a_gone_pod_is_as_the_bucket_has_it() -> None:
+    handle = _logged("a planted line\n")
+    assert handle.logs() == "a planted line\n"
+    assert (handle.status(), handle.result()) == (JobStatus.SUCCEEDED, 8)
+
+
+def test_the_last_lines_of_a_failure_are_as_the_bucket_has_them() -> None:
+    """They are stored, and signed, with the failure of a job whose pod is gone, or that ran on a worker."""
+    handle = _logged("a planted line\n")
+    assert last_lines(handle.place, handle, 0) == ("a planted line",)
+
+
+def test_the_log_of_a_living_call_is_as_the_bucket_has_it() -> None:
+    """A call has no pod of its own whose log the cluster has."""
+    handle = _logged("a planted line\n")
+    reference = find(handle.place, handle.job_id)
+    assert reference is not None
+    followed = follow_log(handle.place, replace(reference, worker="job-00000000000000bb"), lambda: False)
+    assert next(followed) == "a planted line\n"
+
+
+def _logged(text: str) -> JobHandle:
+    """A job whose pod is gone, with that text as its log."""
     handle = double.run_async(4)
     assert handle.result() == 8  # which removes its Job
     store = handle.place.store
     for number in range(10):
         store.delete(object_names.log(handle.job_id, 0, number))
-    store.create_if_absent(object_names.log(handle.job_id, 0, 0), b"a planted line\n")
-    assert handle.logs() == "a planted line\n"
-    assert (handle.status(), handle.result()) == (JobStatus.SUCCEEDED, 8)
+    store.create_if_absent(object_names.log(handle.job_id, 0, 0), text.encode())
+    return handle
 
 
 def test_a_planted_cancellation_is_no_state(tmp_path: Path) -> None:

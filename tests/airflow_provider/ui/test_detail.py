@@ -159,6 +159,24 @@ def test_only_the_end_of_a_long_log_is_read() -> None:
     assert tail(Kept(store), told.reference, 0) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.attack
+def test_the_pages_log_is_as_the_bucket_has_it() -> None:
+    """Of what somebody has planted, however large it is, the end is read."""
+
+    class Metered(MemoryObjectStore):
+        def read(self, name: str) -> bytes:
+            raise AssertionError(f"all of {name} is read")
+
+        def read_range(self, name: str, offset: int, size: int) -> bytes:
+            assert size <= TAIL_BYTES
+            return super().read(name)[offset : offset + size]
+
+    store, told = Metered("memory://jobs"), record()
+    name = object_names.log(told.reference.job_id, 0, 0)
+    store.create_if_absent(name, b"x" * (1 << 20) + b"\na planted line\n")
+    assert tail(Kept(store), told.reference, 0)[-1] == "a planted line"  # type: ignore[arg-type]
+
+
 def test_the_hosts_of_a_slice_say_which_they_are() -> None:
     store, told = MemoryObjectStore("memory://jobs"), record(accelerator="tpu-v5e-16")
     for host in range(4):
