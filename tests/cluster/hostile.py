@@ -93,7 +93,7 @@ def attack(location: str, token: str, evil: bytes, package: str, destroys: bool)
     from pathlib import Path
     from urllib.parse import quote
 
-    from kinetic_runner import codec, wire  # type: ignore[import-not-found]
+    from kinetic_runner import codec, object_names, wire  # type: ignore[import-not-found]
 
     bucket, _, prefix = location.partition("/")
     base, own = os.environ["STORAGE_EMULATOR_HOST"], os.environ["KINETIC_JOB_ID"]
@@ -159,6 +159,12 @@ def attack(location: str, token: str, evil: bytes, package: str, destroys: bool)
         lie = json.dumps({"message": token, "state": token, "kind": "failed", "used": 1e9, "limit": 1})
         for name in ("lease", "spending", "memory"):
             put(f"jobs/{job_id}/attempts/0/{name}.json", lie.encode())
+        put(object_names.end_call(job_id), lie.encode())
+        put(object_names.nudge(job_id), json.dumps({"pod": token, "port": 1}).encode())
+        for number in range(
+            0 if destroys else 1, 3
+        ):  # a worker gets its first call before it can be attacked
+            put(object_names.call(job_id, number), json.dumps({"environment": {"PATH": token}}).encode())
         if destroys:
             put(f"jobs/{job_id}/requirements.lock", json.dumps({"requirements": [package]}).encode())
             put(f"jobs/{job_id}/attempts/0/claim.json", lie.encode())

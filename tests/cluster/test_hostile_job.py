@@ -156,6 +156,21 @@ class Victims:
         reference = collect.result_reference(first, collect.collect(first.place, first))
         return self.value(self.run(passed_on).run_async(self.location, reference))
 
+    def worker(self) -> Any:
+        """Two calls, one after the other: whoever attacks has the time to plant the second one's number."""
+        on_worker = self.run(honest, warm="5m")
+        calls = []
+        try:
+            values = []
+            for number in (5, 6):
+                calls.append(on_worker.run_async(self.location, number))
+                values.append(self.value(calls[-1]))
+            return values
+        finally:
+            for worker in {call.worker for call in calls if call.worker}:
+                with contextlib.suppress(KineticError):
+                    kinetic_core.attach(worker).cancel()
+
     def data(self) -> Any:
         reads = self.run(listed, cache_volume=self.cache_volume)
         both = Data(str(self.folder)), Data(f"gs://{BUCKET}/{self.file}")
@@ -173,6 +188,7 @@ class Victims:
         hosts: "good 2",
         fallback: "good 3",
         reference: "had good 4",
+        worker: ["good 5", "good 6"],
         data: ["good data", "more good data"],
         requirements: "6.1",
     }

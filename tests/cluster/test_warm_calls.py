@@ -41,6 +41,7 @@ def warm(**options: object) -> kinetic_core.decorator.Decorator:
     return kinetic_core.run(accelerator="cpu", warm="5m", cpu=0.1, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.attack
 def test_calls_run_in_one_pod_and_cancel_spares_it(api: ClusterApi, kinetic: Kinetic) -> None:
     first, second = (warm()(whoami).run_async(word) for word in ("one", "two"))
     assert first.worker != second.worker, "the first was busy"
@@ -68,6 +69,7 @@ def test_calls_run_in_one_pod_and_cancel_spares_it(api: ClusterApi, kinetic: Kin
     assert any(each["type"] == "Complete" for each in job["status"]["conditions"]), "its TTL removes it"
 
 
+@pytest.mark.attack
 def test_a_call_whose_pod_is_deleted_gets_its_own(api: ClusterApi) -> None:
     handle = warm()(nap).run_async(1)
     running(handle)
