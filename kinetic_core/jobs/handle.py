@@ -21,6 +21,7 @@ from kinetic_core.jobs import observe as observing
 from kinetic_core.jobs.facts import attempt_failure
 
 if TYPE_CHECKING:
+    from kinetic_core.jobs.cost import Usage
     from kinetic_core.jobs.debug import DebugSession
     from kinetic_core.jobs.outputs import Outputs
     from kinetic_core.jobs.timeline import Explanation
@@ -106,6 +107,12 @@ class JobHandle(JobReference):
         from kinetic_core.jobs.timeline import explain
 
         return explain(self.place, self)
+
+    def usage(self) -> Usage:
+        """Return the seconds for which the job has held hardware so far, by use. A notebook shows a table."""
+        from kinetic_core.jobs.cost import usage_of
+
+        return usage_of(self.place, self)
 
     def logs(self, follow: bool = False, host: int | None = None) -> str | None:
         """Return what the job printed; with `follow`, print the log to stdout until the job ends.

@@ -208,3 +208,14 @@ def test_uploads_and_attempts_without_a_pod_are_no_queue() -> None:
         ("function", 1, 10),
         ("result", 1, 1),
     ]
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_a_handle_says_what_its_job_has_used() -> None:
+    handle = kinetic_core.run(accelerator="cpu:2")(time.sleep).run_async(0.3)
+    handle.result(cleanup=False)
+    usage = handle.usage()
+    assert (usage.job_id, usage.unit, usage.units) == (handle.job_id, "core", 2)
+    assert usage.held >= usage.unit_seconds["running"] >= 2 * 0.3
+    assert f"{usage.held:.1f} core-seconds" in usage._repr_html_()
+    handle.cleanup()
