@@ -13,6 +13,8 @@ from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import is_sound, push, readable
 from kinetic_core._runner.indexes import format_indexes
 from kinetic_core._runner.wire import FailureClass
+from kinetic_core.backends.base import Backend
+from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
 from kinetic_core.errors import JobCancelled, JobError, ProtocolMismatch
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.inputs import MOST_INPUTS
@@ -21,6 +23,11 @@ KEY = "kinetic_batch"
 """The XCom's key."""
 _BATCH_ID = re.compile(r"grp-[0-9a-f]{16}")
 _INDEXES = re.compile(r"(\d{1,8}(-\d{1,8})?(,\d{1,8}(-\d{1,8})?)*)?")
+SAMPLE = 100
+"""Failed inputs whose outcomes are read, to say why."""
+TIMEOUT = "execution_timeout has passed"
+MARKED = "somebody has ended the task"
+"""What cancels a batch."""
 _SHOWN = 10
 """Failed inputs that are named in the log; causes that a record has, and inputs that each names."""
 _LONGEST = 300
@@ -52,7 +59,8 @@ class BatchRecord:
     """Record of a task instance's batch, and how many of its inputs failed once it has ended.
 
     `failed` is None while the batch goes on; `missing` are the indexes of the inputs without a value, as
-    Kubernetes writes sets of numbers; `causes` are those of the first of them.
+    Kubernetes writes sets of numbers; `causes` are those of the first of them. `ended_by` says what has
+    cancelled the batch, "" if nothing has.
     """
 
     reference: JobReference
@@ -65,6 +73,7 @@ class BatchRecord:
     missing: str = ""
     causes: tuple[Cause, ...] = ()
     gcp_conn_id: str = ""
+    ended_by: str = ""
 
     @property
     def access(self) -> Access:
@@ -87,7 +96,7 @@ class BatchRecord:
         except (TypeError, KeyError, ProtocolMismatch):
             return None
         numbers = (found.size, found.try_number, found.first_try, found.failed or 0)
-        texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing)
+        texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing, found.ended_by)
         typed = all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
         if not typed or not 0 <= found.size <= MOST_INPUTS or not _INDEXES.fullmatch(found.missing):
             return None
@@ -134,9 +143,32 @@ def tell(
         gcp_conn_id=access.gcp_conn_id,
     )
     if failed is not None:
-        why = causes(sorted(failed), errors or {})
-        record = replace(record, failed=len(failed), missing=format_indexes(failed), causes=why)
+        record = _ended(record, failed, errors or {})
     push(context["ti"], KEY, record.to_dict())
+
+
+def record_of_cancelled(
+    value: object, backend: Backend, reference: JobReference, try_number: int, ended_by: str
+) -> BatchRecord | None:
+    """Return the record of a batch that `ended_by` has cancelled, with how its inputs have ended.
+
+    `value` is that of the record's XCom. None if it is of another batch or try, or has an end. Raises
+    KineticError.
+    """
+    record = BatchRecord.from_value(value)
+    if record is None or record.failed is not None:
+        return None
+    if (record.reference.job_id, record.try_number) != (reference.job_id, try_number):
+        return None
+    batch = StoredBatch(backend, reference)
+    states = batch.states()
+    failed = [index for index in range(record.size) if states.get(index) != SUCCEEDED]
+    return replace(_ended(record, failed, batch.failures(failed[:SAMPLE])), ended_by=ended_by)
+
+
+def _ended(record: BatchRecord, failed: Collection[int], errors: Mapping[int, BaseException]) -> BatchRecord:
+    why = causes(sorted(failed), errors)
+    return replace(record, failed=len(failed), missing=format_indexes(failed), causes=why)
 
 
 def causes(failed: Iterable[int], errors: Mapping[int, BaseException]) -> tuple[Cause, ...]:

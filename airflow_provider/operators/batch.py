@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 allow_in_xcom()
 
-_SAMPLE = 100
-"""Failed inputs whose outcomes are read, to say why."""
 _WAIT_SECONDS = 1.0
 
 
@@ -161,8 +159,7 @@ class KineticBatchOperator(KineticOperator):
         self._batch, self._size, self._broken = reference, int(event["size"]), broken
         self._origin = origin_of(self._identity)
         if event["status"] == "timeout":
-            self._cancel()
-            raise AirflowTaskTimeout(f"{reference.job_id} was cancelled: execution_timeout has passed")
+            self._end_at_deadline(context)
         return self._finish_batch(context, event["deadline"])
 
     def _execute(
@@ -301,17 +298,42 @@ class KineticBatchOperator(KineticOperator):
             while not watch.look(self.log.info):
                 self._leave_to_next_try(context)
                 if deadline is not None and time.time() >= deadline:
-                    self._end_at_deadline()
+                    self._end_at_deadline(context)
                 time.sleep(_WAIT_SECONDS)
                 self._obey(context)
         except AirflowTaskTimeout:
-            self._end_at_deadline()
+            self._end_at_deadline(context)
         finally:
             watch.close()
 
-    def _end_at_deadline(self) -> NoReturn:
+    def _end_at_deadline(self, context: Context) -> NoReturn:
+        """Cancel the batch, record how its inputs have ended, and raise AirflowTaskTimeout."""
+        from airflow_provider.batch_record import TIMEOUT
+
         self._cancel()
-        raise AirflowTaskTimeout(f"{self._known_batch.job_id} was cancelled: execution_timeout has passed")
+        self._record_cancelled(context, TIMEOUT)
+        raise AirflowTaskTimeout(f"{self._known_batch.job_id} was cancelled: {TIMEOUT}")
+
+    def _tell_cancelled(self, context: Context) -> None:
+        from airflow_provider.batch_record import MARKED
+
+        if self._batch is not None:
+            self._record_cancelled(context, MARKED)
+
+    def _record_cancelled(self, context: Context, ended_by: str) -> None:
+        """Record the end of the cancelled batch; Airflow may give this worker little time, so it may fail."""
+        from airflow_provider.batch_record import KEY, record_of_cancelled
+        from airflow_provider.records import pulled, push
+
+        assert self._identity is not None  # noqa: S101  every leg begins with it
+        ti, reference, number = context["ti"], self._known_batch, self._identity.try_number
+        try:
+            record = record_of_cancelled(pulled(ti, KEY), self._backend(), reference, number, ended_by)
+            if record is not None:
+                self._failed, self._causes = record.failed, record.causes
+                push(ti, KEY, record.to_dict())
+        except Exception as error:  # noqa: BLE001  the batch is cancelled, whatever its record says
+            self.log.warning("how %s ended is not recorded: %r", reference.job_id, error)
 
     def _limits(self) -> dict[str, Any]:
         asked = rendered_batch_options(self._batch_options())
@@ -337,7 +359,7 @@ class KineticBatchOperator(KineticOperator):
     def _finish_batch(self, context: Context, deadline: float | None) -> BatchValues:
         """Return the task's value, or raise its failure, from what the inputs have left in the store."""
         from airflow_provider.batch_of_task import drop_jobs
-        from airflow_provider.batch_record import causes, failure_lines, first_failure, tell
+        from airflow_provider.batch_record import SAMPLE, causes, failure_lines, first_failure, tell
         from airflow_provider.xcom import Signatures
         from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
 
@@ -348,7 +370,7 @@ class KineticBatchOperator(KineticOperator):
         failed = [index for index in range(self._size) if states.get(index) != SUCCEEDED]
         self._failed = len(failed)
         assert self._identity is not None  # noqa: S101  every leg begins with it
-        errors = self._read(lambda: batch.failures(failed[:_SAMPLE]), context, deadline)
+        errors = self._read(lambda: batch.failures(failed[:SAMPLE]), context, deadline)
         self._causes = causes(failed, errors)
         tell(context, self._identity, reference, self._size, self._access, failed=failed, errors=errors)
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"

@@ -9,9 +9,11 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.access import Access, GoogleKeywords
 from airflow_provider.batch_of_task import BatchWatch, cancel_batch, cancel_unless_superseded
+from airflow_provider.batch_record import KEY, MARKED, record_of_cancelled
 from airflow_provider.job_of_task import Origin
+from airflow_provider.records import store, stored_value
 from airflow_provider.threads import in_thread
-from airflow_provider.triggers.base import ShortEvent, WorkTrigger
+from airflow_provider.triggers.base import ShortEvent, WorkTrigger, asked
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.definition import manifest_object
 from kinetic_core.errors import KineticError
@@ -55,6 +57,15 @@ class KineticBatchTrigger(WorkTrigger):
         del was_cleared  # what has a value keeps it
         if not cancel_unless_superseded(backend, reference, Origin.from_text(self.origin)):
             self.log.info("a newer try of the task runs %s: it goes on", reference.job_id)
+
+    async def _tell_cancelled(self, backend: Backend, reference: JobReference) -> None:
+        own = Origin.from_text(self.origin)
+        if own is None:
+            return
+        value = await asked(stored_value, self.task_instance, KEY)
+        record = await in_thread(record_of_cancelled, value, backend, reference, own.try_number, MARKED)
+        if record is not None:
+            await asked(store, self.task_instance, KEY, record.to_dict())
 
     async def _watch(self) -> TriggerEvent:
         """Show the progress until the batch has "ended" or its time is up: "timeout"."""

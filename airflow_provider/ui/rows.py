@@ -153,6 +153,9 @@ def _of_batch(task_state: str, record: BatchRecord) -> dict[str, Any]:
     text = (
         f"{failed} of {record.size} inputs have no value" if failed else f"{record.size} inputs have a value"
     )
+    if failed and record.ended_by:
+        text = f"{record.ended_by}: {record.size - failed} of {record.size} inputs have a value"
+        return shown | {"status": JobStatus.CANCELLED.value, "reason": "Cancelled", "message": text}
     is_well = task_state == "success" or not failed
     return shown | {
         "status": (JobStatus.SUCCEEDED if is_well else JobStatus.FAILED).value,

@@ -259,6 +259,22 @@ def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path) -> None:
     assert (event["status"], living(trigger)) == ("timeout", 0)
     with pytest.raises(AirflowTaskTimeout, match="execution_timeout has passed"):
         task.operator.execute_complete(task.context, event, 1)
+    record = task.pushed["kinetic_batch"]
+    assert (record["ended_by"], record["failed"]) == ("execution_timeout has passed", SIZE)
+
+
+def test_a_worker_records_the_batch_that_it_cancels(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+
+    task = BatchTask(home, deferrable=False, execution_timeout=timedelta(seconds=4))
+    with pytest.raises(AirflowTaskTimeout, match="execution_timeout has passed"):
+        task.operator.execute(task.context)
+    record = task.pushed["kinetic_batch"]
+    assert (record["ended_by"], record["failed"], record["missing"]) == (
+        "execution_timeout has passed",
+        SIZE,
+        f"0-{SIZE - 1}",
+    )
 
 
 def test_a_trigger_that_is_moved_ends_no_batch(home: Path) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.batch_of_task import batch_id
-from airflow_provider.batch_record import BatchRecord, Cause
+from airflow_provider.batch_of_task import batch_id, cancel_batch, is_over
+from airflow_provider.batch_record import MARKED, BatchRecord, Cause, record_of_cancelled
 from airflow_provider.ui.board import LARGEST, Failures, board, input_detail, without_texts
 from airflow_provider.ui.rows import HIDDEN, Filters, Instance, page, row, without_exceptions
 from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
+from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
 from tests.airflow_provider.batches import ended, home, start
@@ -56,6 +57,35 @@ def test_a_row_tells_of_a_batch_what_airflow_knows() -> None:
     assert row(instance(record(), "failed"), None)["status"] == "UNKNOWN"
     shown = page([alive, failed], Filters(reason="inputs failed"), 0, 10)
     assert (shown["total"], shown["statuses"]) == (1, {"RUNNING": 1, "FAILED": 1})
+
+
+def test_a_row_says_what_has_ended_a_batch() -> None:
+    over = record(failed=7, missing="3-9", ended_by="execution_timeout has passed")
+    shown = row(instance(over, "failed"), None)
+    assert (shown["status"], shown["reason"]) == ("CANCELLED", "Cancelled")
+    assert shown["message"] == "execution_timeout has passed: 3 of 10 inputs have a value"
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_a_cancelled_batch_is_recorded_with_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parents[1]))  # where its function is
+    who = replace(IDENTITY, run_began=tmp_path.name)
+    whole = start(who, range(6), tmp_path).reference
+    value = BatchRecord(whole, 6, who.run_began, 1, 1).to_dict()
+    backend = home(whole)
+    cancel_batch(backend, whole.job_id)
+    wait_for(lambda: is_over(backend, whole))
+    told = record_of_cancelled(value, backend, whole, 1, MARKED)
+    assert told is not None
+    states = StoredBatch(backend, whole).states()
+    assert told.failed == 6 - sum(state == SUCCEEDED for state in states.values())
+    read = BatchRecord.from_value(told.to_dict())
+    assert read is not None
+    assert (read.failed, read.ended_by) == (told.failed, "somebody has ended the task")
+    assert record_of_cancelled(value, backend, whole, 2, MARKED) is None, "a later try runs it"
+    assert record_of_cancelled(told.to_dict(), backend, whole, 1, MARKED) is None
 
 
 def test_a_batch_that_has_ended_costs_no_request() -> None:
