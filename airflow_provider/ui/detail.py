@@ -69,8 +69,10 @@ def airflow_phases(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the phases of a task `before` and `after` those of its job, which `is_over` or goes on.
 
-    A phase whose times do not follow each other is left out: a task that a worker ends is queued twice, and
-    one that has adopted a job began after it.
+    Airflow overwrites the times at which a task was scheduled and queued whenever a worker gets it again, and
+    keeps the time at which it first started. Before there is a job, a task is deferred only for its image:
+    the time until it was scheduled again is that of the image's build. Such times from after the job's begin
+    are left out, as those of a task that has adopted a job are.
     """
     begin, end = (phases[0]["began"], phases[-1]["began"] + phases[-1]["seconds"]) if phases else (None, None)
     before = {
@@ -78,9 +80,15 @@ def airflow_phases(
         "airflow queue": (times.queued, times.started),
         "airflow worker": (times.started, begin),
     }
-    after = {"airflow end": (end if is_over else None, times.ended)}
     if begin is not None and (times.queued or 0) > begin:
         del before["airflow scheduler"], before["airflow queue"]
+    elif begin is not None and times.started is not None and (times.scheduled or 0) > times.started:
+        before = {
+            "image build": (times.started, times.scheduled),
+            "airflow scheduler": (times.scheduled, times.queued),
+            "airflow queue": (times.queued, begin),
+        }
+    after = {"airflow end": (end if is_over else None, times.ended)}
     return {"before": _between(before), "after": _between(after)}
 
 

@@ -36,6 +36,7 @@ function words(phase) {
 
 function cause(name) {
   if (name.startsWith("airflow ")) return "cause cause-airflow";
+  if (name === "image build") return "cause cause-image";
   return `cause cause-${CAUSES.includes(name) ? name : "other"}`;
 }
 

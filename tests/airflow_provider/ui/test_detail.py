@@ -112,6 +112,18 @@ def test_what_airflow_took_is_before_and_after_the_job() -> None:
     assert sum(named.values()) + 10.0 == 33.0 - 10.0, "all of the task's time has a name"
 
 
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_an_image_build_is_a_phase_of_its_own() -> None:
+    """Airflow keeps the start of the first leg, and the times of the queue are those of the second."""
+    queue = [{"name": "queue", "began": 370.0, "seconds": 5.0}]
+    told = airflow_phases(Times(365.0, 366.0, 3.0, None), queue, is_over=False)["before"]
+    assert [(each["name"], each["began"], each["seconds"]) for each in told] == [
+        ("image build", 3.0, 362.0),
+        ("airflow scheduler", 365.0, 1.0),
+        ("airflow queue", 366.0, 4.0),
+    ]
+
+
 def test_times_of_another_leg_or_try_are_left_out() -> None:
     def names(times: Times, phases: list[dict[str, object]], *, is_over: bool) -> list[str]:
         told = airflow_phases(times, phases, is_over=is_over)
