@@ -1,14 +1,16 @@
 """Keys that sign outcomes, derived so that they can be derived again when a job's Kubernetes object is gone.
 
 Each namespace has a secret that submitters may read and its pods may not. A Job's key is the HMAC of a
-*key id* under that secret; the key id says whose job it is, of which call, with a random part, and is no
-secret. The Job carries both, and every outcome names its key id: whoever can read the namespace's secret
-can verify an outcome for as long as it is stored, on any machine (ADR 0046).
+*key id* under that secret; the key id says whose job it is, of which call, with a random part and a digest
+of the job's function and outputs, and is no secret. The Job carries both, and every outcome names its key id:
+whoever can read the namespace's secret can verify an outcome for as long as it is stored, on any machine
+(ADR 0046), and, if it does, the function and outputs in the job's handle (ADR 0068).
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,7 +25,9 @@ from kinetic_core.store.protocol import ObjectInfo
 
 UNVERIFIED = "Unverified"
 """Reason of an observation: the signature of the stored outcome cannot be verified."""
-_LONGEST = 300
+_LONGEST = 400
+_PARTS = 4
+"""Owner, digest of the call, random part, digest of function and outputs."""
 _ON = "@"
 """Stands in the key id of a call before that of its worker."""
 _OF_WORKER = ":worker"
@@ -62,6 +66,11 @@ def new_key(backend: Backend, namespace: str, owner: str, spec_digest: str) -> t
     return _with_key(backend, namespace, f"{owner}:{spec_digest}:{secrets.token_hex(8)}")
 
 
+def job_key(backend: Backend, reference: JobReference) -> tuple[str, str]:
+    """Make a key id and its key, in hex, for a Job of its own; see `new_key`."""
+    return _with_key(backend, reference.namespace, _key_id(reference))
+
+
 def new_worker_key(backend: Backend, namespace: str, owner: str, identity: str) -> tuple[str, str]:
     """Make a key id and its key, in hex, for the Job of a worker, whose calls have keys derived from it."""
     return _with_key(backend, namespace, f"{owner}:{identity}:{secrets.token_hex(8)}{_OF_WORKER}")
@@ -92,13 +101,13 @@ def variable(job: Mapping[str, Any] | None, name: str) -> str:
 
 
 def call_key(
-    backend: Backend, namespace: str, worker_key: bytes, worker_key_id: str, job_id: str, spec_digest: str
+    backend: Backend, namespace: str, worker_key: bytes, worker_key_id: str, reference: JobReference
 ) -> tuple[str, str]:
     """Make a key id and its key, in hex, for a call on a worker, which can derive the key as well.
 
     The key id has a mark that only submitters can make: the worker's key alone signs for no job.
     """
-    told = f"{job_id}:{spec_digest}:{secrets.token_hex(8)}"
+    told = _key_id(reference)
     secret = backend.signing_secret(namespace)
     mark = secrets.token_hex(_MARK_BYTES) if secret is None else _mark(secret, told, worker_key_id)
     key_id = f"{told}:{mark}{_ON}{worker_key_id}"
@@ -108,6 +117,25 @@ def call_key(
 def _mark(secret: bytes, told: str, worker_key_id: str) -> str:
     """Return what shows that a submitter of the namespace has given a call to a worker."""
     return hmac.digest(secret, f"call {told}{_ON}{worker_key_id}".encode(), "sha256")[:_MARK_BYTES].hex()
+
+
+def _key_id(reference: JobReference) -> str:
+    parts = reference.job_id, reference.spec_digest, secrets.token_hex(8), _handle_digest(reference)
+    return ":".join(parts)
+
+
+def _handle_digest(reference: JobReference) -> str:
+    told = json.dumps([reference.func_name, reference.output_dir])
+    return wire.digest(told.encode())[:32]
+
+
+def vouches(key_id: str, reference: JobReference) -> bool:
+    """Return whether the key id of a verified outcome confirms function and outputs of the job's handle.
+
+    That of a batch, and of a job that an earlier version has submitted, confirms nothing.
+    """
+    parts = key_id.partition(_ON)[0].split(":")
+    return len(parts) >= _PARTS and hmac.compare_digest(parts[_PARTS - 1], _handle_digest(reference))
 
 
 def _derived(secret: bytes, key_id: str) -> bytes | None:

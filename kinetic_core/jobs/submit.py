@@ -27,7 +27,7 @@ from kinetic_core.jobs.listing import index_metadata
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Call, Prepared, prepare
 from kinetic_core.jobs.runner_archive import stored_runner
-from kinetic_core.jobs.signing import UNVERIFIED, new_key
+from kinetic_core.jobs.signing import UNVERIFIED, job_key
 from kinetic_core.store.protocol import ObjectStore
 
 __all__ = ["Call", "Prepared", "Unsent", "deliver", "prepare", "submit"]
@@ -73,7 +73,7 @@ def submit(
         around = prepared.backend.surroundings(reference.namespace)
         around = replace(around, environment={**(environment or {}), **around.environment})
         runner = stored_runner(prepared.backend)
-        key_id, key = new_key(prepared.backend, reference.namespace, reference.job_id, reference.spec_digest)
+        key_id, key = job_key(prepared.backend, reference)
         payload = wire.digest(prepared.payload)
         delivery = Delivery(runner, payload, key, around, origin, key_id)
         return every_manifest(_on_hardware(prepared.spec, reference), reference, delivery)

@@ -104,9 +104,7 @@ def submit_warm(
     if found is not None:
         nudge.open()  # meanwhile the call is stored
     reference = replace(prepared.reference, worker=worker.job_id)
-    key_id, key = call_key(
-        backend, namespace, worker.key, worker.key_id, reference.job_id, reference.spec_digest
-    )
+    key_id, key = call_key(backend, namespace, worker.key, worker.key_id, reference)
     delivery = replace(delivery, key_id=key_id, outcome_key=key, worker=worker.job_id)
     manifest: dict[str, Any] = {}
 

@@ -15,12 +15,13 @@ from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import UnverifiedResult
+from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.logs import follow_log, last_lines
 from kinetic_core.jobs.observe import find, observe
-from kinetic_core.jobs.signing import Keys, key_id_of, new_worker_key, outcome_key
+from kinetic_core.jobs.signing import Keys, key_id_of, new_worker_key, outcome_key, vouches
 from kinetic_core.provision.namespaces import LEADER_RULES, RULES
 from kinetic_core.store.protocol import ObjectInfo
 from tests.conftest import wait_for
@@ -198,7 +199,7 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
     changed = [sealed[:at] + "0" + sealed[at + 1 :] for at in range(len(sealed)) if sealed[at] != "0"]
     assert {state(each) for each in [*changed, "", "succeeded", "failed", sealed + " "]} == {""}
     assert state(sealed, f"job-{0:016x}") == ""
-    ids = [f"{handle.job_id}:{'0' * length}" for length in (64, 300)]
+    ids = [f"{handle.job_id}:{'0' * length}" for length in (64, 400)]
     assert [keys.of(each, handle.job_id) is not None for each in ids] == [True, False], "a long id is no id"
 
 
@@ -273,3 +274,15 @@ def test_the_key_of_one_job_signs_for_no_other(local_jobs: object) -> None:
     drop_payloads(default_connections(), [victim])
     overwrite(victim, frame)
     is_refused(victim)
+
+
+def test_an_outcome_confirms_function_and_outputs() -> None:
+    handle = double.run_async(4)
+    handle.result(cleanup=False)
+    frame = handle.place.store.read(object_names.result(handle.job_id))
+    key_id = str(wire.decode_head(frame)["key_id"])
+    assert Keys(handle.place, handle.namespace).of_frame(frame, handle) is not None
+    assert vouches(key_id, handle)
+    for changed in ({"func_name": "other"}, {"output_dir": "/elsewhere"}):
+        assert not vouches(key_id, JobReference.from_dict({**handle.to_dict(), **changed}))
+    assert not vouches(f"{handle.job_id}:{handle.spec_digest}:0", handle), "as an earlier version made them"
