@@ -75,6 +75,9 @@ class Config:
         "Seconds between two requests of a trigger for the lines of a job that prints nothing. The log of a "
         "job that prints is read every second.",
         minimum=1)] = 10.0
+    outputs_poll_interval: Annotated[float, Option(
+        "Seconds between two looks of an asset watcher for jobs that have stored outputs.",
+        minimum=1)] = 30.0
     followed_jobs: Annotated[int, Option(
         "Number of running jobs whose lines a triggerer shows at once. Each takes a thread and a connection. "
         "The lines of other jobs are shown when they have ended.")] = 100

@@ -85,6 +85,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider.triggers.kinetic",
                     "airflow_provider.triggers.batch",
                     "airflow_provider.triggers.job_end",
+                    "airflow_provider.triggers.outputs",
                 ],
             },
         ],

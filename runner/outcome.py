@@ -24,7 +24,7 @@ STATES = ("succeeded", "failed", wire.CANCELLED, wire.DROPPED)
 class Header:
     """Header of an outcome's frame, checked, because whoever can write the store can write any other.
 
-    `times` are Unix seconds of events in the attempt.
+    `times` are Unix seconds of events in the attempt. `key_id` names the key that signs the frame.
     """
 
     job_id: str
@@ -36,6 +36,7 @@ class Header:
     result_repr: str | None
     retry: bool
     times: Mapping[str, float]
+    key_id: str
 
     @classmethod
     def from_dict(cls, header: Mapping[str, Any]) -> Header:
@@ -53,6 +54,7 @@ class Header:
                 result_repr=wire.optional(header, "result_repr", str),
                 retry=wire.optional(header, "retry", bool) is not False,
                 times={name: float(at) for name, at in times.items()},
+                key_id=wire.optional(header, "key_id", str) or "",
             )
         except wire.Malformed as exc:
             raise wire.FrameError(f"the frame is not of an outcome: {exc}") from exc

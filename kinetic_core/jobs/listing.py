@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -126,6 +127,7 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _INPUTS = re.compile(r"[0-9]{1,9}")
 _ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Id of a job or batch, as a label's value can be: by anything else a selector could mean other jobs."""
+_STAMP = re.compile(r"[0-9]{12}")
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,39 @@ def _indexed(backend: Backend) -> Iterator[JobSummary]:
                 yield _from_entry(info, job_id, backend)
         elif (summary := _from_handle(backend, job_id)) is not None:
             yield summary
+
+
+class IndexEntry(NamedTuple):
+    """Index entry of a job that is no input of a batch, as anybody may have written it.
+
+    `submitted` is the submitter's time, `stored` the store's, in Unix seconds.
+    """
+
+    name: str
+    job_id: str
+    func_name: str
+    submitted: float
+    stored: float
+
+
+def recent(backend: Backend, since: float, limit: int) -> Iterator[IndexEntry]:
+    """Yield the entries of jobs submitted since then, newest first; read at most `limit` entries.
+
+    Inputs of batches are left out, and jobs of other clusters.
+    """
+    here = "/".join(backend.cluster or ()) if backend.name != "local" else ""
+    for info in itertools.islice(backend.store.list("index/"), limit):
+        stamp, facts = info.name.partition("/")[2].partition("-")[0], info.metadata
+        if not _STAMP.fullmatch(stamp) or not _ID.fullmatch(indexed_id(info.name)):
+            continue
+        submitted = float(10**11 - int(stamp))
+        if submitted < since:
+            return
+        alone = "func_name" in facts and INPUTS not in facts and not facts.get("group_id")
+        if alone and (facts.get(_CLUSTER) in ("", here) or not here):
+            yield IndexEntry(
+                info.name, indexed_id(info.name), sys.intern(facts["func_name"]), submitted, info.created
+            )
 
 
 def _from_entry(info: ObjectInfo, job_id: str, backend: Backend) -> JobSummary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -102,5 +103,34 @@ class Outputs:
 
 def find_outputs(connections: Connections, reference: JobReference) -> Outputs:
     """List the outputs of a job now. Raises StoreError."""
-    location = reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
+    location = outputs_location(reference)
     return Outputs(location, open_store(location, connections))
+
+
+def outputs_location(reference: JobReference) -> str:
+    """Return the directory of a job's outputs: a path or `gs://...`."""
+    return reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
+
+
+_LISTED = 1_000_000
+_NAMES = 100
+_NAMES_CHARACTERS = 8000
+
+
+def matching_names(connections: Connections, reference: JobReference, pattern: str) -> tuple[list[str], bool]:
+    """Return the first names of outputs that match a shell pattern, and whether there are more.
+
+    At most 100 names, of 8,000 characters together, are returned. Names that cannot be paths below a
+    directory are left out, as is all that follows the first million outputs. Raises StoreError.
+    """
+    found: list[str] = []
+    room = _NAMES_CHARACTERS
+    store = open_store(outputs_location(reference), connections)
+    for info in itertools.islice(store.list(""), _LISTED):
+        if not fnmatchcase(info.name, pattern) or not is_plain(info.name):
+            continue
+        room -= len(info.name)
+        if len(found) == _NAMES or (found and room < 0):
+            return found, True
+        found.append(info.name)
+    return found, False

@@ -328,6 +328,7 @@ OBJECTS = {
     object_names.spending("job-1", 0, 2): "replace",
     object_names.still("job-1", 0, 3): "replace",
     "outputs/job-1/model": "replace",
+    "watchers/w/told/job-1/run": "read",
 }
 """What pods may do to it, at most; each contains those before it."""
 
