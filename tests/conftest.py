@@ -12,6 +12,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,31 @@ def local_jobs(
     yield _one_store
     for store in {_one_store / "local", Path(os.environ["KINETIC_LOCAL_STORE"])}:
         end_local_jobs(store)
+
+
+@pytest.fixture
+def no_slot_is_free(local_jobs: Path) -> Iterator[Callable[[], None]]:
+    """Local jobs wait until this is called."""
+    with all_slots_taken(local_jobs / "local") as release:
+        yield release
+
+
+@contextmanager
+def all_slots_taken(store: Path) -> Iterator[Callable[[], None]]:
+    """The jobs of a local store wait, until what this yields is called."""
+    from kinetic_core.backends.local import slots
+    from kinetic_core.backends.local.layout import Layout
+
+    held = slots.take_slots(Layout(str(store)).slots, slots.core_count())
+
+    def release() -> None:
+        while held:
+            os.close(held.pop())
+
+    try:
+        yield release
+    finally:
+        release()
 
 
 def end_local_jobs(store: Path) -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinetic_core.backends.local import slots
-from kinetic_core.backends.local.layout import Layout
 from kinetic_core.connections import default_connections
 from kinetic_core.counters import count
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
-from kinetic_core.settings import read_settings
 from tests.airflow_provider.records_of_jobs import identity
 from tests.airflow_provider.stats_client import Client
 
@@ -40,20 +35,6 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     monkeypatch.setitem(sys.modules, metrics.IN_TRIGGERS, made)
     monkeypatch.setattr(job._stats, "_client", None)  # as in a process that has measured nothing yet
     return made
-
-
-@pytest.fixture
-def no_slot_is_free(local_jobs: Path) -> Iterator[Any]:
-    """Until it is called."""
-    layout = Layout(str(read_settings().local_store))
-    held = slots.take_slots(layout.slots, slots.core_count())
-
-    def release() -> None:
-        while held:
-            os.close(held.pop())
-
-    yield release
-    release()
 
 
 @pytest.mark.promise("page: Waiting by reason, running")
