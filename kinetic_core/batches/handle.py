@@ -22,7 +22,7 @@ from kinetic_core.errors import (
     KineticError,
     WaitTimeout,
 )
-from kinetic_core.job import JobStatus
+from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.terminal import BatchProgress
 
@@ -76,6 +76,8 @@ class BatchCounts:
     """Number of a batch's inputs in all, of those that have ended, and of these those without a value.
 
     `first_failed`: indexes of the first inputs that failed, at most ten. `is_over`: every input has ended.
+    `state` is how a job that runs is or, while none runs, the one that has waited longest; None while no job
+    is known to live.
     """
 
     size: int
@@ -83,6 +85,7 @@ class BatchCounts:
     failed: int
     first_failed: tuple[int, ...]
     is_over: bool
+    state: JobObservation | None
 
 
 class BatchHandle:
@@ -217,6 +220,7 @@ class BatchHandle:
                 failed=len(failed) + without_job,
                 first_failed=tuple(sorted([*failed, *board.submission_failures])[:10]),
                 is_over=board.is_over(),
+                state=board.state(),
             )
 
     def close(self) -> None:

@@ -28,6 +28,9 @@ class Board:
     An input without a job is in `submission_failures`, `dropped` (never launched) or `unavailable`
     (launched, but its stored objects are gone).
 
+    `living` has the last observation of each job or chunk that has not ended, by the input's index or the
+    chunk's number.
+
     Jobs are reconciled if the board `follows` them: from the start, or once somebody waits.
     """
 
@@ -36,6 +39,7 @@ class Board:
         self.follows = follows
         self.jobs: list[JobHandle | None] = [None] * size
         self.ended: dict[int, JobObservation] = {}
+        self.living: dict[int, JobObservation] = {}
         self.submission_failures: dict[int, Exception] = {}
         self.dropped: set[int] = set()
         self.unavailable: dict[int, str] = {}
@@ -159,6 +163,25 @@ class Board:
             self.cancelled = self.cancelled or cancel
             self.changed.notify_all()
 
+    def note(self, number: int, seen: JobObservation) -> None:
+        """Record how a job or chunk is now."""
+        with self.changed:
+            if seen.is_terminal:
+                self.living.pop(number, None)
+            else:
+                self.living[number] = seen
+
+    def state(self) -> JobObservation | None:
+        """Return how a job that runs is or, while none runs, the one that has waited longest.
+
+        None while no job is known to live. Call it under `changed`.
+        """
+        return min(
+            self.living.values(),
+            key=lambda seen: (seen.status is not JobStatus.RUNNING, seen.created_at or math.inf),
+            default=None,
+        )
+
     def is_over(self) -> bool:
         """Return whether every input has ended. Call it under `changed`."""
         return self.complete and self.active() == 0
@@ -206,6 +229,7 @@ class Board:
                 self.changed.wait(remaining)
 
     def _observed(self, index: int, observation: JobObservation) -> None:
+        self.note(index, observation)
         if not observation.is_terminal:
             return
         with self.changed:

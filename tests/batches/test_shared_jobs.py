@@ -23,7 +23,7 @@ from kinetic_core.batches.indexed import IndexedScheduler, can_share
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
 from kinetic_core.errors import ConfigurationError, InvalidRequest, JobConflict, StoreError
-from kinetic_core.job import Fallback, JobStatus
+from kinetic_core.job import Fallback, JobObservation, JobStatus
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.garbage_collection import orphans, reap
@@ -66,6 +66,33 @@ def test_everything_is_stored_once(place: Any) -> None:
     assert (child.group_index, child.output_dir) == (3, "gs://bucket/outputs/grp-a-3")
     assert find(here.backend, "grp-a-4") is None
     assert whole.group_id == "grp-a"
+
+
+def test_a_batch_of_which_nothing_runs_says_why(place: Any) -> None:
+    here: Place = place(lambda _: behaviours.cannot_be_scheduled("5 Insufficient google.com/tpu"))
+    whole, _ = here.submit([1, 2])
+    board = here.watched(2, whole)
+
+    def state() -> tuple[JobStatus, str, str] | None:
+        with board.changed:
+            seen = board.state()
+        return None if seen is None else (seen.status, seen.reason, seen.message)
+
+    wait_for(lambda: state() == (JobStatus.PENDING, "Unschedulable", "5 Insufficient google.com/tpu"))
+    board.close()
+
+
+def test_a_batch_is_as_what_runs_or_as_the_oldest_that_waits() -> None:
+    board = Board(3)
+    assert board.state() is None
+    young, old = (JobObservation(JobStatus.PENDING, created_at=time) for time in (20.0, 10.0))
+    runs = JobObservation(JobStatus.RUNNING, created_at=30.0)
+    ended = JobObservation(JobStatus.SUCCEEDED, created_at=30.0)
+    found = []
+    for number, seen in ((0, young), (1, old), (2, runs), (2, ended), (1, ended), (0, ended)):
+        board.note(number, seen)
+        found.append(board.state())
+    assert found == [young, old, runs, old, young, None]
 
 
 def test_two_machines_make_one_batch(place: Any) -> None:
