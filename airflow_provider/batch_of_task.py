@@ -25,7 +25,7 @@ from kinetic_core.batches.outcomes import StoredBatch
 from kinetic_core.batches.submit import attach_stored, call_digest, submit_clientless
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, JobConflict, KineticError, MalformedObject
-from kinetic_core.job import JobReference
+from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed, Progress, pack
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.inputs import read_manifest
@@ -280,6 +280,9 @@ class BatchWatch:
         self._said: tuple[int, int] | None = None
         self._next, self._pause = 0.0, _FIRST_PAUSE
         self._has_stopped = False
+        self._has_begun = False
+        self.state: JobObservation | None = None
+        """State at the last look, see BatchCounts; without `created_at` once an input has run."""
 
     @classmethod
     def open(cls, backend: Backend, reference: JobReference, limits: Mapping[str, Any]) -> BatchWatch:
@@ -297,6 +300,7 @@ class BatchWatch:
             self._next, self._pause = now + self._pause, min(self._pause * 1.5, _LAST_PAUSE)
             say(progress_line(self._batch.group_id, seen))
         self._stop_if_asked(seen, say)
+        self._note(seen)
         return seen.is_over
 
     def is_over(self) -> bool:
@@ -309,6 +313,14 @@ class BatchWatch:
     def close(self) -> None:
         """Watch no longer."""
         self._batch.close()
+
+    def _note(self, seen: BatchCounts) -> None:
+        """Keep the state; a job that waits after others have run began to wait only now."""
+        self.state = seen.state
+        if seen.ended or (seen.state is not None and seen.state.status is JobStatus.RUNNING):
+            self._has_begun = True
+        if self.state is not None and self._has_begun:
+            self.state = replace(self.state, created_at=None)
 
     def _stop_if_asked(self, seen: BatchCounts, say: Callable[[str], object]) -> None:
         most = self._max_failures

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 from airflow.sdk import DAG, TaskGroup, XComArg
 
 from airflow_provider.access import GoogleKeywords
+from airflow_provider.waiting_alert import WaitingAlert
 from kinetic_core.options import BatchTaskKeywords, Keywords
 
 Callbacks: TypeAlias = Callable[..., Any] | Collection[Callable[..., Any]] | None
@@ -93,6 +94,7 @@ class BatchDecoratorKeywords(BatchOperatorKeywords, GoogleKeywords, total=False)
 
     conn_id: str | None
     deferrable: bool
+    waiting_alert: WaitingAlert | None
 
 
 class DecoratorKeywords(TaskKeywords, GoogleKeywords, total=False):
@@ -100,3 +102,4 @@ class DecoratorKeywords(TaskKeywords, GoogleKeywords, total=False):
 
     conn_id: str | None
     deferrable: bool
+    waiting_alert: WaitingAlert | None

@@ -353,11 +353,12 @@ def wait_with_log(
     timeout: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     is_told_to_stop: Callable[[], bool] = lambda: False,
+    look: Callable[[JobObservation], object] = lambda _: None,
 ) -> JobObservation | None:
     """Return the final observation of a job; None after `timeout` seconds, or when told to stop.
 
     The job's lines, and every change of its state since `known`, are passed to `say` in this thread; the
-    caller shows the end and the last lines.
+    caller shows the end and the last lines. `look` gets the last observation twice a second.
     """
     deadline = None if timeout is None else clock() + timeout
     news: list[JobObservation] = []
@@ -368,7 +369,7 @@ def wait_with_log(
         if observation.is_terminal:
             ended.set()
 
-    states = StateLines(reference, known, clock)
+    states, last = StateLines(reference, known, clock), known
     subscription = watch(tail.backend, reference, notice)
     try:
         while True:
@@ -382,6 +383,7 @@ def wait_with_log(
                     say(line)
             if line := states.late():
                 say(line)
+            look(last)
             for line in tail.live(_LINES_A_LOOK):
                 say(line)
             if not over and (is_told_to_stop() or (deadline is not None and clock() >= deadline)):

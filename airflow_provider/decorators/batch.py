@@ -18,6 +18,7 @@ from airflow_provider.options import (
     is_template,
     refuse_options,
 )
+from airflow_provider.waiting_alert import check_alert
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.project.callables import check_callable
 
@@ -48,6 +49,7 @@ def kinetic_batch_task(
         raise InvalidRequest("multiple_outputs=: a batch has one value for each input, and no names for them")
     refuse_options(kwargs)
     check_options({name: kwargs[name] for name in TASK_OPTIONS if kwargs.get(name) is not None})
+    check_alert(kwargs.get("waiting_alert"))
     check_batch_options({name: kwargs[name] for name in BATCH_OPTIONS if kwargs.get(name) is not None})
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:

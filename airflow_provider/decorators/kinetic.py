@@ -9,6 +9,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, Task, TaskDecorator, 
 
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.options import TASK_OPTIONS, check_options, refuse_options
+from airflow_provider.waiting_alert import check_alert
 from kinetic_core.project.callables import check_callable
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def kinetic_task(
     """
     refuse_options(kwargs)
     check_options({name: kwargs[name] for name in TASK_OPTIONS if kwargs.get(name) is not None})
+    check_alert(kwargs.get("waiting_alert"))
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:
         check_callable(function)

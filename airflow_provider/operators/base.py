@@ -6,6 +6,7 @@ for the task's state, where that is safe; unless somebody has ended the task, th
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from abc import abstractmethod
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from airflow_provider.job_of_task import Origin, TaskIdentity
     from airflow_provider.task_logs import LogTail
     from airflow_provider.triggers.base import ConnectedTrigger
+    from airflow_provider.waiting_alert import AlertClock, WaitingAlert
     from kinetic_core.backends.base import Backend
     from kinetic_core.connections import Connections
-    from kinetic_core.job import JobReference
+    from kinetic_core.job import JobObservation, JobReference
 
 Answer = TypeVar("Answer")
 
@@ -78,6 +80,7 @@ class WorkOperator(BaseOperator):
     gcp_conn_id: str | None
     impersonation_chain: ImpersonationChain
     deferrable: bool
+    waiting_alert: WaitingAlert | None
 
     _identity: TaskIdentity | None = None
     _origin: Origin | None = None
@@ -356,6 +359,18 @@ class WorkOperator(BaseOperator):
             kept = {"try_number": number, "deadline": trigger.deadline, "broken": self._broken}
             push(context["ti"], DEFERRAL_KEY, kept)
         self.defer(trigger=trigger, method_name=leg, kwargs=kwargs)
+
+    def _alert(self, context: Context) -> dict[str, Any] | None:
+        """Return the task's alert for whoever waits for the work, None if it has none."""
+        if self.waiting_alert is None:
+            return None
+        return self.waiting_alert.for_task(context["ti"], self._name_of_instance(context))
+
+    def _look_at(self, seen: JobObservation | None, clock: AlertClock) -> None:
+        """Send the alert from this worker, which waits itself, if it is due."""
+        clock.see(seen)
+        if clock.due == 0:
+            asyncio.run(clock.send(self.log.warning))
 
     @property
     def _known_job(self) -> JobReference:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider.job_of_task import TaskIdentity
     from airflow_provider.lineage import Lineage
     from airflow_provider.option_types import BatchOperatorKeywords
+    from airflow_provider.waiting_alert import WaitingAlert
     from kinetic_core.batches.definition import Plan
     from kinetic_core.job import JobReference
 
@@ -87,6 +88,7 @@ class KineticBatchOperator(KineticOperator):
         gcp_conn_id: str | None = None,
         impersonation_chain: ImpersonationChain = None,
         deferrable: bool = default_deferrable(),
+        waiting_alert: WaitingAlert | None = None,
         **options: Unpack[BatchOperatorKeywords],
     ) -> None:
         given: dict[str, Any] = {**options}
@@ -104,6 +106,7 @@ class KineticBatchOperator(KineticOperator):
             gcp_conn_id=gcp_conn_id,
             impersonation_chain=impersonation_chain,
             deferrable=deferrable,
+            waiting_alert=waiting_alert,
             **given,
         )
 
@@ -287,7 +290,9 @@ class KineticBatchOperator(KineticOperator):
     def _wait_for_batch(self, context: Context, deadline: float | None) -> None:
         """Wait in this worker until the batch has ended or, cancelling it, until the deadline."""
         from airflow_provider.batch_of_task import BatchWatch
+        from airflow_provider.waiting_alert import AlertClock
 
+        clock = AlertClock(self._alert(context), self._backend(), self._known_batch)
         watch = self._answered(
             lambda: BatchWatch.open(self._backend(), self._known_batch, self._limits()),
             context,
@@ -299,6 +304,7 @@ class KineticBatchOperator(KineticOperator):
                 self._leave_to_next_try(context)
                 if deadline is not None and time.time() >= deadline:
                     self._end_at_deadline(context)
+                self._look_at(watch.state, clock)
                 time.sleep(_WAIT_SECONDS)
                 self._obey(context)
         except AirflowTaskTimeout:
@@ -353,6 +359,7 @@ class KineticBatchOperator(KineticOperator):
             deferred_at=time.time(),
             deadline=deadline,
             **self._access.to_dict(),
+            alert=self._alert(context),
         )
         self._defer_to(context, trigger, "execute_complete")
 

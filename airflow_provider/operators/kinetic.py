@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
@@ -25,6 +26,7 @@ from airflow_provider.options import (
     rendered_options,
     takes_options,
 )
+from airflow_provider.waiting_alert import check_alert
 from kinetic_core.data.data import Data
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider.option_types import TaskKeywords
     from airflow_provider.records import JobRecord
     from airflow_provider.task_logs import LogTail, RemoteLog
+    from airflow_provider.waiting_alert import WaitingAlert
     from kinetic_core.job import JobObservation, JobReference
     from kinetic_core.jobs.collect import Outcome
 
@@ -49,8 +52,9 @@ class KineticOperator(WorkOperator):
     environment; `gcp_conn_id` and `impersonation_chain` say whose credentials Google's services get, as in
     Google's own operators. With `deferrable` no worker slot is held while the job runs; the default is True,
     or what `AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE` is set to.
-    `execution_timeout` bounds the task from its first start, waiting included. Every option may be a
-    template, or come from another task.
+    `execution_timeout` bounds the task from its first start, waiting included. `waiting_alert` says whom to
+    tell, once, that the job has waited too long. Every option of the job may be a template, or come from
+    another task.
 
     A plain value becomes the task's XCom. Any other value becomes a reference; another kinetic task takes the
     reference as an argument and gets the value.
@@ -79,6 +83,7 @@ class KineticOperator(WorkOperator):
         gcp_conn_id: str | None = None,
         impersonation_chain: ImpersonationChain = None,
         deferrable: bool = default_deferrable(),
+        waiting_alert: WaitingAlert | None = None,
         **options: Unpack[TaskKeywords],
     ) -> None:
         refuse_options(options)
@@ -94,6 +99,7 @@ class KineticOperator(WorkOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self.deferrable = deferrable
+        self.waiting_alert = waiting_alert
         self._check()
 
     def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +118,7 @@ class KineticOperator(WorkOperator):
         check_options(self._options())
         if not is_open(self.impersonation_chain):
             Access.of(impersonation_chain=self.impersonation_chain)
+        check_alert(self.waiting_alert)
 
     def _options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in TASK_OPTIONS}
@@ -256,7 +263,11 @@ class KineticOperator(WorkOperator):
         job; after the last try, the worker stays for as long as it is allowed to live.
         """
         from airflow_provider.task_logs import show_build_again, wait_with_log
+        from airflow_provider.waiting_alert import AlertClock
 
+        reference = self._known_job
+        alert = None if self._may_defer else self._alert(context)  # else the trigger sends it
+        clock = AlertClock(alert, self._backend(), reference)
         while not observation.is_terminal:
             if not self._may_defer:
                 self._leave_to_next_try(context)
@@ -265,12 +276,13 @@ class KineticOperator(WorkOperator):
             if patience != 0:
                 try:
                     ended = wait_with_log(
-                        self._known_job,
+                        reference,
                         tail,
                         self.log.info,
                         observation,
                         patience,
                         is_told_to_stop=lambda: self._is_told,
+                        look=partial(self._look_at, clock=clock),
                     )
                 except AirflowTaskTimeout:  # Airflow's own clock, which began before ours
                     self._time_out(context, tail, observation.attempt)
@@ -280,7 +292,7 @@ class KineticOperator(WorkOperator):
             if self._may_defer:
                 if build is not None:
                     show_build_again(build, self._client(), self.log.info)
-                self._defer(context, self._known_job, tail.cursor.to_list(), deadline, silent=silent)
+                self._defer(context, reference, tail.cursor.to_list(), deadline, silent=silent)
             if deadline is not None and time.time() >= deadline:
                 self._time_out(context, tail, observation.attempt)
         return observation
@@ -437,6 +449,7 @@ class KineticOperator(WorkOperator):
             **self._access.to_dict(),
             silent=silent,
             ending=self._ending(context).to_dict(),
+            alert=self._alert(context),
         )
         self._defer_to(context, trigger, "execute_complete")
 

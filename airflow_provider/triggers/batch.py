@@ -14,6 +14,7 @@ from airflow_provider.job_of_task import Origin
 from airflow_provider.records import store, stored_value
 from airflow_provider.threads import in_thread
 from airflow_provider.triggers.base import ShortEvent, WorkTrigger, asked
+from airflow_provider.waiting_alert import AlertClock
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.definition import manifest_object
 from kinetic_core.errors import KineticError
@@ -27,7 +28,7 @@ class KineticBatchTrigger(WorkTrigger):
 
     `limits`: with `max_failures` a number, no further input starts once more inputs have failed, and with
     `cancel_running` those that run are stopped, too. `origin` is the try that waits, "" if this Airflow has
-    no name.
+    no name. `alert` is a task's `WaitingAlert`, as plain data.
     """
 
     def __init__(
@@ -39,16 +40,20 @@ class KineticBatchTrigger(WorkTrigger):
         deferred_at: float,
         deadline: float | None = None,
         conn_id: str | None = None,
+        alert: dict[str, Any] | None = None,
         **google: Unpack[GoogleKeywords],
     ) -> None:
         super().__init__(reference, deferred_at, deadline, Access.of(conn_id, **google))
+        self.alert = alert
         self.size = size
         self.origin = origin
         self.limits = limits
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and arguments with which another triggerer continues."""
-        return self._named(reference=self.reference, size=self.size, origin=self.origin, limits=self.limits)
+        more = {} if self.alert is None else {"alert": self.alert}
+        known = {"size": self.size, "origin": self.origin, "limits": self.limits}
+        return self._named(reference=self.reference, **known, **more)
 
     def _cancel(self, backend: Backend, reference: JobReference) -> None:
         cancel_batch(backend, reference.job_id)
@@ -76,7 +81,8 @@ class KineticBatchTrigger(WorkTrigger):
         self.log.info("no worker is held while %s runs", reference.job_id)
         try:
             async with self._reconciled(backend, reference):
-                ended = await self._show_until_over(watch)
+                clock = AlertClock(self.alert, backend, reference)
+                ended = await self._show_until_over(watch, clock)
                 if ended:
                     await self._until_store_answers(backend, reference, manifest_object(reference.job_id))
                 else:
@@ -88,7 +94,7 @@ class KineticBatchTrigger(WorkTrigger):
         told = {"status": status, "reference": self.reference, "size": self.size, "deadline": self.deadline}
         return ShortEvent(told)
 
-    async def _show_until_over(self, watch: BatchWatch) -> bool:
+    async def _show_until_over(self, watch: BatchWatch, clock: AlertClock) -> bool:
         """Show how many inputs have ended; return True at the batch's end, False at the deadline."""
         while self.remaining > 0:
             try:
@@ -96,5 +102,8 @@ class KineticBatchTrigger(WorkTrigger):
                     return True
             except (KineticError, OSError) as error:
                 self.log.warning("cannot stop the batch now, trying again: %s", error)
+            clock.see(watch.state)
+            if clock.due == 0:
+                await clock.send(self.log.warning)
             await asyncio.sleep(min(_LOOK_SECONDS, max(0.0, self.remaining)))
         return False

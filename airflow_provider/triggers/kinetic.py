@@ -24,6 +24,7 @@ from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
 from airflow_provider.telemetry import StateBoard
 from airflow_provider.threads import in_thread
 from airflow_provider.triggers.base import ConnectedTrigger, ShortEvent, WorkTrigger, asked
+from airflow_provider.waiting_alert import AlertClock
 from airflow_provider.xcom import Signatures
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
@@ -91,7 +92,8 @@ class KineticJobTrigger(WorkTrigger):
 
     `ending` says in which states the trigger ends the task itself (see `Ending`); None leaves it to a worker.
     `cursor` says how much of the job's log is in the task's log already; the event carries it on. `silent`:
-    the job's pods write to the task's log themselves. Before the deadline it changes nothing but the log.
+    the job's pods write to the task's log themselves. `alert` is a task's `WaitingAlert`, as plain data.
+    Before the deadline it changes nothing but the log.
     """
 
     def __init__(
@@ -103,17 +105,20 @@ class KineticJobTrigger(WorkTrigger):
         conn_id: str | None = None,
         silent: bool = False,
         ending: dict[str, Any] | None = None,
+        alert: dict[str, Any] | None = None,
         **google: Unpack[GoogleKeywords],
     ) -> None:
         super().__init__(reference, deferred_at, deadline, Access.of(conn_id, **google))
         self.ending = ending
+        self.alert = alert
         self.cursor = cursor
         self.silent = silent
         self._shown_at = float("-inf")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and arguments with which another triggerer continues."""
-        more = {} if self.ending is None else {"ending": self.ending}
+        known = {"ending": self.ending, "alert": self.alert}
+        more = {name: value for name, value in known.items() if value is not None}
         return self._named(reference=self.reference, cursor=self.cursor, silent=self.silent, **more)
 
     def _event(self, status: str) -> TriggerEvent:
@@ -155,7 +160,10 @@ class KineticJobTrigger(WorkTrigger):
         try:
             async with self._reconciled(backend, reference):
                 ended = await self._show_until_over(
-                    news, StateLines(reference), LogTail(backend, reference, Cursor.from_list(self.cursor))
+                    news,
+                    StateLines(reference),
+                    LogTail(backend, reference, Cursor.from_list(self.cursor)),
+                    AlertClock(self.alert, backend, reference),
                 )
                 if ended is not None:
                     await self._until_store_answers(backend, reference, object_names.result(reference.job_id))
@@ -230,7 +238,9 @@ class KineticJobTrigger(WorkTrigger):
         if value is not None:
             XCom.set(key="return_value", value=value, map_index=instance.map_index, **place)
 
-    async def _show_until_over(self, news: News, states: StateLines, tail: LogTail) -> JobObservation | None:
+    async def _show_until_over(
+        self, news: News, states: StateLines, tail: LogTail, clock: AlertClock
+    ) -> JobObservation | None:
         """Show why the job waits and what it prints; return how it ended, None at the deadline."""
         shortest, longest = _LOOK_SECONDS, config().log_poll_interval
         pause = float("inf")  # a job that does not run prints nothing: its next state wakes us
@@ -238,8 +248,10 @@ class KineticJobTrigger(WorkTrigger):
             remaining = self.remaining
             if remaining <= 0:
                 return None
-            seen = await news.next(min(pause, remaining, states.due))
+            seen = await news.next(min(pause, remaining, states.due, clock.due))
             if seen is None:
+                if clock.due == 0:
+                    await clock.send(self.log.warning)
                 if line := states.late():
                     self.log.info("%s", line)
                 if pause < remaining:
@@ -247,6 +259,7 @@ class KineticJobTrigger(WorkTrigger):
                     pause = pause if self in _followed else _UNFOLLOWED_SECONDS
                 continue
             _board.seen(self, seen)
+            clock.see(seen)
             if seen.is_terminal:  # its last lines are shown by whoever ends the task
                 return seen
             pause = shortest if seen.status is JobStatus.RUNNING else float("inf")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_provider.batch_of_task import batch_id, cancel_unless_superseded, living, may_own
+from airflow_provider.batch_of_task import BatchWatch, batch_id, cancel_unless_superseded, living, may_own
 from airflow_provider.job_of_task import Origin, SupersededTry, TaskIdentity
 from kinetic_core.backends.base import open_backend
 from kinetic_core.batches.definition import manifest_object
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobCancelled
+from kinetic_core.job import JobStatus
 from tests.airflow_provider.batches import calls, cleared, ended, home, start, until_told
+from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 
@@ -125,3 +128,25 @@ def test_a_planted_manifest_fails_no_task(tmp_path: Path, identity: TaskIdentity
     batch = ended(first)
     assert [batch.outcome(index).value_or_raise() for index in range(2)] == [0, 4]
     assert [calls(tmp_path, number) for number in (0, 2)] == [1, 1]
+
+
+def test_a_batch_waits_only_while_no_input_runs(
+    tmp_path: Path, identity: TaskIdentity, no_slot_is_free: Callable[[], None]
+) -> None:
+    """And an input that waits after others have run has not waited since the batch began."""
+    started = start(identity, [0, 1], tmp_path, function=until_told)
+    watch = BatchWatch.open(home(started.reference), started.reference, {})
+
+    def status() -> JobStatus | None:
+        watch.look(lambda _: None)
+        return None if watch.state is None else watch.state.status
+
+    wait_for(lambda: status() is JobStatus.PENDING)
+    assert watch.state is not None
+    assert (watch.state.reason, watch.state.created_at is None) == ("WaitingForSlot", False)
+    no_slot_is_free()
+    wait_for(lambda: status() is JobStatus.RUNNING)
+    assert watch.state.created_at is None
+    (tmp_path / "go").touch()
+    wait_for(lambda: status() is None)
+    watch.close()

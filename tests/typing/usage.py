@@ -85,6 +85,7 @@ KineticOperator(task_id="operator", python_callable=len, op_args=["abc"], requir
 
 task_train("three")  # type: ignore[arg-type]
 kinetic(accelerator=8)  # type: ignore[call-overload]
+kinetic(waiting_alert=30)  # type: ignore[call-overload]
 kinetic(volumes={"/data": "gs://bucket/"})  # type: ignore[dict-item]
 KineticOperator(task_id="operator", python_callable=len, requirements=3)  # type: ignore[arg-type]
 KineticOperator(task_id="operator", python_callable=len, retires=3)  # type: ignore[call-arg]
