@@ -239,7 +239,7 @@ class Payload:
     def set_variables(self) -> None:
         """Give variables of the project's modules the values that they had where the job was submitted.
 
-        Lists and dicts are changed in place: other modules may have imported them.
+        Lists, sets and dicts are changed in place: other modules may have imported them.
         """
         changed = self._parts.get("changed")
         for name, values in pickle.loads(changed).items() if changed else ():
@@ -252,7 +252,7 @@ class Payload:
                 known = namespace.get(key)
                 if type(value) is list and type(known) is list:
                     known[:] = value
-                elif type(value) is dict and type(known) is dict:
+                elif isinstance(known, dict | set) and type(known) is type(value):
                     known.clear()
                     known.update(value)
                 else:

@@ -10,7 +10,8 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -23,14 +24,18 @@ from kinetic_core.project.serialization import ProjectModules
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _LITERAL = (
-    ast.Constant, ast.Tuple, ast.List, ast.Dict,
+    ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set,
     ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.expr_context,
 )  # fmt: skip
 _MUTATORS = frozenset(
     [
+        "add",
         "append",
+        "difference_update",
+        "discard",
         "extend",
         "insert",
+        "intersection_update",
         "remove",
         "pop",
         "popitem",
@@ -38,10 +43,13 @@ _MUTATORS = frozenset(
         "update",
         "setdefault",
         "sort",
+        "symmetric_difference_update",
         "reverse",
         "__setitem__",
     ]
 )
+_OPENERS = frozenset(["globals", "vars", "locals", "exec", "setattr"])
+"""Functions by which a module may set variables whose names its source does not say."""
 _SHOWN = 40
 
 Changes = dict[str, dict[str, tuple[object, object]]]
@@ -131,13 +139,20 @@ def changed_variables(imported: Sequence[str]) -> Changes:
     """Return the variables of the `imported` modules whose value is not the one in the module's source.
 
     A variable counts if its name is public, its module binds it once, at the top level, to a literal and
-    does not change it itself, and if its value is plain: numbers, text, None, lists, tuples and dicts.
+    does not change it itself, and if its value is plain: numbers, text, None, lists, tuples, sets and dicts.
+    One that no source of the `imported` modules sets counts, too: it is new.
     """
     found: Changes = {}
-    for name in imported:
-        module = sys.modules[name]
-        values = {key: value for key, value in vars(module).items() if key[:1] != "_" and _is_plain(value)}
-        if values and (changed := dict(_changes(values, _literals_of(str(module.__file__))))):
+    sources = {name: _source_of(str(sys.modules[name].__file__)) for name in imported}
+    attributes = frozenset().union(*(source.attributes for source in sources.values()))
+    for name, source in sources.items():
+        values = {key: value for key, value in vars(sys.modules[name]).items() if key[:1] != "_"}
+        plain = {key: value for key, value in values.items() if _is_plain(value)}
+        changed = dict(_changes(plain, source.literals))
+        if source.names is not None:
+            new = plain.keys() - source.names - attributes
+            changed |= {key: (plain[key], _Unset()) for key in plain if key in new}
+        if changed:
             found[name] = changed
     return found
 
@@ -161,8 +176,13 @@ def _masked(name: object, value: Any) -> object:
     """Return the value with asterisks for what may be a secret by its name, or by its key in a dict."""
     if type(value) is dict:
         return {key: _masked(f"{name} {key}", item) for key, item in value.items()}
-    is_open = value in (None, "") or type(value) is bool
+    is_open = value in (None, "") or type(value) in (bool, _Unset)
     return value if is_open or not looks_secret(str(name)) else _Asterisks()
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "not set"
 
 
 class _Asterisks:
@@ -176,7 +196,7 @@ def _short(value: object) -> str:
 
 
 def _changes(
-    values: dict[str, object], literals: dict[str, object]
+    values: dict[str, object], literals: Mapping[str, object]
 ) -> Iterator[tuple[str, tuple[object, object]]]:
     for name, now in values.items():
         if name in literals:
@@ -187,32 +207,42 @@ def _changes(
 
 def _is_plain(value: object) -> bool:
     kind = type(value)
-    if kind in (list, tuple):
+    if kind in (list, tuple, set, frozenset):
         return all(map(_is_plain, value))  # type: ignore[call-overload]
     if kind is dict:
         return all(_is_plain(key) and _is_plain(item) for key, item in value.items())  # type: ignore[attr-defined]
     return kind in _SCALARS
 
 
-def _literals_of(file: str) -> dict[str, object]:
-    """Return `_literals` of a source file, parsed once as long as the file stays as it is."""
+@dataclass(frozen=True)
+class _Source:
+    """What the source of a module says of its variables.
+
+    `literals` are those that it binds once, to a literal, and does not change itself. An empty list or dict
+    is meant to be filled, by whoever: that is a registry or a cache. `names` are all that it binds anywhere;
+    None if that cannot be read. `attributes` are the names that it sets in other objects, perhaps in modules.
+    """
+
+    literals: Mapping[str, object]
+    names: frozenset[str] | None = None
+    attributes: frozenset[str] = frozenset()
+
+
+def _source_of(file: str) -> _Source:
+    """Read a source file, which is parsed once as long as it stays as it is."""
     try:
         facts = os.stat(file)
     except OSError:
-        return {}
-    return _literals(file, facts.st_mtime_ns, facts.st_size)
+        return _Source({})
+    return _parsed(file, facts.st_mtime_ns, facts.st_size)
 
 
 @functools.lru_cache(maxsize=1024)
-def _literals(file: str, _modified: int, _size: int) -> dict[str, object]:
-    """Return the variables that a source file binds once, to a literal, and does not change itself.
-
-    An empty list or dict is meant to be filled, by whoever: that is a registry or a cache.
-    """
+def _parsed(file: str, _modified: int, _size: int) -> _Source:
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+        return _Source({})
     bound: dict[str, int] = {}
     for name in _bound(tree):
         bound[name] = bound.get(name, 0) + 1
@@ -230,7 +260,17 @@ def _literals(file: str, _modified: int, _size: int) -> dict[str, object]:
         for target in targets:
             if isinstance(target, ast.Name) and bound[target.id] == 1 and target.id not in own:
                 found[target.id] = _evaluated(value)
-    return {name: value for name, value in found.items() if value not in ([], {})}
+    nodes = list(ast.walk(tree))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    stars = any(isinstance(node, ast.alias) and node.name == "*" for node in nodes)
+    is_open = stars or not used.isdisjoint(_OPENERS)
+    stored = {n.attr for n in nodes if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)}
+    texts = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return _Source(
+        {name: value for name, value in found.items() if value not in ([], {})},
+        None if is_open else frozenset(bound) | own,
+        frozenset(stored | (texts if "setattr" in used else set())),
+    )
 
 
 def _evaluated(value: Any) -> object:

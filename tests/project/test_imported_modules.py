@@ -187,3 +187,40 @@ def test_a_default_rule_is_named_too(load: Load, tmp_path: Path) -> None:
     modules = modules_of(tmp_path, load("job", "import logs.reader\ndef f(): return logs.reader"))
     with pytest.raises(InvalidProject, match=r"a default rule leaves out logs/\. Add a line '!logs/'"):
         check_ships(Project(tmp_path), modules, reached(modules), True)
+
+
+def test_sets_and_new_names_are_found(load: Load, tmp_path: Path) -> None:
+    cfg = load("cfg", "TAGS = {'a', 'b'}\nSEEN = {1}\ndef see(x): SEEN.add(x)\n")
+    job = load("job", "import cfg\ndef f(): return cfg.TAGS, cfg.EXTRA")
+    assert changed(tmp_path, job) == {}
+    cfg.TAGS.add("c")
+    cfg.see(2)
+    cfg.EXTRA = 7  # type: ignore[attr-defined]
+    cfg.LOCK = object()  # type: ignore[attr-defined]
+    assert changed(tmp_path, job) == {"cfg": {"TAGS": {"a", "b", "c"}, "EXTRA": 7}}
+    (notice,) = change_notices(changed_variables(reached(modules_of(tmp_path, job))))
+    assert "EXTRA is 7, in the file not set" in notice
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "import cfg\ncfg.EXTRA = 7\n",
+        "import cfg\ndef late():\n    setattr(cfg, 'EXTRA', 7)\nlate()\n",
+    ],
+)
+def test_what_another_module_sets_is_no_news(load: Load, tmp_path: Path, setting: str) -> None:
+    """A fresh import has it as well, or the module knows why."""
+    load("cfg", "LR = 0.1\n")
+    load("other", setting)
+    assert changed(tmp_path, load("job", "import cfg, other\ndef f(): return cfg.EXTRA, other")) == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["from base import *\n", "globals()['EXTRA'] = 7\n", "import base as EXTRA\n"]
+)
+def test_names_that_a_source_may_set_are_not_new(load: Load, tmp_path: Path, source: str) -> None:
+    load("base", "EXTRA = 7\n")
+    cfg = load("cfg", source)
+    cfg.EXTRA = 7  # type: ignore[attr-defined]
+    assert changed(tmp_path, load("job", "import cfg\ndef f(): return cfg.EXTRA")) == {}
