@@ -198,22 +198,18 @@ def settings_of_profiles(environ: Mapping[str, str] | None = None) -> list[Setti
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> int:
-    """`KINETIC_LOG_LEVEL`: how much appears on stderr, as `logging` counts; default INFO."""
-    name = (os.environ if environ is None else environ).get("KINETIC_LOG_LEVEL") or "INFO"
-    level = logging.getLevelNamesMapping().get(name.upper())
-    if level is None:
-        raise ConfigurationError(
-            f"KINETIC_LOG_LEVEL={name!r} is not one of DEBUG, INFO, WARNING, ERROR, FATAL"
-        )
-    return level
+    """`KINETIC_LOG_LEVEL`: how much appears on stderr, as `logging` counts; INFO for any other word."""
+    name = (os.environ if environ is None else environ).get("KINETIC_LOG_LEVEL", "")
+    return logging.getLevelNamesMapping().get(name.upper(), logging.INFO)
 
 
 def set_up_logging(*, always: bool = False) -> None:
     """Let what the library logs appear on stderr from `KINETIC_LOG_LEVEL` on, unless the program has said
-    where its log goes. Without that variable nothing happens, or with `always` as if it were INFO. Raises
-    ConfigurationError.
+    where its log goes. Without that variable nothing happens, or with `always` as if it were INFO. A word
+    that is no level is told of: how much is said is no reason to refuse a job.
     """
-    if not (always or os.environ.get("KINETIC_LOG_LEVEL")):
+    name = os.environ.get("KINETIC_LOG_LEVEL", "")
+    if not (always or name):
         return
     logger = logging.getLogger("kinetic_core")
     logger.setLevel(log_level())
@@ -221,6 +217,10 @@ def set_up_logging(*, always: bool = False) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
+    if name and name.upper() not in logging.getLevelNamesMapping():
+        logger.warning(
+            "KINETIC_LOG_LEVEL=%r counts as INFO: it is not one of DEBUG, INFO, WARNING, ERROR, FATAL", name
+        )
 
 
 def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, Any]]:

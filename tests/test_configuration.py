@@ -96,8 +96,22 @@ def test_a_program_with_a_log_of_its_own_keeps_it() -> None:
 
 def test_the_log_level_is_a_name() -> None:
     assert (log_level({}), log_level({"KINETIC_LOG_LEVEL": "fatal"})) == (20, 50)
-    with pytest.raises(ConfigurationError, match="KINETIC_LOG_LEVEL='loud' is not one of DEBUG"):
-        log_level({"KINETIC_LOG_LEVEL": "loud"})
+    assert log_level({"KINETIC_LOG_LEVEL": "verbose"}) == 20
+
+
+def test_another_word_for_the_log_level_is_told_of() -> None:
+    script = (
+        "import logging;"
+        "from kinetic_core.connections import default_connections as made; made();"
+        "logging.getLogger('kinetic_core.jobs').info('said')"
+    )
+    environ = {**os.environ, "KINETIC_LOG_LEVEL": "verbose"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
+    warning, line = done.stderr.splitlines()
+    assert warning.startswith("KINETIC_LOG_LEVEL='verbose' counts as INFO: it is not one of DEBUG, INFO")
+    assert line == "said"
 
 
 @pytest.mark.parametrize(
