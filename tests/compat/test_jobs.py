@@ -164,6 +164,14 @@ def test_cleaning_up_ends_what_runs() -> None:
         kinetic.attach(handle.job_id)
 
 
+def test_what_a_living_job_needs_is_not_removed() -> None:
+    handle = started(work.run_async("sleep"))
+    with pytest.raises(kinetic_core.errors.InvalidRequest, match=r"has not ended.*cancel\(\) it first"):
+        handle.cleanup(k8s=False)
+    assert kinetic.attach(handle.job_id).status() is JobStatus.RUNNING
+    handle.cleanup()
+
+
 def test_what_a_job_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     data.mkdir()
