@@ -173,6 +173,10 @@ class Progress:
         self._line.say(f"submitted {handle.job_id}: {handle.func_name} on {handle.hardware}")
         self.begin("waiting")
 
+    def batch_submitted(self, group_id: str, func_name: str, size: int) -> None:
+        """Say what a batch is called: by that name another process attaches to it."""
+        self._line.say(f"submitted {group_id}: {func_name}, {size} input{'' if size == 1 else 's'}")
+
     def observe(self, seen: JobObservation) -> None:
         """Show the job's new state, and at its end what each phase took."""
         if seen.status is JobStatus.PENDING:
@@ -220,17 +224,22 @@ class Progress:
 
 @dataclass(frozen=True)
 class Counts:
-    """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds."""
+    """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds.
+
+    `failed` and `cancelled` inputs are those of `done` without a value; no input is both.
+    """
 
     size: int
     done: int
     failed: int = 0
     retried: int = 0
     slowest: tuple[int, float] | None = None
+    cancelled: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.done}/{self.size} done"]
         parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.cancelled} cancelled"] if self.cancelled else []
         parts += [f"{self.retried} retried"] if self.retried else []
         if self.slowest is not None:
             parts.append(f"slowest: input {self.slowest[0]}, {duration(self.slowest[1])}")

@@ -144,6 +144,11 @@ def test_a_batch_shows_counts_slowest_and_the_rest() -> None:
     ]
 
 
+def test_cancelled_inputs_of_a_batch_have_not_failed() -> None:
+    assert str(Counts(3, 3, 0, cancelled=3)) == "3/3 done, 3 cancelled"
+    assert str(Counts(3, 3, 1, 1, cancelled=2)) == "3/3 done, 1 failed, 2 cancelled, 1 retried"
+
+
 def test_durations_are_read_at_a_glance() -> None:
     assert [duration(each) for each in (0.04, 59.9, 125, 4803)] == [
         "0.0 s",

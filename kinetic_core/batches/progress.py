@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeVar
@@ -193,13 +194,16 @@ class Board:
             for index, seen in self.ended.items()
             if seen.started_at is not None and seen.finished_at is not None
         }
-        jobless = len(self.submission_failures) + len(self.dropped) + len(self.unavailable)
+        states = Counter(self.states())
+        cancelled = states[JobStatus.CANCELLED.value.lower()]
+        done = self.size - states[SUBMITTED] - states[NOT_BEGUN]
         return Counts(
             self.size,
-            len(self.ended) + jobless,
-            len(self.failed()) + jobless,
+            done,
+            done - cancelled - states[JobStatus.SUCCEEDED.value.lower()],
             sum(seen.attempt > 0 for seen in self.ended.values()),
             max(took.items(), key=itemgetter(1), default=None),
+            cancelled,
         )
 
     def wait_for(

@@ -64,7 +64,13 @@ def run_map(
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((item,), {}) for item in items]
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
-    plan = _plan(values)
+    batch = _start(packed, items, _plan(values))
+    progress.batch_submitted(batch.group_id, packed.spec.function_name, len(items))
+    return batch
+
+
+def _start(packed: Packed, items: list[Any], plan: Plan) -> BatchHandle:
+    """Start the batch with the scheduler that fits its jobs."""
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_indexed(packed, items, plan)

@@ -130,7 +130,7 @@ def test_fail_fast_launches_nothing_more(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
-def test_cancel_stops_all(tmp_path: Path) -> None:
+def test_cancel_stops_all(capsys: pytest.CaptureFixture[str]) -> None:
     @kinetic_core.run(accelerator="cpu")
     def forever(index: int) -> None:
         import time
@@ -147,6 +147,11 @@ def test_cancel_stops_all(tmp_path: Path) -> None:
         batch.results()
     assert {type(error) for error in caught.value.exceptions.values()} == {JobCancelled}
     assert sorted(index for index, _ in batch.items()) == list(range(6))
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("kinetic: ")]
+    assert f"kinetic: submitted {batch.group_id}: forever, 6 inputs" in told
+    ends = [line for line in told if "6/6 done" in line]  # none if all had ended before anybody looked
+    assert all("6/6 done, 6 cancelled" in line for line in ends)
+    assert not any("failed" in line for line in told)
 
 
 def test_found_again_from_another_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +58,9 @@ def test_a_terminal_shows_the_retry_and_what_it_took(script: list[str]) -> None:
     assert told[1] == "attempt 1 of 2 failed: ValueError: shard 3 is corrupt; starting again"
     assert told[2].startswith("succeeded in ")
     assert "running" in told[2]
-    assert told[3].startswith("3/3 done, 1 failed")
-    assert told[4:] == [""]
+    assert re.fullmatch("submitted grp-[0-9a-f]+: square, 3 inputs", told[3])
+    assert told[4].startswith("3/3 done, 1 failed")
+    assert told[5:] == [""]
     assert any("s running: attempt 2" in line for line in screen.drawn)
     assert any("/3 done" in line for line in screen.drawn)
 
