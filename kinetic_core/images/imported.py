@@ -70,7 +70,7 @@ def _doubt(name: str, private: str, unknown: str) -> str:
     if private:
         return f"{name} may be from the package index of {private}"
     if unknown:
-        return f"{unknown} may bring {name} in another version"
+        return f"{unknown} is not installed here, so what it requires is not known"
     if distribution(name).read_text("direct_url.json") is not None:
         return f"{name} was not installed from a package index"
     if distribution(name).read_text("RECORD") is None:
