@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from . import wire
@@ -101,14 +102,27 @@ class Workspace:
                 sys.stderr.write(f"kinetic: waiting: other data is at {mount} for a job that runs\n")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.islink(mount) and os.readlink(mount).startswith(self._volumes + os.sep):
-                os.unlink(mount)  # left by an earlier job
-            os.makedirs(os.path.dirname(mount), exist_ok=True)
-            os.write(lock, b"" if os.fstat(lock).st_size else os.fsencode(mount))
-            os.symlink(folder, mount)
+                os.unlink(mount)  # left by an earlier job, and so are the directories that it made
+                _, *made = os.fsdecode(os.pread(lock, 1 << 16, 0)).split("\0")
+            else:
+                made = _missing_parents(mount)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, os.fsencode("\0".join([mount, *made])), 0)  # for `unlink_volumes`
+            with suppress(FileNotFoundError):  # a job that ends has just removed one: again
+                os.makedirs(os.path.dirname(mount), exist_ok=True)
+                os.symlink(folder, mount)
+
+
+def _missing_parents(path: str) -> list[str]:
+    """Return the directories above `path` that do not exist, the deepest first."""
+    missing = []
+    while not os.path.lexists(path := os.path.dirname(path)):
+        missing.append(path)
+    return missing
 
 
 def unlink_volumes(folder: str) -> None:
-    """Remove the links to volumes below `folder` that no running job has."""
+    """Remove links to volumes below `folder` that no running job has, and the directories made for them."""
     import fcntl
 
     for name in os.listdir(folder):
@@ -117,9 +131,11 @@ def unlink_volumes(folder: str) -> None:
         lock = os.open(os.path.join(folder, name), os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mount = os.fsdecode(os.read(lock, 1 << 16))
+            mount, *made = os.fsdecode(os.read(lock, 1 << 16)).split("\0")
             if os.path.islink(mount) and os.readlink(mount).startswith(folder + os.sep):
                 os.unlink(mount)
+                for directory in made:
+                    os.rmdir(directory)  # an OSError: something else is in it, and it stays
         except OSError:  # a job has it, or it is gone
             continue
         finally:

@@ -99,11 +99,20 @@ def test_the_store_is_no_part_of_a_project_that_holds_it(
 
 def test_volumes_are_mounted(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("V")
-    mount = tmp_path / "mount" / "here"
+    mount = tmp_path / "made" / "mount" / "here"
 
     @kinetic_core.run(accelerator="cpu", volumes={str(mount): kinetic_core.Data(str(tmp_path / "v.txt"))})
     def read() -> str:
         return (mount / "v.txt").read_text()
 
     assert [read(), read()] == ["V", "V"]
-    wait_for(lambda: not mount.is_symlink())  # the machine's own directories stay as they were
+    wait_for(lambda: not (tmp_path / "made").exists())  # the machine's own directories stay as they were
+    mount.parent.mkdir(parents=True)
+    (mount.parent / "own").touch()
+    assert read() == "V"
+    wait_for(lambda: not mount.is_symlink())
+    assert (mount.parent / "own").exists()
+    (mount.parent / "own").unlink()
+    assert read() == "V"
+    wait_for(lambda: not mount.is_symlink())
+    assert mount.parent.exists()  # another made it, empty or not
