@@ -276,6 +276,7 @@ def wind_down() -> int:
     if threading is not None:
         main_thread = threading.main_thread()
         left = [t.name for t in threading.enumerate() if t is not main_thread and not t.daemon]
+        left = [name for name in left if not name.startswith("kinetic-cleanup-")]  # ours, of a batch within
         if left:
             sys.stderr.write(f"kinetic: these threads still ran at the end: {', '.join(left)}\n")
     atexit._run_exitfuncs()

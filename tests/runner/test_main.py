@@ -242,6 +242,15 @@ def test_threads_left_behind_do_not_hold_the_job(attempts: Attempts) -> None:
     assert "left-behind" in attempts.log
 
 
+def test_our_own_threads_are_not_told_of(attempts: Attempts) -> None:
+    def work() -> int:
+        threading.Thread(target=time.sleep, args=(600,), name="kinetic-cleanup-grp-within").start()
+        return 1
+
+    assert attempts.submit(work).run() == wire.EXIT_SUCCEEDED
+    assert "still ran" not in attempts.log
+
+
 def test_what_it_prints_is_kept_in_the_store(attempts: Attempts) -> None:
     attempts.submit(lambda: print("x" * 600_000, "the end")).run()
     prefix = f"jobs/{JOB}/attempts/0/log/"
