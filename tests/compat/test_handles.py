@@ -27,6 +27,12 @@ def count(lines: int, seconds: float = 0.0) -> int:
     return lines
 
 
+@on_cpu
+def bar() -> None:
+    print("10 %\r50 %\r100 %")
+    print("no newline", end="")
+
+
 class Model:
     """Its methods are jobs; an instance travels with them."""
 
@@ -87,6 +93,12 @@ def test_logs_are_read_followed_and_cut(capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert handle.tail(2).splitlines() == ["line 3", "line 4"]
     handle.cleanup()
+
+
+def test_a_progress_bar_is_streamed_as_it_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    handle = bar.run_async()
+    assert handle.result(timeout=300, stream_logs=True) is None
+    assert capsys.readouterr().out.rstrip("\n").split("\n") == ["10 %\r50 %\r100 %", "no newline"]
 
 
 def test_lines_are_streamed_once_while_it_is_awaited(capsys: pytest.CaptureFixture[str]) -> None:

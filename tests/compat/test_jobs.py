@@ -217,8 +217,10 @@ def test_a_batch_with_failures() -> None:
         kinetic.attach_batch(batch.group_id)
 
 
-def test_an_input_that_cannot_be_submitted() -> None:
+def test_an_input_that_cannot_be_submitted(caplog: pytest.LogCaptureFixture) -> None:
     batch = square.run_async_map([2, threading.Lock(), {"no_such": 1}], input_mode="auto")
+    batch.wait(timeout=240)
+    assert f"{batch.group_id}: 2 inputs could not be submitted" in caplog.messages
     with pytest.raises(kinetic.BatchError) as caught:
         batch.results(timeout=240)
     assert list(caught.value.submission_failures) == list(batch.submission_failures) == [1, 2]
