@@ -30,14 +30,14 @@ def encode_note(key: bytes | bytearray, name: str, told: Mapping[str, Any]) -> b
 
 
 def decode_note(key: bytes | bytearray, name: str, content: bytes) -> dict[str, Any]:
-    """Decode the note that was stored as `name`. Raises ForgedNote."""
+    """Decode the note that was stored as `name`. Raises ForgedNote, as for any note with an empty key."""
     try:
         told: dict[str, Any] = json.loads(content)
         signature = str(told.pop(_SIGNATURE))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         signature, told = "", {}
     expected = _signature(key, name, told)
-    if not hmac.compare_digest(signature.encode(errors="replace"), expected.encode()):
+    if not key or not hmac.compare_digest(signature.encode(errors="replace"), expected.encode()):
         raise ForgedNote(f"{name} is not what this job has stored: somebody without its key wrote it")
     return told
 

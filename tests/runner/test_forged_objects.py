@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kinetic_core._runner import codec, object_names, wire
-from kinetic_core._runner.notes import encode_note
+from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
 from kinetic_core._runner.payload import Payload
 from kinetic_core.errors import JobMisconfigured, UnverifiedResult
 from tests.runner.attempts import JOB, KEY, Attempts
@@ -193,3 +193,9 @@ def test_forged_costs_and_deaths_are_not_counted(attempts: Attempts) -> None:
     attempts.ignored = 4
     assert attempts.submit(lambda: "paid").run(KINETIC_BUDGET="1 1 EUR") == wire.EXIT_SUCCEEDED
     assert attempts.outcome().value_or_raise() == "paid"
+
+
+def test_an_empty_key_signs_no_note() -> None:
+    """Everybody knows it: a reader that has found no key believes nothing."""
+    with pytest.raises(ForgedNote, match="somebody without its key"):
+        decode_note(b"", "note", encode_note(b"", "note", {"told": 1}))
