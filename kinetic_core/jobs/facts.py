@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core._runner.claims import read_claim
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
+from kinetic_core.backends.kubernetes.attempts import stored_claims
 from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
 from kinetic_core.backends.kubernetes.names import DROPPED, UNSCHEDULABLE, WORKER
 from kinetic_core.backends.kubernetes.set_objects import is_live
@@ -23,10 +23,6 @@ from kinetic_core.jobs.fallback import is_passed_over
 from kinetic_core.jobs.signing import UNVERIFIED, outcome_key, verified_header
 from kinetic_core.store.documents import read_start
 from kinetic_core.store.protocol import ObjectStore
-
-_LARGEST_CLAIM = 64 << 10
-_MOST_ATTEMPTS = 1000
-"""Claims that are read: more of them are somebody else's, who wants readers to read forever."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +80,8 @@ def attempts_claimed(store: ObjectStore, job_id: str, key: bytes | None) -> int:
 
     What others have stored under such names is passed over, as runners do (runner/claims.py).
     """
-    claimed = 0
-    for number in range(_MOST_ATTEMPTS if key else 0):
-        name = object_names.claim(job_id, number)
-        try:
-            content = store.read_range(name, 0, _LARGEST_CLAIM)
-        except ObjectNotFound:
-            break
-        if read_claim(content, name, key or b"", number).pod_uid:
-            claimed = number + 1
-    return claimed
+    claims = stored_claims(store, job_id, key) if key else ()
+    return max((claim.number + 1 for claim in claims if claim.pod_uid), default=0)
 
 
 def worker_state(backend: Backend, namespace: str, job: Mapping[str, Any]) -> WorkerState:

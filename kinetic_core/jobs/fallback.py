@@ -14,7 +14,7 @@ from typing import Any
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.accelerator_choice import PASSED
-from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
+from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, decode_note, encode_note
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
@@ -24,7 +24,6 @@ from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import MOVED_ON, MoveOn
 from kinetic_core.jobs.signing import Keys, key_id_of, outcome_key
 
-_LONGEST_NOTE = 1 << 20
 _LOG = logging.getLogger(__name__)
 
 
@@ -108,7 +107,7 @@ class _Decisions:
         """
         name = object_names.choice(self.reference.job_id, number)
         try:
-            content = self.backend.store.read_range(name, 0, _LONGEST_NOTE)
+            content = self.backend.store.read_range(name, 0, LONGEST_NOTE)
             told = wire.document(content, decision=str, key_id=str)
             keys = Keys(self.backend, self.reference.namespace, [] if self.job is None else [self.job])
             one = self.reference

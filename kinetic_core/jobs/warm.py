@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core._runner.notes import ForgedNote, decode_note, encode_note
+from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, decode_note, encode_note
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
 from kinetic_core.backends.kubernetes.names import (
@@ -45,7 +45,6 @@ from kinetic_core.store.protocol import ObjectStore
 
 FUNCTION = "warm worker"
 """What stands for the name of a worker's function."""
-_LONGEST_NOTE = 1 << 20
 _IDENTITY_SIZE = 32
 
 
@@ -338,7 +337,7 @@ class _Objects:
 
     def read(self, name: str) -> bytes:
         """Read a note."""
-        return self._store.read_range(name, 0, _LONGEST_NOTE)
+        return self._store.read_range(name, 0, LONGEST_NOTE)
 
 
 def _free_worker(
@@ -447,4 +446,4 @@ def _give(backend: Backend, worker: Worker, number: int, manifest: Mapping[str, 
     note = encode_note(worker.key, name, {"environment": environment})
     if backend.store.create_if_absent(name, note):
         return True
-    return backend.store.read_range(name, 0, _LONGEST_NOTE) == note  # whose answer was lost
+    return backend.store.read_range(name, 0, LONGEST_NOTE) == note  # whose answer was lost

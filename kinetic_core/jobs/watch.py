@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kinetic_core._runner import object_names
-from kinetic_core._runner.notes import ForgedNote, decode_note
+from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, decode_note
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.chunks import chunk_of
 from kinetic_core.backends.kubernetes.names import LEASE_SECONDS, NODE_SILENT
@@ -31,7 +31,6 @@ from kinetic_core.jobs.signing import outcome_key, variable
 _MARGIN = 1.1
 _MARGIN_SECONDS = 5.0
 """Seconds beyond the lease's own time, for a slower clock there, and for processes to end."""
-_LONGEST_NOTE = 1 << 20
 _LOG = logging.getLogger(__name__)
 
 
@@ -68,7 +67,7 @@ class LeaseWatch:
         """Return whether that attempt's pod has taken the lease; a pod that has not may still begin."""
         name, secret = object_names.lease(*key), outcome_key(found[0])
         try:
-            told = decode_note(secret or b"", name, self.backend.store.read_range(name, 0, _LONGEST_NOTE))
+            told = decode_note(secret or b"", name, self.backend.store.read_range(name, 0, LONGEST_NOTE))
         except ObjectNotFound:
             return False
         except ForgedNote as exc:

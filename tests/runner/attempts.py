@@ -193,6 +193,16 @@ def _killing_a_call(step: int, once: Path) -> Callable[[str], runner_store.Store
     return opener
 
 
+def holding(began: Path, go: Path) -> Callable[[], str]:
+    def work() -> str:
+        began.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return "value"
+
+    return work
+
+
 def appending(marker: Path) -> Callable[[], str]:
     def work() -> str:
         with marker.open("a") as stream:

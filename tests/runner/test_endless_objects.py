@@ -17,7 +17,7 @@ from kinetic_core._runner.memory import exhausted
 from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, encode_note, read_note
 from kinetic_core._runner.store import DirectoryStore, Store
 from tests.conftest import wait_for
-from tests.runner.attempts import JOB, KEY, Attempts
+from tests.runner.attempts import JOB, KEY, Attempts, holding
 from tests.runner.test_claims import pod
 from tests.warm.test_worker import WORKER, give, result
 from tests.warm.test_worker import start as start_worker
@@ -90,15 +90,7 @@ def test_of_an_endless_end_of_an_attempt_the_head_is_read(tmp_path: Path) -> Non
 def test_a_worker_is_not_ended_by_endless_objects(tmp_path: Path) -> None:
     attempts, ran, go = Attempts(tmp_path), tmp_path / "ran", tmp_path / "go"
 
-    def work() -> str:
-        import time
-
-        ran.touch()
-        while not go.exists():
-            time.sleep(0.01)
-        return "value"
-
-    attempts.submit(work)
+    attempts.submit(holding(ran, go))
     plant(tmp_path / "store", object_names.call(WORKER, 0))
     plant(tmp_path / "store", object_names.end_call(JOB))
     worker = start_worker(attempts, idle=1)

@@ -44,16 +44,23 @@ def place(tmp_path: Path) -> Iterator[Here]:
     made.close()
 
 
-def alone(folder: str) -> str:
-    """Note this execution, and whether another one is alive; wait until told to go on."""
-    with Path(folder, "lock").open("w") as lock:
+@contextlib.contextmanager
+def noted(folder: str, call: str = "") -> Iterator[None]:
+    """Note this execution of a call, and whether another one is alive."""
+    with Path(folder, f"lock{call}").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mark = "once"
         except BlockingIOError:
             mark = "twice"
         with Path(folder, "executions").open("a") as stream:
-            stream.write(f"{mark}\n")
+            stream.write(f"{call} {mark}\n".lstrip())
+        yield
+
+
+def alone(folder: str) -> str:
+    """Note this execution, and wait until told to go on."""
+    with noted(folder):
         while not Path(folder, "go").exists():
             time.sleep(0.01)
     return "value"
@@ -227,15 +234,8 @@ def test_a_client_killed_at_any_step_can_be_followed(place: Here, tmp_path: Path
 
 
 def worked(folder: str, number: int, seconds: float) -> int:
-    """Note this execution of the call, and whether another one is alive."""
-    with Path(folder, f"{number}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mark = "once"
-        except BlockingIOError:
-            mark = "twice"
-        with Path(folder, "marks").open("a") as stream:
-            stream.write(f"{number} {mark}\n")
+    """Note this execution of the call, and take some time."""
+    with noted(folder, str(number)):
         time.sleep(seconds)
     return number
 
@@ -287,7 +287,7 @@ def test_kills_at_random_lose_and_repeat_nothing(place: Here, tmp_path: Path, ki
         except JobError:
             assert who == "child", f"the death of a {who} is not the function's own"
             failed.add(number)
-    marks = (tmp_path / "marks").read_text().splitlines()
+    marks = executions(tmp_path)
     assert {line.split()[1] for line in marks} == {"once"}
     assert {int(line.split()[0]) for line in marks} | failed == set(range(kills))
     assert kills < 100 or min(was_there[who] for who in ("worker", "runner", "child")) > 0

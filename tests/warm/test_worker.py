@@ -12,7 +12,7 @@ import pytest
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.notes import encode_note
 from tests.conftest import wait_for
-from tests.runner.attempts import JOB, KEY, Attempts
+from tests.runner.attempts import JOB, KEY, Attempts, holding
 from tests.runner.test_signing_key import memory, waiting
 
 WORKER = "job-00000000000000bb"
@@ -87,15 +87,7 @@ def test_a_note_without_its_key_gives_no_call(attempts: Attempts) -> None:
 def test_a_planted_end_ends_no_call(attempts: Attempts) -> None:
     ran, go = attempts.folder / "ran", attempts.folder / "go"
 
-    def work() -> str:
-        import time
-
-        ran.touch()
-        while not go.exists():
-            time.sleep(0.01)
-        return "value"
-
-    attempts.submit(work)
+    attempts.submit(holding(ran, go))
     name = object_names.end_call(JOB)
     attempts.store.create_if_absent(name, encode_note(WORKER_KEY, name, {}))
     worker = start(attempts, idle=1)

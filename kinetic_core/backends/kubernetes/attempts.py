@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kinetic_core._runner import object_names
 from kinetic_core._runner.claims import Claim, read_claim
+from kinetic_core._runner.notes import LONGEST_NOTE
 from kinetic_core.backends.kubernetes.chunks import variable
 from kinetic_core.backends.kubernetes.names import JOB_ID, OUTCOME_KEY, SUSPENDED, WORKER
 from kinetic_core.backends.kubernetes.objects import Job, Pod
@@ -17,8 +18,21 @@ from kinetic_core.store.protocol import ObjectStore
 
 _ASK_SECONDS = 1.0
 _REMEMBERED = 10_000
-_LARGEST = 64 << 10
-"""Bytes of a claim at most; no runner writes a larger one."""
+_MOST_CLAIMS = 1000
+"""Claims of a host that are read: more are somebody else's, who wants readers to read forever."""
+
+
+def stored_claims(
+    store: ObjectStore, job_id: str, key: bytes, host: int = 0, first: int = 0
+) -> Iterator[Claim]:
+    """Yield the claims of a host from a number on; one that no runner of the job has written has no pod."""
+    for number in range(first, _MOST_CLAIMS):
+        name = object_names.claim(job_id, number, host)
+        try:
+            content = store.read_range(name, 0, LONGEST_NOTE)
+        except ObjectNotFound:
+            return
+        yield read_claim(content, name, key, number)
 
 
 class ClaimedAttempts:
@@ -59,13 +73,7 @@ class ClaimedAttempts:
         asked, known = self._asked.get((job_id, host), (float("-inf"), []))
         if time.monotonic() - asked < _ASK_SECONDS:
             return known
-        found = list(known)
-        while True:
-            name = object_names.claim(job_id, len(found), host)
-            try:
-                found.append(read_claim(self._store.read_range(name, 0, _LARGEST), name, key, len(found)))
-            except ObjectNotFound:
-                break
+        found = [*known, *stored_claims(self._store, job_id, key, host, len(known))]
         if len(self._asked) >= _REMEMBERED:
             self._asked.clear()
         self._asked[job_id, host] = time.monotonic(), found
