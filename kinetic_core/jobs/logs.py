@@ -17,6 +17,8 @@ from kinetic_core.backends.base import Backend
 from kinetic_core.job import JobReference
 
 _EVIDENCE_LINES = 20
+_EVIDENCE_BYTES = 8 << 20
+"""Bytes at the end of a stored log that are searched: who writes the bucket sets the size of the whole."""
 _POLL_SECONDS = 0.05
 _STORED_SECONDS = 1.0
 _PIECE = 1 << 20
@@ -33,16 +35,20 @@ def read_pieces(
 ) -> Iterator[bytes]:
     """Yield what one attempt of a host has printed from a byte offset on, in pieces.
 
-    The pieces come from the container's log, or else from the stored chunks.
+    The pieces come from the container's log, or else from the stored chunks. A negative offset counts from
+    the end of the chunks; the container's log is then read whole.
     """
     where = reference.namespace, reference.job_id, attempt
-    while piece := backend.log(*where, offset, host, _PIECE):
+    reached = max(0, offset)
+    while piece := backend.log(*where, reached, host, _PIECE):
         yield piece
-        offset += len(piece)
+        reached += len(piece)
     if piece is not None:
         return
     prefix = object_names.log(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
-    for info in backend.store.list(prefix):
+    chunks = list(backend.store.list(prefix))
+    offset = reached if offset >= 0 else max(0, sum(info.size for info in chunks) + offset)
+    for info in chunks:
         for start in range(min(offset, info.size), info.size, _PIECE):
             yield backend.store.read_range(info.name, start, _PIECE)
         offset = max(0, offset - info.size)
@@ -72,7 +78,7 @@ def last_lines(backend: Backend, reference: JobReference, attempt: int) -> tuple
     kept: list[str] = []
     for host in range(hosts):
         lines, last = LineBuffer(), deque[str](maxlen=max(1, _EVIDENCE_LINES // hosts))
-        for piece in read_pieces(backend, reference, attempt, host):
+        for piece in read_pieces(backend, reference, attempt, host, -_EVIDENCE_BYTES):
             last.extend(line.text for line in lines.add(piece))
         if lines.size:
             last.append(lines.end().text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from airflow_provider.task_logs import LogTail
 from kinetic_core._runner import object_names
 from kinetic_core.jobs.logs import follow_log, last_lines, read_log
+from kinetic_core.store.protocol import ObjectInfo
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.kubernetes.manifests import reference
 
@@ -73,3 +75,25 @@ def test_a_tasks_log_has_the_lines_of_all_hosts_once() -> None:
         seen += tail.live(10)
     assert seen == ["[host 0] from 0"]
     assert tail.rest(0) == ["[host 0] end of 0", "[host 1] from 1"]
+
+
+@pytest.mark.attack
+def test_of_a_planted_log_only_the_end_is_read() -> None:
+    """The evidence of a failure costs its reader no more time, however large somebody has made the log."""
+
+    class Endless(MemoryObjectStore):
+        read_bytes = 0
+
+        def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
+            for number in range(3):
+                yield ObjectInfo(f"{prefix}{number}", 1 << 40, 0.0)
+
+        def read_range(self, name: str, offset: int, size: int) -> bytes:
+            found = (name[-1] * 1023 + "\n").encode() * (min(size, (1 << 40) - offset) >> 10)
+            self.read_bytes += len(found)
+            return found
+
+    containers: Any = Containers()
+    containers.store = Endless()
+    assert last_lines(containers, reference(accelerator="cpu"), 0) == ("2" * 1023,) * 20
+    assert containers.store.read_bytes <= 8 << 20
