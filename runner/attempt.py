@@ -46,6 +46,7 @@ class Job:
     store_uri: str
     job_id: str
     payload_sha256: str
+    payload_bytes: int | None
     outcome_key: bytearray
     failed_count: int
     ignored_count: int
@@ -114,12 +115,12 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
         if group_id is not None:
             index = parse_indexes(environ["KINETIC_INDEXES"])[int(environ["JOB_COMPLETION_INDEX"])]
             environ["KINETIC_JOB_ID"] = environ["JOB_ID"] = object_names.input_id(group_id, index)
-        key = take_key(environ, index)
         return Job(
             store_uri=environ["KINETIC_STORE"],
             job_id=environ["KINETIC_JOB_ID"],
             payload_sha256=environ["KINETIC_PAYLOAD_SHA256"],
-            outcome_key=key,
+            payload_bytes=_whole(environ, "KINETIC_PAYLOAD_BYTES"),
+            outcome_key=take_key(environ, index),
             failed_count=int(environ.get("KINETIC_FAILED_COUNT") or 0),
             ignored_count=int(environ.get("KINETIC_IGNORED_COUNT") or 0),
             pod_uid=environ.get("KINETIC_POD_UID", ""),
@@ -140,7 +141,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             task_log=environ.pop("KINETIC_TASK_LOG", None),
             timeout=_seconds(environ, "KINETIC_TIMEOUT"),
             debug_wait=_seconds(environ, "KINETIC_DEBUG_WAIT_TIMEOUT"),
-            choice=int(environ["KINETIC_CHOICE"]) if "KINETIC_CHOICE" in environ else None,
+            choice=_whole(environ, "KINETIC_CHOICE"),
             set_name=environ.get("KINETIC_SET"),
             hang_after=_seconds(environ, "KINETIC_HANG_SECONDS"),
             budget=_budget(environ),
@@ -154,6 +155,10 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
     except (ValueError, IndexError) as exc:
         raise BadEnvironment(f"the manifest sets a KINETIC_* variable wrongly: {exc}") from exc
+
+
+def _whole(environ: MutableMapping[str, str], name: str) -> int | None:
+    return int(environ[name]) if name in environ else None
 
 
 def _seconds(environ: MutableMapping[str, str], name: str) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from . import object_names, wire
 from .attempt import Job
 from .outcome import Outcome, failed
+from .payload import read_frame
 from .store import Store, exists
 
 
@@ -53,11 +54,8 @@ def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, byt
     """
     assert job.group_id is not None  # noqa: S101
     assert job.index is not None  # noqa: S101
-    frame = store.read(object_names.batch_payload(job.group_id, job.payload_sha256))
-    if wire.digest(frame) != job.payload_sha256:
-        raise ValueError(
-            "the stored payload is not the one this batch was submitted with; nothing was loaded"
-        )
+    name = object_names.batch_payload(job.group_id, job.payload_sha256)
+    frame = read_frame(store, name, job.payload_sha256, job.payload_bytes)
     decoded, parts = wire.decode_frame(frame)
     header: dict[str, Any] = decoded
     blocks = header["inputs"]["blocks"]

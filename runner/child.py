@@ -18,7 +18,7 @@ from .accelerator import variables
 from .attempt import Job
 from .notice import VARIABLE, notice_path
 from .outcome import Outcome
-from .payload import Payload
+from .payload import Payload, read_frame
 from .phases import note
 from .signing_key import forget_key, set_readable
 from .store import MissingObject, SourceUnreachable, Store, StoreUnavailable
@@ -188,10 +188,8 @@ def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
         from .batch import batch_payload
 
         return batch_payload(job, store)
-    frame = store.read(object_names.payload(job.job_id, job.payload_sha256))
-    if wire.digest(frame) != job.payload_sha256:
-        raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")
-    return wire.decode_frame(frame)
+    name = object_names.payload(job.job_id, job.payload_sha256)
+    return wire.decode_frame(read_frame(store, name, job.payload_sha256, job.payload_bytes))
 
 
 def _install(header: dict[str, Any], job: Job, store: Store) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .shared_cache import Content, SharedCache
-from .store import MissingObject, Store
+from .store import MissingObject, Store, read_at_most
 from .trees import canonical
 from .unpack import materialise_tree
 
@@ -99,7 +99,10 @@ class DataFolder:
         def fetch(name: str) -> str:
             return self._store.fetch(name) if self._cache is None else self._cached(name, self._cache)
 
-        materialise_tree(tree, target, read=self._store.read, fetch=fetch, discard=self._discard, shard=shard)
+        def read(name: str) -> bytes:
+            return read_at_most(self._store, name, wire.LARGEST_DOCUMENT)
+
+        materialise_tree(tree, target, read=read, fetch=fetch, discard=self._discard, shard=shard)
 
     def _cached(self, name: str, cache: SharedCache) -> str:
         """Return a file of this attempt's own with a pack, which is named by its digest."""

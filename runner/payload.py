@@ -19,7 +19,7 @@ from typing import Any
 
 from . import results, wire
 from .client_package import ClientPackage
-from .store import open_store
+from .store import ObjectTooLarge, Store, open_store, read_at_most
 
 _MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")
 _MAIN = "kinetic_main"
@@ -31,6 +31,20 @@ from {package} import payload as _payload
 _sys.path.remove({folder!r})
 globals().update(_payload.restored({state!r}))
 """
+
+
+def read_frame(store: Store, name: str, sha256: str, size: int | None) -> bytes:
+    """Read the stored payload with this digest, and no more than its number of bytes, if that is known.
+
+    Raises ValueError if another payload is stored, MissingObject.
+    """
+    try:
+        frame = store.read(name) if size is None else read_at_most(store, name, size)
+    except ObjectTooLarge:
+        frame = b""
+    if wire.digest(frame) != sha256:
+        raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")
+    return frame
 
 
 class ShippedModules:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 _PIECE = 1 << 20
 
@@ -22,6 +23,10 @@ class SourceUnreachable(OSError):
 
 class MissingObject(LookupError):
     """Missing object of the job in the store."""
+
+
+class ObjectTooLarge(ValueError):
+    """Object that is larger than any that Kinetic stores by its name."""
 
 
 class Content:
@@ -197,6 +202,27 @@ class DirectoryStore:
         if name.startswith("/") or ".." in name.split("/"):
             raise MissingObject(f"{name!r} is not the name of an object")
         return os.path.join(self.root, *name.split("/"))
+
+
+class _Limited(io.BytesIO):
+    """Buffer of at most `size` bytes. Raises ObjectTooLarge, which names the object."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__()
+        self._name, self._size = name, size
+
+    def write(self, content: Any, /) -> int:
+        if self.tell() + len(content) > self._size:
+            raise ObjectTooLarge(f"{self._name} is larger than {self._size} bytes: somebody has replaced it")
+        return super().write(content)
+
+
+def read_at_most(store: Store, name: str, size: int) -> bytes:
+    """Read a whole object of at most `size` bytes. Raises ObjectTooLarge, MissingObject.
+
+    For objects that are verified only when they are in memory: who writes the bucket sets their size.
+    """
+    return store.download(name, lambda: _Limited(f"{store.uri}/{name}", size)).getvalue()
 
 
 def exists(store: Store, name: str) -> bool:

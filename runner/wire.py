@@ -52,6 +52,8 @@ WRITE_MARK = "kinetic-write"
 lost finds its own mark when it tries again."""
 
 MAGIC = b"KINETIC2"
+LARGEST_DOCUMENT = 32 << 20
+"""Bytes of the largest JSON document. Parsed, JSON takes up to thirty times as much memory."""
 HEAD_BYTES = 64 << 10
 """Bytes of a frame to read for its head, which is rarely longer; `head_size` tells its size."""
 _LENGTH = struct.Struct(">I")

@@ -81,7 +81,7 @@ def packed_line(
         except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
             failures[index] = exc
             continue
-        delivery = Delivery(runner, wire.digest(prepared.payload), "", around)
+        delivery = Delivery(runner, prepared.payload, "", around)
         manifests = every_manifest(prepared.spec, prepared.reference, delivery)
         waiting[index] = Waiting(prepared.reference, prepared.payload, manifests)
     return waiting, failures

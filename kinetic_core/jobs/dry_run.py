@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kinetic_core._runner.wire import digest
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.bootstrap import runner_archive
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
@@ -61,9 +60,7 @@ def dry_run(call: Call, options: RunOptions, connections: Connections) -> dict[s
         own = connections.with_settings(replace(connections.settings, cache=Path(folder, "cache")))
         prepared = prepare(call, options, own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
-    delivery = Delivery(
-        runner_archive(connections.settings.cache)[0], digest(prepared.payload), "", surroundings
-    )
+    delivery = Delivery(runner_archive(connections.settings.cache)[0], prepared.payload, "", surroundings)
     job = first_of(every_manifest(prepared.spec, prepared.reference, delivery))
     return leader_worker_set(job) if runs_in_set(job) else job
 

@@ -74,8 +74,7 @@ def submit(
         around = replace(around, environment={**(environment or {}), **around.environment})
         runner = stored_runner(prepared.backend)
         key_id, key = job_key(prepared.backend, reference)
-        payload = wire.digest(prepared.payload)
-        delivery = Delivery(runner, payload, key, around, origin, key_id)
+        delivery = Delivery(runner, prepared.payload, key, around, origin, key_id)
         return every_manifest(_on_hardware(prepared.spec, reference), reference, delivery)
 
     meanings = frozenset(map(str, prepared.spec.accelerator.meanings))

@@ -91,7 +91,7 @@ def submit_warm(
     backend, namespace = prepared.backend, prepared.reference.namespace
     around = backend.surroundings(namespace)
     own = replace(around, environment={**(environment or {}), **around.environment})
-    delivery = Delivery(stored_runner(backend), wire.digest(prepared.payload), "", own, origin)
+    delivery = Delivery(stored_runner(backend), prepared.payload, "", own, origin)
     of_worker = replace(delivery, surroundings=around)
     header = wire.decode_head(prepared.payload)
     kind = _Kind(backend, prepared.spec, of_worker, header.get("dependencies"), header.get("client_package"))
@@ -135,7 +135,7 @@ def start_worker(packed: Packed) -> JobReference:
     backend, namespace = packed.backend, packed.spec.namespace
     shipped = packed.tree_bytes + packed.substitutes.size
     spec = replace(packed.spec, buckets=tuple(dict.fromkeys(packed.buckets)), shipped=shipped)
-    delivery = Delivery(stored_runner(backend), wire.digest(b""), "", backend.surroundings(namespace))
+    delivery = Delivery(stored_runner(backend), b"", "", backend.surroundings(namespace))
     kind = _Kind(backend, spec, delivery, packed.dependencies, packed.client_package)
     like = reference_of(packed, spec, "", "", None)
     identity = kind.identity(like)
@@ -244,7 +244,7 @@ class _Kind:
         )
         delivery = replace(
             self.delivery,
-            payload_sha256=wire.digest(b""),
+            payload=b"",
             outcome_key=worker.key.hex(),
             key_id=worker.key_id,
             origin=json.dumps({"id": identity}),

@@ -14,9 +14,6 @@ from kinetic_core._runner.sizes import shown_size
 from kinetic_core.errors import MalformedObject
 from kinetic_core.store.protocol import ObjectStore
 
-LARGEST_DOCUMENT = 32 << 20
-"""Bytes. Parsed, JSON takes up to thirty times as much memory."""
-
 
 def read_document(store: ObjectStore, name: str, **fields: type) -> dict[str, Any]:
     """The JSON object stored by that name, which has these fields, each of its type.
@@ -45,6 +42,6 @@ class _Bounded(io.BytesIO):
     """Bytes of a document as they arrive."""
 
     def write(self, content: wire.Buffer, /) -> int:  # type: ignore[override]  # of BytesIO, any buffer
-        if self.tell() + len(content) > LARGEST_DOCUMENT:
-            raise wire.Malformed(f"it is larger than {shown_size(LARGEST_DOCUMENT)}")
+        if self.tell() + len(content) > wire.LARGEST_DOCUMENT:
+            raise wire.Malformed(f"it is larger than {shown_size(wire.LARGEST_DOCUMENT)}")
         return super().write(content)

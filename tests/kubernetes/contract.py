@@ -79,7 +79,7 @@ class World:
         values |= {"job_id": job_id, "k8s_name": f"kinetic-{job_id}", "namespace": self.namespace}
         values["image_uri"] = IMAGE or "python:3.11"
         spec = JobSpec("f", parse_accelerator("cpu"), "gke", **options)
-        delivery = Delivery("a" * 64, "b" * 64, "c" * 64, Surroundings("default"))
+        delivery = Delivery("a" * 64, b"payload", "c" * 64, Surroundings("default"))
         job = job_manifest(spec, JobReference(**values), delivery)
         container = job["spec"]["template"]["spec"]["containers"][0]
         container["command"] = ["sh", "-c", self.case.command]

@@ -9,7 +9,7 @@ from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
 from kinetic_core.backends.kubernetes.set_objects import leader_worker_set
 from kinetic_core.job import JobReference, JobSpec
 
-DELIVERY = Delivery("a" * 64, "b" * 64, "c" * 64)
+DELIVERY = Delivery("a" * 64, b"payload", "c" * 64)
 
 
 def reference(**changes: Any) -> JobReference:

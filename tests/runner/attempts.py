@@ -35,6 +35,7 @@ class Attempts:
     ignored: int = 0
     header: dict[str, Any] = field(default_factory=dict)
     payload_sha256: str = ""
+    payload_bytes: int = 0
 
     @property
     def store(self) -> DirectoryObjectStore:
@@ -67,7 +68,7 @@ class Attempts:
         finally:
             cloudpickle.unregister_pickle_by_value(module)
         payload = wire.encode_frame(described, parts)
-        self.payload_sha256 = wire.digest(payload)
+        self.payload_sha256, self.payload_bytes = wire.digest(payload), len(payload)
         self.store.create_if_absent(object_names.payload(JOB, self.payload_sha256), payload)
         return self
 
@@ -79,6 +80,7 @@ class Attempts:
             "KINETIC_STORE": self.store.uri,
             "KINETIC_JOB_ID": JOB,
             "KINETIC_PAYLOAD_SHA256": self.payload_sha256,
+            "KINETIC_PAYLOAD_BYTES": str(self.payload_bytes),
             "KINETIC_OUTCOME_KEY": KEY.hex(),
             "KINETIC_FAILED_COUNT": str(self.failed),
             "KINETIC_IGNORED_COUNT": str(self.ignored),

@@ -41,7 +41,7 @@ class Batch(Attempts):
         for name in ("arguments", "argument_copies"):
             del parts[name]
         payload = wire.encode_frame(header, parts)
-        self.payload_sha256 = wire.digest(payload)
+        self.payload_sha256, self.payload_bytes = wire.digest(payload), len(payload)
         self.store.create_if_absent(object_names.batch_payload(GROUP, self.payload_sha256), payload)
         return self
 
@@ -82,7 +82,7 @@ def test_a_payload_of_a_batch_that_was_changed_is_not_loaded(batch: Batch) -> No
     batch.store.delete(name)
     batch.store.create_if_absent(name, other)
     assert batch.run() == wire.EXIT_NEVER_RETRY
-    with pytest.raises(JobMisconfigured, match="not the one this batch was submitted with"):
+    with pytest.raises(JobMisconfigured, match="not the one this job was submitted with"):
         batch.child().value_or_raise()
 
 

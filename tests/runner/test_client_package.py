@@ -133,7 +133,7 @@ def run_bare(
         spec_digest="",
         client_package=package_sha256,
     )
-    attempts.payload_sha256 = wire.digest(payload)
+    attempts.payload_sha256, attempts.payload_bytes = wire.digest(payload), len(payload)
     attempts.store.create_if_absent(object_names.payload(JOB, attempts.payload_sha256), payload)
     told = {"KINETIC_RUNNER_SHA256": runner[0], "KINETIC_PROTOCOL": str(wire.PROTOCOL)}
     environment = {**attempts.environment(), **told, **settings}

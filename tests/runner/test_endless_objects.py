@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.attempt import Job
 from kinetic_core._runner.batch import was_cancelled, why_not
 from kinetic_core._runner.claims import take_number, tell_end
+from kinetic_core._runner.data import DataFolder
 from kinetic_core._runner.memory import exhausted
 from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, encode_note, read_note
+from kinetic_core._runner.payload import read_frame
 from kinetic_core._runner.store import DirectoryStore, Store
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, KEY, Attempts, holding
@@ -73,6 +76,34 @@ def test_of_an_endless_object_little_is_read(tmp_path: Path, reader: str) -> Non
     store = Measured(f"file://{tmp_path}", str(tmp_path))
     read(pod("uid", failed=1), store)
     assert 0 < store.largest <= LONGEST_NOTE
+
+
+def _load_payload(store: Store, name: str) -> None:
+    read_frame(store, name, "0" * 64, 1000)
+
+
+def _unpack_tree(store: Store, name: str) -> None:
+    folder = Path(store.uri.removeprefix("file://"), "unpacked")
+    DataFolder(str(folder), store, shared=False).unpack(name.rpartition("/")[2].removesuffix(".json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [(object_names.payload(JOB, "0" * 64), _load_payload), (object_names.tree("0" * 64), _unpack_tree)],
+)
+def test_what_was_replaced_takes_no_more_memory(
+    tmp_path: Path, name: str, read: Callable[[Store, str], None]
+) -> None:
+    """Objects that are named by their content, and verified when they are in memory."""
+    plant(tmp_path, name)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"larger than|not the one this job was submitted with"):
+            read(DirectoryStore(f"file://{tmp_path}", str(tmp_path)), name)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * wire.LARGEST_DOCUMENT
 
 
 def test_of_an_endless_end_of_an_attempt_the_head_is_read(tmp_path: Path) -> None:

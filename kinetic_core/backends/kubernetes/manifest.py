@@ -121,7 +121,7 @@ class Delivery:
     """
 
     runner_sha256: str
-    payload_sha256: str
+    payload: bytes
     outcome_key: str
     surroundings: Surroundings = Surroundings()
     origin: str = ""
@@ -372,7 +372,8 @@ def _always(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[
         "KINETIC_JOB_ID": reference.job_id,
         "JOB_ID": reference.job_id,
         "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
-        "KINETIC_PAYLOAD_SHA256": delivery.payload_sha256,
+        "KINETIC_PAYLOAD_SHA256": wire.digest(delivery.payload),
+        "KINETIC_PAYLOAD_BYTES": str(len(delivery.payload)),
         OUTCOME_KEY: delivery.outcome_key,
         KEY_ID: delivery.key_id,
         "KINETIC_RETRIES": str(spec.retries),
