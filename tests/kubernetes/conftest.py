@@ -1,8 +1,10 @@
-"""The two clusters that the tests of the contract are for."""
+"""The two clusters that the tests of the contract are for, and a server of one WebSocket."""
 
 from __future__ import annotations
 
 import secrets
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.testing.fake_cluster import FakeCluster
+from kinetic_core.testing.fault_proxy import write_kubeconfig
 from tests.conftest import wait_for
 from tests.kubernetes.contract import (
     IMAGE,
@@ -18,6 +21,30 @@ from tests.kubernetes.contract import (
     Case,
     World,
 )
+from tests.kubernetes.websockets import Speak
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Callable[[Speak], Target]]:
+    """`server(speak)`: a cluster whose API server serves one connection with `speak`."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads: list[threading.Thread] = []
+
+    def serve(speak: Speak) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            speak(connection)
+
+    def start(speak: Speak) -> Target:
+        threads.append(threading.Thread(target=serve, args=(speak,), daemon=True))
+        threads[-1].start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        return Target(str(write_kubeconfig(tmp_path / "kubeconfig", address)))
+
+    yield start
+    for thread in threads:
+        thread.join(5)
+    listener.close()
 
 
 @pytest.fixture(scope="session")

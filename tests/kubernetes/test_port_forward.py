@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -17,67 +12,19 @@ from kinetic_core.backends.kubernetes.port_forward import PodConnection, PodPort
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, ConfigurationError
 from kinetic_core.settings import Settings
-from kinetic_core.testing.fault_proxy import write_kubeconfig
+from tests.kubernetes.websockets import CLOSE, Speak, frame, refusing, unmasked, upgraded
 
-_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
-_BINARY, _CLOSE = 0x82, 0x88
 _PORT = (5678).to_bytes(2, "little")
-Speak = Callable[[socket.socket], None]
-
-
-def frame(content: bytes, kind: int = _BINARY) -> bytes:
-    return bytes([kind, len(content)]) + content
-
-
-def upgraded(request: bytes) -> bytes:
-    key = re.search(rb"(?i)sec-websocket-key: (\S+)", request)
-    assert key
-    assert b"/api/v1/namespaces/team/pods/pod-1/portforward?ports=5678" in request
-    assert b"v4.channel.k8s.io" in request
-    accept = base64.b64encode(hashlib.sha1(key[1] + _GUID).digest())
-    lines = [b"HTTP/1.1 101 Switching Protocols", b"Upgrade: websocket", b"Connection: Upgrade"]
-    lines += [b"Sec-WebSocket-Protocol: v4.channel.k8s.io", b"Sec-WebSocket-Accept: " + accept]
-    return b"\r\n".join([*lines, b"", b""])
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Callable[[Speak], Target]]:
-    """`server(speak)`: a cluster whose API server serves one connection with `speak`."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    threads: list[threading.Thread] = []
-
-    def serve(speak: Speak) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            speak(connection)
-
-    def start(speak: Speak) -> Target:
-        threads.append(threading.Thread(target=serve, args=(speak,), daemon=True))
-        threads[-1].start()
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        return Target(str(write_kubeconfig(tmp_path / "kubeconfig", address)))
-
-    yield start
-    for thread in threads:
-        thread.join(5)
-    listener.close()
 
 
 def forwarding(*frames: bytes) -> Speak:
     """Accept, greet on both channels, then send frames and drop the connection."""
 
     def speak(connection: socket.socket) -> None:
-        connection.sendall(upgraded(connection.recv(1 << 16)))
+        request = connection.recv(1 << 16)
+        assert b"/api/v1/namespaces/team/pods/pod-1/portforward?ports=5678" in request
+        connection.sendall(upgraded(request, b"v4.channel.k8s.io"))
         connection.sendall(frame(b"\0" + _PORT) + frame(b"\1" + _PORT) + b"".join(frames))
-
-    return speak
-
-
-def refusing(status: str, body: str) -> Speak:
-    def speak(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall((head + body).encode())
 
     return speak
 
@@ -94,7 +41,7 @@ def dialled(target: Target) -> PodConnection:
 
 
 @pytest.mark.promise("batches: debugpy on the pod's loopback, port-forward in pure Python")
-@pytest.mark.parametrize("end", [b"", frame(b"\x03\xe8", _CLOSE)], ids=["dropped", "closed"])
+@pytest.mark.parametrize("end", [b"", frame(b"\x03\xe8", CLOSE)], ids=["dropped", "closed"])
 def test_what_the_pod_says_arrives_without_the_greetings(
     server: Callable[[Speak], Target], end: bytes
 ) -> None:
@@ -108,9 +55,7 @@ def test_what_is_said_to_the_pod_goes_to_the_data_channel(server: Callable[[Spea
 
     def speak(connection: socket.socket) -> None:
         forwarding()(connection)
-        head = connection.recv(6)
-        masked = connection.recv(head[1] & 0x7F)
-        heard.append(bytes(byte ^ head[2 + index % 4] for index, byte in enumerate(masked)))
+        heard.append(unmasked(connection)[1])
 
     connection = dialled(server(speak))
     connection.send(b"initialize")
