@@ -20,6 +20,7 @@ from .notice import VARIABLE, notice_path
 from .outcome import Outcome
 from .payload import Payload, read_frame
 from .phases import note
+from .shell import leave_workspace
 from .signing_key import forget_key, set_readable
 from .store import MissingObject, SourceUnreachable, Store, StoreUnavailable
 from .workspace import make_workspace
@@ -106,6 +107,7 @@ class _SetUp:
 
             note(self._job, "debugger")
             await_debugger(self._job, self._store, workspace.workspace)
+        leave_workspace(self._job.job_id, self._job.work_dir)
         return function, args, kwargs
 
     def _set_environment(self, header: dict[str, Any]) -> None:

@@ -92,6 +92,45 @@ class Ports(Protocol):
         """One to a port of the loopback that a pod sees, by the pod's name."""
 
 
+class Process(Protocol):
+    """A program beside a job's function, with its streams. Nothing here waits for the program."""
+
+    exit_code: int | None
+    source: int
+    """The descriptor that is readable when `receive` has something to do."""
+    sink: int
+    """The descriptor that is writable when `flush` has something to do."""
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait to be sent."""
+
+    def send(self, data: bytes) -> None:
+        """Send to its stdin, as far as that is possible now."""
+
+    def flush(self) -> None:
+        """Send what waits, as far as that is possible now."""
+
+    def receive(self) -> list[tuple[int, bytes]] | None:
+        """What it wrote to which of its descriptors; None once it has ended, with `exit_code`."""
+
+    def tick(self, *, reads: bool) -> None:
+        """What a connection needs every few seconds. `reads`: what arrives is being received."""
+
+    def close(self) -> None:
+        """Hang up: the program ends, if it has not."""
+
+
+class Shells(Protocol):
+    """Programs beside the functions of jobs: that of `_runner.shell`, which takes a request."""
+
+    def check(self, namespace: str) -> None:
+        """Refuse who may not have any in this namespace."""
+
+    def start(self, namespace: str, pod: str, request: str) -> Process:
+        """One in a pod, by the pod's name."""
+
+
 class Backend(Protocol):
     """A place where jobs run: it keeps Job and Pod objects and starts what they describe."""
 
@@ -118,6 +157,9 @@ class Backend(Protocol):
 
     @property
     def ports(self) -> Ports: ...
+
+    @property
+    def shells(self) -> Shells: ...
 
     @property
     def cluster(self) -> ClusterName | None:

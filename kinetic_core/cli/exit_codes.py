@@ -37,6 +37,7 @@ class Exit(IntEnum):
     FULL_OUTPUT = 74
     INTERRUPTED = 130
     CLOSED_PIPE = 141
+    SHELL_LOST = 255
 
     @property
     def meaning(self) -> str:
@@ -55,6 +56,7 @@ _MEANINGS = {
     Exit.FULL_OUTPUT: "what was to be said could not be written, as on a full disk",
     Exit.INTERRUPTED: "Ctrl-C; what was submitted goes on, and how to stop it is said",
     Exit.CLOSED_PIPE: "whoever read the output went away, as `head` does",
+    Exit.SHELL_LOST: "`shell` lost its pod or the connection; else it ends with the code of its command",
 }
 
 _ORDER: tuple[tuple[type[KineticError], Exit], ...] = (

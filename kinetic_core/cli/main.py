@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "home": ("home",),
     "run": ("run",),
+    "shell": ("shell",),
     "jobs": ("jobs", "watch"),
     "batch": ("batches",),
     "warm": ("warm",),

@@ -25,6 +25,7 @@ SAMPLE = str(Path(__file__).parent / "project" / "cli_sample.py")
 JOB, BATCH = "job-0123456789abcdef", "grp-0123456789abcdef"
 ASKING = (
     ("run", f"{SAMPLE}:scaled", "1"),
+    ("shell", JOB),
     ("package", f"{SAMPLE}:scaled"),
     ("build-image",),
     ("reap",),

@@ -20,7 +20,7 @@ SERVICE_ACCOUNT = {"kind": "ServiceAccount"}
 def documented_role(api: ClusterApi, namespace: str, subject: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """The role of docs/guides/clusters.md in a namespace, given to somebody."""
     guide = Path(__file__).parents[2] / "docs" / "guides" / "clusters.md"
-    (text,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
+    (text,) = re.findall(r"```yaml\n(apiVersion: .*?)```", guide.read_text(), re.DOTALL)
     role: dict[str, Any] = yaml.safe_load(text)
     name = role["metadata"]["name"]
     binding = {

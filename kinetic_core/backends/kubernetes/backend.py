@@ -26,6 +26,7 @@ from kinetic_core.backends.kubernetes.logs import JobLogs
 from kinetic_core.backends.kubernetes.manifest import WORK_DIR, Surroundings
 from kinetic_core.backends.kubernetes.names import FAILED_CREATE, JOB_ID, JOB_NAME, ORIGIN_ID
 from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.backends.kubernetes.pod_exec import PodShells
 from kinetic_core.backends.kubernetes.pods import failed_by_lease, made_pods
 from kinetic_core.backends.kubernetes.port_forward import PodPorts
 from kinetic_core.backends.kubernetes.queue import BatchQueues
@@ -77,6 +78,7 @@ class GkeBackend:
         self.lines = BatchQueues(self._api)
         self._batches = IndexedJobs(self._api, _CANCEL_SECONDS)
         self.ports = PodPorts(target, connections)
+        self.shells = PodShells(target, connections)
         self._target = target
         self._settings = connections.settings
         self.store = store = GcsObjectStore.at(location, connections)

@@ -41,6 +41,7 @@ from kinetic_core.backends.local.record import (
     timestamp,
     write_record,
 )
+from kinetic_core.backends.local.shells import LocalShells
 from kinetic_core.backends.local.slots import core_count
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
@@ -116,6 +117,7 @@ class LocalBackend:
     name = "local"
     parts = None
     ports = LocalPorts()
+    shells = LocalShells()
 
     def __init__(self, root: Path, connections: Connections | None = None, line: Line | None = None) -> None:
         self.connections = connections or Connections(Settings(local_store=root))

@@ -1,0 +1,220 @@
+"""`kinetic shell`, on this machine, as a person at a terminal and as a script use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic_core
+from kinetic_core import JobStatus
+from kinetic_core.jobs.shell import shell_function
+from kinetic_core.settings import read_settings
+from tests.conftest import Kinetic, all_slots_taken, is_alive, wait_for
+from tests.person import KINETIC, Person
+
+pytestmark = pytest.mark.usefixtures("local_jobs")
+COOKED = termios.ECHO | termios.ICANON | termios.ISIG
+WATCHES = (
+    "import os, signal, time;"
+    "say = lambda told: os.write(1, f'{told}\\n'.encode());"
+    "signal.signal(signal.SIGWINCH, lambda *_: say(os.get_terminal_size()));"
+    "say(6 * 7000);"
+    "time.sleep(600)"
+)
+"""A program that says how large its terminal is whenever that changes."""
+
+
+@kinetic_core.run(accelerator="cpu", capture_env_vars=["PROBE_OF_SHELLS"])
+def sleeps() -> None:
+    import time
+
+    print("awake", flush=True)
+    time.sleep(600)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a module, which is the current directory."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "neighbour.py").write_text("ANSWER = 42\n")
+    monkeypatch.delenv("KINETIC_PACKAGE_ROOT")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[kinetic_core.JobHandle]:
+    """A job whose function runs."""
+    monkeypatch.setenv("PROBE_OF_SHELLS", "captured")
+    handle = sleeps.run_async()
+    wait_for(lambda: "awake" in (handle.logs() or ""))
+    yield handle
+    handle.cancel()
+
+
+def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [KINETIC, "shell", *words], input=text, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def shell_jobs() -> list[kinetic_core.JobHandle]:
+    return [each for each in kinetic_core.list_jobs() if each.func_name == "shell"]
+
+
+def test_a_person_types_in_the_project_and_its_pod_ends(project: Path) -> None:
+    with Person(KINETIC, "shell", "--accelerator", "cpu") as person:
+        person.awaits("workspace")
+        assert not person.modes & COOKED  # keys go there as they are
+        person.types("stty size; python3 -c 'import neighbour; print(neighbour.ANSWER * 2)'; tty\n")
+        assert "30 100" in person.awaits("/dev/")
+        assert "84" in person.seen
+        person.types(f'python3 -c "{WATCHES}"\n')
+        person.awaits("42000")
+        person.resizes(40, 120)
+        person.awaits("lines=40")
+        person.types("\x03")
+        person.awaits("KeyboardInterrupt")
+        person.types("exit 7\n")
+        person.awaits("exit")
+        wait_for(lambda: person.modes & COOKED == COOKED)
+        assert person.ends() == 7
+    assert {each.status() for each in shell_jobs()} == {JobStatus.SUCCEEDED}
+
+
+def test_a_script_has_pipes_and_the_exit_code(project: Path) -> None:
+    content = os.urandom(1 << 20).hex()
+    done = run("-a", "cpu", "--", "sh", "-c", "cat; echo told >&2; test -t 1 || exit 3", text=content)
+    assert done.stdout == content
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (3, "told")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_a_pod_ends_with_a_terminal_that_is_killed(project: Path, number: signal.Signals) -> None:
+    with Person(KINETIC, "shell", "-a", "cpu") as person:
+        person.awaits("workspace")
+        person.types("echo $$-is-the-shell; exec sleep 600\n")
+        person.awaits("-is-the-shell\r\n")
+        found = re.search(r"(\d+)-is-the-shell\r\n", person.seen)
+        assert found
+        os.kill(person.pid, number)
+        assert person.ends() == (-9 if number is signal.SIGKILL else 128 + number)
+        if number is not signal.SIGKILL:
+            assert person.modes & COOKED == COOKED
+    wait_for(lambda: not is_alive(int(found[1])))
+    wait_for(lambda: all(each.status().is_terminal for each in shell_jobs()))
+
+
+def test_a_running_job_has_a_shell_as_its_function_is(job: kinetic_core.JobHandle) -> None:
+    done = run(job.job_id, text="pwd; echo $PROBE_OF_SHELLS $KINETIC_JOB_ID; exit 9")
+    assert done.returncode == 9, done.stderr
+    folder, told = done.stdout.splitlines()
+    assert folder.endswith("/workspace")
+    assert told == f"captured {job.job_id}"
+    assert job.status() is JobStatus.RUNNING
+
+
+@pytest.mark.attack
+def test_the_key_of_outcomes_is_not_in_a_shell(job: kinetic_core.JobHandle) -> None:
+    assert "OUTCOME_KEY" not in run(job.job_id, "--", "env").stdout
+
+
+def test_a_command_that_a_signal_ends_has_its_code(job: kinetic_core.JobHandle) -> None:
+    assert run(job.job_id, "--", "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+
+
+def test_a_command_that_is_not_there_is_named(job: kinetic_core.JobHandle) -> None:
+    done = run(job.job_id, "--", "no-such-program")
+    assert (done.returncode, done.stderr) == (127, "kinetic: no-such-program: No such file or directory\n")
+
+
+def test_ctrl_c_goes_to_a_command_in_a_pipe(job: kinetic_core.JobHandle) -> None:
+    program = "import time; print('up', flush=True); time.sleep(600)"
+    command = [KINETIC, "shell", job.job_id, "--", "python3", "-c", program]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"up\n"
+        one.send_signal(signal.SIGINT)
+        _, errors = one.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in errors
+    assert one.returncode == 128 + signal.SIGINT
+
+
+def test_who_reads_no_more_ends_the_command(job: kinetic_core.JobHandle) -> None:
+    command = f"{KINETIC} shell {job.job_id} -- yes | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "y\n141\n"
+
+
+def test_a_job_that_waits_says_what_it_waits_for(kinetic: Kinetic) -> None:
+    with all_slots_taken(Path(read_settings().local_store)):
+        handle = sleeps.run_async()
+        try:
+            wait_for(lambda: handle.observe().reason == "WaitingForSlot")
+            done = kinetic("shell", handle.job_id)
+        finally:
+            handle.cancel()
+    assert done.code == 2
+    assert "does not run yet" in done.err
+    assert "WaitingForSlot: waiting for a free CPU slot" in done.err
+
+
+def test_a_job_that_has_ended_says_so(kinetic: Kinetic) -> None:
+    handle = sleeps.run_async()
+    handle.cancel()
+    done = kinetic("shell", handle.job_id)
+    assert done.code == 2
+    assert f"{handle.job_id} has ended: " in done.err
+
+
+def test_a_call_on_a_worker_has_a_shell() -> None:
+    warm = kinetic_core.run(accelerator="cpu", warm="60s")(sleeps.function)
+    handle = warm.run_async()
+    try:
+        wait_for(lambda: "awake" in (handle.logs() or ""))
+        done = run(handle.job_id, "--", "sh", "-c", "echo $KINETIC_JOB_ID")
+        assert (done.returncode, done.stdout) == (0, f"{handle.job_id}\n"), done.stderr
+    finally:
+        handle.cancel()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "name a job that runs"),
+        (["job-0123456789abcdef", "-o", "memory=1Gi"], "--option is for a pod that is started"),
+        (["-a", "cpu", "-o", "memory"], "--option memory: write NAME=VALUE"),
+        (["-a", "cpu", "-o", "memroy=1Gi"], "memroy"),
+        (["-a", "cpu", "-o", "debug=True"], "a shell waits for no debugger"),
+        (["-a", "tpu-v5p-8"], "several hosts"),
+        (["-a", "cpu", "--json"], "--json: a shell has the output for itself"),
+        (["job-0123456789abcdef"], "no job job-0123456789abcdef"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_begins(kinetic: Kinetic, words: list[str], told: str) -> None:
+    before = len(kinetic_core.list_jobs())
+    done = kinetic("shell", *words)
+    assert done.code == 2
+    assert told in done.err + done.out
+    assert len(kinetic_core.list_jobs()) == before
+
+
+def test_a_host_that_the_job_has_not_is_refused(kinetic: Kinetic, job: kinetic_core.JobHandle) -> None:
+    done = kinetic("shell", job.job_id, "--host", "1")
+    assert (done.code, done.err) == (2, f"error: {job.job_id} has hosts 0 to 0, not 1\n")
+
+
+def test_a_job_waits_for_its_shell_no_longer_than_it_should() -> None:
+    begun = time.monotonic()
+    kinetic_core.run(accelerator="cpu")(shell_function())(0.5)
+    assert time.monotonic() - begun < 30
