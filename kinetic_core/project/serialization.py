@@ -9,17 +9,19 @@ nothing is registered, so threads do not disturb each other.
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import io
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
-from pathlib import Path, PurePath
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
+
+from kinetic_core.project.file_paths import FilePaths
 
 Substitute = Callable[[Any], tuple[Any, ...] | None]
 """What stands for an object in the pickle (its persistent id), None for "pickle it"."""
@@ -108,28 +110,6 @@ class _Shipped(str):
     __slots__ = ()
 
 
-class _ShippedPath(NamedTuple):
-    """The same as an object of `pathlib`."""
-
-    kind: type[PurePath]
-    relative: _Shipped
-
-
-def _names_from_file(file: str) -> frozenset[str]:
-    """The globals that a module makes from its `__file__`, by its source; none if that cannot be read."""
-    try:
-        statements = ast.parse(Path(file).read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    names = {"__file__"}
-    for each in statements:
-        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
-            used = {node.id for node in ast.walk(each.value) if isinstance(node, ast.Name)}
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            names |= {one.id for one in targets if isinstance(one, ast.Name)} if used & names else set()
-    return frozenset(names - {"__file__"})
-
-
 class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     """A cloudpickle dump with the rules of one project.
 
@@ -147,11 +127,15 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         self._project = project
         self._substitute = substitute
         self._named = named
+        self._from_file: dict[int, tuple[str | PurePath, _Shipped]] = {}
+        self._files: dict[str, FilePaths | None] = {}
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
         kind = type(obj)
         if kind is _Shipped:
             return "shipped", str(obj)
+        if kind is str and id(obj) in self._from_file:
+            return "shipped", str(self._from_file[id(obj)][1])
         if kind is types.CodeType:
             self._project.mentioned.update(obj.co_names)
         elif kind is types.ModuleType:
@@ -192,22 +176,37 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
             return reduced
         if "__file__" in used and (path := self._project.relative(file)):
             used["__file__"] = _Shipped(path)
-        values = ((name, self._shipped_value(value)) for name, value in used.items())
-        shipped = [(name, path) for name, path in values if path is not None]
-        if shipped:
-            made = _names_from_file(file)
-            used.update(each for each in shipped if each[0] in made)
+        if (paths := self._paths_of(function.__globals__)) is not None:
+            self._ship(paths.of_module(function.__globals__, used))
+            self._ship(paths.of_function(function.__code__.co_qualname, _variables(function)))
         return reduced
 
-    def _shipped_value(self, value: Any) -> _Shipped | _ShippedPath | None:
-        """What stands for an absolute path in the project; None for any other value."""
-        if not isinstance(value, str | PurePath) or not os.path.isabs(value):
+    def _reduced_class(self, kind: type) -> Any:
+        """cloudpickle's reduction, with the job's own paths for attributes that are made from `__file__`."""
+        module = sys.modules.get(kind.__module__)
+        if module is not None and (paths := self._paths_of(vars(module))) is not None:
+            self._ship(paths.of_class(kind))
+        return _internals._dynamic_class_reduce(kind)
+
+    def _paths_of(self, namespace: Mapping[str, Any]) -> FilePaths | None:
+        """The paths that a module makes from its `__file__`; None if it is not of the project."""
+        file = namespace.get("__file__")
+        if not isinstance(file, str) or self._project.relative(file) is None:
             return None
-        path = self._project.relative(str(value))
-        if path is None:
-            return None
-        kept = _Shipped(path)
-        return _ShippedPath(type(value), kept) if isinstance(value, PurePath) else kept
+        if file not in self._files:
+            package = namespace.get("__package__") or ""
+            self._files[file] = FilePaths(file, package, self._paths_of_other)
+        return self._files[file]
+
+    def _paths_of_other(self, name: str) -> FilePaths | None:
+        return self._paths_of(vars(sys.modules[name])) if name in self._project else None
+
+    def _ship(self, paths: Iterable[str | PurePath]) -> None:
+        """Let these objects, wherever the pickle has them, be the paths of the shipped copies."""
+        for path in paths:
+            relative = self._project.relative(str(path))
+            if relative is not None:
+                self._from_file[id(path)] = path, _Shipped(relative)
 
     def _shipped_code(self, code: types.CodeType) -> Any:
         """cloudpickle's reduction of code, with the job's own path for its file if that ships.
@@ -232,14 +231,25 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
                 return self._reduced_function(obj)
         elif isinstance(obj, type):
             if obj.__module__ in self._project:
-                return _internals._dynamic_class_reduce(obj)
+                return self._reduced_class(obj)
         elif isinstance(obj, types.CodeType):
             return self._shipped_code(obj)
-        elif isinstance(obj, _ShippedPath):
-            return obj.kind, (obj.relative,)
+        elif id(obj) in self._from_file:
+            return type(obj), (self._from_file[id(obj)][1],)
         elif isinstance(obj, TypeVar) and obj.__module__ in self._project:
             return _internals._make_typevar, _internals._decompose_typevar(obj)
         return super().reducer_override(obj)
+
+
+def _variables(function: types.FunctionType) -> dict[str, Any]:
+    """A function's defaults and the variables of functions around it, by name."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    found = dict(zip(reversed(code.co_varnames[: code.co_argcount]), reversed(defaults), strict=False))
+    found |= function.__kwdefaults__ or {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    return found
 
 
 def dumps(value: Any, project: ProjectModules, substitute: Substitute) -> Pickled:

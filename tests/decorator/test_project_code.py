@@ -47,21 +47,26 @@ def use(circle: Circle, written_in: str) -> tuple[object, ...]:
 FOLDER = Path(__file__).parent
 NAMES: str = str(FOLDER / "shapes.py")
 WRITTEN_AS = str(Path.cwd())
+FILES = {"shapes": [FOLDER / "shapes.py"]}
 
 
 @on_cpu
-def places(fails: bool) -> tuple[str, ...]:
+def places(fails: bool, default: Path = FOLDER / "shapes.py") -> tuple[str, ...]:
     if fails:
         raise ValueError("a line of source")
-    made = [Path(name).relative_to(Path.cwd()).as_posix() for name in (FOLDER, NAMES)]
-    return *made, WRITTEN_AS, inspect.getsource(places)
+    paths = (FOLDER, NAMES, FILES["shapes"][0], default)
+    return (
+        *(Path(name).relative_to(Path.cwd()).as_posix() for name in paths),
+        WRITTEN_AS,
+        inspect.getsource(places),
+    )
 
 
 def test_paths_made_from_the_modules_file_are_the_workspaces() -> None:
-    folder, names, written, source = places(False)
-    assert (folder, names) == ("tests/decorator", "tests/decorator/shapes.py")
+    folder, *names, written, source = places(False)
+    assert (folder, *names) == ("tests/decorator", *["tests/decorator/shapes.py"] * 3)
     assert written == str(Path.cwd())  # the same text, but not made from `__file__`
-    assert source.startswith("@on_cpu\ndef places(fails: bool)")
+    assert source.startswith("@on_cpu\ndef places(fails: bool, default: Path")
 
 
 def test_a_traceback_has_the_jobs_files_and_their_lines() -> None:
