@@ -8,6 +8,7 @@ terminal. Without a terminal, each change is a plain line.
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 import threading
@@ -53,19 +54,25 @@ class LiveLine:
         self.stream = stream or sys.stderr or io.StringIO()
         self.is_live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
         self._lock = threading.RLock()
-        self._text = ""
+        self._texts: tuple[str, ...] = ()
         self._is_drawn = False
         self._at_start = True
         self._frames = _FRAMES if in_letters_of(self.stream, _FRAMES) == _FRAMES else _ASCII_FRAMES
 
-    def draw(self, text: str) -> None:
-        """Show a text in place of the last one; nothing without a terminal."""
+    def draw(self, *texts: str) -> None:
+        """Show the first text that fits, else the last one cut, in place of what was shown.
+
+        Nothing without a terminal.
+        """
         with self._lock:
-            self._text = text
-            if self.is_live and self._at_start and text:
+            self._texts = texts
+            if self.is_live and self._at_start and texts:
                 frame = self._frames[int(time.monotonic() / SHOW_SECONDS) % len(self._frames)]
-                shown = in_letters_of(self.stream, printable(text).replace("\n", " ").expandtabs())
-                self._put(f"{_ERASE}{_cut(f'{frame} {shown}', self._width() - 1)}")
+                lines = (f"{frame} {printable(each).replace(chr(10), ' ').expandtabs()}" for each in texts)
+                shown = [in_letters_of(self.stream, line) for line in lines]
+                width = self._width() - 1
+                fitting = next((line for line in shown if _cut(line, width) == line), _cut(shown[-1], width))
+                self._put(f"{_ERASE}{fitting}")
                 self._is_drawn = True
 
     def erase(self) -> None:
@@ -82,7 +89,7 @@ class LiveLine:
             begin = "" if self._at_start or not self.is_live else "\n"
             self._put(f"{begin}kinetic: {in_letters_of(self.stream, printable(text))}\n")
             self._at_start = True
-            self.draw(self._text)
+            self.draw(*self._texts)
 
     def write(self, text: str) -> None:
         """Write what the job printed to stdout, above the line."""
@@ -91,7 +98,7 @@ class LiveLine:
             sys.stdout.write(text)
             sys.stdout.flush()
             self._at_start = text.endswith("\n") or not sys.stdout.isatty()
-            self.draw(self._text)
+            self.draw(*self._texts)
 
     def _width(self) -> int:
         try:
@@ -137,7 +144,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
-        self._line.draw("")
+        self._line.draw()
         self._line.erase()
 
     @property
@@ -157,7 +164,7 @@ class Progress:
             self._count(now)
             self._phase, self._since, self._told_at = phase, now, float("-inf")
         self._detail = detail
-        self._line.draw(self._text(now))
+        self._line.draw(*self._texts(now))
         is_due = now - self._told_at >= _DETAIL_SECONDS
         if not self._line.is_live and detail and is_due and (phase, detail) != self._told:
             self._told, self._told_at = (phase, detail), now
@@ -203,7 +210,7 @@ class Progress:
         now = self._clock()
         self._count(now)
         self._phase = ""
-        self._line.draw("")
+        self._line.draw()
         parts = [f"{name} {duration(took)}" for name, took in self._spent.items() if took >= _SHORTEST]
         self._line.say(f"{how} in {duration(now - self._start)}: {', '.join(parts)}".removesuffix(": "))
 
@@ -211,22 +218,25 @@ class Progress:
         if self._phase:
             self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
 
-    def _text(self, now: float) -> str:
+    def _texts(self, now: float) -> tuple[str, ...]:
+        """Return the line, and without the reason in one word, which the detail gives in full."""
         if not self._phase:
-            return ""
+            return ()
         detail = f": {self._detail}" if self._detail else ""
-        return f"{duration(now - self._since)} {self._phase}{detail}"
+        phases = self._phase, self._phase.partition(" (")[0] if detail else self._phase
+        return tuple(f"{duration(now - self._since)} {phase}{detail}" for phase in phases)
 
     def _animate(self) -> None:
         while not self._stopped.wait(SHOW_SECONDS):
-            self._line.draw(self._text(self._clock()))
+            self._line.draw(*self._texts(self._clock()))
 
 
 @dataclass(frozen=True)
 class Counts:
     """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds.
 
-    `failed` and `cancelled` inputs are those of `done` without a value; no input is both.
+    `failed` and `cancelled` inputs are those of `done` without a value; no input is both. `running` counts
+    jobs or chunks.
     """
 
     size: int
@@ -235,15 +245,23 @@ class Counts:
     retried: int = 0
     slowest: tuple[int, float] | None = None
     cancelled: int = 0
+    running: int = 0
 
     def __str__(self) -> str:
+        return ", ".join([*self.numbers(), *self.slowest_input()])
+
+    def numbers(self) -> list[str]:
+        """Return how many inputs there are of each kind that there is."""
         parts = [f"{self.done}/{self.size} done"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.cancelled} cancelled"] if self.cancelled else []
-        parts += [f"{self.retried} retried"] if self.retried else []
-        if self.slowest is not None:
-            parts.append(f"slowest: input {self.slowest[0]}, {duration(self.slowest[1])}")
-        return ", ".join(parts)
+        return parts + ([f"{self.retried} retried"] if self.retried else [])
+
+    def slowest_input(self) -> list[str]:
+        """Return which input took longest; nothing before one has ended."""
+        if self.slowest is None:
+            return []
+        return [f"slowest: input {self.slowest[0]}, {duration(self.slowest[1])}"]
 
 
 class BatchProgress:
@@ -251,40 +269,56 @@ class BatchProgress:
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._line, self._clock = LiveLine(stream), clock
-        self._start, self._first, self._tenths = clock(), -1, -1
-        self._looked_at, self._shown, self._is_over = float("-inf"), "", False
+        self._start = self._begun = clock()
+        self._looked_at = self._ended = -math.inf
+        self._first = self._done = self._tenths = -1
+        self._shown: tuple[str, ...] = ()
+        self._is_over = False
 
     def show(self, counts: Callable[[], Counts]) -> None:
         """Draw the line; `counts` is called a few times a second at most."""
         now = self._clock()
         if now - self._looked_at >= _COUNT_SECONDS:
             self._looked_at, seen = now, counts()
-            self._first = seen.done if self._first < 0 else self._first
-            self._shown = f"{seen}{self._rest(seen, now)}"
+            self._measure(seen, now)
+            numbers, slowest, rest = seen.numbers(), seen.slowest_input(), self._rest(seen, now)
+            self._shown = tuple(map(", ".join, ([*numbers, *slowest, *rest], [*numbers, *rest])))
             tenths = seen.done * 10 // seen.size
             if not self._line.is_live and tenths > self._tenths and seen.done < seen.size:
-                self._line.say(self._shown)
+                self._line.say(self._shown[0])
             self._tenths = tenths
-        self._line.draw(f"{duration(now - self._start)} {self._shown}")
+        self._line.draw(*(f"{duration(now - self._start)} {each}" for each in self._shown))
 
     def hide(self) -> None:
         """Remove the line, until it is shown again."""
-        self._line.draw("")
+        self._line.draw()
         self._line.erase()
 
     def end(self, counts: Counts) -> None:
         """Say, once, how it ended."""
         self.hide()
-        if not self._is_over and self._looked_at > float("-inf"):
+        if not self._is_over and self._looked_at > -math.inf:
             self._line.say(f"{counts}; took {duration(self._clock() - self._start)}")
         self._is_over = True
 
-    def _rest(self, seen: Counts, now: float) -> str:
-        """How long the rest will take, at the pace of the inputs that ended while somebody looked."""
+    def _measure(self, seen: Counts, now: float) -> None:
+        """Note when the inputs began to run and when the last one of them ended, as seen from here."""
+        if self._first < 0 or (not seen.running and seen.done == self._first):
+            self._begun, self._first = now, seen.done
+        if seen.done > max(self._first, self._done):
+            self._ended, self._done = now, seen.done
+
+    def _rest(self, seen: Counts, now: float) -> list[str]:
+        """Return how long the rest will take, at the pace of the inputs that ended while somebody looked.
+
+        Nothing before as many have ended as run at once: the first of them say little. Nothing either once
+        the rest takes longer than that pace, rather than a time that grows.
+        """
         fresh = seen.done - self._first
-        if not fresh:
-            return ""
-        return f", about {duration((seen.size - seen.done) * (now - self._start) / fresh)} left"
+        if fresh <= 0 or fresh < seen.running:
+            return []
+        left = (seen.size - seen.done) * (self._ended - self._begun) / fresh - (now - self._ended)
+        return [f"about {duration(left)} left"] if left > 0 else []
 
 
 def duration(seconds: float) -> str:

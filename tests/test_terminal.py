@@ -89,6 +89,22 @@ def test_a_pipe_gets_few_lines_of_a_build_log() -> None:
     assert len(stream.getvalue().splitlines()) <= 5
 
 
+NO_SLOT = JobObservation(
+    JobStatus.PENDING, "WaitingForSlot", "no CPU slot of this machine is free; it has 128"
+)
+
+
+def test_a_narrow_terminal_keeps_times_and_reasons() -> None:
+    """What goes first is the reason in one word, which the sentence says too."""
+    with terminal() as (stream, screen):
+        clock = Clock()
+        progress = Progress(stream, clock=clock)
+        progress.observe(NO_SLOT)
+        clock.now += 725.0
+        progress.observe(NO_SLOT)
+    assert screen.lines[-1][2:] == f"12 min 05 s waiting: {NO_SLOT.message}"
+
+
 def test_what_the_job_prints_stays_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal() as (stream, screen):
         monkeypatch.setattr("sys.stdout", stream)
@@ -137,11 +153,50 @@ def test_a_batch_shows_counts_slowest_and_the_rest() -> None:
     progress.end(Counts(200, 200, 4, 10, (3, 41.2)))
     told = stream.getvalue().splitlines()
     assert told[5] == (
-        "kinetic: 100/200 done, 2 failed, 5 retried, slowest: input 3, 41.2 s, about 42.0 s left"
+        "kinetic: 100/200 done, 2 failed, 5 retried, slowest: input 3, 41.2 s, about 40.0 s left"
     )
     assert told[10:] == [
         "kinetic: 200/200 done, 4 failed, 10 retried, slowest: input 3, 41.2 s; took 1 min 20 s"
     ]
+
+
+def test_a_narrow_terminal_keeps_counts_and_the_rest() -> None:
+    clock = Clock()
+    with terminal() as (stream, screen):
+        progress = BatchProgress(stream, clock)
+        for done in (0, 5, 10):
+            progress.show(lambda done=done: Counts(200, done, 2, 5, (3, 41.2)))
+            clock.now += 200.0
+    assert screen.lines[-1][2:] == ("6 min 40 s 10/200 done, 2 failed, 5 retried, about 2 h 06 min left")
+
+
+def rests(*looks: tuple[float, Counts]) -> list[str]:
+    """What a batch's line says of the time left, at each of these times."""
+    clock = Clock()
+    with terminal() as (stream, screen):
+        progress = BatchProgress(stream, clock)
+        for at, counts in looks:
+            clock.now = at
+            progress.show(lambda counts=counts: counts)
+    lines = [*screen.drawn[1:], *screen.lines]
+    return [line.partition(", about ")[2].removesuffix(" left") for line in lines]
+
+
+def test_the_time_left_does_not_grow_while_nothing_ends() -> None:
+    done = Counts(4, 2, running=1)
+    looks = [(0.0, Counts(4, 0, running=1)), *((at, done) for at in (20.0, 25.0, 39.0, 45.0, 90.0))]
+    assert rests(*looks) == ["", "20.0 s", "15.0 s", "1.0 s", "", ""]
+
+
+def test_the_time_left_is_unknown_to_the_first_that_end() -> None:
+    """Of eight inputs at once, the first to end says that the other seven take as long again, each."""
+    looks = [(0.0, Counts(16, 0, running=8)), (10.0, Counts(16, 1, running=8))]
+    assert rests(*looks, (11.0, Counts(16, 8, running=8))) == ["", "", "11.0 s"]
+
+
+def test_the_time_left_leaves_out_what_all_inputs_waited() -> None:
+    looks = [(0.0, Counts(4, 0)), (600.0, Counts(4, 0))]
+    assert rests(*looks, (610.0, Counts(4, 2, running=2))) == ["", "", "10.0 s"]
 
 
 def test_cancelled_inputs_of_a_batch_have_not_failed() -> None:

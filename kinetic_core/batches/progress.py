@@ -204,6 +204,7 @@ class Board:
             sum(seen.attempt > 0 for seen in self.ended.values()),
             max(took.items(), key=itemgetter(1), default=None),
             cancelled,
+            sum(seen.status is JobStatus.RUNNING for seen in self.living.values()),
         )
 
     def wait_for(

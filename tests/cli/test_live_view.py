@@ -151,5 +151,5 @@ def test_the_live_view_says_why_a_job_waits(
     assert job_id.rstrip("…") == waiting.job_id[: len(job_id.rstrip("…"))]
     assert (status, said[0] == ("takes_all" if width == 100 else "WaitingForSlot:")) == ("PENDING", True)
     if width == 100:
-        assert "WaitingForSlot: waiting for a free CPU" in row()
+        assert "WaitingForSlot: no CPU slot is free" in row()
     assert row().isascii() is bool(locale)

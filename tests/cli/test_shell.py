@@ -166,7 +166,7 @@ def test_a_job_that_waits_says_what_it_waits_for(kinetic: Kinetic) -> None:
             handle.cancel()
     assert done.code == 2
     assert "does not run yet" in done.err
-    assert "WaitingForSlot: waiting for a free CPU slot" in done.err
+    assert "WaitingForSlot: no CPU slot is free" in done.err
 
 
 def test_a_job_that_has_ended_says_so(kinetic: Kinetic) -> None:

@@ -172,7 +172,7 @@ def test_a_job_that_waits_for_a_slot_says_so() -> None:
     held = slots.take_slots(Layout(str(read_settings().local_store)).slots, slots.core_count())
     handle = total.run_async([1])
     try:
-        with pytest.raises(WaitTimeout, match=r"scheduling_timeout=0.5 s: WaitingForSlot: .*free CPU slot"):
+        with pytest.raises(WaitTimeout, match=r"scheduling_timeout=0.5 s: WaitingForSlot: no CPU slot"):
             handle.debug_attach(0, scheduling_timeout=0.5)
     finally:
         handle.cancel()

@@ -81,7 +81,7 @@ def test_cancel_before_it_got_a_slot(tmp_path: Path) -> None:
         wait_for(lambda: "agent" in record_of(handle))
         seen = handle.observe()
         assert (seen.status, seen.reason) == (JobStatus.PENDING, "WaitingForSlot")
-        assert "waiting for a free CPU slot" in seen.message
+        assert "no CPU slot is free" in seen.message
         handle.cancel()
     finally:
         for descriptor in held:

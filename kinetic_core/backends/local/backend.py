@@ -81,7 +81,7 @@ def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
         return _waiting(job, f"waiting for its turn: its batch runs {limit or 'all'} inputs at once")
     if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
         return job
-    return _waiting(job, f"waiting for a free CPU slot; this machine has {core_count()}")
+    return _waiting(job, f"no CPU slot is free; this machine has {core_count()}")
 
 
 def _waiting(job: Mapping[str, Any], message: str) -> dict[str, Any]:
