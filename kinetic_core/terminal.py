@@ -33,6 +33,8 @@ _DETAIL_SECONDS = 10.0
 """Seconds between two plain lines about one phase: a build tells hundreds."""
 _COUNT_SECONDS = 0.5
 """Seconds between two counts of a batch, which may have 100,000 inputs."""
+_BETWEEN_SECONDS = 2.0
+"""Seconds after the end of an input in which it is no news that all others wait: one is about to begin."""
 _ERASE = "\r\x1b[2K"
 _SHOWN = {"\n", "\t"}
 _STEPS = {Step.PACK: "packing", Step.BUILD: "image", Step.UPLOAD: "uploading"}
@@ -187,7 +189,7 @@ class Progress:
     def observe(self, seen: JobObservation) -> None:
         """Show the job's new state, and at its end what each phase took."""
         if seen.status is JobStatus.PENDING:
-            self.begin(f"waiting ({seen.reason})" if seen.reason else "waiting", seen.message)
+            self.begin(_waiting(seen), seen.message)
         elif seen.status is JobStatus.RUNNING:
             attempt = f"attempt {seen.attempt + 1}"
             self.begin("running", attempt if seen.reason == "Running" else seen.message)
@@ -236,7 +238,7 @@ class Counts:
     """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds.
 
     `failed` and `cancelled` inputs are those of `done` without a value; no input is both. `running` counts
-    jobs or chunks.
+    jobs or chunks; `waits` is the job that has waited longest, if none runs.
     """
 
     size: int
@@ -246,6 +248,7 @@ class Counts:
     slowest: tuple[int, float] | None = None
     cancelled: int = 0
     running: int = 0
+    waits: JobObservation | None = None
 
     def __str__(self) -> str:
         return ", ".join([*self.numbers(), *self.slowest_input()])
@@ -265,15 +268,18 @@ class Counts:
 
 
 class BatchProgress:
-    """Progress of a batch while somebody waits for it; without a terminal, a line for each tenth."""
+    """Progress of a batch while somebody waits for it: how many inputs have ended, or why all of them wait.
+
+    Without a terminal: a line for each tenth, and for a new reason.
+    """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._line, self._clock = LiveLine(stream), clock
         self._start = self._begun = clock()
-        self._looked_at = self._ended = -math.inf
+        self._looked_at = self._told_at = self._ended = -math.inf
         self._first = self._done = self._tenths = -1
         self._shown: tuple[str, ...] = ()
-        self._is_over = False
+        self._reason, self._is_over = "", False
 
     def show(self, counts: Callable[[], Counts]) -> None:
         """Draw the line; `counts` is called a few times a second at most."""
@@ -282,11 +288,12 @@ class BatchProgress:
             self._looked_at, seen = now, counts()
             self._measure(seen, now)
             numbers, slowest, rest = seen.numbers(), seen.slowest_input(), self._rest(seen, now)
-            self._shown = tuple(map(", ".join, ([*numbers, *slowest, *rest], [*numbers, *rest])))
-            tenths = seen.done * 10 // seen.size
-            if not self._line.is_live and tenths > self._tenths and seen.done < seen.size:
-                self._line.say(self._shown[0])
-            self._tenths = tenths
+            why, lines = "", [[*numbers, *slowest, *rest], [*numbers, *rest]]
+            if seen.waits is not None and now - self._ended >= _BETWEEN_SECONDS:
+                why = seen.waits.message
+                lines = [[*numbers, f"{phase}: {why}"] for phase in (_waiting(seen.waits), "waiting")]
+            self._shown = tuple(map(", ".join, lines))
+            self._tell(seen, why, now)
         self._line.draw(*(f"{duration(now - self._start)} {each}" for each in self._shown))
 
     def hide(self) -> None:
@@ -300,6 +307,15 @@ class BatchProgress:
         if not self._is_over and self._looked_at > -math.inf:
             self._line.say(f"{counts}; took {duration(self._clock() - self._start)}")
         self._is_over = True
+
+    def _tell(self, seen: Counts, why: str, now: float) -> None:
+        """Write a plain line, where no line is drawn, for a tenth or a reason that is new."""
+        tenths = seen.done * 10 // seen.size
+        is_due = why not in ("", self._reason) and now - max(self._told_at, self._ended) >= _DETAIL_SECONDS
+        if not self._line.is_live and seen.done < seen.size and (tenths > self._tenths or is_due):
+            self._line.say(self._shown[0])
+            self._reason, self._told_at = why, now
+        self._tenths = tenths
 
     def _measure(self, seen: Counts, now: float) -> None:
         """Note when the inputs began to run and when the last one of them ended, as seen from here."""
@@ -319,6 +335,10 @@ class BatchProgress:
             return []
         left = (seen.size - seen.done) * (self._ended - self._begun) / fresh - (now - self._ended)
         return [f"about {duration(left)} left"] if left > 0 else []
+
+
+def _waiting(seen: JobObservation) -> str:
+    return f"waiting ({seen.reason})" if seen.reason else "waiting"
 
 
 def duration(seconds: float) -> str:

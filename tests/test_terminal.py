@@ -170,6 +170,33 @@ def test_a_narrow_terminal_keeps_counts_and_the_rest() -> None:
     assert screen.lines[-1][2:] == ("6 min 40 s 10/200 done, 2 failed, 5 retried, about 2 h 06 min left")
 
 
+def test_a_batch_says_why_all_of_its_inputs_wait() -> None:
+    clock, waits, piped = Clock(), Counts(8, 0, waits=NO_SLOT), io.StringIO()
+    with terminal() as (stream, screen):
+        live, plain = BatchProgress(stream, clock), BatchProgress(piped, clock)
+        for counts in (Counts(8, 0), waits, waits, Counts(8, 0, running=2)):
+            live.show(lambda counts=counts: counts)
+            plain.show(lambda counts=counts: counts)
+            clock.now += 11.0
+    why = f"0/8 done, waiting (WaitingForSlot): {NO_SLOT.message}"
+    assert piped.getvalue().splitlines() == ["kinetic: 0/8 done", f"kinetic: {why}"]
+    assert [line[2:] for line in (*screen.drawn[-2:], *screen.lines)] == [
+        f"11.0 s 0/8 done, waiting: {NO_SLOT.message}",
+        f"22.0 s 0/8 done, waiting: {NO_SLOT.message}",
+        "33.0 s 0/8 done",
+    ]
+
+
+def test_between_two_inputs_it_is_no_news_that_they_wait() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = BatchProgress(stream, clock)
+    for counts in (Counts(3, 0, running=1), Counts(3, 1, waits=NO_SLOT), Counts(3, 2, waits=NO_SLOT)):
+        progress.show(lambda counts=counts: counts)
+        clock.now += 20.0
+    told = [line.partition(" done")[2] for line in stream.getvalue().splitlines()]
+    assert told == ["", ", about 40.0 s left", ", about 20.0 s left"]
+
+
 def rests(*looks: tuple[float, Counts]) -> list[str]:
     """What a batch's line says of the time left, at each of these times."""
     clock = Clock()

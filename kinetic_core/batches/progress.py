@@ -194,7 +194,7 @@ class Board:
             for index, seen in self.ended.items()
             if seen.started_at is not None and seen.finished_at is not None
         }
-        states = Counter(self.states())
+        states, state = Counter(self.states()), self.state()
         cancelled = states[JobStatus.CANCELLED.value.lower()]
         done = self.size - states[SUBMITTED] - states[NOT_BEGUN]
         return Counts(
@@ -205,6 +205,7 @@ class Board:
             max(took.items(), key=itemgetter(1), default=None),
             cancelled,
             sum(seen.status is JobStatus.RUNNING for seen in self.living.values()),
+            state if state is not None and state.status is JobStatus.PENDING else None,
         )
 
     def wait_for(

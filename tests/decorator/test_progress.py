@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def square(x):
 
 train()
 square.run_async_map([1, 0, 2]).results(return_exceptions=True)
+"""
+MAP = """
+import kinetic_core
+
+@kinetic_core.run(accelerator="cpu")
+def square(x):
+    return x * x
+
+print(square.run_async_map([1, 2, 3]).results())
 """
 
 
@@ -70,3 +80,20 @@ def test_a_pipe_gets_plain_lines_on_stderr_only(script: list[str]) -> None:
     assert (done.returncode, done.stdout) == (0, "epoch 1\n"), done.stderr
     assert "kinetic: attempt 1 of 2 failed: ValueError: shard 3 is corrupt; starting again\n" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+def test_a_map_says_what_all_of_its_inputs_wait_for(
+    script: list[str], no_slot_is_free: Callable[[], None]
+) -> None:
+    Path(script[1]).write_text(MAP)
+    reading, writing = os.openpty()
+    with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=writing, text=True) as process:
+        os.close(writing)
+        drawn = b""
+        while b"0/3 done, waiting: no CPU slot is free" not in drawn:
+            drawn += os.read(reading, 1 << 16)
+        no_slot_is_free()
+        read_all(reading)
+        os.close(reading)
+        out, _ = process.communicate(timeout=60)
+    assert out == "[1, 4, 9]\n"

@@ -78,7 +78,7 @@ def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
     job: dict[str, Any] = record["job"]
     if is_waiting(record) and "line" in record:
         limit = record["line"]["limit"]
-        return _waiting(job, f"waiting for its turn: its batch runs {limit or 'all'} inputs at once")
+        return _waiting(job, f"its batch runs {limit or 'all'} at a time; it has no turn yet")
     if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
         return job
     return _waiting(job, f"no CPU slot is free; this machine has {core_count()}")
