@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,15 @@ def test_cancel_before_it_got_a_slot(tmp_path: Path) -> None:
     with pytest.raises(JobCancelled):
         handle.result()
     assert not (tmp_path / "grandchild").exists()
+
+
+def test_a_queue_has_no_effect(caplog: pytest.LogCaptureFixture, no_slot_is_free: Callable[[], None]) -> None:
+    handle = kinetic_core.run(accelerator="cpu", queue="research")(lambda: 5).run_async()
+    assert "queue= has no effect with backend 'local'" in caplog.text
+    wait_for(lambda: "agent" in record_of(handle))
+    assert handle.observe().reason == "WaitingForSlot"
+    no_slot_is_free()
+    assert handle.result() == 5
 
 
 def test_a_finished_job_keeps_its_outcome_when_cancelled() -> None:

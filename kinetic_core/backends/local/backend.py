@@ -211,7 +211,9 @@ class LocalBackend:
         if lock is None:
             return False
         path = self._layout.record(namespace, job_id)
-        job = {**manifest, "metadata": {**metadata, "creationTimestamp": timestamp()}, "status": {}}
+        spec = {**manifest["spec"], "suspend": False}  # nothing here would admit it from a queue
+        metadata = {**metadata, "creationTimestamp": timestamp()}
+        job = {**manifest, "metadata": metadata, "spec": spec, "status": {}}
         try:
             waits = self._waits or ({"waits": True} if waits_for_worker(manifest) else {})
             record = {"job": job, "pods": [], "created": time.time(), **waits}
