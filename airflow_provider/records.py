@@ -549,7 +549,7 @@ def evidence(outcome: Outcome, name: str = "") -> Iterator[str]:
     `name`: the name of the instance of a mapped task.
     """
     failure = outcome.failure or Failure(FailureClass.CONTROL_PLANE, "the job failed without a reason")
-    where = f"attempt {outcome.attempt}, phase {failure.phase}"
+    where = f"attempt {outcome.attempt + 1}, phase {failure.phase}"
     if failure.signal is not None:
         where += f", signal {failure.signal}"
     if failure.exit_code is not None:

@@ -231,7 +231,7 @@ class LogTail:
         return begins
 
     def _title(self, attempt: int) -> str:
-        return f"attempt {attempt} of {self._reference.job_id}"
+        return f"attempt {attempt + 1} of {self._reference.job_id}"
 
     def _next(self) -> str | None:
         """Return the next complete line, "" for one that was shown before; None if there is none yet."""

@@ -52,7 +52,7 @@ def explanation_html(told: Explanation) -> str:
     whole = sum(phase.seconds for phase in told.phases) or 1.0
     rows = [
         (
-            f"{escape(phase.name)}{f' (attempt {phase.attempt})' if phase.attempt else ''}",
+            f"{escape(phase.name)}{f' (attempt {phase.attempt + 1})' if phase.attempt else ''}",
             _bar(phase.seconds / whole),
             f"{phase.seconds:.1f} s",
             escape(phase.advice),

@@ -153,7 +153,7 @@ def _has_ended(job: Job, store: Store, attempt: int) -> bool:
         header = wire.decode_head(read_head(store, name), job.outcome_key)
         object_names.require_place(header, job.job_id, name)
     except (MissingObject, wire.FrameError) as exc:
-        sys.stderr.write(f"kinetic: attempt {attempt} has not said how it ended: {exc}\n")
+        sys.stderr.write(f"kinetic: attempt {attempt + 1} has not said how it ended: {exc}\n")
         return False
     return True
 

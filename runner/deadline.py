@@ -79,7 +79,7 @@ def _noted(job: Job, store: Store, attempt: int) -> float:
     except MissingObject:
         return 0.0  # it died before it could say so
     except ForgedNote as exc:
-        sys.stderr.write(f"kinetic: {exc}; what attempt {attempt} has cost is not known\n")
+        sys.stderr.write(f"kinetic: {exc}; what attempt {attempt + 1} has cost is not known\n")
         return 0.0
 
 

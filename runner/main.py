@@ -181,7 +181,7 @@ def _claim(job: Job, store: Store) -> tuple[Job, bool]:
             os.environ[variable] = str(count)
     if not is_next:
         sys.stderr.write(
-            f"kinetic: attempt {job.attempt} runs nothing: "
+            f"kinetic: attempt {job.attempt + 1} runs nothing: "
             "another pod has claimed the one before, and may be alive\n"
         )
     return job, is_next

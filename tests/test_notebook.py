@@ -67,7 +67,7 @@ def test_bars_are_as_long_as_their_share() -> None:
     phases = (Phase("queue", 0, 0.0, 30.0), Phase("function", 1, 30.0, 10.0))
     html = explanation_html(Explanation("job-1", seen, phases))
     assert re.findall(r"width:(\d+)px", html) == ["180", "60"]
-    assert "function (attempt 1)10.0 syour own code" in words(html)
+    assert "function (attempt 2)10.0 syour own code" in words(html)
 
 
 def test_usage_is_summed() -> None:

@@ -146,7 +146,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "status": "as in a list",
         "reason": "as in `jobs.status`",
         "message": "as in `jobs.status`",
-        "phases": "list of `name`, `attempt`, `began` (Unix seconds), `seconds`, `advice`",
+        "phases": "list of `name`, `attempt` (from 0), `began` (Unix seconds), `seconds`, `advice`",
         "hint": "as in `jobs.status`",
         "passed_over": "list of `accelerator`, `at` (Unix seconds), `why`: what had no capacity",
     },

@@ -104,7 +104,7 @@ class Outcome:
         error = self._rebuilt(failure) or self._described(failure)
         if failure.traceback:
             shown = _with_sources(failure.traceback)
-            error.add_note(f"Remote traceback ({self.job_id}, attempt {self.attempt}):\n{shown}")
+            error.add_note(f"Remote traceback ({self.job_id}, attempt {self.attempt + 1}):\n{shown}")
         if failure.last_lines and not failure.traceback:
             error.add_note("Last lines of its log:\n" + "\n".join(failure.last_lines))
         if self.result_repr:

@@ -74,7 +74,7 @@ class Explanation:
         lines = [f"{self.job_id} is {seen.status.value}{f' ({seen.reason})' if seen.reason else ''}{said}"]
         lines += [f"  no capacity for {one.accelerator}: {one.why}" for one in self.passed_over]
         for phase in self.phases:
-            attempt = f" (attempt {phase.attempt})" if phase.attempt else ""
+            attempt = f" (attempt {phase.attempt + 1})" if phase.attempt else ""
             lines.append(f"{phase.seconds:9.1f} s  {phase.name}{attempt}: {phase.advice}")
         return "\n".join(lines)
 

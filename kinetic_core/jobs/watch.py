@@ -85,7 +85,7 @@ class LeaseWatch:
                 "%s: the lease of attempt %d has run out, and this account may not replace its pod: its role "
                 "needs 'delete' on pods and 'patch' on pods/status (docs/guides/clusters.md)",
                 reference.job_id,
-                attempt,
+                attempt + 1,
             )
 
 

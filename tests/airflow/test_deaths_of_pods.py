@@ -129,7 +129,7 @@ def test_a_task_whose_image_cannot_be_pulled_says_so_early(deaths: Any) -> None:
         "no worker is held",
         "ImagePull",
         "failed: image: the container image cannot be pulled",
-        "not found (attempt 0",
+        "not found (attempt 1",
         "what to do: look at the image's name",
         "AirflowFailException: ",
     )

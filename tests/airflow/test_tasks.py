@@ -35,9 +35,9 @@ def test_templates_and_context_reach_the_function(cases: Any) -> None:
 def test_every_option_may_be_a_template_or_a_tasks_output(cases: Any) -> None:
     assert cases.end("templated") == "failed"
     log = cases.log("templated", "look")
-    assert "AIRFLOW__METRICS__STATSD_ON is True (attempt 1" in log
+    assert "AIRFLOW__METRICS__STATSD_ON is True (attempt 2" in log
     (told,) = cases.values("templated", "look", "kinetic_job")
-    assert log.count(f"attempt 1 of {told['reference']['job_id']}") == 1, "its second attempt has a title"
+    assert log.count(f"attempt 2 of {told['reference']['job_id']}") == 1, "its second attempt has a title"
     backend = LocalBackend(cases.airflow.home / "kinetic")
     found = backend.get(told["reference"]["namespace"], told["reference"]["job_id"])
     assert found is not None

@@ -19,7 +19,7 @@ def test_a_death_tells_its_class_code_last_lines_and_what_to_do() -> None:
         FailureClass.OUT_OF_MEMORY, "killed at 2 GiB", exit_code=137, signal=9, last_lines=("one", "two")
     )
     assert list(evidence(outcome(failure))) == [
-        "job-1 failed: out of memory: killed at 2 GiB (attempt 2, phase execute, signal 9, exit code 137)",
+        "job-1 failed: out of memory: killed at 2 GiB (attempt 3, phase execute, signal 9, exit code 137)",
         "the last lines of its log:\none\ntwo",
         "what to do: ask for more with memory=, or use less",
     ]
@@ -48,7 +48,7 @@ def test_classes_of_a_dag_file_have_the_name_they_were_given() -> None:
 def test_an_instance_of_a_mapped_task_is_named_first() -> None:
     failure = Failure(FailureClass.USER_ERROR, "no luck")
     first = next(evidence(outcome(failure), "train[2] (rate=0.3)"))
-    assert first.startswith("train[2] (rate=0.3): job-1 failed: user error: no luck (attempt 2")
+    assert first.startswith("train[2] (rate=0.3): job-1 failed: user error: no luck (attempt 3")
 
 
 @pytest.mark.promise("airflow: Failure evidence before the exception: class, code, last lines, remedy")
@@ -59,7 +59,7 @@ def test_every_class_has_a_remedy(kind: FailureClass) -> None:
 
 def test_a_class_of_a_newer_runner_is_told_as_it_is() -> None:
     assert list(evidence(outcome(Failure("sunspots", "flare")))) == [
-        "job-1 failed: sunspots: flare (attempt 2, phase execute)"
+        "job-1 failed: sunspots: flare (attempt 3, phase execute)"
     ]
 
 

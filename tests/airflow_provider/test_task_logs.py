@@ -78,9 +78,9 @@ def test_an_attempt_that_failed_is_folded(tmp_path: Path) -> None:
     handle = twice.run_async(str(tmp_path))
     wait(handle.place, handle)
     lines = LogTail(handle.place, handle).rest(observe(handle.place, handle).attempt)
-    assert lines[:3] == [f"::group::attempt 0 of {handle.job_id}", "first", "::group::never ended"]
-    ends = lines.index(f"attempt 1 of {handle.job_id}")
-    assert lines[ends - 2 :] == ["::endgroup::", "::endgroup::", f"attempt 1 of {handle.job_id}", "second"]
+    assert lines[:3] == [f"::group::attempt 1 of {handle.job_id}", "first", "::group::never ended"]
+    ends = lines.index(f"attempt 2 of {handle.job_id}")
+    assert lines[ends - 2 :] == ["::endgroup::", "::endgroup::", f"attempt 2 of {handle.job_id}", "second"]
     handle.result()
 
 
@@ -96,11 +96,11 @@ def test_an_attempt_that_was_shown_while_it_ran_is_not_folded(tmp_path: Path) ->
     rest = later.rest(1)
     assert seen[0] == "first", "a job of one attempt has no title"
     assert "first" not in rest
-    assert rest[-2:] == [f"attempt 1 of {handle.job_id}", "second"]
+    assert rest[-2:] == [f"attempt 2 of {handle.job_id}", "second"]
     followed = LogTail(handle.place, handle)
     lines: list[str] = []
     wait_for(lambda: lines.extend(followed.live(1)) or "second" in lines)
-    assert lines[-2:] == [f"attempt 1 of {handle.job_id}", "second"]
+    assert lines[-2:] == [f"attempt 2 of {handle.job_id}", "second"]
     assert followed.rest(1) == []
     handle.result()
 

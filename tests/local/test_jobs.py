@@ -101,6 +101,22 @@ def test_a_queue_has_no_effect(caplog: pytest.LogCaptureFixture, no_slot_is_free
     assert handle.result() == 5
 
 
+@kinetic_core.run(accelerator="cpu", retries=1)
+def fails() -> None:
+    raise ValueError("shard 3 is corrupt")
+
+
+def test_people_count_attempts_from_one() -> None:
+    handle = fails.run_async()
+    with pytest.raises(ValueError, match="shard 3") as raised:
+        handle.result()
+    assert f"({handle.job_id}, attempt 2)" in raised.value.__notes__[0]
+    told = str(handle.explain())
+    assert "function: your own code" in told
+    assert "function (attempt 2): your own code" in told
+    assert "attempt 1" not in told
+
+
 def test_a_finished_job_keeps_its_outcome_when_cancelled() -> None:
     handle = on_cpu(lambda: 5).run_async()
     assert handle.result(cleanup=False) == 5
