@@ -50,7 +50,7 @@ PHASES: Mapping[str, PhaseKind] = {
     "queue": PhaseKind(
         WAITING,
         False,
-        "a queue, a quota or the slots of this machine decide; ask for less, or for more quota",
+        "a queue or a quota decides; ask for less, or for more quota",
     ),
     "scheduling": PhaseKind(
         WAITING, False, "no node was free; a pool with a spare node takes the next job at once"
@@ -90,6 +90,13 @@ PHASES: Mapping[str, PhaseKind] = {
     ),
 }
 """Phases by name. A new phase is a row here, and a mark in `timeline`."""
+_ADVICE_HERE = {
+    "queue": "it waited for CPU slots of this machine, or for its turn; fewer cores are free sooner",
+    "scheduling": "its process was made",
+    "termination": "the function's process had ended; that was still to be recorded",
+    "unknown": "its processes are gone, and have not noted what they did",
+}
+"""Advice for phases on a machine, which has no nodes, quotas and pods."""
 
 
 @dataclass(frozen=True)
@@ -121,3 +128,13 @@ class Phase:
     def has_container(self) -> bool:
         """Return whether a pod has its container during the phase; False for an unknown phase."""
         return self.name in PHASES and PHASES[self.name].has_container
+
+
+@dataclass(frozen=True)
+class LocalPhase(Phase):
+    """Phase of a job of backend `local`."""
+
+    @property
+    def advice(self) -> str:
+        """Return the phase's cause and what would shorten the phase on one machine."""
+        return _ADVICE_HERE.get(self.name) or super().advice

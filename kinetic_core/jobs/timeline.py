@@ -22,7 +22,7 @@ from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.facts import attempt_header
 from kinetic_core.jobs.fallback import PassedOver, passed_over
 from kinetic_core.jobs.observe import observe
-from kinetic_core.jobs.phases import Phase
+from kinetic_core.jobs.phases import LocalPhase, Phase
 from kinetic_core.jobs.signing import variable, verified_header
 from kinetic_core.store.documents import read_start
 
@@ -133,6 +133,8 @@ def known_phases(
             is_over=is_over,
         )
     )
+    if backend.name == "local":
+        known = tuple(LocalPhase(one.name, one.attempt, one.began, one.seconds) for one in known)
     if not (job and variable(job, IDLE_SECONDS)):
         return known
     # A worker has no function; how much of its time was its calls', it says when it has ended.

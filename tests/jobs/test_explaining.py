@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,16 @@ def test_it_can_be_printed(tmp_path: Path) -> None:
     assert text.startswith(f"{handle.job_id} is SUCCEEDED (Completed)")
     assert "data: the runner fetched the data" in text
     assert "function: your own code" in text
+    handle.cleanup()
+
+
+def test_one_machine_has_neither_nodes_nor_quotas(no_slot_is_free: Callable[[], None]) -> None:
+    handle = kinetic_core.run(accelerator="cpu")(abs).run_async(-1)
+    waits = next(phase for phase in handle.explain().phases if phase.name == "queue")
+    assert waits.advice.startswith("it waited for CPU slots of this machine")
+    no_slot_is_free()
+    handle.result(cleanup=False)
+    assert not set(re.findall(r"\w+", str(handle.explain()))) & {"node", "pod", "quota"}
     handle.cleanup()
 
 
