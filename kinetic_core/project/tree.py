@@ -183,7 +183,9 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
     contents = _contents(root, snapshot, index.contents())
     stored = 0
     if contents:
-        place.progress(f"storing {len(contents)} new contents of {len(snapshot.files)} files")
+        size, fresh = len(snapshot.files), {one.source for one in contents if isinstance(one.source, str)}
+        if fresh:
+            place.progress(f"storing {len(fresh)} of {size} file{'' if size == 1 else 's'}")
         new = store_packs(contents, store, _scratch(place.cache), partial(_tell, place.progress))
         kept, stored = tuple(dict.fromkeys((*new.packs[:1], *kept, *new.packs[1:]))), new.stored
     document = canonical(

@@ -150,8 +150,8 @@ def test_an_upload_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
         names = on_cpu(os.listdir).run_async(kinetic.Data(str(tmp_path)))
         said.append(capsys.readouterr().err)
         assert (handle.result(timeout=300), names.result(timeout=300)) == (1, ["part"])
-    assert "new contents of" in said[0]
-    assert "new contents of" not in said[1]
+    assert "storing 1 of 1 file\n" in said[0]
+    assert "storing" not in said[1]
 
 
 def test_a_job_that_waits_or_runs_says_so() -> None:

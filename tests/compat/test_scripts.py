@@ -54,7 +54,7 @@ def test_a_pipe_gets_what_the_job_prints_and_all_else_on_stderr(
     done = subprocess.run(script, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["epoch 1", VALUE]), done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("kinetic: ")]
-    assert any("new contents of" in line for line in told), "what is uploaded"
+    assert any(": storing " in line for line in told), "what is uploaded"
     assert any(line.startswith("kinetic: submitted job-") for line in told)
     assert any("OWN_TOKEN" in line and "plain text" in line for line in told)
     assert any("NOT_SET is not set here" in line for line in told)

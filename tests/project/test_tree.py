@@ -191,6 +191,14 @@ def test_a_machine_whose_disk_is_new_packs_nothing(world, tmp_path):
     assert "create" not in {operation for operation, _ in asked}
 
 
+def test_it_says_how_many_files_are_new(world):
+    said: list[str] = []
+    for name, content in (("a.py", "1"), ("b.py", "2"), ("c.py", "2")):
+        world.write(name, content)
+        world.ship(progress=said.append)
+    assert said == ["storing 1 of 1 file", "storing 1 of 2 files"]  # the third is the second's copy
+
+
 def test_an_unreadable_file_is_refused_before_anything_is_stored(world):
     world.write("a.py", "a")
     (world.root / "memory").symlink_to("/proc/self/mem")
