@@ -112,11 +112,11 @@ def cost(
     from kinetic_core.jobs.cost import known_prices, read_prices
 
     table = read_prices(prices) if prices is not None else known_prices(session.settings)
-    named = bool(job_ids or batch is not None or origin)
+    named, now = bool(job_ids or batch is not None or origin), time.time()
     if named:
         asked = _named(session, job_ids or [], batch, origin or [])
     else:
-        asked = _recent(session, time.time() - days * _DAY, limit)
+        asked = _recent(session, now - days * _DAY, limit)
     raise_if_all(asked.unknown, len(asked.unknown) + len(asked.handles))
     entries = side_by_side(lambda handle: _look(handle, table, asked.listed), asked.handles, _AT_ONCE)
     entries += [_Entry(job_id, "", problem=str(error)) for job_id, error in asked.unknown.items()]
@@ -130,7 +130,7 @@ def cost(
     elif named:
         _show(session, entries, total)
     else:
-        _show_groups(session, entries, total, days, asked.not_counted)
+        _show_groups(session, entries, total, _span(now, days), asked.not_counted)
     return next((exit_code(error) for error in asked.unknown.values()), None)
 
 
@@ -258,16 +258,23 @@ def _show(session: Session, entries: Sequence[_Entry], total: dict[str, Any]) ->
             session.output.line(f"{entry.job_id}: {entry.problem}")
 
 
+def _span(now: float, days: float) -> str:
+    """Say which time the last so many days are, by this machine's clock."""
+    began, ended = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (now - days * _DAY, now))
+    return f"in the last {days:g} day{'' if days == 1 else 's'}, from {began} to {ended}"
+
+
 def _show_groups(
-    session: Session, entries: Sequence[_Entry], total: Mapping[str, Any], days: float, not_counted: int
+    session: Session, entries: Sequence[_Entry], total: Mapping[str, Any], span: str, not_counted: int
 ) -> None:
     from kinetic_core.jobs.phases import USES
 
     groups = _groups(entries)
     problems = [entry.problem for entry in entries if entry.problem]
     if not groups and not problems and not not_counted:
-        session.output.line(f"no job was submitted in the last {days:g} days")
+        session.output.line(f"no job was submitted {span}")
         return
+    session.output.line(f"jobs that were submitted {span}:")
     currency = total["currency"]
     rows = []
     for group in groups:

@@ -129,8 +129,9 @@ def _hints(session: Session, jobs: Sequence[JobSummary], failure: _Failure | Non
             "`kinetic doctor` looks for the cause, and `kinetic config` shows where each setting is from"
         )
     if failure is not None:
-        verb = "batch results" if failure.job.inputs else "jobs logs"
-        hints.append(f"`kinetic {verb} {failure.job.job_id}` shows what it printed")
+        of_job = "jobs result", "its traceback"
+        verb, what = ("batch results", "the errors") if failure.job.inputs else of_job
+        hints.append(f"`kinetic {verb} {failure.job.job_id}` shows {what}")
     if any(not job.status.is_terminal and not job.problem for job in jobs):
         hints.append("`kinetic jobs watch` follows what runs")
     if not jobs and not trouble:

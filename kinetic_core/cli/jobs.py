@@ -84,12 +84,12 @@ def submitted_at(job: JobSummary) -> float | None:
     return datetime.fromisoformat(job.created_at).timestamp() if is_timestamp(job.created_at) else None
 
 
-def shown_seconds(seconds: float) -> str:
-    """Write a duration as `kubectl` does: `75s`, `5m`, `3h`, `2d`."""
+def shown_seconds(seconds: float, digits: int = 0) -> str:
+    """Write a duration as `kubectl` does: `75s`, `5m`, `3h`, `2d`; below ten seconds with so many digits."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
+    return f"{max(0.0, seconds):.{digits if seconds < 10 else 0}f}s"
 
 
 def job_table(session: Session, jobs: Iterable[JobSummary]) -> None:
@@ -101,7 +101,7 @@ def job_table(session: Session, jobs: Iterable[JobSummary]) -> None:
         status = "?" if job.problem and job.status is JobStatus.NOT_FOUND else job.status.value
         begun, ended = submitted_at(job), job.finished_at
         age = shown_seconds(time.time() - begun) if begun is not None else ""
-        took = shown_seconds(ended - begun) if begun is not None and ended is not None else ""
+        took = shown_seconds(ended - begun, 1) if begun is not None and ended is not None else ""
         about = job.problem or job.reason or _outcome(job)
         rows.append((job.job_id, status, job.func_name, job.accelerator, job.user, age, took, about))
     columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "USER", "AGE", "TOOK", "WAITS FOR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,9 @@ def test_it_lists_what_runs_and_the_last_failure(
     shown = kinetic("home").out
     assert "1 running, 0 waiting:\nJOB " in shown
     assert f"ago: reads, {failed.job_id}\n  ValueError: shard 3 is corrupt\n" in shown
-    assert f"hint: `kinetic jobs logs {failed.job_id}`" in shown
+    assert f"hint: `kinetic jobs result {failed.job_id}` shows its traceback\n" in shown
     assert "hint: `kinetic jobs watch`" in shown
+    assert re.search(rf"{failed.job_id} .* \d\.\ds", kinetic("jobs", "list").out), "how long it took"
 
 
 def test_a_place_that_cannot_be_asked_is_told(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
+from kinetic_core.cli.jobs import shown_seconds
 from kinetic_core.connections import default_connections
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.handle import JobHandle
@@ -87,6 +88,13 @@ def test_a_list_is_filtered(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -
     refused = kinetic("jobs", "list", "--status", "lost")
     assert refused.code == 2
     assert "pending, running, succeeded, failed, cancelled" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("took", "shown"), [(0.44, "0.4s"), (9.94, "9.9s"), (10.4, "10s"), (75.0, "75s"), (200.0, "3m")]
+)
+def test_short_jobs_took_tenths_of_seconds(took: float, shown: str) -> None:
+    assert shown_seconds(took, 1) == shown
 
 
 PROJECT = """\
