@@ -74,7 +74,7 @@ class LiveLine:
                 shown = [in_letters_of(self.stream, line) for line in lines]
                 width = self._width() - 1
                 fitting = next((line for line in shown if _cut(line, width) == line), _cut(shown[-1], width))
-                self._put(f"{_ERASE}{fitting}")
+                self._put(f"{_ERASE}{fitting}\r")  # what others write, such as warnings, takes its place
                 self._is_drawn = True
 
     def erase(self) -> None:

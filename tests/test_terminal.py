@@ -121,6 +121,16 @@ def test_what_the_job_prints_stays_above_the_line(monkeypatch: pytest.MonkeyPatc
     assert not any("10 %" in line for line in screen.drawn)
 
 
+def test_a_warning_takes_the_place_of_the_line() -> None:
+    with terminal() as (stream, screen):
+        line = LiveLine(stream)
+        line.draw("uploading")
+        stream.write("queue= has no effect\n")  # as logging does
+        line.draw("waiting")
+        line.erase()
+    assert screen.lines == ["queue= has no effect", ""]
+
+
 def test_a_line_fits_into_the_terminal_and_obeys_nobody() -> None:
     with terminal(columns=20) as (stream, screen):
         LiveLine(stream).draw("漢字漢字漢字漢字漢字漢字")
