@@ -82,7 +82,6 @@ def start_or_adopt_batch(
     *,
     all_again: bool = False,
     progress: Progress = _LOG.info,
-    build_patience: float | None = None,
     origin: Origin | None = None,
 ) -> StartedBatch:
     """Start or adopt the one batch of this task instance; `items` are the keyword arguments of its calls.
@@ -92,8 +91,8 @@ def start_or_adopt_batch(
     of any other batch of the task, and what a cleared try has started, is cancelled first: no input runs
     twice at once. The group id of `plan` is replaced.
 
-    Raises SupersededTry if a later try has a batch; ImageBuilding if the image takes longer than
-    `build_patience` seconds; as `pack` and `submit_clientless` do.
+    Raises SupersededTry if a later try has a batch; ImageBuilding if the image is being built; as `pack` and
+    `submit_clientless` do.
     """
     packed = pack(
         call.function,
@@ -102,7 +101,7 @@ def start_or_adopt_batch(
         calls=[((), item) for item in items],
         tolerant=True,
         progress=progress,
-        build_patience=build_patience,
+        build_patience=0.0,
         project=call.project,
     )
     digest = batch_digest(packed, items, replace(plan, is_new=False))

@@ -45,8 +45,8 @@ class Config:
 
     # fmt: off
     defer_after: Annotated[float, Option(
-        "Seconds for which a worker waits for a new job, or for an image, before it defers. A job that ends "
-        "sooner needs no second start of a worker. A task that its trigger can end defers at once.")] = 2.0
+        "Seconds for which a worker waits for a new job before it defers. A job that ends sooner needs no "
+        "second start of a worker. A task that its trigger can end defers at once.")] = 2.0
     event_delay: Annotated[float, Option(
         "Seconds between a deferral and the earliest event that resumes its task in a worker. Airflow's "
         "scheduler fails a task that is resumed too soon (apache/airflow#71580).")] = 10.0
@@ -69,7 +69,8 @@ class Config:
         "Number of stores and namespaces that the Variable `kinetic_places` keeps for the search.",
         minimum=1)] = 50
     build_poll_interval: Annotated[float, Option(
-        "Seconds between two requests of a trigger for the state and the log of an image's build.",
+        "Seconds between two requests of a trigger, or of a worker that may not defer, for the state and the "
+        "log of an image's build.",
         minimum=1)] = 5.0
     log_poll_interval: Annotated[float, Option(
         "Seconds between two requests of a trigger for the lines of a job that prints nothing. The log of a "

@@ -250,7 +250,6 @@ def start_or_adopt(
     identity: TaskIdentity,
     progress: Progress = _LOG.info,
     environment: Mapping[str, str] | None = None,
-    build_patience: float | None = None,
     origin: Origin | None = None,
 ) -> Started:
     """Start or adopt the one job of this task instance.
@@ -261,8 +260,7 @@ def start_or_adopt(
     job starts: two never run at once. `environment` and `origin` are for a new job.
 
     Raises SupersededTry if a later try has a job, after removing this one's; as `prepare` and `submit` do;
-    ImageBuilding if the image takes longer than `build_patience` seconds, before any job is looked for or
-    created.
+    ImageBuilding if the image is being built, before any job is looked for or created.
     """
     prepared = prepare(
         call,
@@ -270,7 +268,7 @@ def start_or_adopt(
         connections,
         job_id=identity.job_id(),
         progress=progress,
-        build_patience=build_patience,
+        build_patience=0.0,
     )
     backend, digest = prepared.backend, prepared.spec_digest
     others = Others(backend, prepared.reference.namespace, origin)

@@ -257,7 +257,6 @@ def traced_start(
     connections: Connections,
     identity: TaskIdentity,
     say: Progress,
-    build_patience: float | None,
     remote: RemoteLog | None,
     origin: Origin | None,
 ) -> Started:
@@ -268,9 +267,7 @@ def traced_start(
     log = {VARIABLE: remote.uri} if remote is not None else {}
     with span("submit"), steps(say) as progress:
         environment = {**trace_environment(), **log}
-        return start_or_adopt(
-            call, options, connections, identity, progress, environment, build_patience, origin
-        )
+        return start_or_adopt(call, options, connections, identity, progress, environment, origin)
 
 
 def tell_start(context: Any, identity: TaskIdentity, started: Started, access: Access) -> None:

@@ -189,13 +189,15 @@ class ImageBuilding(ImageError):
     """The image is being built, and takes longer than the caller wanted to wait. The build goes on.
 
     `build`: plain data by which any process can wait for it (`kinetic_core.images.cloud_build.Following`).
+    `is_own`: this call has started it.
     """
 
     build: dict[str, str]
+    is_own: bool
 
-    def __init__(self, message: str, build: dict[str, str]) -> None:
+    def __init__(self, message: str, build: dict[str, str], *, is_own: bool = False) -> None:
         super().__init__(message)
-        self.build = build
+        self.build, self.is_own = build, is_own
 
 
 class JobConflict(KineticError):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider.waiting_alert import AlertClock, WaitingAlert
     from kinetic_core.backends.base import Backend
     from kinetic_core.connections import Connections
+    from kinetic_core.errors import ImageBuilding
     from kinetic_core.job import JobObservation, JobReference
 
 Answer = TypeVar("Answer")
@@ -95,6 +96,11 @@ class WorkOperator(BaseOperator):
     def outage_interval(self) -> float:
         """Return the seconds between requests to a cluster or a store that does not answer."""
         return config().outage_interval
+
+    @cached_property
+    def build_interval(self) -> float:
+        """Return the seconds between requests for the state of an image's build, in a worker that waits."""
+        return config().build_poll_interval
 
     @cached_property
     def submit_patience(self) -> float:
@@ -314,11 +320,15 @@ class WorkOperator(BaseOperator):
                     self.log.warning("%s; deferring until there is an answer", error)
                     self._defer(context, self._known_job, tail.cursor.to_list(), deadline, silent=silent)
                 self.log.warning("%s; asking again in %g s", error, self.outage_interval)
-            again = min(time.monotonic() + self.outage_interval, give_up)
-            while time.monotonic() < again:
-                self._obey(context)
-                self._leave_to_next_try(context)
-                time.sleep(min(0.5, self.outage_interval))
+            self._pause(context, min(self.outage_interval, give_up - time.monotonic()))
+
+    def _pause(self, context: Context, seconds: float) -> None:
+        """Wait in this worker; raise if it is told to stop, and may."""
+        over = time.monotonic() + seconds
+        while (left := over - time.monotonic()) > 0:
+            self._obey(context)
+            self._leave_to_next_try(context)
+            time.sleep(min(0.5, left))
 
     def _note_broken(self, context: Context, told: Mapping[str, Any]) -> float | None:
         """Count and report a failed trigger; return the deadline of this try."""
@@ -338,6 +348,30 @@ class WorkOperator(BaseOperator):
         if not isinstance(kept, dict) or kept.get("try_number") != context["ti"].try_number:
             return None, 0
         return kept["deadline"], int(kept["broken"])
+
+    def _execute_with_image(self, context: Context, building: ImageBuilding, deadline: float | None) -> Any:
+        """Run the leg again once its image is built. Raises TaskDeferred, unless this worker must wait."""
+        self.log.info("%s", building)
+        if self._may_defer:
+            self._defer_for_image(context, building.build, deadline)
+        self._wait_for_image(context, building, deadline)
+        return self._execute(context, deadline)
+
+    def _wait_for_image(self, context: Context, building: ImageBuilding, deadline: float | None) -> None:
+        """Wait in this worker until the image is built. Raises ImageError, AirflowTaskTimeout.
+
+        Of a mapped task, the instance that has started the build shows its log: workers know nothing of each
+        other.
+        """
+        from kinetic_core.images.cloud_build import Following
+
+        following = Following.of(building.build, self._client())
+        shows = building.is_own or context["ti"].map_index in (None, -1)
+        say = self.log.info if shows else self.log.debug
+        while self._answered(lambda: following.look(say), context, None, deadline) is None:
+            if deadline is not None and time.time() >= deadline:
+                raise AirflowTaskTimeout(self._named(context, f"execution_timeout has passed: {building}"))
+            self._pause(context, self.build_interval)
 
     def _defer_for_image(self, context: Context, build: dict[str, str], deadline: float | None) -> NoReturn:
         from airflow_provider.triggers.kinetic import KineticBuildTrigger

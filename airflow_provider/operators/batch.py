@@ -19,7 +19,7 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow_provider.access import ImpersonationChain
 from airflow_provider.batch_inputs import mapped_parameter
 from airflow_provider.batch_values import BatchValues, allow_in_xcom
-from airflow_provider.config import config, default_deferrable
+from airflow_provider.config import default_deferrable
 from airflow_provider.operators.base import Answer
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.options import (
@@ -168,19 +168,18 @@ class KineticBatchOperator(KineticOperator):
     def _execute(
         self, context: Context, deadline: float | None, build: Mapping[str, str] | None = None
     ) -> Any:
-        """Run one leg. `deadline` is in Unix seconds, None for never."""
+        """Run one leg; see KineticOperator."""
         from airflow_provider.batch_record import tell
         from airflow_provider.deployment import remember
         from airflow_provider.job_of_task import TaskIdentity
+        from airflow_provider.task_logs import show_build_again
         from kinetic_core.errors import ImageBuilding
 
-        del build
         self._identity = TaskIdentity.of(context)
         try:
             started = self._start_batch(context, deadline)
         except ImageBuilding as building:
-            self.log.info("%s", building)
-            self._defer_for_image(context, building.build, deadline)
+            return self._execute_with_image(context, building, deadline)
         reference = self._batch = started.reference
         self._size = started.size
         tell(context, self._identity, reference, started.size, self._access)
@@ -189,6 +188,8 @@ class KineticBatchOperator(KineticOperator):
         self.log.info("%s %s: %d inputs on %s", verb, reference.job_id, started.size, reference.hardware)
         if self._may_defer:
             if not (started.adopted and self._is_over()):
+                if build is not None:
+                    show_build_again(build, self._client(), self.log.info)
                 self._defer_for_batch(context, deadline)
         else:
             self._wait_for_batch(context, deadline)
@@ -220,7 +221,6 @@ class KineticBatchOperator(KineticOperator):
         items = [{**(call.kwargs or {}), over: each} for each in found]
         plan = self._plan(asked, context)
         identity, origin = self._identity, self._origin
-        patience = config().defer_after if self._may_defer else None
 
         def start() -> StartedBatch:
             with span("submit"), steps(self.log.info) as progress:
@@ -233,7 +233,6 @@ class KineticBatchOperator(KineticOperator):
                     plan,
                     all_again=asked["rerun"] == "all",
                     progress=progress,
-                    build_patience=patience,
                     origin=origin,
                 )
 

@@ -204,13 +204,9 @@ class KineticOperator(WorkOperator):
         self._identity = TaskIdentity.of(context)
         remote = remote_log(context)
         try:
-            # Of a mapped task, one trigger shows the log of an image's build; the others wait quietly.
-            quiet = (context["ti"].map_index or 0) > 0
-            patience = (0.0 if quiet else config().defer_after) if self._may_defer else None
-            started = self._start(context, patience, remote, deadline)
+            started = self._start(context, remote, deadline)
         except ImageBuilding as building:
-            self.log.info("%s", building)
-            self._defer_for_image(context, building.build, deadline)
+            return self._execute_with_image(context, building, deadline)
         reference, observation = started.reference, started.observation
         self._reference = reference
         self._starter = started.starter
@@ -223,9 +219,7 @@ class KineticOperator(WorkOperator):
         ended = self._wait(context, tail, observation, deadline, silent=silent, build=build)
         return self._finish(context, tail, ended, deadline)
 
-    def _start(
-        self, context: Context, build_patience: float | None, remote: RemoteLog | None, deadline: float | None
-    ) -> Started:
+    def _start(self, context: Context, remote: RemoteLog | None, deadline: float | None) -> Started:
         """Start or adopt the job of this leg, and return it with its observation.
 
         Repeated if the worker was told to stop meanwhile, and for `submit_patience` while cluster or store do
@@ -244,7 +238,7 @@ class KineticOperator(WorkOperator):
             client = self._client()
         except InvalidRequest as error:
             raise AirflowFailException(self._named(context, error)) from error
-        asked = call, options, client, self._identity, self.log.info, build_patience, remote, self._origin
+        asked = call, options, client, self._identity, self.log.info, remote, self._origin
         return self._submitted(context, lambda: traced_start(*asked), deadline)
 
     def _wait(

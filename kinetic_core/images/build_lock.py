@@ -89,7 +89,7 @@ def _build(
         builds.cancel(build_id)
         return None
     say(f"building the image: {builds.page(build_id)}")
-    return builds.follow(build_id, say)
+    return builds.follow(build_id, say, is_own=True)
 
 
 def _close(store: ObjectStore, name: str, build_id: str) -> bool:

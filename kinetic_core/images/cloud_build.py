@@ -89,9 +89,9 @@ class CloudBuild:
     def cancel(self, build_id: str) -> None:
         self.api.once("POST", f"{self._path}/{build_id}:cancel", {})
 
-    def follow(self, build_id: str, say: Callable[[str], None]) -> str:
+    def follow(self, build_id: str, say: Callable[[str], None], *, is_own: bool = False) -> str:
         """Tell a build's log while it runs; the digest (`sha256:…`) of its last image, "" if it
-        has none.
+        has none. `is_own`: the caller has started it.
 
         Raises ImageError, with the failing step's last lines, if it does not succeed; ImageBuilding if it
         takes too long.
@@ -102,8 +102,10 @@ class CloudBuild:
             waited = self.api.clock() - started
             if self.patience is not None and waited >= self.patience:
                 place = {"project": self.project, "region": self.region, "store_uri": self.store.uri}
-                build = {**place, "build_id": build_id, "told": str(following.told)}
-                raise ImageBuilding(f"the image is still being built: {self.page(build_id)}", build)
+                told = following.told if self.patience else 0
+                build = {**place, "build_id": build_id, "told": str(told)}
+                text = f"the image is still being built: {self.page(build_id)}"
+                raise ImageBuilding(text, build, is_own=is_own)
             self.api.sleep(_POLL_SECONDS * (3 if waited > _POLLS_SLOWLY_AFTER else 1))
         return digest
 

@@ -45,7 +45,7 @@ if __name__ == "__main__":
         options = RunOptions.checked(accelerator="cpu")
         connections = default_connections()
         call = Call(trace_parent, (), {})
-        started = traced_start(call, options, connections, identity, print, None, None, None)
+        started = traced_start(call, options, connections, identity, print, None, None)
     backend = backend_of(started.reference, default_connections())
     wait(backend, started.reference)
     spans = exporter.get_finished_spans()

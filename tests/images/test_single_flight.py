@@ -101,6 +101,20 @@ def test_who_does_not_want_to_wait_is_told_which_build_it_is() -> None:
     assert not any(impatient.store.list("source/"))
 
 
+def test_who_waits_for_nothing_misses_no_line_of_the_log() -> None:
+    google, lines = FakeGoogle(looks=3), list[str]()
+    first = workshop(google)
+    quiet = replace(first, builds=replace(first.builds, patience=0))
+    for is_own in (True, False):
+        with pytest.raises(ImageBuilding) as caught:
+            built(google, quiet, "six")
+        first.store.create_if_absent("log-build-1.txt", b"Step #0\n")
+        assert (caught.value.is_own, caught.value.build["told"]) == (is_own, "0")
+    following = Following(first.builds, "build-1", int(caught.value.build["told"]))
+    following.look(lines.append)
+    assert lines == ["Step #0"]
+
+
 def test_a_known_image_costs_one_request_and_then_none() -> None:
     google = FakeGoogle()
     built(google, workshop(google), "six")
