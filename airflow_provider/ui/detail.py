@@ -50,7 +50,7 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         return row(instance, None, home) | shown | {"troubles": [home]}
     live, trouble = None, "its Job has gone"
     try:
-        if instance.may_live:
+        if record.end is None:
             live = _live(home, reference)
             shown["advice"] = _remedy(home, reference, live)
         shown["log"] = tail(home, reference, _attempt(record, live))

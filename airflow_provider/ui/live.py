@@ -1,20 +1,25 @@
-"""Live state of the jobs of a run in their clusters: two requests per namespace, however many jobs."""
+"""Live state of the jobs of a run in their clusters: two requests per namespace, however many jobs.
+
+Each batch that goes on takes up to three more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from airflow_provider.access import Access
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import TASK_ENDED, Instance, Live, row
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.batches.snapshot import state
 from kinetic_core.errors import KineticError
-from kinetic_core.job import JobReference
+from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.timeline import phases, submitted_at
 from kinetic_core.settings import Settings
 
@@ -22,10 +27,15 @@ _MOST_PLACES = 8
 """Namespaces of clusters that are read for one run."""
 _MOST_CONNECTIONS = 8
 """Connections that are read for one run."""
+_MOST_BATCHES = 32
+"""Batches that are looked at for one run; others are said to run."""
+
+Answer = TypeVar("Answer")
 
 Place = tuple[str, str]
 """Key of a backend, and a namespace."""
 Listings = Remembered[Mapping[str, Found]]
+States = Remembered[JobObservation | None]
 
 
 @dataclass
@@ -38,23 +48,22 @@ class _Homes:
 
 
 async def live_rows(
-    instances: Sequence[Instance], places: Places, listings: Listings
+    instances: Sequence[Instance], places: Places, listings: Listings, states: States
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows of task instances, and sentences for people about what could not be read."""
     homes = await _homes(instances, places)
-    asked = homes.backends.items()
-    answers = await asyncio.gather(*(_listed(place, backend, listings) for place, backend in asked))
-    known = dict(zip(homes.backends, answers, strict=True))
-    rows = await asyncio.to_thread(lambda: [_row(each, known, homes) for each in instances])
-    told = (answer for answer in answers if isinstance(answer, str))
+    living = [each.living.reference for each in instances if each.living is not None]
+    known, batches = await asyncio.gather(_listings(living, homes, listings), _states(living, homes, states))
+    rows = await asyncio.to_thread(lambda: [_row(each, known, batches, homes) for each in instances])
+    told = (answer for answer in (*known.values(), *batches.values()) if isinstance(answer, str))
     return rows, list(dict.fromkeys([*told, *homes.troubles.values()]))
 
 
 async def _homes(instances: Sequence[Instance], places: Places) -> _Homes:
     by_connection: dict[Access, list[JobReference]] = {}
     for each in instances:
-        if each.record is not None and each.may_live:
-            by_connection.setdefault(each.record.access, []).append(each.record.reference)
+        if each.living is not None:
+            by_connection.setdefault(each.living.access, []).append(each.living.reference)
     asked = list(by_connection)[:_MOST_CONNECTIONS]
     told = await asyncio.gather(*(_settings(access, places) for access in asked))
     return await asyncio.to_thread(_found, zip(asked, told, strict=True), by_connection, places)
@@ -91,25 +100,65 @@ def _found(
     return homes
 
 
-async def _listed(place: Place, backend: Backend, listings: Listings) -> Mapping[str, Found] | str:
-    """Return the live jobs of a namespace, or the reason why they are unknown."""
-    namespace = place[1]
+async def _listings(
+    living: Iterable[JobReference], homes: _Homes, listings: Listings
+) -> dict[Place, Mapping[str, Found] | str]:
+    """Return the live jobs of each namespace that has some of these, or the reason why they are unknown."""
+    singles = (each.job_id for each in living if not _is_batch(each))
+    asked = list(dict.fromkeys(homes.of[job_id] for job_id in singles if job_id in homes.of))
+
+    def listed(place: Place) -> Awaitable[Mapping[str, Found] | str]:
+        backend, namespace = homes.backends[place], place[1]
+        named = f"the jobs of namespace {namespace} of backend {backend.name}"
+        return _answer(listings, place, partial(backend.all, namespace), named)
+
+    return dict(zip(asked, await asyncio.gather(*map(listed, asked)), strict=True))
+
+
+async def _states(
+    living: Iterable[JobReference], homes: _Homes, states: States
+) -> dict[str, JobObservation | str | None]:
+    """Return the states of batches, or the reasons why they are unknown."""
+    asked = [each for each in living if _is_batch(each) and each.job_id in homes.of][:_MOST_BATCHES]
+
+    def seen(whole: JobReference) -> Awaitable[JobObservation | str | None]:
+        backend = homes.backends[homes.of[whole.job_id]]
+        return _answer(states, whole.job_id, partial(state, backend, whole), whole.job_id)
+
+    found = await asyncio.gather(*map(seen, asked))
+    return dict(zip((each.job_id for each in asked), found, strict=True))
+
+
+def _is_batch(reference: JobReference) -> bool:
+    return reference.job_id == reference.group_id
+
+
+async def _answer(
+    remembered: Remembered[Answer], key: Hashable, ask: Callable[[], Answer], named: str
+) -> Answer | str:
+    """Return what a cluster answers, or the reason why it is unknown."""
     try:
-        return await listings.get(place, lambda: asyncio.to_thread(backend.all, namespace), PATIENCE)
+        return await remembered.get(key, lambda: asyncio.to_thread(ask), PATIENCE)
     except TimeoutError:
-        return f"no answer within {PATIENCE:g} s about namespace {namespace} of backend {backend.name}"
+        return f"no answer within {PATIENCE:g} s about {named}"
     except (KineticError, OSError) as error:
-        return f"cannot see the jobs of namespace {namespace} of backend {backend.name}: {error}"
+        return f"cannot see {named}: {error}"
 
 
 def _row(
     instance: Instance,
     known: Mapping[Place, Mapping[str, Found] | str],
+    batches: Mapping[str, JobObservation | str | None],
     homes: _Homes,
 ) -> dict[str, Any]:
-    if instance.record is None or not instance.may_live:
+    if instance.living is None:
         return row(instance, None)
-    reference = instance.record.reference
+    reference = instance.living.reference
+    if instance.batch is not None:
+        seen = batches.get(reference.job_id)
+        if isinstance(seen, JobObservation):
+            return row(instance, Live(seen, ()))
+        return row(instance, None, seen or homes.troubles.get(reference.job_id, ""))
     listing = known.get(homes.of.get(reference.job_id, ("", "")))
     if listing is None or isinstance(listing, str):
         return row(

@@ -17,7 +17,7 @@ from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import Filters, Instance, costed, page, row, without_exceptions
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.errors import KineticError
-from kinetic_core.job import JobReference
+from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.cost import Prices, known_prices
 from kinetic_core.settings import read_settings
 
@@ -76,6 +76,7 @@ class Questions:
         self._prices = prices
         self._instances: Remembered[list[Instance]] = Remembered(_RUN_SECONDS, _RUNS)
         self._listings: Remembered[Mapping[str, Found]] = Remembered(_CLUSTER_SECONDS)
+        self._states: Remembered[JobObservation | None] = Remembered(_CLUSTER_SECONDS)
         self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
         self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
         self._boards: Remembered[dict[str, Any]] = Remembered(_CLUSTER_SECONDS, _RUNS)
@@ -91,7 +92,7 @@ class Questions:
 
         async def ask() -> Rows:
             found = await self._of(subject)
-            rows, troubles = await live_rows(found, self._places, self._listings)
+            rows, troubles = await live_rows(found, self._places, self._listings, self._states)
             prices, trouble = await asyncio.to_thread(self._known_prices)
             told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
             return [costed(each, prices) for each in rows], told

@@ -66,14 +66,16 @@ class Instance:
     times: Times = Times()
 
     @property
-    def may_live(self) -> bool:
-        """Return whether a cluster may know more of the instance's job than the record does."""
-        return self.record is not None and self.record.end is None
+    def living(self) -> JobRecord | BatchRecord | None:
+        """Return the record of the instance's job or batch, if a cluster may know more of it."""
+        if self.batch is not None:
+            return self.batch if self.batch.failed is None and self.state not in TASK_ENDED else None
+        return self.record if self.record is not None and self.record.end is None else None
 
 
 @dataclass(frozen=True)
 class Live:
-    """Job as the cluster shows it now."""
+    """Job or batch as the cluster shows it now; a batch has no phases of its own."""
 
     observation: JobObservation
     phases: tuple[Phase, ...]
@@ -91,7 +93,7 @@ class Filters:
 
 
 def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, Any]:
-    """Return one row, plain JSON. `trouble` says why nothing is known of a job that may live."""
+    """Return one row, plain JSON. `trouble` says why nothing is known of what may live."""
     record = instance.record
     shown: dict[str, Any] = {
         "dag_id": instance.dag_id,
@@ -108,7 +110,7 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "earlier": [asdict(each) for each in instance.earlier],
     }
     if instance.batch is not None:
-        return shown | _of_batch(instance.state, instance.batch)
+        return shown | _of_batch(instance.state, instance.batch, live, trouble)
     if record is None and instance.state in TASK_ENDED:
         return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
     if record is None:
@@ -132,8 +134,11 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
     return shown | {"status": UNKNOWN, "message": message}
 
 
-def _of_batch(task_state: str, record: BatchRecord) -> dict[str, Any]:
-    """Return what the row of a batch says: the batch in place of a job, and the number of its inputs."""
+def _of_batch(task_state: str, record: BatchRecord, live: Live | None, trouble: str) -> dict[str, Any]:
+    """Return what the row of a batch says: the batch in place of a job, and the number of its inputs.
+
+    A batch waits while none of its inputs runs.
+    """
     reference, failed = record.reference, record.failed
     shown = {
         "job_id": reference.job_id,
@@ -148,8 +153,15 @@ def _of_batch(task_state: str, record: BatchRecord) -> dict[str, Any]:
     if failed is None and task_state in TASK_ENDED:
         text = f"the task is {task_state}; how its {record.size} inputs ended was not recorded"
         return shown | {"status": UNKNOWN, "message": text}
+    if failed is None and trouble:
+        return shown | {"status": UNKNOWN, "message": trouble}
     if failed is None:
-        return shown | {"status": JobStatus.RUNNING.value, "message": f"{record.size} inputs"}
+        size = f"{record.size} inputs"
+        if live is None or live.observation.status is JobStatus.RUNNING:
+            return shown | {"status": JobStatus.RUNNING.value, "message": size}
+        seen = live.observation
+        message = f"{size}: {seen.message}" if seen.message else size
+        return shown | {"status": seen.status.value, "reason": seen.reason, "message": message}
     text = (
         f"{failed} of {record.size} inputs have no value" if failed else f"{record.size} inputs have a value"
     )

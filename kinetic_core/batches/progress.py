@@ -22,6 +22,15 @@ from kinetic_core.terminal import SHOW_SECONDS, BatchProgress, Counts
 T = TypeVar("T")
 
 
+def foremost(seen: Iterable[JobObservation]) -> JobObservation | None:
+    """Return a job that runs or, while none runs, the one that has waited longest; None if none lives."""
+    return min(
+        (each for each in seen if not each.is_terminal),
+        key=lambda each: (each.status is not JobStatus.RUNNING, each.created_at or math.inf),
+        default=None,
+    )
+
+
 class Board:
     """State of `size` inputs. Every field is read and written under `changed`.
 
@@ -177,11 +186,7 @@ class Board:
 
         None while no job is known to live. Call it under `changed`.
         """
-        return min(
-            self.living.values(),
-            key=lambda seen: (seen.status is not JobStatus.RUNNING, seen.created_at or math.inf),
-            default=None,
-        )
+        return foremost(self.living.values())
 
     def is_over(self) -> bool:
         """Return whether every input has ended. Call it under `changed`."""

@@ -73,7 +73,7 @@ def test_a_silent_cluster_is_told_after_eight_seconds(server: Server) -> None:
     runs, ended = answer["jobs"]
     assert (runs["status"], ended["status"] in ("SUCCEEDED", "FAILED")) == ("UNKNOWN", True)
     assert answer["troubles"] == [runs["message"]]
-    assert "no answer within 8 s about namespace default of backend gke" in runs["message"]
+    assert "no answer within 8 s about the jobs of namespace default of backend gke" in runs["message"]
 
 
 @pytest.mark.promise("page: A clear state when either is unreachable")

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider.batch_of_task import is_over
+from airflow_provider.batch_record import BatchRecord
+from airflow_provider.ui.board import Failures, board
 from airflow_provider.ui.live import live_rows
 from airflow_provider.ui.places import Places, Remembered
 from airflow_provider.ui.rows import Instance
 from kinetic_core.backends.kubernetes.names import CANCELLED
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError
 from kinetic_core.settings import Settings
+from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.memory_store import MemoryObjectStore
-from tests.airflow_provider.records_of_jobs import ended, instance
+from tests.airflow_provider.batches import home, start, until_told
+from tests.airflow_provider.records_of_jobs import ended, identity, instance, reference
+from tests.batches.places import Place
+from tests.conftest import wait_for
 
 
 class Cluster:
@@ -51,7 +60,7 @@ def look(
     cluster: Any, instances: Sequence[Instance], opened: Any = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     places = Places(lambda _: [Settings()], lambda name, _: (opened or (lambda _: cluster))(name))
-    return asyncio.run(live_rows(instances, places, Remembered(3.0)))
+    return asyncio.run(live_rows(instances, places, Remembered(3.0), Remembered(3.0)))
 
 
 def job_id(of: Instance) -> str:
@@ -141,7 +150,7 @@ def test_a_dag_with_a_hundred_namespaces_makes_few_questions() -> None:
         lambda _, settings: clusters[int(settings.namespace[1:])],  # type: ignore[arg-type, return-value]
     )
     instances = [instance(index, namespace=f"n{index}") for index in range(100)]
-    rows, _ = asyncio.run(live_rows(instances, places, Remembered(3.0)))
+    rows, _ = asyncio.run(live_rows(instances, places, Remembered(3.0), Remembered(3.0)))
     assert sum(len(each.asked) for each in clusters) == 8
     assert "its cluster was not asked" in {each["message"] for each in rows}
 
@@ -149,3 +158,51 @@ def test_a_dag_with_a_hundred_namespaces_makes_few_questions() -> None:
 def test_a_job_that_has_gone_is_told_from_one_that_is_not_known() -> None:
     (only,), _ = look(Cluster(), [instance(0)])
     assert only["message"] == "its Job has gone; the task has not said yet how it ended"
+
+
+@pytest.mark.promise("page: State, reason, attempts")
+def test_a_batch_of_which_nothing_runs_waits(tmp_path: Path) -> None:
+    """And says why, in the list and on its board."""
+    here = Place(tmp_path, lambda _: behaviours.cannot_be_scheduled("no nodes"))
+    whole, _ = here.submit([1, 2, 3])
+    told = BatchRecord(whole, 3, "", 1, 1)
+    one = Instance("embed", -1, "", "deferred", 1, None, batch=told)
+
+    def rows() -> list[tuple[str, str, str]]:
+        (listed,), troubles = look(here.backend, [one])
+        assert troubles == []
+        shown = board(one, told, here.backend, 0, Failures())
+        return [(each["status"], each["reason"], each["message"]) for each in (listed, shown)]
+
+    wait_for(lambda: rows() == [("PENDING", "Unschedulable", "3 inputs: no nodes")] * 2)
+    here.close()
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_a_batch_of_this_machine_waits_for_its_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_slot_is_free: Callable[[], None]
+) -> None:
+    monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parents[1]))  # where its function is
+    who = replace(identity("embed"), run_began=tmp_path.name)
+    whole = start(who, range(3), tmp_path, function=until_told).reference
+    one = Instance("embed", -1, "", "deferred", 1, None, batch=BatchRecord(whole, 3, who.run_began, 1, 1))
+
+    def status() -> tuple[str, str]:
+        (told,), _ = look(home(whole), [one])
+        return told["status"], told["message"].partition(":")[0]
+
+    wait_for(lambda: status() == ("PENDING", "3 inputs"))
+    no_slot_is_free()
+    wait_for(lambda: status() == ("RUNNING", "3 inputs"))
+    (tmp_path / "go").touch()
+    wait_for(lambda: is_over(home(whole), whole))
+
+
+def test_a_batch_whose_cluster_is_unknown_says_so() -> None:
+    told = BatchRecord(reference("grp-a", group_id="grp-a", store_uri="gs://theirs"), 3, "", 1, 1)
+    one = Instance("embed", -1, "", "deferred", 1, None, batch=told)
+    (shown,), troubles = look(Cluster(), [one])
+    assert (shown["status"], [shown["message"]]) == ("UNKNOWN", troubles)
+    assert "gs://theirs" in troubles[0]
+    (over,), troubles = look(Cluster(), [replace(one, batch=replace(told, failed=0))])
+    assert (over["status"], troubles) == ("SUCCEEDED", [])

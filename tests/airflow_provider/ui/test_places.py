@@ -71,7 +71,7 @@ def look(world: World, *instances: Any, times: int = 1) -> tuple[list[dict[str, 
     async def scene() -> Any:
         places = world.places()
         for _ in range(times):
-            found = await live_rows(instances, places, Remembered(0.0))
+            found = await live_rows(instances, places, Remembered(0.0), Remembered(0.0))
         return found
 
     found: tuple[list[dict[str, Any]], list[str]] = asyncio.run(scene())

@@ -109,7 +109,7 @@ def test_hosts_of_a_slice_and_accelerators_of_later_versions() -> None:
 
 def test_a_job_that_has_ended_needs_no_cluster() -> None:
     done = instance(state="failed", end=ended(JobStatus.FAILED, "out of memory"))
-    assert not done.may_live
+    assert done.living is None
     shown = row(done, None)
     assert (shown["status"], shown["reason"], shown["attempts"]) == ("FAILED", "out of memory", 2)
 
@@ -131,7 +131,7 @@ def test_filters_choose_rows_and_the_numbers_stay() -> None:
         instance(1, "failed", ended(JobStatus.FAILED, "user error")),
         replace(instance(2), label="<b>lr=0.1</b>"),
     ]
-    rows = [row(each, Live(WAITING, ()) if each.may_live else None) for each in instances]
+    rows = [row(each, Live(WAITING, ()) if each.living else None) for each in instances]
 
     def chosen(**wanted: object) -> list[int]:
         return [each["map_index"] for each in page(rows, Filters(**wanted), 0, 10)["jobs"]]  # type: ignore[arg-type]
