@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -15,6 +17,7 @@ from kinetic_core._runner.indexes import format_indexes
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
+from kinetic_core.batches.snapshot import seconds_run
 from kinetic_core.errors import JobCancelled, JobError, ProtocolMismatch
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.inputs import MOST_INPUTS
@@ -60,7 +63,7 @@ class BatchRecord:
 
     `failed` is None while the batch goes on; `missing` are the indexes of the inputs without a value, as
     Kubernetes writes sets of numbers; `causes` are those of the first of them. `ended_by` says what has
-    cancelled the batch, "" if nothing has.
+    cancelled the batch, "" if nothing has. `run_seconds`: for how long its attempts have run, all added up.
     """
 
     reference: JobReference
@@ -74,6 +77,7 @@ class BatchRecord:
     causes: tuple[Cause, ...] = ()
     gcp_conn_id: str = ""
     ended_by: str = ""
+    run_seconds: float | None = None
 
     @property
     def access(self) -> Access:
@@ -98,6 +102,8 @@ class BatchRecord:
         numbers = (found.size, found.try_number, found.first_try, found.failed or 0)
         texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing, found.ended_by)
         typed = all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
+        if found.run_seconds is not None:
+            typed = typed and type(found.run_seconds) in (int, float) and math.isfinite(found.run_seconds)
         if not typed or not 0 <= found.size <= MOST_INPUTS or not _INDEXES.fullmatch(found.missing):
             return None
         is_whole = reference.group_id == reference.job_id  # else its inputs would be those of another batch
@@ -128,10 +134,12 @@ def tell(
     *,
     failed: Collection[int] | None = None,
     errors: Mapping[int, BaseException] | None = None,
+    run_seconds: float | None = None,
 ) -> None:
     """Report the task's batch to Airflow.
 
-    `failed`: the inputs without a value, once the batch has ended; `errors`: why, for the first of them.
+    `failed`: the inputs without a value, once the batch has ended; `errors`: why, for the first of them;
+    `run_seconds`: for how long its attempts have run.
     """
     record = BatchRecord(
         reference,
@@ -143,7 +151,7 @@ def tell(
         gcp_conn_id=access.gcp_conn_id,
     )
     if failed is not None:
-        record = _ended(record, failed, errors or {})
+        record = replace(_ended(record, failed, errors or {}), run_seconds=run_seconds)
     push(context["ti"], KEY, record.to_dict())
 
 
@@ -163,7 +171,9 @@ def record_of_cancelled(
     batch = StoredBatch(backend, reference)
     states = batch.states()
     failed = [index for index in range(record.size) if states.get(index) != SUCCEEDED]
-    return replace(_ended(record, failed, batch.failures(failed[:SAMPLE])), ended_by=ended_by)
+    ended = _ended(record, failed, batch.failures(failed[:SAMPLE]))
+    run_seconds = seconds_run(backend.store, reference.job_id, time.time())
+    return replace(ended, ended_by=ended_by, run_seconds=run_seconds)
 
 
 def _ended(record: BatchRecord, failed: Collection[int], errors: Mapping[int, BaseException]) -> BatchRecord:

@@ -60,7 +60,7 @@ def require_place(header: Mapping[str, Any], job_id: str, name: str | None = Non
         raise FrameError(f"it was signed as {str(told)[:200]}, and copied to {place}")
 
 
-def claim(job_id: str, attempt: int, host: int = 0) -> str:
+def claim(job_id: str, attempt: int | str, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/claim.json"
 
 
@@ -89,7 +89,7 @@ def debugger(job_id: str, pod_uid: str) -> str:
     return f"jobs/{job_id}/debuggers/{pod_uid}.json"
 
 
-def attempt_outcome(job_id: str, attempt: int, host: int = 0) -> str:
+def attempt_outcome(job_id: str, attempt: int | str, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/outcome"
 
 
@@ -97,8 +97,8 @@ def log(job_id: str, attempt: int, sequence: int, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/log/{sequence:08d}"
 
 
-def _attempt(job_id: str, attempt: int, host: int) -> str:
-    """Return the prefix of the objects of a host's n-th pod."""
+def _attempt(job_id: str, attempt: int | str, host: int) -> str:
+    """Return the prefix of the objects of a host's n-th pod; `*` for any in a pattern."""
     return f"jobs/{job_id}/attempts/{attempt}" + (f"/hosts/{host}" if host else "")
 
 

@@ -368,6 +368,7 @@ class KineticBatchOperator(KineticOperator):
         from airflow_provider.batch_record import SAMPLE, causes, failure_lines, first_failure, tell
         from airflow_provider.xcom import Signatures
         from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
+        from kinetic_core.batches.snapshot import seconds_run
 
         self._obey(context)
         reference, asked = self._known_batch, rendered_batch_options(self._batch_options())
@@ -378,7 +379,11 @@ class KineticBatchOperator(KineticOperator):
         assert self._identity is not None  # noqa: S101  every leg begins with it
         errors = self._read(lambda: batch.failures(failed[:SAMPLE]), context, deadline)
         self._causes = causes(failed, errors)
-        tell(context, self._identity, reference, self._size, self._access, failed=failed, errors=errors)
+        run_seconds = self._read(
+            lambda: seconds_run(batch.backend.store, reference.job_id, time.time()), context, deadline
+        )
+        ended: dict[str, Any] = {"failed": failed, "errors": errors, "run_seconds": run_seconds}
+        tell(context, self._identity, reference, self._size, self._access, **ended)
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"
         for line in failure_lines(failed, errors):
             self.log.error("%s", line)

@@ -1,7 +1,7 @@
 """Board of a batch: the status of each of its inputs as one letter, why inputs failed, one input in detail.
 
 A batch that has ended costs no request: the task's record says which inputs have no value, and why. Of one
-that goes on, the cluster is asked six times and the store once per thousand inputs; of failed inputs the
+that goes on, the cluster is asked three times and the store once per thousand inputs; of failed inputs the
 first hundred are read, each once. Nothing is changed or reconciled, no value is read.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 from airflow_provider.batch_record import BatchRecord, Cause, group_causes
 from airflow_provider.records import advice, readable
 from airflow_provider.ui.detail import outputs, tail
-from airflow_provider.ui.rows import Instance, Live, row, without_text
+from airflow_provider.ui.rows import Instance, LiveBatch, row, without_text
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.outcomes import StoredBatch
-from kinetic_core.batches.snapshot import snapshot, state
+from kinetic_core.batches.snapshot import snapshot
 from kinetic_core.errors import JobNotFound, KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.observe import observe
@@ -89,11 +89,16 @@ def _text(seen: JobObservation) -> str:
 
 
 def board(
-    instance: Instance, record: BatchRecord, home: Backend | str, offset: int, failures: Failures
+    instance: Instance,
+    record: BatchRecord,
+    home: Backend | str,
+    offset: int,
+    failures: Failures,
+    live: LiveBatch | None = None,
 ) -> dict[str, Any]:
     """Return the row of a task instance with its batch, and the squares from `offset` on.
 
-    `home` is the batch's backend, or the reason why it is unknown.
+    `home` is the batch's backend, or the reason why it is unknown; `live` says how the batch is now.
     """
     shown: dict[str, Any] = {
         "offset": offset,
@@ -104,11 +109,11 @@ def board(
         "image": record.reference.image_uri,
         "troubles": [],
     }
-    shown |= row(instance, None)
+    shown |= row(instance, live)
     if record.failed is not None:
         return shown | _ended(record, offset)
     try:
-        return shown | _alive(instance, record, home, offset, failures)
+        return shown | _alive(record, home, offset, failures)
     except (KineticError, OSError) as error:
         return shown | {"troubles": [str(error)]}
 
@@ -128,20 +133,17 @@ def _ended(record: BatchRecord, offset: int) -> dict[str, Any]:
     return {"squares": "".join(letters), "counts": _counted(counts), "causes": _told(record.causes)}
 
 
-def _alive(
-    instance: Instance, record: BatchRecord, home: Backend | str, offset: int, failures: Failures
-) -> dict[str, Any]:
+def _alive(record: BatchRecord, home: Backend | str, offset: int, failures: Failures) -> dict[str, Any]:
     if isinstance(home, str):
         return {"troubles": [home]}
     if record.size > _MOST_INPUTS:
         text = f"{record.size} inputs are too many to look at while they run; see the task's log"
         return {"troubles": [text]}
-    seen = state(home, record.reference)
     found = snapshot(home, record.reference)
     statuses = {index: status for index, status in found.items() if index < record.size}
     inputs = range(offset, min(record.size, offset + LARGEST))
     letters = (LETTERS[statuses[index]] if index in statuses else NOT_BEGUN for index in inputs)
-    return row(instance, None if seen is None else Live(seen, ())) | {
+    return {
         "squares": "".join(letters),
         "counts": _counted({**Counter(statuses.values()), None: record.size - len(statuses)}),
         "causes": _told(failures.causes(home, record, statuses)),

@@ -1,6 +1,6 @@
 """Live state of the jobs of a run in their clusters: two requests per namespace, however many jobs.
 
-Each batch that goes on takes up to three more.
+Each batch that goes on takes up to three more, and its store three per thousand inputs each half minute.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from airflow_provider.access import Access
+from airflow_provider.batch_record import BatchRecord
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
-from airflow_provider.ui.rows import TASK_ENDED, Instance, Live, row
+from airflow_provider.ui.rows import TASK_ENDED, Instance, Live, LiveBatch, row
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
-from kinetic_core.batches.snapshot import state
+from kinetic_core.batches.snapshot import seconds_run, state
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.timeline import phases, submitted_at
@@ -29,13 +30,24 @@ _MOST_CONNECTIONS = 8
 """Connections that are read for one run."""
 _MOST_BATCHES = 32
 """Batches that are looked at for one run; others are said to run."""
+_MOST_INPUTS = 10_000
+"""Inputs of a batch up to which the store is asked for how long they have run."""
+_USAGE_PATIENCE = 1.0
+"""Seconds for which the page waits for that; what comes later is shown the next time."""
 
 Answer = TypeVar("Answer")
 
 Place = tuple[str, str]
 """Key of a backend, and a namespace."""
-Listings = Remembered[Mapping[str, Found]]
-States = Remembered[JobObservation | None]
+Listing = Mapping[str, Found]
+
+
+class Answers(NamedTuple):
+    """Answers of clusters and stores: jobs by namespace, and by id of a batch its state and run seconds."""
+
+    listings: Remembered[Listing]
+    states: Remembered[JobObservation | None]
+    run_seconds: Remembered[float]
 
 
 @dataclass
@@ -48,12 +60,14 @@ class _Homes:
 
 
 async def live_rows(
-    instances: Sequence[Instance], places: Places, listings: Listings, states: States
+    instances: Sequence[Instance], places: Places, answers: Answers
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows of task instances, and sentences for people about what could not be read."""
     homes = await _homes(instances, places)
     living = [each.living.reference for each in instances if each.living is not None]
-    known, batches = await asyncio.gather(_listings(living, homes, listings), _states(living, homes, states))
+    known, batches = await asyncio.gather(
+        _listings(living, homes, answers), _batches(instances, homes, answers)
+    )
     rows = await asyncio.to_thread(lambda: [_row(each, known, batches, homes) for each in instances])
     told = (answer for answer in (*known.values(), *batches.values()) if isinstance(answer, str))
     return rows, list(dict.fromkeys([*told, *homes.troubles.values()]))
@@ -101,32 +115,50 @@ def _found(
 
 
 async def _listings(
-    living: Iterable[JobReference], homes: _Homes, listings: Listings
-) -> dict[Place, Mapping[str, Found] | str]:
+    living: Iterable[JobReference], homes: _Homes, answers: Answers
+) -> dict[Place, Listing | str]:
     """Return the live jobs of each namespace that has some of these, or the reason why they are unknown."""
     singles = (each.job_id for each in living if not _is_batch(each))
     asked = list(dict.fromkeys(homes.of[job_id] for job_id in singles if job_id in homes.of))
 
-    def listed(place: Place) -> Awaitable[Mapping[str, Found] | str]:
+    def listed(place: Place) -> Awaitable[Listing | str]:
         backend, namespace = homes.backends[place], place[1]
         named = f"the jobs of namespace {namespace} of backend {backend.name}"
-        return _answer(listings, place, partial(backend.all, namespace), named)
+        return _answer(answers.listings, place, partial(backend.all, namespace), named)
 
     return dict(zip(asked, await asyncio.gather(*map(listed, asked)), strict=True))
 
 
-async def _states(
-    living: Iterable[JobReference], homes: _Homes, states: States
-) -> dict[str, JobObservation | str | None]:
-    """Return the states of batches, or the reasons why they are unknown."""
-    asked = [each for each in living if _is_batch(each) and each.job_id in homes.of][:_MOST_BATCHES]
+async def _batches(
+    instances: Iterable[Instance], homes: _Homes, answers: Answers
+) -> dict[str, LiveBatch | str]:
+    """Return how batches that go on are, by id, or the reasons why that is unknown."""
+    living = [each.batch for each in instances if each.batch is not None and each.living is each.batch]
+    asked = [each for each in living if each.reference.job_id in homes.of][:_MOST_BATCHES]
 
-    def seen(whole: JobReference) -> Awaitable[JobObservation | str | None]:
-        backend = homes.backends[homes.of[whole.job_id]]
-        return _answer(states, whole.job_id, partial(state, backend, whole), whole.job_id)
+    def home(record: BatchRecord) -> Backend:
+        return homes.backends[homes.of[record.reference.job_id]]
 
-    found = await asyncio.gather(*map(seen, asked))
-    return dict(zip((each.job_id for each in asked), found, strict=True))
+    found = await asyncio.gather(*(live_batch(each, home(each), answers) for each in asked))
+    return dict(zip((each.reference.job_id for each in asked), found, strict=True))
+
+
+async def live_batch(record: BatchRecord, backend: Backend, answers: Answers) -> LiveBatch | str:
+    """Return how a batch is now, or the reason why that is unknown."""
+    whole = record.reference
+    asked = _answer(answers.states, whole.job_id, partial(state, backend, whole), whole.job_id)
+    seen, seconds = await asyncio.gather(asked, _run_seconds(record, backend, answers))
+    return seen if isinstance(seen, str) else LiveBatch(seen, seconds)
+
+
+async def _run_seconds(record: BatchRecord, backend: Backend, answers: Answers) -> float | None:
+    """Return for how long attempts of a batch have run; None of too many inputs, or without an answer yet."""
+    if record.size > _MOST_INPUTS:
+        return None
+    group_id = record.reference.job_id
+    ask = partial(seconds_run, backend.store, group_id, time.time())
+    seconds = await _answer(answers.run_seconds, group_id, ask, group_id, _USAGE_PATIENCE)
+    return None if isinstance(seconds, str) else seconds
 
 
 def _is_batch(reference: JobReference) -> bool:
@@ -134,31 +166,33 @@ def _is_batch(reference: JobReference) -> bool:
 
 
 async def _answer(
-    remembered: Remembered[Answer], key: Hashable, ask: Callable[[], Answer], named: str
+    remembered: Remembered[Answer],
+    key: Hashable,
+    ask: Callable[[], Answer],
+    named: str,
+    patience: float = PATIENCE,
 ) -> Answer | str:
     """Return what a cluster answers, or the reason why it is unknown."""
     try:
-        return await remembered.get(key, lambda: asyncio.to_thread(ask), PATIENCE)
+        return await remembered.get(key, lambda: asyncio.to_thread(ask), patience)
     except TimeoutError:
-        return f"no answer within {PATIENCE:g} s about {named}"
+        return f"no answer within {patience:g} s about {named}"
     except (KineticError, OSError) as error:
         return f"cannot see {named}: {error}"
 
 
 def _row(
     instance: Instance,
-    known: Mapping[Place, Mapping[str, Found] | str],
-    batches: Mapping[str, JobObservation | str | None],
+    known: Mapping[Place, Listing | str],
+    batches: Mapping[str, LiveBatch | str],
     homes: _Homes,
 ) -> dict[str, Any]:
     if instance.living is None:
         return row(instance, None)
     reference = instance.living.reference
     if instance.batch is not None:
-        seen = batches.get(reference.job_id)
-        if isinstance(seen, JobObservation):
-            return row(instance, Live(seen, ()))
-        return row(instance, None, seen or homes.troubles.get(reference.job_id, ""))
+        seen = batches.get(reference.job_id, homes.troubles.get(reference.job_id, ""))
+        return row(instance, None, seen) if isinstance(seen, str) else row(instance, seen)
     listing = known.get(homes.of.get(reference.job_id, ("", "")))
     if listing is None or isinstance(listing, str):
         return row(

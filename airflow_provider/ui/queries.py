@@ -12,12 +12,12 @@ from airflow_provider.records import JobRecord
 from airflow_provider.ui.board import Failures, board, input_detail, without_texts
 from airflow_provider.ui.detail import detail
 from airflow_provider.ui.instances import Subject, instances
-from airflow_provider.ui.live import live_rows
+from airflow_provider.ui.live import Answers, live_batch, live_rows
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import Filters, Instance, costed, page, row, without_exceptions
-from kinetic_core.backends.base import Backend, Found
+from kinetic_core.backends.base import Backend
 from kinetic_core.errors import KineticError
-from kinetic_core.job import JobObservation, JobReference
+from kinetic_core.job import JobReference
 from kinetic_core.jobs.cost import Prices, known_prices
 from kinetic_core.settings import read_settings
 
@@ -26,6 +26,7 @@ _RUNS = 8
 _RUN_SECONDS = 2.0
 _CLUSTER_SECONDS = 3.0
 _JOB_SECONDS = 2.0
+_USAGE_SECONDS = 30.0
 
 Rights = Callable[[str], "Right"]
 """Function from the id of a DAG to what one user may do there."""
@@ -75,8 +76,9 @@ class Questions:
         self._places = places or Places()
         self._prices = prices
         self._instances: Remembered[list[Instance]] = Remembered(_RUN_SECONDS, _RUNS)
-        self._listings: Remembered[Mapping[str, Found]] = Remembered(_CLUSTER_SECONDS)
-        self._states: Remembered[JobObservation | None] = Remembered(_CLUSTER_SECONDS)
+        self._answers = Answers(
+            Remembered(_CLUSTER_SECONDS), Remembered(_CLUSTER_SECONDS), Remembered(_USAGE_SECONDS)
+        )
         self._rows: Remembered[Rows] = Remembered(_RUN_SECONDS, _RUNS)
         self._details: Remembered[dict[str, Any]] = Remembered(_JOB_SECONDS)
         self._boards: Remembered[dict[str, Any]] = Remembered(_CLUSTER_SECONDS, _RUNS)
@@ -92,7 +94,7 @@ class Questions:
 
         async def ask() -> Rows:
             found = await self._of(subject)
-            rows, troubles = await live_rows(found, self._places, self._listings, self._states)
+            rows, troubles = await live_rows(found, self._places, self._answers)
             prices, trouble = await asyncio.to_thread(self._known_prices)
             told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
             return [costed(each, prices) for each in rows], told
@@ -127,7 +129,11 @@ class Questions:
 
         async def ask() -> dict[str, Any]:
             home = await self._home(record.reference, record.access)
-            return await asyncio.to_thread(board, instance, record, home, offset, self._failures)
+            live = None
+            if instance.living is record and not isinstance(home, str):
+                seen = await live_batch(record, home, self._answers)
+                live = None if isinstance(seen, str) else seen
+            return await asyncio.to_thread(board, instance, record, home, offset, self._failures, live)
 
         try:
             shown = await self._boards.get((group_id, offset), ask, PATIENCE)
@@ -135,7 +141,8 @@ class Questions:
             trouble = f"no answer about {group_id} within {PATIENCE:g} s"
             shown = await asyncio.to_thread(board, instance, record, trouble, offset, self._failures)
         may = await asyncio.to_thread(rights, dag_id)
-        return shown if may.read_logs else without_texts(shown)
+        priced = await asyncio.to_thread(self._priced, shown)
+        return priced if may.read_logs else without_texts(priced)
 
     async def input(self, dag_id: str, run_id: str, group_id: str, index: int) -> Mapping[str, Any] | None:
         """Return one input of a batch in detail, None if no task instance of the run has it."""
@@ -182,9 +189,11 @@ class Questions:
             return row(instance, None, trouble) | {"troubles": [trouble]}
 
     def _detailed(self, instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
+        return self._priced(detail(instance, record, home))
+
+    def _priced(self, shown: Mapping[str, Any]) -> dict[str, Any]:
         prices, troubles = self._known_prices()
-        shown = costed(detail(instance, record, home), prices)
-        return shown | {
+        return costed(shown, prices) | {
             "troubles": [*shown["troubles"], *troubles],
             "currency": prices.currency if prices else None,
         }

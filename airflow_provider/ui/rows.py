@@ -75,10 +75,21 @@ class Instance:
 
 @dataclass(frozen=True)
 class Live:
-    """Job or batch as the cluster shows it now; a batch has no phases of its own."""
+    """Job as the cluster shows it now."""
 
     observation: JobObservation
     phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """Batch as the cluster shows it now: its foremost input, None if none lives, and for how long it has run.
+
+    `run_seconds` are those of all attempts of its inputs, added up; None if they are unknown.
+    """
+
+    state: JobObservation | None
+    run_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class Filters:
     text: str = ""
 
 
-def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, Any]:
+def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") -> dict[str, Any]:
     """Return one row, plain JSON. `trouble` says why nothing is known of what may live."""
     record = instance.record
     shown: dict[str, Any] = {
@@ -110,7 +121,8 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
         "earlier": [asdict(each) for each in instance.earlier],
     }
     if instance.batch is not None:
-        return shown | _of_batch(instance.state, instance.batch, live, trouble)
+        of_batch = live if isinstance(live, LiveBatch) else None
+        return shown | _of_batch(instance.state, instance.batch, of_batch, trouble)
     if record is None and instance.state in TASK_ENDED:
         return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
     if record is None:
@@ -127,14 +139,14 @@ def row(instance: Instance, live: Live | None, trouble: str = "") -> dict[str, A
     }
     if record.end is not None:
         return shown | _ended(record.end)
-    if live is not None:
+    if isinstance(live, Live):
         return shown | _living(live)
     ended = f"the task is {instance.state}; how its job ended was not recorded"
     message = "; ".join(filter(None, (ended, trouble))) if instance.state in TASK_ENDED else trouble
     return shown | {"status": UNKNOWN, "message": message}
 
 
-def _of_batch(task_state: str, record: BatchRecord, live: Live | None, trouble: str) -> dict[str, Any]:
+def _of_batch(task_state: str, record: BatchRecord, live: LiveBatch | None, trouble: str) -> dict[str, Any]:
     """Return what the row of a batch says: the batch in place of a job, and the number of its inputs.
 
     A batch waits while none of its inputs runs.
@@ -149,6 +161,7 @@ def _of_batch(task_state: str, record: BatchRecord, live: Live | None, trouble: 
         "hosts": 1,
         "backend": reference.backend,
         "created_at": reference.created_at,
+        "run_seconds": record.run_seconds if live is None else live.run_seconds,
     }
     if failed is None and task_state in TASK_ENDED:
         text = f"the task is {task_state}; how its {record.size} inputs ended was not recorded"
@@ -157,9 +170,9 @@ def _of_batch(task_state: str, record: BatchRecord, live: Live | None, trouble: 
         return shown | {"status": UNKNOWN, "message": trouble}
     if failed is None:
         size = f"{record.size} inputs"
-        if live is None or live.observation.status is JobStatus.RUNNING:
+        seen = None if live is None else live.state
+        if seen is None or seen.status is JobStatus.RUNNING:
             return shown | {"status": JobStatus.RUNNING.value, "message": size}
-        seen = live.observation
         message = f"{size}: {seen.message}" if seen.message else size
         return shown | {"status": seen.status.value, "reason": seen.reason, "message": message}
     text = (
@@ -288,12 +301,14 @@ def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
     """Return the row with the job's usage so far: `chip_seconds` or, without chips, `core_seconds`; the other
     is 0. And `cost`, where there is a price.
 
-    Unknown phases count nothing, nor do batches.
+    Unknown phases count nothing. Of a batch the time counts for which its attempts have run, if it is known.
     """
     nothing = {**row, **dict.fromkeys(_HELD, 0.0), "cost": None}
+    phases = [(each["name"], each["seconds"]) for each in row["phases"]]
     if "inputs" in row:
-        return nothing
-    phases = ((each["name"], each["seconds"]) for each in row["phases"])
+        if row["run_seconds"] is None:
+            return nothing
+        phases = [("function", row["run_seconds"])]
     try:
         usage = usage_in(row.get("job_id", ""), row.get("accelerator", ""), phases)
     except InvalidAccelerator:  # none, or one that a later version knows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.base import Backend, Found, Parts
 from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of
@@ -14,7 +14,8 @@ from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.batches.progress import foremost
 from kinetic_core.batches.rerun import stored_states
 from kinetic_core.job import JobObservation, JobReference, JobStatus
-from kinetic_core.jobs.inputs import chunk_reference, observe_chunk
+from kinetic_core.jobs.inputs import chunk_reference, observe_chunk, stored_of
+from kinetic_core.store.protocol import ObjectStore
 
 _ENDS = {
     "succeeded": JobStatus.SUCCEEDED,
@@ -47,6 +48,32 @@ def state(backend: Backend, whole: JobReference) -> JobObservation | None:
     jobs = backend.parts.parts(whole.namespace, whole.job_id)
     numbers = (int(job["metadata"]["labels"][CHUNK]) for job in jobs if not verdict(job, ()).is_terminal)
     return foremost(observe_chunk(backend, chunk_reference(whole, number)) for number in numbers)
+
+
+def seconds_run(store: ObjectStore, group_id: str, now: float) -> float:
+    """Return the seconds for which all attempts of a batch's inputs have run until `now`, in Unix seconds.
+
+    An attempt runs from its claim to its outcome; a lost one, until the next claim. What the store keeps no
+    longer counts nothing. Takes three requests per thousand inputs.
+    """
+    every = f"{group_id}-*"
+    ends = {index: info.created for index, info in stored_of(store, group_id, object_names.result(every))}
+    ended = dict(_of_attempts(store, group_id, object_names.attempt_outcome(every, "*")))
+    claimed = dict(_of_attempts(store, group_id, object_names.claim(every, "*")))
+
+    def end(index: int, attempt: int) -> float:
+        following = claimed.get((index, attempt + 1), ends.get(index, now))
+        return ended.get((index, attempt), following)
+
+    return sum((max(end(*place) - began, 0.0) for place, began in claimed.items()), 0.0)
+
+
+def _of_attempts(store: ObjectStore, group_id: str, pattern: str) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yield when objects of attempts were stored, by input and number of the attempt."""
+    for index, info in stored_of(store, group_id, pattern):
+        attempt = info.name.split("/")[3]
+        if attempt.isdecimal():
+            yield (index, int(attempt)), info.created
 
 
 def _of_chunks(parts: Parts, whole: JobReference) -> Iterator[tuple[int, JobStatus]]:

@@ -123,7 +123,12 @@ def seed_batch(run_id: str) -> None:
     """Write that a task's batch has ended, and that another task had the same."""
     failed = list(range(5, INPUTS, 97))
     cause = Cause(f"ValueError: {HTML}", "user error", len(failed), tuple(failed[:10]))
-    ended = {"failed": len(failed), "missing": format_indexes(failed), "causes": (cause,)}
+    ended = {
+        "failed": len(failed),
+        "missing": format_indexes(failed),
+        "causes": (cause,),
+        "run_seconds": 3600.0,
+    }
     told = replace(batch_of(TaskIdentity(CORPUS, run_id, "began", "embed", -1, 1), INPUTS), **ended)
     ti, of_run = TaskInstance.__table__, {"dag_id": CORPUS, "run_id": run_id}
     with create_session() as session:

@@ -175,6 +175,7 @@ def test_a_retry_runs_only_inputs_without_a_value(home: Path) -> None:
         task.last_leg(trigger)
     record = task.pushed["kinetic_batch"]
     assert (record["failed"], record["missing"]) == (2, "1,3")
+    assert record["run_seconds"] > 0
     assert {each["text"] for each in record["causes"]} == {f"ValueError: {n} is odd" for n in (1, 3)}
     (home / "odd-fail").unlink()
     (home / "go").unlink()

@@ -118,6 +118,17 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert server.jobs("sweep", "admin", "?limit=100000")[0] == 422
 
 
+@pytest.mark.promise("page: Cost so far")
+def test_a_batch_says_what_it_has_cost(server: Server) -> None:
+    """Eight chips for an hour, by the server's prices: in the list, in its sum, and on the board."""
+    _, listed = server.jobs(CORPUS, "admin")
+    (row,) = (each for each in listed["jobs"] if each["task_id"] == "embed")
+    path = f"/kinetic/api/dags/{CORPUS}/runs/{quote(row['run_id'])}/batches/{row['job_id']}"
+    _, board = server.get(path, "admin")
+    assert [(each["chip_seconds"], each["cost"]) for each in (row, listed, board)] == [(28800.0, 20.0)] * 3
+    assert board["currency"] == "EUR"
+
+
 @pytest.mark.promise("page: A request without a token gets 401")
 @pytest.mark.promise("page: One without access to the DAG gets 403")
 def test_the_jobs_of_a_task_in_its_latest_runs(server: Server) -> None:

@@ -27,7 +27,8 @@ def record(**changes: Any) -> BatchRecord:
 
 
 def test_a_record_survives_xcom_and_knows_its_task() -> None:
-    assert BatchRecord.from_value(record().to_dict()) == record()
+    for told in (record(), record(run_seconds=12.5)):
+        assert BatchRecord.from_value(told.to_dict()) == told
     assert record().is_of("dag", "run", "task", 2)
     assert not record().is_of("dag", "run", "task", 1)
 
@@ -40,6 +41,8 @@ def test_a_record_survives_xcom_and_knows_its_task() -> None:
         {"size": 10**9},
         {"more": 1},
         {"missing": "1-"},
+        {"run_seconds": "1"},
+        {"run_seconds": float("nan")},
         {"missing": "0-999999999999"},
         {"causes": None},
         {"conn_id": "lab\nlab"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,16 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import Plan
-from kinetic_core.batches.snapshot import snapshot
+from kinetic_core.batches.snapshot import seconds_run, snapshot
 from kinetic_core.batches.submit import submit_clientless
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.bundle import pack
 from kinetic_core.options import RunOptions
+from kinetic_core.store.protocol import ObjectInfo
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
+from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.batches.places import Place
 from tests.conftest import wait_for
 
@@ -49,6 +53,35 @@ def test_inputs_of_a_cluster_are_what_job_pods_and_store_say(place: Any) -> None
     assert snapshot(here.backend, whole) == expected, "an outcome that nobody has signed does not count"
     here.store.delete(object_names.result("grp-a-3"))
     assert {info.name for info in here.store.list("")} == before, "a question changes nothing"
+
+
+def test_for_how_long_the_attempts_of_a_batch_have_run() -> None:
+    """The first input was retried, the second lost an attempt, the third runs, the last has not begun."""
+
+    class Store(MemoryObjectStore):
+        def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
+            yield from (
+                replace(each, created=times[each.name]) for each in super().list(prefix, pattern, since)
+            )
+
+    times = {
+        object_names.claim("grp-a-0", 0): 10.0,
+        object_names.attempt_outcome("grp-a-0", 0): 13.0,
+        object_names.claim("grp-a-0", 1): 20.0,
+        object_names.result("grp-a-0"): 25.0,
+        object_names.claim("grp-a-1", 0): 10.0,
+        object_names.claim("grp-a-1", 1): 30.0,
+        object_names.result("grp-a-1"): 31.0,
+        object_names.claim("grp-a-2", 0): 90.0,
+        object_names.result("grp-a-3"): 50.0,
+        object_names.claim("grp-a-12-0", 0): 1.0,  # of a batch `grp-a-12`
+        "jobs/grp-a-2/attempts/planted/claim.json": 1.0,
+    }
+    store = Store()
+    for name in times:
+        store.create_if_absent(name, b"")
+    assert isinstance(seconds_run(Store(), "grp-a", 100.0), float), "also of a batch that has not begun"
+    assert seconds_run(store, "grp-a", 100.0) == (3 + 5) + (20 + 1) + 10
 
 
 def test_inputs_that_began_no_more_are_cancelled(place: Any) -> None:

@@ -13,9 +13,9 @@ import pytest
 from airflow_provider.batch_of_task import is_over
 from airflow_provider.batch_record import BatchRecord
 from airflow_provider.ui.board import Failures, board
-from airflow_provider.ui.live import live_rows
+from airflow_provider.ui.live import Answers, live_batch, live_rows
 from airflow_provider.ui.places import Places, Remembered
-from airflow_provider.ui.rows import Instance
+from airflow_provider.ui.rows import Instance, LiveBatch
 from kinetic_core.backends.kubernetes.names import CANCELLED
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError
 from kinetic_core.settings import Settings
@@ -56,11 +56,15 @@ def running(job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return {"metadata": {"creationTimestamp": "2026-01-01T00:00:05Z"}, "status": {}}, [pod]
 
 
+def answers() -> Answers:
+    return Answers(Remembered(3.0), Remembered(3.0), Remembered(3.0))
+
+
 def look(
     cluster: Any, instances: Sequence[Instance], opened: Any = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     places = Places(lambda _: [Settings()], lambda name, _: (opened or (lambda _: cluster))(name))
-    return asyncio.run(live_rows(instances, places, Remembered(3.0), Remembered(3.0)))
+    return asyncio.run(live_rows(instances, places, answers()))
 
 
 def job_id(of: Instance) -> str:
@@ -150,7 +154,7 @@ def test_a_dag_with_a_hundred_namespaces_makes_few_questions() -> None:
         lambda _, settings: clusters[int(settings.namespace[1:])],  # type: ignore[arg-type, return-value]
     )
     instances = [instance(index, namespace=f"n{index}") for index in range(100)]
-    rows, _ = asyncio.run(live_rows(instances, places, Remembered(3.0), Remembered(3.0)))
+    rows, _ = asyncio.run(live_rows(instances, places, answers()))
     assert sum(len(each.asked) for each in clusters) == 8
     assert "its cluster was not asked" in {each["message"] for each in rows}
 
@@ -171,7 +175,9 @@ def test_a_batch_of_which_nothing_runs_waits(tmp_path: Path) -> None:
     def rows() -> list[tuple[str, str, str]]:
         (listed,), troubles = look(here.backend, [one])
         assert troubles == []
-        shown = board(one, told, here.backend, 0, Failures())
+        live = asyncio.run(live_batch(told, here.backend, answers()))
+        assert isinstance(live, LiveBatch)
+        shown = board(one, told, here.backend, 0, Failures(), live)
         return [(each["status"], each["reason"], each["message"]) for each in (listed, shown)]
 
     wait_for(lambda: rows() == [("PENDING", "Unschedulable", "3 inputs: no nodes")] * 2)
@@ -194,6 +200,7 @@ def test_a_batch_of_this_machine_waits_for_its_slots(
     wait_for(lambda: status() == ("PENDING", "3 inputs"))
     no_slot_is_free()
     wait_for(lambda: status() == ("RUNNING", "3 inputs"))
+    wait_for(lambda: look(home(whole), [one])[0][0]["run_seconds"] > 0)
     (tmp_path / "go").touch()
     wait_for(lambda: is_over(home(whole), whole))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.access import ENVIRONMENT, Access
-from airflow_provider.ui.live import live_rows
+from airflow_provider.ui.live import Answers, live_rows
 from airflow_provider.ui.places import Elsewhere, Places, Remembered, settings_of
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.settings import Account, Settings
@@ -71,7 +71,9 @@ def look(world: World, *instances: Any, times: int = 1) -> tuple[list[dict[str, 
     async def scene() -> Any:
         places = world.places()
         for _ in range(times):
-            found = await live_rows(instances, places, Remembered(0.0), Remembered(0.0))
+            found = await live_rows(
+                instances, places, Answers(Remembered(0.0), Remembered(0.0), Remembered(0.0))
+            )
         return found
 
     found: tuple[list[dict[str, Any]], list[str]] = asyncio.run(scene())

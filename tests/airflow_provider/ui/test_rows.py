@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.batch_of_task import batch_id
+from airflow_provider.batch_record import BatchRecord
 from airflow_provider.records import EarlierJob
-from airflow_provider.ui.rows import HIDDEN, Filters, Instance, Live, costed, page, row, without_exceptions
+from airflow_provider.ui.rows import (
+    HIDDEN,
+    Filters,
+    Instance,
+    Live,
+    LiveBatch,
+    costed,
+    page,
+    row,
+    without_exceptions,
+)
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.cost import Prices
 from kinetic_core.jobs.phases import Phase
-from tests.airflow_provider.records_of_jobs import ended, instance
+from tests.airflow_provider.records_of_jobs import ended, identity, instance, reference
 
 WAITING = JobObservation(JobStatus.PENDING, "Unschedulable", "no node is free", attempt=1)
 
@@ -181,6 +193,29 @@ def test_what_a_job_has_used_and_what_that_costs() -> None:
     told = page(shown, Filters(), 0, 10)
     assert (told["chip_seconds"], told["cost"]) == (80.0, 80.0)
     assert page(shown, Filters(map_index=1), 0, 10)["cost"] is None
+
+
+@pytest.mark.promise("page: Cost so far")
+def test_what_a_batch_has_used_and_what_that_costs() -> None:
+    own = batch_id(identity("embed"), 1)
+    told = BatchRecord(reference(own, group_id=own), 3, "", 1, 1)
+    one = Instance("embed", -1, "", "deferred", 1, None, batch=told)
+    over = replace(one, state="success", batch=replace(told, failed=0, run_seconds=20.0))
+    prices = Prices("EUR", {("tpu", "v6e"): 3600.0}, {})
+    runs = LiveBatch(WAITING, 10.0)
+    shown = [
+        costed(row(one, runs), prices),
+        costed(row(over, None), prices),
+        costed(row(one, LiveBatch(None, None)), prices),
+        costed(row(one, None), prices),
+    ]
+    assert [(each["chip_seconds"], each["cost"]) for each in shown] == [
+        (80.0, 80.0),
+        (160.0, 160.0),
+        (0.0, None),
+        (0.0, None),
+    ]
+    assert page(shown, Filters(), 0, 10)["cost"] == 240.0
 
 
 def test_chips_and_cores_are_summed_apart() -> None:
