@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,6 +54,8 @@ KEY = "kinetic_job"
 """The XCom's key."""
 EARLIER_KEY = "kinetic_earlier_jobs"
 """The key of the jobs that the task instance had before this one."""
+BUILD_KEY = "kinetic_build"
+"""The key of a try's wait for its image."""
 _JOB_ID = re.compile(r"job-[0-9a-f]{16}")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
@@ -179,6 +182,30 @@ class EarlierJob:
         """Make it from an observation."""
         end = JobEnd.of(observation, ())
         return cls(try_number, job_id, end.status.value, end.failure_class or end.reason, end.message)
+
+
+@dataclass(frozen=True)
+class BuildWait:
+    """Wait of a try for its image, in Unix seconds: from when, until when, and when a worker went on.
+
+    None stands for what has not come. Airflow keeps no times of a leg after the next one has begun.
+    """
+
+    try_number: int
+    began: float
+    ended: float | None = None
+    resumed: float | None = None
+
+    @classmethod
+    def from_value(cls, value: Any) -> Self | None:
+        """Decode the value of an XCom; None if it is no such wait."""
+        try:
+            found = cls(**value)
+        except TypeError:
+            return None
+        times = [each for each in (found.began, found.ended, found.resumed) if each is not None]
+        sound = all(type(each) in (int, float) and math.isfinite(each) for each in times)
+        return found if sound and type(found.try_number) is int and found.began is not None else None
 
 
 def earlier_to_value(jobs: Sequence[EarlierJob]) -> list[dict[str, Any]]:

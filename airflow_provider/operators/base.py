@@ -11,6 +11,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -169,6 +170,7 @@ class WorkOperator(BaseOperator):
         if try_number != context["ti"].try_number:
             return self._begin_anew(context)
         self._broken = broken
+        self._note_build(context, ended=event.get("ended", time.time()))
         if event["status"] == "built":
             has_shown = event.get("shown", (context["ti"].map_index or 0) < 1)
             return self._execute(context, event["deadline"], event.get("build") if has_shown else None)
@@ -352,10 +354,26 @@ class WorkOperator(BaseOperator):
     def _execute_with_image(self, context: Context, building: ImageBuilding, deadline: float | None) -> Any:
         """Run the leg again once its image is built. Raises TaskDeferred, unless this worker must wait."""
         self.log.info("%s", building)
+        self._note_build(context)
         if self._may_defer:
             self._defer_for_image(context, building.build, deadline)
-        self._wait_for_image(context, building, deadline)
+        try:
+            self._wait_for_image(context, building, deadline)
+        finally:
+            self._note_build(context, ended=time.time())
         return self._execute(context, deadline)
+
+    def _note_build(self, context: Context, ended: float | None = None) -> None:
+        """Record that this try waits for its image or, with `ended`, that it does so no more."""
+        from airflow_provider.records import BUILD_KEY, BuildWait, pulled, push
+
+        ti, now = context["ti"], time.time()
+        wait = BuildWait.from_value(pulled(ti, BUILD_KEY))
+        if wait is None or wait.try_number != ti.try_number:
+            wait = BuildWait(ti.try_number, now if ended is None else ended)
+        if ended is not None:
+            wait = replace(wait, ended=ended, resumed=now)
+        push(ti, BUILD_KEY, asdict(wait))
 
     def _wait_for_image(self, context: Context, building: ImageBuilding, deadline: float | None) -> None:
         """Wait in this worker until the image is built. Raises ImageError, AirflowTaskTimeout.

@@ -381,9 +381,10 @@ class KineticBuildTrigger(ConnectedTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Show the build's log until it ends, then yield one event; `shown`: this task has shown the log."""
         status, message, shown = await self._follow(await self._client())
+        ended = time.time()
         await self._hold()
         told = {"status": status, "message": message, "deadline": self.deadline, "build": self.build}
-        yield ShortEvent({**told, "shown": shown})
+        yield ShortEvent({**told, "shown": shown, "ended": ended})
 
     def shows(self, follower: BuildFollower) -> bool:
         """Return whether this task shows the build's log: of a mapped task, only one instance does."""

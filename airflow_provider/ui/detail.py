@@ -7,11 +7,12 @@ last pieces of it, one page of its outputs. Nothing is changed or reconciled, no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider.records import JobRecord, advice, readable
-from airflow_provider.ui.rows import Instance, Live, Times, row
+from airflow_provider.ui.rows import Instance, Live, row
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -61,41 +62,43 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         trouble = str(error)
         shown["troubles"] = [trouble]
     told = row(instance, live, trouble)
-    return told | shown | {"airflow": airflow_phases(instance.times, told["phases"], record.end is not None)}
+    return told | shown | {"airflow": airflow_phases(instance, told["phases"])}
 
 
 def airflow_phases(
-    times: Times, phases: Sequence[Mapping[str, Any]], is_over: bool
+    instance: Instance, phases: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the phases of a task `before` and `after` those of its job, which `is_over` or goes on.
+    """Return the phases of a task `before` and `after` those of its job.
 
-    Airflow overwrites the times at which a task was scheduled and queued whenever a worker gets it again, and
-    keeps the time at which it first started. Before there is a job, a task is deferred only for its image:
-    the time until it was scheduled again is that of the image's build. Such times from after the job's begin
-    are left out, as those of a task that has adopted a job are.
+    The times at which the task was scheduled and queued are left out if they are of a later leg. A task that
+    waited for its image has noted these times itself; after a build it waits in the queue again. A task that
+    has adopted a job began after it.
     """
+    times, build = instance.times, instance.build
     begin, end = (phases[0]["began"], phases[-1]["began"] + phases[-1]["seconds"]) if phases else (None, None)
-    before = {
-        "airflow scheduler": (times.scheduled, times.queued),
-        "airflow queue": (times.queued, times.started),
-        "airflow worker": (times.started, begin),
-    }
-    if begin is not None and (times.queued or 0) > begin:
-        del before["airflow scheduler"], before["airflow queue"]
-    elif begin is not None and times.started is not None and (times.scheduled or 0) > times.started:
-        before = {
-            "image build": (times.started, times.scheduled),
-            "airflow scheduler": (times.scheduled, times.queued),
-            "airflow queue": (times.queued, begin),
-        }
-    after = {"airflow end": (end if is_over else None, times.ended)}
+    before = [("airflow worker", times.started, begin)]
+    if build is not None:
+        before = [
+            ("airflow worker", times.started, build.began),
+            ("image build", build.began, build.ended or begin or times.ended),
+            ("airflow queue", build.ended, build.resumed),
+            ("airflow worker", build.resumed, begin),
+        ]
+    if (times.queued or 0.0) <= min(times.started or math.inf, begin or math.inf):
+        before = [
+            ("airflow scheduler", times.scheduled, times.queued),
+            ("airflow queue", times.queued, times.started),
+            *before,
+        ]
+    is_over = instance.record is not None and instance.record.end is not None
+    after = [("airflow end", end if is_over else None, times.ended)]
     return {"before": _between(before), "after": _between(after)}
 
 
-def _between(phases: Mapping[str, tuple[float | None, float | None]]) -> list[dict[str, Any]]:
+def _between(phases: Iterable[tuple[str, float | None, float | None]]) -> list[dict[str, Any]]:
     return [
         {"name": name, "attempt": 0, "began": began, "seconds": round(ended - began, 3)}
-        for name, (began, ended) in phases.items()
+        for name, began, ended in phases
         if began is not None and ended is not None and ended > began
     ]
 

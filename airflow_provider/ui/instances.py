@@ -18,12 +18,12 @@ from airflow_provider.batch_record import BatchRecord
 from airflow_provider.config import config
 from airflow_provider.operators.batch import KineticBatchOperator
 from airflow_provider.operators.kinetic import KineticOperator
-from airflow_provider.records import EARLIER_KEY, KEY, JobRecord, earlier_from_value
+from airflow_provider.records import BUILD_KEY, EARLIER_KEY, KEY, BuildWait, JobRecord, earlier_from_value
 from airflow_provider.ui.rows import Instance, Times
 
 _Place = tuple[str, str, str, str, int]
 """Key of an XCom, ids of a DAG, a run and a task, and map index."""
-_KEYS = (KEY, EARLIER_KEY, batch_record.KEY)
+_KEYS = (KEY, EARLIER_KEY, BUILD_KEY, batch_record.KEY)
 _OPERATORS = (KineticOperator.custom_operator_name, KineticBatchOperator.custom_operator_name)
 _LIVE = ("queued", "running", "deferred")
 """States of task instances that hold or want a job now."""
@@ -105,6 +105,7 @@ def _instance(found: Any, told: Mapping[_Place, Any]) -> Instance:
     record = JobRecord.from_value(_plain(told.get((KEY, *place))))
     started_by = None if record is None else record.started_by(*place)
     batch = BatchRecord.from_value(_plain(told.get((batch_record.KEY, *place))))
+    build = BuildWait.from_value(_plain(told.get((BUILD_KEY, *place))))
     return Instance(
         task_id=found.task_id,
         map_index=found.map_index,
@@ -117,6 +118,7 @@ def _instance(found: Any, told: Mapping[_Place, Any]) -> Instance:
         run_id=found.run_id,
         dag_id=found.dag_id,
         batch=batch if batch is not None and batch.is_of(*place) else None,
+        build=build if build is not None and build.try_number == found.try_number else None,
         times=Times(
             *map(_seconds, (found.scheduled_dttm, found.queued_dttm, found.start_date, found.end_date))
         ),

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider.batch_record import BatchRecord
-from airflow_provider.records import EarlierJob, JobEnd, JobRecord
+from airflow_provider.records import BuildWait, EarlierJob, JobEnd, JobRecord
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.job import JobObservation, JobStatus
@@ -36,7 +36,8 @@ HIDDEN = "what the function raised is in the task's log, which you may not read"
 class Times:
     """Times of a task instance's last try in Unix seconds, None for what has not come.
 
-    A task that a worker ends is scheduled and queued once more, and these times are then of that second leg.
+    Whenever a worker gets the task again, Airflow overwrites the times at which it was scheduled and queued,
+    and keeps the time at which it first started.
     """
 
     scheduled: float | None = None
@@ -64,6 +65,7 @@ class Instance:
     dag_id: str = ""
     batch: BatchRecord | None = None
     times: Times = Times()
+    build: BuildWait | None = None
 
     @property
     def living(self) -> JobRecord | BatchRecord | None:
@@ -125,6 +127,11 @@ def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") ->
         return shown | _of_batch(instance.state, instance.batch, of_batch, trouble)
     if record is None and instance.state in TASK_ENDED:
         return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
+    if record is None and instance.build is not None and instance.build.ended is None:
+        return shown | {
+            "reason": "image build",
+            "message": "the task waits for its image, which is being built",
+        }
     if record is None:
         return shown
     reference = record.reference

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
@@ -22,7 +22,16 @@ from airflow_provider.access import Access
 from airflow_provider.batch_of_task import batch_id
 from airflow_provider.batch_record import BatchRecord, Cause
 from airflow_provider.job_of_task import TaskIdentity
-from airflow_provider.records import EARLIER_KEY, KEY, EarlierJob, JobEnd, JobRecord, earlier_to_value
+from airflow_provider.records import (
+    BUILD_KEY,
+    EARLIER_KEY,
+    KEY,
+    BuildWait,
+    EarlierJob,
+    JobEnd,
+    JobRecord,
+    earlier_to_value,
+)
 from kinetic_core._runner.indexes import format_indexes
 from kinetic_core.backends.base import open_backend
 from kinetic_core.connections import Connections, default_connections
@@ -32,6 +41,8 @@ from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 
 ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
+BUILT = 1
+BUILD = BuildWait(1, 1767225000.0, 1767225300.0, 1767225312.0)
 """Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
 connection leads elsewhere, one whose connection is not there, one that failed in the try before.
 """
@@ -165,6 +176,8 @@ def seed(dag_id: str, run_id: str) -> None:
                 states.append({"index": index, "new": state, "label": label, "number": number})
                 place = {"dag_run_id": run, "task_id": "train", "map_index": index, **of_run}
                 records.append({**place, "key": KEY, "value": told.to_dict()})
+            if index == BUILT:
+                records.append({**place, "key": BUILD_KEY, "value": asdict(BUILD)})
             if index == AGAIN:
                 records.append({**place, "key": EARLIER_KEY, "value": earlier_to_value([FAILED])})
         mine = ti.update().where(

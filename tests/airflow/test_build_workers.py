@@ -95,7 +95,15 @@ def built_by(google: FakeGoogle, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 class Worker:
     """A worker with an instance of a task, what it has logged, and what it has pushed."""
 
-    def __init__(self, map_index: int = -1, *, is_batch: bool = False) -> None:
+    def __init__(
+        self,
+        map_index: int = -1,
+        requirement: str = "six",
+        *,
+        is_batch: bool = False,
+        deferrable: bool = False,
+    ) -> None:
+        """Make it. An image that was built in this process is remembered: each needs a `requirement`."""
         from airflow.sdk import DAG
 
         from airflow_provider.operators.batch import KineticBatchOperator
@@ -120,8 +128,8 @@ class Worker:
                 op_args=[[21] if is_batch else 21],
                 accelerator="cpu",
                 backend="gke",
-                requirements=["attrs" if is_batch else "six"],  # images are remembered in a process
-                deferrable=False,
+                requirements=[requirement],
+                deferrable=deferrable,
             )
         self.operator.build_interval, self.operator.submit_patience = 0.01, 1.0
         kind = type(self.operator)
@@ -151,6 +159,7 @@ def test_whoever_has_started_a_build_shows_its_log(
     """Of a mapped task nobody else does, not even the first instance."""
     from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
+    from airflow_provider.records import BUILD_KEY, BuildWait
     from kinetic_core.errors import ImageError
 
     google = FakeGoogle(looks=10)
@@ -164,6 +173,10 @@ def test_whoever_has_started_a_build_shows_its_log(
             other.operator.execute(other.context)
     assert len(google.builds) == 1
     assert [each.lines.count(STEP) for each in (starter, other)] == [1, shown]
+    for worker in (starter, other):
+        wait = BuildWait.from_value(worker.xcoms[BUILD_KEY])
+        assert wait is not None
+        assert wait.began <= (wait.ended or 0.0) <= (wait.resumed or 0.0)
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
@@ -172,9 +185,35 @@ def test_a_worker_goes_on_once_its_image_is_built(
 ) -> None:
     from kinetic_core.errors import StoreRefused
 
-    google, worker = FakeGoogle(looks=4), Worker(is_batch=is_batch)
+    google, worker = FakeGoogle(looks=4), Worker(-1, "attrs" if is_batch else "idna", is_batch=is_batch)
     with built_by(google, tmp_path, monkeypatch), pytest.raises(StoreRefused, match="cluster-jobs"):
         worker.operator.execute(worker.context)
     assert worker.lines[-1] == "uploading"
     assert worker.lines.count(STEP) == 1
     assert len(google.builds) == 1
+
+
+def test_a_task_notes_when_it_waited_for_its_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its first deferral for it, however it ends then: a trigger that breaks starts no other wait."""
+    from airflow.providers.common.compat.sdk import TaskDeferred
+
+    from airflow_provider.records import BUILD_KEY, BuildWait
+    from kinetic_core.errors import ImageError
+
+    worker = Worker(deferrable=True)
+    with built_by(FakeGoogle(looks=10), tmp_path, monkeypatch):
+        with pytest.raises(TaskDeferred):
+            worker.operator.execute(worker.context)
+        first = BuildWait.from_value(worker.xcoms[BUILD_KEY])
+        assert first is not None
+        with pytest.raises(TaskDeferred):
+            worker.operator.execute(worker.context)
+        assert BuildWait.from_value(worker.xcoms[BUILD_KEY]) == first
+    assert (first.try_number, first.ended, first.resumed) == (1, None, None)
+    event = {"status": "failed", "message": "no disk", "deadline": None, "ended": first.began + 60.0}
+    with pytest.raises(ImageError, match="no disk"):
+        worker.operator.execute_after_build(worker.context, event, 1)
+    last = BuildWait.from_value(worker.xcoms[BUILD_KEY])
+    assert last is not None
+    assert (last.began, last.ended) == (first.began, event["ended"])
+    assert last.resumed is not None

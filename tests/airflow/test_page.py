@@ -118,6 +118,14 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert server.jobs("sweep", "admin", "?limit=100000")[0] == 422
 
 
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_an_opened_job_knows_the_build_of_its_image(server: Server) -> None:
+    _, answer = server.jobs("sweep", "admin", "?map_index=1")
+    _, opened = server.jobs("sweep", "admin", f"/{answer['jobs'][0]['job_id']}")
+    before = [(each["name"], each["seconds"]) for each in opened["airflow"]["before"]]
+    assert before == [("image build", 300.0), ("airflow queue", 12.0), ("airflow worker", 288.0)]
+
+
 @pytest.mark.promise("page: Cost so far")
 def test_a_batch_says_what_it_has_cost(server: Server) -> None:
     """Eight chips for an hour, by the server's prices: in the list, in its sum, and on the board."""

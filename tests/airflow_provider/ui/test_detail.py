@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.access import ENVIRONMENT
-from airflow_provider.records import JobEnd, JobRecord
+from airflow_provider.records import BuildWait, JobEnd, JobRecord
 from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, tail
 from airflow_provider.ui.places import Places, settings_of
 from airflow_provider.ui.rows import Instance, Times
@@ -103,31 +103,60 @@ PHASES = [
 ]
 
 
+def of_airflow(
+    times: Times, phases: list[dict[str, Any]], build: BuildWait | None = None, *, is_over: bool = False
+) -> list[tuple[str, float]]:
+    one = replace(instance(end=ended() if is_over else None), times=times, build=build)
+    told = airflow_phases(one, phases)
+    return [(each["name"], each["seconds"]) for each in (*told["before"], *told["after"])]
+
+
 @pytest.mark.promise("page: Waiting time by cause as a small timeline")
 def test_what_airflow_took_is_before_and_after_the_job() -> None:
-    told = airflow_phases(Times(10.0, 11.0, 14.0, 33.0), PHASES, is_over=True)
-    named = {each["name"]: each["seconds"] for each in (*told["before"], *told["after"])}
-    expected = {"airflow scheduler": 1.0, "airflow queue": 3.0, "airflow worker": 6.0, "airflow end": 3.0}
-    assert named == expected
-    assert sum(named.values()) + 10.0 == 33.0 - 10.0, "all of the task's time has a name"
+    found = of_airflow(Times(10.0, 11.0, 14.0, 33.0), PHASES, is_over=True)
+    assert found == [
+        ("airflow scheduler", 1.0),
+        ("airflow queue", 3.0),
+        ("airflow worker", 6.0),
+        ("airflow end", 3.0),
+    ]
+    assert sum(seconds for _, seconds in found) + 10.0 == 33.0 - 10.0, "all of the task's time has a name"
+
+
+LEGS = {
+    "of the leg that submits": Times(13.0, 14.0, 3.0, None),
+    "of the leg that ends the task": Times(31.0, 32.0, 3.0, 36.0),
+}
 
 
 @pytest.mark.promise("page: Waiting time by cause as a small timeline")
-def test_an_image_build_is_a_phase_of_its_own() -> None:
-    """Airflow keeps the start of the first leg, and the times of the queue are those of the second."""
-    queue = [{"name": "queue", "began": 370.0, "seconds": 5.0}]
-    told = airflow_phases(Times(365.0, 366.0, 3.0, None), queue, is_over=False)["before"]
-    assert [(each["name"], each["began"], each["seconds"]) for each in told] == [
-        ("image build", 3.0, 362.0),
-        ("airflow scheduler", 365.0, 1.0),
-        ("airflow queue", 366.0, 4.0),
+@pytest.mark.parametrize("times", LEGS.values(), ids=LEGS)
+def test_a_build_and_the_leg_after_it_are_told_by_the_task(times: Times) -> None:
+    """Airflow keeps the start of the first leg, and the scheduler's times of the last one alone."""
+    build = BuildWait(1, 5.0, 12.0, 15.0)
+    expected = [
+        ("airflow worker", 2.0),
+        ("image build", 7.0),
+        ("airflow queue", 3.0),
+        ("airflow worker", 5.0),
     ]
+    assert of_airflow(times, PHASES, build)[:4] == expected
+
+
+def test_a_build_for_which_a_worker_waits_is_a_phase() -> None:
+    found = of_airflow(Times(1.0, 2.0, 3.0, None), PHASES, BuildWait(1, 5.0, 12.0, 12.0))
+    queue = [("airflow scheduler", 1.0), ("airflow queue", 1.0)]
+    assert found == [*queue, ("airflow worker", 2.0), ("image build", 7.0), ("airflow worker", 8.0)]
+
+
+def test_a_build_whose_end_nobody_noted_ends_with_the_task() -> None:
+    found = of_airflow(Times(1.0, 2.0, 3.0, 9.0), [], BuildWait(1, 5.0))
+    assert found[-2:] == [("airflow worker", 2.0), ("image build", 4.0)]
 
 
 def test_times_of_another_leg_or_try_are_left_out() -> None:
-    def names(times: Times, phases: list[dict[str, object]], *, is_over: bool) -> list[str]:
-        told = airflow_phases(times, phases, is_over=is_over)
-        return [each["name"] for each in (*told["before"], *told["after"])]
+    def names(times: Times, phases: list[dict[str, Any]], *, is_over: bool) -> list[str]:
+        return [name for name, _ in of_airflow(times, phases, is_over=is_over)]
 
     ended_by_a_worker = Times(31.0, 32.0, 14.0, 36.0)
     assert names(ended_by_a_worker, PHASES, is_over=True) == ["airflow worker", "airflow end"]

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider.batch_of_task import batch_id
 from airflow_provider.batch_record import BatchRecord
-from airflow_provider.records import EarlierJob
+from airflow_provider.records import BuildWait, EarlierJob
 from airflow_provider.ui.rows import (
     HIDDEN,
     Filters,
@@ -32,6 +32,14 @@ WAITING = JobObservation(JobStatus.PENDING, "Unschedulable", "no node is free", 
 def test_a_task_without_a_job() -> None:
     shown = row(Instance("train", 0, "", "queued", 0, None), None)
     assert (shown["status"], shown["task_state"], "job_id" in shown) == ("NO_JOB", "queued", False)
+
+
+def test_a_task_that_waits_for_its_image_says_so() -> None:
+    waits = Instance("train", 0, "", "deferred", 1, None, build=BuildWait(1, 5.0))
+    assert (row(waits, None)["status"], row(waits, None)["reason"]) == ("NO_JOB", "image build")
+    built = replace(waits, state="running", build=BuildWait(1, 5.0, 9.0, 10.0))
+    assert row(built, None)["reason"] == ""
+    assert row(replace(waits, state="failed"), None)["status"] == "NEVER"
 
 
 def test_groups_are_of_jobs_and_the_largest_comes_first() -> None:
