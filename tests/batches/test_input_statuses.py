@@ -55,6 +55,7 @@ def test_inputs_of_a_cluster_are_what_job_pods_and_store_say(place: Any) -> None
     assert {info.name for info in here.store.list("")} == before, "a question changes nothing"
 
 
+@pytest.mark.attack
 def test_for_how_long_the_attempts_of_a_batch_have_run() -> None:
     """The first input was retried, the second lost an attempt, the third runs, the last has not begun."""
 
