@@ -38,12 +38,13 @@ def read_frame(store: Store, name: str, sha256: str, size: int | None) -> bytes:
 
     Raises ValueError if another payload is stored, MissingObject.
     """
+    another = "the stored payload is not the one this job was submitted with"
     try:
         frame = store.read(name) if size is None else read_at_most(store, name, size)
-    except ObjectTooLarge:
-        frame = b""
+    except ObjectTooLarge as exc:
+        raise ValueError(f"{another}: {exc}; nothing was loaded") from exc
     if wire.digest(frame) != sha256:
-        raise ValueError("the stored payload is not the one this job was submitted with; nothing was loaded")
+        raise ValueError(f"{another}; nothing was loaded")
     return frame
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
+from .sizes import shown_size
+
 _PIECE = 1 << 20
 
 
@@ -26,7 +28,7 @@ class MissingObject(LookupError):
 
 
 class ObjectTooLarge(ValueError):
-    """Object that is larger than any that Kinetic stores by its name."""
+    """Object that is larger than any that Kinetic stores by its name; the message does not name it."""
 
 
 class Content:
@@ -65,6 +67,13 @@ class Sink(Protocol):
 
 
 SinkType = TypeVar("SinkType", bound=Sink)
+
+
+class ReadableStore(Protocol):
+    """Store from which objects are read piece by piece."""
+
+    def download(self, name: str, new_sink: Callable[[], SinkType]) -> SinkType:
+        """Write the object to a sink and return it; each new beginning uses a new sink."""
 
 
 class Store(Protocol):
@@ -205,24 +214,24 @@ class DirectoryStore:
 
 
 class _Limited(io.BytesIO):
-    """Buffer of at most `size` bytes. Raises ObjectTooLarge, which names the object."""
+    """Buffer of at most `size` bytes."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self._name, self._size = name, size
+        self._size = size
 
     def write(self, content: Any, /) -> int:
         if self.tell() + len(content) > self._size:
-            raise ObjectTooLarge(f"{self._name} is larger than {self._size} bytes: somebody has replaced it")
+            raise ObjectTooLarge(f"it is larger than {shown_size(self._size)}")
         return super().write(content)
 
 
-def read_at_most(store: Store, name: str, size: int) -> bytes:
-    """Read a whole object of at most `size` bytes. Raises ObjectTooLarge, MissingObject.
+def read_at_most(store: ReadableStore, name: str, size: int) -> bytes:
+    """Read a whole object of at most `size` bytes. Raises ObjectTooLarge, and as the store does.
 
     For objects that are verified only when they are in memory: who writes the bucket sets their size.
     """
-    return store.download(name, lambda: _Limited(f"{store.uri}/{name}", size)).getvalue()
+    return store.download(name, lambda: _Limited(size)).getvalue()
 
 
 def exists(store: Store, name: str) -> bool:

@@ -6,11 +6,10 @@ which names it: a list leaves it out, everything else says so.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core._runner.sizes import shown_size
+from kinetic_core._runner.store import ObjectTooLarge, read_at_most
 from kinetic_core.errors import MalformedObject
 from kinetic_core.store.protocol import ObjectStore
 
@@ -21,8 +20,8 @@ def read_document(store: ObjectStore, name: str, **fields: type) -> dict[str, An
     Raises MalformedObject for anything else, ObjectNotFound.
     """
     try:
-        return wire.document(store.download(name, _Bounded).getvalue(), **fields)
-    except wire.Malformed as exc:
+        return wire.document(read_at_most(store, name, wire.LARGEST_DOCUMENT), **fields)
+    except (wire.Malformed, ObjectTooLarge) as exc:
         raise malformed(store, name, exc) from exc
 
 
@@ -36,12 +35,3 @@ def read_start(store: ObjectStore, name: str) -> bytes:
     start = store.read_range(name, 0, wire.HEAD_BYTES)
     size = wire.head_size(start)
     return start if size <= len(start) else store.read_range(name, 0, size)
-
-
-class _Bounded(io.BytesIO):
-    """Bytes of a document as they arrive."""
-
-    def write(self, content: wire.Buffer, /) -> int:  # type: ignore[override]  # of BytesIO, any buffer
-        if self.tell() + len(content) > wire.LARGEST_DOCUMENT:
-            raise wire.Malformed(f"it is larger than {shown_size(wire.LARGEST_DOCUMENT)}")
-        return super().write(content)
