@@ -1,4 +1,4 @@
-"""The role that the documentation tells platform teams to give to users, and who has it."""
+"""Roles that a test gives to somebody, first of all the one of the documentation."""
 
 from __future__ import annotations
 
@@ -22,16 +22,25 @@ def documented_role(api: ClusterApi, namespace: str, subject: Mapping[str, str])
     guide = Path(__file__).parents[2] / "docs" / "guides" / "clusters.md"
     (text,) = re.findall(r"```yaml\n(apiVersion: .*?)```", guide.read_text(), re.DOTALL)
     role: dict[str, Any] = yaml.safe_load(text)
+    with given_role(api, namespace, role, subject):
+        yield role
+
+
+@contextmanager
+def given_role(
+    api: ClusterApi, namespace: str, role: Mapping[str, Any], subject: Mapping[str, str]
+) -> Iterator[None]:
+    """A role in a namespace, given to somebody."""
     name = role["metadata"]["name"]
     binding = {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
         "subjects": [dict(subject)],
     }
-    api.create("Role", namespace, role)
+    api.create("Role", namespace, dict(role))
     api.create("RoleBinding", namespace, binding)
     try:
-        yield role
+        yield
     finally:
         api.delete("RoleBinding", namespace, name)
         api.delete("Role", namespace, name)

@@ -18,12 +18,13 @@ from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.errors import ConfigurationError, WaitTimeout
 from kinetic_core.provision.namespaces import RULES
 from tests.cluster.jobs import pods
+from tests.cluster.roles import USER, given_role
 from tests.conftest import wait_for
 from tests.debugger import Debugger
 
 pytestmark = pytest.mark.usefixtures("gke")
 HERE = Path(__file__)
-DEVELOPER = [{"kind": "User", "name": "developer", "apiGroup": "rbac.authorization.k8s.io"}]
+DEVELOPER = {**USER, "name": "developer"}
 (FORWARDING,) = (rule for rule in RULES if rule["resources"] == ["pods/portforward"])
 ALL_ELSE = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "list", "watch", "patch"]},
@@ -146,12 +147,9 @@ def test_without_the_right_to_forward_ports_names_the_rule(
 ) -> None:
     monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
     monkeypatch.setenv("KINETIC_DEBUG_PORT", "0")
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "dbg-user"}
-    api.create("Role", namespace, {"metadata": {"name": "dbg-user"}, "rules": ALL_ELSE})
-    binding = {"metadata": {"name": "dbg-user"}, "roleRef": role, "subjects": DEVELOPER}
-    api.create("RoleBinding", namespace, binding)
+    role = {"metadata": {"name": "dbg-user"}, "rules": ALL_ELSE}
     monkeypatch.setenv("KINETIC_KUBECONFIG", gke["KINETIC_KUBECONFIG"].replace("admin", "developer"))
-    try:
+    with given_role(api, namespace, role, DEVELOPER):
         before = len(api.list("Job", namespace)["items"])
         with pytest.raises(ConfigurationError, match=r"pods/portforward.*resources: \[pods/portforward\]"):
             total([1])
@@ -161,9 +159,6 @@ def test_without_the_right_to_forward_ports_names_the_rule(
         with handle.debug_attach(0) as session, Debugger(session.port) as debugger:
             debugger.attach({"localRoot": "/", "remoteRoot": "/"}, {})
             assert handle.result(60) == 1
-    finally:
-        api.delete("RoleBinding", namespace, "dbg-user")
-        api.delete("Role", namespace, "dbg-user")
 
 
 @pytest.mark.promise("batches: Rank 0 of a slice", "as a set and as a Job")

@@ -15,12 +15,13 @@ from kinetic_core import JobStatus
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.provision.namespaces import RULES
 from tests.cluster.jobs import delete, evict, pods
+from tests.cluster.roles import USER, given_role
 from tests.conftest import wait_for
 from tests.person import KINETIC, Person
 
 pytestmark = pytest.mark.usefixtures("gke")
 OWN = ["shell", "-a", "cpu", "-o", "cpu=0.1", "-o", "memory=160Mi"]
-DEVELOPER = [{"kind": "User", "name": "developer", "apiGroup": "rbac.authorization.k8s.io"}]
+DEVELOPER = {**USER, "name": "developer"}
 EXEC = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]}
 
 
@@ -116,12 +117,9 @@ def test_without_the_right_to_run_programs_names_the_rule(
     api: ClusterApi, namespace: str, gke: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The role of `kinetic up` has it not; nothing is submitted without it."""
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "shell-user"}
-    api.create("Role", namespace, {"metadata": {"name": "shell-user"}, "rules": RULES})
-    binding = {"metadata": {"name": "shell-user"}, "roleRef": role, "subjects": DEVELOPER}
-    api.create("RoleBinding", namespace, binding)
+    role = {"metadata": {"name": "shell-user"}, "rules": RULES}
     monkeypatch.setenv("KINETIC_KUBECONFIG", gke["KINETIC_KUBECONFIG"].replace("admin", "developer"))
-    try:
+    with given_role(api, namespace, role, DEVELOPER):
         before = len(api.list("Job", namespace)["items"])
         done = run(*OWN)
         assert (done.returncode, done.stdout) == (2, "")
@@ -130,6 +128,3 @@ def test_without_the_right_to_run_programs_names_the_rule(
         api.patch("Role", namespace, "shell-user", {"rules": [*RULES, EXEC]})
         done = run(*OWN, "--", "sh", "-c", "exit 5")
         assert done.returncode == 5, done.stderr
-    finally:
-        api.delete("RoleBinding", namespace, "shell-user")
-        api.delete("Role", namespace, "shell-user")
