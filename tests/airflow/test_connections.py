@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from kinetic_core.provision.namespaces import RULES
+from kinetic_core.store.gcs import GcsObjectStore
 
 pytestmark = pytest.mark.airflow
 
@@ -214,6 +215,8 @@ def test_jobs_run_as_connections_say_and_leak_no_secret(cases: Any, connections:
     assert {rows_of_page[task_id]["status"] for task_id in tasks} <= {"PENDING", "RUNNING", "SUCCEEDED"}
     objects = [theirs.api.list(kind, theirs.namespace)["items"] for kind in ("Job", "Pod")]
     assert len(objects[0]) >= 2
+    location = cases.airflow.environment["KINETIC_BUCKET"]
+    GcsObjectStore.at(location).create_if_absent("let-go", b"")
     assert cases.end("connected_cluster") == "success"
     for task_id in tasks:
         assert cases.value("connected_cluster", task_id).startswith("kinetic-job-")
@@ -237,7 +240,7 @@ def test_jobs_run_as_connections_say_and_leak_no_secret(cases: Any, connections:
 
     places = {"rows of triggers": rows.encode(), "Jobs and Pods": json.dumps(objects).encode()}
     places |= {str(path): path.read_bytes() for path in cases.airflow.home.rglob("*") if path.is_file()}
-    places |= stored(cases.airflow.environment["KINETIC_BUCKET"])
+    places |= stored(location)
     assert len([name for name in places if name.startswith("gs://")]) > 5
     for canary in theirs.canaries:
         assert [name for name, content in places.items() if canary in content] == []
@@ -269,7 +272,5 @@ def page(cases: Any, dag_id: str, job_id: str = "") -> dict[str, Any]:
 
 def stored(location: str) -> dict[str, bytes]:
     """All that jobs have left in the bucket."""
-    from kinetic_core.store.gcs import GcsObjectStore
-
     store = GcsObjectStore.at(location)
     return {f"{store.uri}/{info.name}": store.read(info.name) for info in store.list("")}

@@ -46,6 +46,14 @@ def store(uri: str) -> Iterator[GcsStore]:
     store.close()
 
 
+@pytest.fixture
+def patient(uri: str) -> Iterator[GcsStore]:
+    """Takes no piece for lost because this machine is busy."""
+    store = GcsStore(uri, sleep=lambda _: None, silence=60.0, piece_bytes=16 << 20)
+    yield store
+    store.close()
+
+
 def read(store: GcsStore) -> None:
     assert store.read("old") == CONTENT
 
@@ -122,9 +130,9 @@ def test_a_large_upload_goes_on_where_it_stopped(
     assert store.create_if_absent("large", LARGE) is False
 
 
-def test_what_arrived_is_not_sent_again(gcs: FaultProxy, store: GcsStore) -> None:
+def test_what_arrived_is_not_sent_again(gcs: FaultProxy, patient: GcsStore) -> None:
     gcs.faults.lose_reply("PUT .*upload_id", skip=1)
-    assert store.create_if_absent("large", LARGE)
+    assert patient.create_if_absent("large", LARGE)
     sent = [len(each.body) > 0 for each in gcs.faults.requests if each.line.startswith("PUT")]
     assert sent == [True, True, False, True]
 

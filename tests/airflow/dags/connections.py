@@ -1,8 +1,8 @@
-"""Tasks whose connection says where they run: nothing else does. Each is long enough to be deferred."""
+"""Tasks that run where their connection says. On a cluster, they run until a test lets them go."""
 
 from __future__ import annotations
 
-import time
+import os
 
 from airflow.sdk import dag, task
 
@@ -10,12 +10,27 @@ CANARIES = [f"CANARY_{number}" for number in range(50)]
 """Environment variables, and the keys of the Secret `canaries` that they are of."""
 
 
+BUCKET, _, PREFIX = os.environ.get("KINETIC_BUCKET", "").partition("/")
+LET_GO = f"/storage/v1/b/{BUCKET}/o/{PREFIX}%2Flet-go"
+"""Path of an object of the stand-in for Cloud Storage. Once it is there, jobs end that wait for it."""
+
+
 @task.kinetic(accelerator="cpu")
-def where() -> str:
+def where(until: str = "") -> str:
     import os
+    import time
+    import urllib.error
+    import urllib.request
 
     print("it runs", flush=True)
-    time.sleep(20)  # long enough to be looked at while the task is deferred
+    while until:
+        try:
+            urllib.request.urlopen(os.environ["STORAGE_EMULATOR_HOST"] + until, timeout=10).close()
+            break
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            time.sleep(0.5)
     return os.uname().nodename
 
 
@@ -42,8 +57,8 @@ def connected_here():
 
 @dag(schedule=None, catchup=False)
 def connected_cluster():
-    where.override(task_id="kube", conn_id="{{ 'kinetic_kube' }}")()
-    where.override(task_id="google", conn_id="kinetic_google")()
+    where.override(task_id="kube", conn_id="{{ 'kinetic_kube' }}")(LET_GO)
+    where.override(task_id="google", conn_id="kinetic_google")(LET_GO)
     digest.override(conn_id="kinetic_kube")()
 
 
@@ -55,7 +70,7 @@ def connected_failing():
 
 @dag(schedule=None, catchup=False)
 def connected_named():
-    where.override(conn_id="kinetic_plain", gcp_conn_id="google_theirs")()
+    where.override(conn_id="kinetic_plain", gcp_conn_id="google_theirs")(LET_GO)
 
 
 connected_here()
