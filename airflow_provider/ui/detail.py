@@ -70,7 +70,8 @@ def airflow_phases(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the phases of a task `before` and `after` those of its job.
 
-    The times at which the task was scheduled and queued are left out if they are of a later leg. A task that
+    The times at which the task was scheduled and queued are left out if they are of a later leg: then the
+    whole of Airflow's time before the first leg is one phase, if it is known when that began. A task that
     waited for its image has noted these times itself; after a build it waits in the queue again. A task that
     has adopted a job began after it.
     """
@@ -90,6 +91,9 @@ def airflow_phases(
             ("airflow queue", times.queued, times.started),
             *before,
         ]
+    elif times.started is not None and times.started <= (begin or math.inf):
+        name = "airflow scheduler and queue" if instance.try_number == 1 else "airflow retry"
+        before = [(name, times.runnable, times.started), *before]
     is_over = instance.record is not None and instance.record.end is not None
     after = [("airflow end", end if is_over else None, times.ended)]
     return {"before": _between(before), "after": _between(after)}

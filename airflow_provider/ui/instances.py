@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import or_, select, tuple_
+from sqlalchemy import func, or_, select, tuple_
 
 from airflow_provider import batch_record
 from airflow_provider.batch_record import BatchRecord
@@ -51,6 +53,51 @@ def instances(subject: Subject) -> list[Instance]:
         found = [_instance(each, told) for each in session.execute(rows)]
     place = {run_id: number for number, run_id in enumerate(runs)}
     return sorted(found, key=lambda each: place.get(each.run_id, 0))
+
+
+def runnable_since(instance: Instance) -> float | None:
+    """Return since when a task instance's latest try waited for its first worker only, None if unknown.
+
+    That is, of a first try, when its run had begun and the tasks upstream had ended; a task whose trigger
+    rule lets it begin earlier waits for those that had ended by then. Of a later one, when the try before
+    had ended.
+    """
+    if instance.times.started is None:
+        return None
+    with create_session(scoped=False) as session:
+        if instance.try_number > 1:
+            return _seconds(session.scalar(_end_of_last_try(instance)))
+        ti = TaskInstance.__table__.c
+        of_run = ti.dag_id == instance.dag_id, ti.run_id == instance.run_id
+        versions = select(ti.dag_version_id).where(*of_run, ti.task_id == instance.task_id)
+        stored = session.scalar(
+            select(SerializedDagModel).where(SerializedDagModel.dag_version_id.in_(versions)).limit(1)
+        )
+        run = DagRun.__table__.c
+        began = session.scalar(
+            select(run.start_date).where(run.dag_id == instance.dag_id, run.run_id == instance.run_id)
+        )
+        task = None if stored is None else stored.dag.task_dict.get(instance.task_id)
+        if task is None or began is None:
+            return None
+        begun = datetime.fromtimestamp(instance.times.started, UTC)
+        ended = session.scalar(
+            select(func.max(ti.end_date)).where(
+                *of_run, ti.task_id.in_(task.upstream_task_ids), ti.end_date <= begun
+            )
+        )
+        return max(filter(None, map(_seconds, (began, ended))))
+
+
+def _end_of_last_try(instance: Instance) -> Any:
+    earlier = TaskInstanceHistory.__table__.c
+    return select(func.max(earlier.end_date)).where(
+        earlier.dag_id == instance.dag_id,
+        earlier.run_id == instance.run_id,
+        earlier.task_id == instance.task_id,
+        earlier.map_index == instance.map_index,
+        earlier.try_number == instance.try_number - 1,
+    )
 
 
 def _place(found: Any) -> tuple[str, str, str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from airflow_provider.access import Access
@@ -11,7 +12,7 @@ from airflow_provider.batch_record import BatchRecord
 from airflow_provider.records import JobRecord
 from airflow_provider.ui.board import Failures, board, input_detail, without_texts
 from airflow_provider.ui.detail import detail
-from airflow_provider.ui.instances import Subject, instances
+from airflow_provider.ui.instances import Subject, instances, runnable_since
 from airflow_provider.ui.live import Answers, live_batch, live_rows
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import Filters, Instance, costed, page, row, without_exceptions
@@ -189,6 +190,9 @@ class Questions:
             return row(instance, None, trouble) | {"troubles": [trouble]}
 
     def _detailed(self, instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
+        if instance.times.are_of_later_leg:
+            since = runnable_since(instance)
+            instance = replace(instance, times=replace(instance.times, runnable=since))
         return self._priced(detail(instance, record, home))
 
     def _priced(self, shown: Mapping[str, Any]) -> dict[str, Any]:

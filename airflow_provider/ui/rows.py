@@ -37,13 +37,20 @@ class Times:
     """Times of a task instance's last try in Unix seconds, None for what has not come.
 
     Whenever a worker gets the task again, Airflow overwrites the times at which it was scheduled and queued,
-    and keeps the time at which it first started.
+    and keeps the time at which it first started. `runnable`, when nothing but Airflow was left to wait for,
+    is asked for then, and only where one task is shown.
     """
 
     scheduled: float | None = None
     queued: float | None = None
     started: float | None = None
     ended: float | None = None
+    runnable: float | None = None
+
+    @property
+    def are_of_later_leg(self) -> bool:
+        """Whether the task was scheduled and queued again after it had started."""
+        return self.started is not None and (self.queued or 0.0) > self.started
 
 
 @dataclass(frozen=True)

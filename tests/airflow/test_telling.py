@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,14 +21,44 @@ from kinetic_core.backends.local.slots import take_slots
 pytestmark = pytest.mark.airflow
 
 
+def shown(cases: Any, dag_id: str, job_id: str = "") -> dict[str, Any]:
+    """What the page shows of a DAG's run, or of a job that is opened there."""
+    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs/{job_id}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url.rstrip("/"), timeout=60) as answer:
+        told: dict[str, Any] = json.loads(answer.read())
+    assert told["troubles"] == []
+    return told
+
+
 def jobs(cases: Any, dag_id: str) -> dict[str, dict[str, Any]]:
     """The rows of a DAG's run, by task and map index."""
-    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=60) as answer:
-        told = json.loads(answer.read())
-    assert told["troubles"] == []
-    return {f"{each['task_id']}[{each['map_index']}]": each for each in told["jobs"]}
+    return {f"{each['task_id']}[{each['map_index']}]": each for each in shown(cases, dag_id)["jobs"]}
+
+
+def time_of(told: str) -> float:
+    return datetime.fromisoformat(told).timestamp()
+
+
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_first_waits_of_tasks_that_a_worker_ends(cases: Any) -> None:
+    """Airflow overwrites their times when the worker gets the task again."""
+    assert cases.end("resumed") == "success"
+    rows = jobs(cases, "resumed")
+    told = shown(cases, "resumed", rows["at_once[-1]"]["job_id"])
+    first, second = told["airflow"]["before"]
+    assert (first["name"], second["name"]) == ("airflow scheduler and queue", "airflow worker")
+    began = time_of(cases.instance("resumed", "prepare")["end_date"])
+    assert first["began"] == pytest.approx(began, abs=1e-3)
+    phases = [*told["airflow"]["before"], *told["phases"], *told["airflow"]["after"]]
+    whole = time_of(cases.instance("resumed", "at_once")["end_date"]) - began
+    assert sum(each["seconds"] for each in phases) == pytest.approx(whole, rel=0.01)
+
+    row = rows["at_last[-1]"]
+    assert (row["try_number"], row["job_try"]) == (2, 2)
+    first, second = shown(cases, "resumed", row["job_id"])["airflow"]["before"]
+    assert (first["name"], second["name"]) == ("airflow retry", "airflow worker")
+    assert first["seconds"] > 1, "the delay between its tries"
 
 
 @pytest.mark.promise("page: For a DAG run and for a task: its jobs")

@@ -160,8 +160,12 @@ def test_times_of_another_leg_or_try_are_left_out() -> None:
 
     ended_by_a_worker = Times(31.0, 32.0, 14.0, 36.0)
     assert names(ended_by_a_worker, PHASES, is_over=True) == ["airflow worker", "airflow end"]
+    known = replace(ended_by_a_worker, runnable=12.5)
+    told = of_airflow(known, PHASES, is_over=True)
+    assert told[:2] == [("airflow scheduler and queue", 1.5), ("airflow worker", 6.0)]
     has_adopted = Times(40.0, 41.0, 44.0, None)
     assert names(has_adopted, PHASES, is_over=False) == []
+    assert names(replace(has_adopted, runnable=39.0), PHASES, is_over=False) == []
     waits = Times(10.0, 11.0, None, None)
     assert names(waits, [], is_over=False) == ["airflow scheduler"]
 
