@@ -257,9 +257,10 @@ class Payload:
         Lists, sets and dicts are changed in place: other modules may have imported them.
         """
         changed = self._parts.get("changed")
-        for name, values in pickle.loads(changed).items() if changed else ():
+        for name, pickled in pickle.loads(changed).items() if changed else ():
             try:
                 namespace = vars(importlib.import_module(name))
+                values = pickle.loads(pickled)
             except (Exception, SystemExit) as exc:  # noqa: BLE001  it is the user's code
                 sys.stderr.write(f"kinetic: {name} cannot be imported here ({type(exc).__name__}: {exc})\n")
                 continue

@@ -11,8 +11,9 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path, PosixPath, PurePath, PurePosixPath
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -27,6 +28,7 @@ _LITERAL = (
     ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set,
     ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.expr_context,
 )  # fmt: skip
+_PATHS = (Path, PosixPath, PurePath, PurePosixPath)
 _MUTATORS = frozenset(
     [
         "add",
@@ -52,8 +54,20 @@ _OPENERS = frozenset(["globals", "vars", "locals", "exec", "setattr"])
 """Functions by which a module may set variables whose names its source does not say."""
 _SHOWN = 40
 
-Changes = dict[str, dict[str, tuple[object, object]]]
+Values = dict[str, dict[str, tuple[object, object]]]
 """By module and variable: the value here, and the one in the source."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Variables of modules that do not have the values of their source.
+
+    `sent` are those that the job gets as they are here. Those that are `kept` have the source's value in the
+    job; of their value here, only the class is known.
+    """
+
+    sent: Values = field(default_factory=dict)
+    kept: Values = field(default_factory=dict)
 
 
 def reached(modules: ProjectModules) -> list[str]:
@@ -138,51 +152,78 @@ def check_ships(
 def changed_variables(imported: Sequence[str]) -> Changes:
     """Return the variables of the `imported` modules whose value is not the one in the module's source.
 
-    A variable counts if its name is public, its module binds it once, at the top level, to a literal and
-    does not change it itself, and if its value is plain: numbers, text, None, lists, tuples, sets and dicts.
-    One that no source of the `imported` modules sets counts, too: it is new.
+    A variable counts if its name is public and its module binds it once, at the top level, to a literal, a
+    path of literals (`Path("data") / "a"`) or a member of an enumeration, and does not change it itself. It
+    is sent if its value is plain: numbers, text, None, paths, members of enumerations that the `imported`
+    modules or the standard library define, and lists, tuples, sets and dicts of them. A plain one that no
+    source of the `imported` modules sets counts, too: it is new.
     """
-    found: Changes = {}
+    changes = Changes()
     sources = {name: _source_of(str(sys.modules[name].__file__)) for name in imported}
     attributes = frozenset().union(*(source.attributes for source in sources.values()))
+    defining = sys.stdlib_module_names.union(imported)
     for name, source in sources.items():
-        values = {key: value for key, value in vars(sys.modules[name]).items() if key[:1] != "_"}
-        plain = {key: value for key, value in values.items() if _is_plain(value)}
-        changed = dict(_changes(plain, source.literals))
+        namespace = vars(sys.modules[name])
+        values = {key: value for key, value in namespace.items() if key[:1] != "_"}
+        plain = {key for key, value in values.items() if _is_plain(value, defining)}
+        changed = dict(_changes(values, source.values(namespace)))
         if source.names is not None:
-            new = plain.keys() - source.names - attributes
-            changed |= {key: (plain[key], _Unset()) for key in plain if key in new}
-        if changed:
-            found[name] = changed
-    return found
+            new = plain - source.names - attributes
+            changed |= {key: (value, _Unset()) for key, value in values.items() if key in new}
+        sent = {key: both for key, both in changed.items() if key in plain}
+        kept: dict[str, tuple[object, object]] = {
+            key: (_Hidden(now), then)
+            for key, (now, then) in changed.items()
+            if key not in plain and key not in attributes
+        }
+        changes.sent.update({name: sent} if sent else {})
+        changes.kept.update({name: kept} if kept else {})
+    return changes
 
 
 def change_notices(changes: Changes) -> list[str]:
     """Return a sentence for each module in which something was set, without values that may be secrets."""
-    notices = []
-    for name, changed in changes.items():
-        told = [
-            f"{key} is {_short(_masked(key, now))}, in the file {_short(_masked(key, then))}"
-            for key, (now, then) in changed.items()
-        ]
-        notices.append(
-            f"variables of {name} were set since it was imported, and the job gets their values: "
-            f"{'; '.join(told)}. Arguments say it more clearly"
-        )
-    return notices
+    sent = [
+        f"variables of {name} were set since it was imported, and the job gets their values: "
+        f"{_told(changed)}. Arguments say it more clearly"
+        for name, changed in changes.sent.items()
+    ]
+    kept = [
+        f"variables of {name} were set since it was imported, and the job does not get their values, "
+        f"only those in the file: {_told(changed)}. Pass what the function needs of them as arguments"
+        for name, changed in changes.kept.items()
+    ]
+    return sent + kept
+
+
+def _told(changed: Mapping[str, tuple[object, object]]) -> str:
+    return "; ".join(
+        f"{key} is {_short(_masked(key, now))}, in the file {_short(_masked(key, then))}"
+        for key, (now, then) in changed.items()
+    )
 
 
 def _masked(name: object, value: Any) -> object:
     """Return the value with asterisks for what may be a secret by its name, or by its key in a dict."""
     if type(value) is dict:
         return {key: _masked(f"{name} {key}", item) for key, item in value.items()}
-    is_open = value in (None, "") or type(value) in (bool, _Unset)
+    is_open = value in (None, "") or type(value) in (bool, _Unset, _Hidden)
     return value if is_open or not looks_secret(str(name)) else _Asterisks()
 
 
 class _Unset:
     def __repr__(self) -> str:
         return "not set"
+
+
+class _Hidden:
+    """An object that may hold anything, a secret, too."""
+
+    def __init__(self, value: object) -> None:
+        self._kind = type(value).__qualname__
+
+    def __repr__(self) -> str:
+        return f"an object of class {self._kind}"
 
 
 class _Asterisks:
@@ -205,13 +246,20 @@ def _changes(
                 yield name, (now, then)
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: object, defining: frozenset[str]) -> bool:
+    """Whether a value travels as it is, with enumerations of the `defining` modules as plain ones."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
-        return all(map(_is_plain, value))  # type: ignore[call-overload]
+        return all(_is_plain(item, defining) for item in value)  # type: ignore[attr-defined]
     if kind is dict:
-        return all(_is_plain(key) and _is_plain(item) for key, item in value.items())  # type: ignore[attr-defined]
-    return kind in _SCALARS
+        items = value.items()  # type: ignore[attr-defined]
+        return all(_is_plain(key, defining) and _is_plain(item, defining) for key, item in items)
+    if isinstance(value, Enum):
+        of: object = sys.modules.get(kind.__module__) if kind.__module__ in defining else None
+        for name in kind.__qualname__.split("."):
+            of = getattr(of, name, None)
+        return of is kind
+    return kind in _SCALARS or kind in (PosixPath, PurePosixPath)
 
 
 @dataclass(frozen=True)
@@ -219,13 +267,53 @@ class _Source:
     """What the source of a module says of its variables.
 
     `literals` are those that it binds once, to a literal, and does not change itself. An empty list or dict
-    is meant to be filled, by whoever: that is a registry or a cache. `names` are all that it binds anywhere;
-    None if that cannot be read. `attributes` are the names that it sets in other objects, perhaps in modules.
+    is meant to be filled, by whoever: that is a registry or a cache. `expressions` are bound likewise, to
+    what may be a path or a member of an enumeration: it depends on other names of the module. `names` are
+    all that it binds anywhere; None if that cannot be read. `attributes` are the names that it sets in other
+    objects, perhaps in modules.
     """
 
     literals: Mapping[str, object]
+    expressions: Mapping[str, ast.expr] = field(default_factory=dict)
     names: frozenset[str] | None = None
     attributes: frozenset[str] = frozenset()
+
+    def values(self, namespace: Mapping[str, object]) -> Mapping[str, object]:
+        """Return what an import gives to the variables of which that is known without importing anything."""
+        known = {
+            name: _evaluated(value, namespace)
+            for name, value in self.expressions.items()
+            if name in namespace and _is_known(value, namespace)
+        }
+        return {**self.literals, **known}
+
+
+def _is_known(node: ast.AST, namespace: Mapping[str, object]) -> bool:
+    """Whether an expression has nothing but literals, paths that are made of them, and members of
+    enumerations.
+    """
+    if isinstance(node, ast.Call):
+        called = _named_by(node.func, namespace)
+        is_path = any(called is each for each in _PATHS) and not node.keywords
+        return is_path and all(_is_known(each, namespace) for each in node.args)
+    if isinstance(node, ast.Attribute):
+        return isinstance(_named_by(node, namespace), Enum)
+    return isinstance(node, _LITERAL) and all(
+        _is_known(each, namespace) for each in ast.iter_child_nodes(node)
+    )
+
+
+def _named_by(node: ast.AST, namespace: Mapping[str, object]) -> object:
+    """Return what a name, of a module or of an enumeration in a module, stands for; None for all else."""
+    if isinstance(node, ast.Name):
+        return namespace.get(node.id)
+    if isinstance(node, ast.Attribute):
+        of = _named_by(node.value, namespace)
+        if isinstance(of, ModuleType):
+            return vars(of).get(node.attr)
+        if isinstance(of, type) and issubclass(of, Enum):
+            return of.__members__.get(node.attr)
+    return None
 
 
 def _source_of(file: str) -> _Source:
@@ -247,7 +335,8 @@ def _parsed(file: str, _modified: int, _size: int) -> _Source:
     for name in _bound(tree):
         bound[name] = bound.get(name, 0) + 1
     own = {name for node in ast.walk(tree) for name in _changed_by(node)}
-    found: dict[str, object] = {}
+    literals: dict[str, object] = {}
+    expressions: dict[str, ast.expr] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
             value, targets = statement.value, statement.targets
@@ -255,11 +344,18 @@ def _parsed(file: str, _modified: int, _size: int) -> _Source:
             value, targets = statement.value, [statement.target]
         else:
             continue
-        if not all(isinstance(node, _LITERAL) for node in ast.walk(value)):
+        inside = list(ast.walk(value))
+        if not all(isinstance(node, (*_LITERAL, ast.Call, ast.Attribute, ast.Name)) for node in inside):
+            continue
+        read = [node.id for node in inside if isinstance(node, ast.Name)]
+        if any(bound.get(name) != 1 or name in own for name in read):
             continue
         for target in targets:
             if isinstance(target, ast.Name) and bound[target.id] == 1 and target.id not in own:
-                found[target.id] = _evaluated(value)
+                if read:
+                    expressions[target.id] = value
+                else:
+                    literals[target.id] = _evaluated(value, {})
     nodes = list(ast.walk(tree))
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     stars = any(isinstance(node, ast.alias) and node.name == "*" for node in nodes)
@@ -267,15 +363,17 @@ def _parsed(file: str, _modified: int, _size: int) -> _Source:
     stored = {n.attr for n in nodes if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)}
     texts = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return _Source(
-        {name: value for name, value in found.items() if value not in ([], {})},
+        {name: value for name, value in literals.items() if value not in ([], {})},
+        expressions,
         None if is_open else frozenset(bound) | own,
         frozenset(stored | (texts if "setattr" in used else set())),
     )
 
 
-def _evaluated(value: Any) -> object:
-    """Return the value of an expression without names, which importing the module has computed before."""
-    return eval(compile(ast.Expression(value), "<literal>", "eval"), {"__builtins__": {}})  # noqa: S307
+def _evaluated(value: Any, namespace: Mapping[str, object]) -> object:
+    """Return the value of an expression, which importing the module has computed before."""
+    expression = compile(ast.Expression(value), "<literal>", "eval")
+    return eval(expression, {"__builtins__": {}}, namespace)  # noqa: S307  it has paths and literals only
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

@@ -26,14 +26,14 @@ class PackedFunction:
     pickle: Pickled
     project: Project
     modules: ProjectModules
-    changes: Changes = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
     """Variables of modules that were set since their import."""
 
     def changed(self) -> bytes:
-        """Return the variables that the job sets in modules, as a pickle; b"" for none."""
+        """Return the variables that the job sets in modules, a pickle of pickles by module; b"" for none."""
         values = {
-            module: {name: now for name, (now, _) in changed.items()}
-            for module, changed in self.changes.items()
+            module: pickle.dumps({name: now for name, (now, _) in changed.items()})
+            for module, changed in self.changes.sent.items()
         }
         return pickle.dumps(values) if values else b""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
 
@@ -17,8 +18,15 @@ class NotRound(Exception):
     pass
 
 
+class Style(enum.Enum):
+    FILLED = 1
+    OUTLINED = 2
+
+
 _count = 0
 UNIT = "cm"
+DRAWINGS = Path("drawings")
+STYLE = Style.FILLED
 LIMITS = {"most": 10}
 BOUNDS = LIMITS
 """The same dict under another name, as another module would have it."""

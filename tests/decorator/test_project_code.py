@@ -159,6 +159,24 @@ def test_variables_set_in_another_module_are_as_here(
     assert "UNIT is 'mm', in the file 'cm'" in caplog.text
 
 
+@on_cpu
+def style() -> tuple[object, ...]:
+    return shapes.DRAWINGS, shapes.STYLE, shapes.STYLE is shapes.Style.OUTLINED, shapes.BOUNDS
+
+
+def test_paths_and_members_of_enumerations_are_as_here(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shapes, "DRAWINGS", Path("others"))
+    monkeypatch.setattr(shapes, "STYLE", shapes.Style.OUTLINED)
+    monkeypatch.setattr(shapes, "BOUNDS", shapes.LIMITS)  # bound to a name: nothing is known of it
+    monkeypatch.setattr(shapes, "UNIT", object())
+    assert style() == (Path("others"), shapes.Style.OUTLINED, True, {"most": 10})
+    assert "the job does not get their values, only those in the file: UNIT is an object of class object" in (
+        caplog.text
+    )
+
+
 def test_two_calls_with_other_variables_are_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions.checked(accelerator="cpu")
     digests = set()

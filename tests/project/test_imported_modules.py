@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -45,7 +48,7 @@ def modules_of(tmp_path: Path, module: ModuleType) -> ProjectModules:
 
 def changed(tmp_path: Path, module: ModuleType) -> dict[str, dict[str, object]]:
     found = changed_variables(reached(modules_of(tmp_path, module)))
-    return {name: {key: now for key, (now, _) in each.items()} for name, each in found.items()}
+    return {name: {key: now for key, (now, _) in each.items()} for name, each in found.sent.items()}
 
 
 def test_an_edited_file_is_read_again(load: Load, tmp_path: Path) -> None:
@@ -91,6 +94,70 @@ def test_a_variable_that_was_set_is_found(load: Load, tmp_path: Path) -> None:
     (notice,) = change_notices(changed_variables(reached(modules_of(tmp_path, job))))
     assert "variables of cfg were set" in notice
     assert "LR is 0.5, in the file 0.1;" in notice
+
+
+OPTIONS = """
+import enum, http, pathlib
+from pathlib import Path
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+class Held:
+    MODE = Mode.B
+OUT = Path("out") / "a"
+DATA: Path = pathlib.PurePosixPath("data", "b")
+MODE = Mode.A
+BOTH = {Mode.A: [Path("x")]}
+STATUS = http.HTTPStatus.OK
+MADE = Path(str(1 + 1))
+AWAY = Path("b").absolute()
+BY_NAME = Held.MODE
+"""
+
+
+def test_paths_and_members_of_enumerations_are_plain(load: Load, tmp_path: Path) -> None:
+    cfg: Any = load("cfg", OPTIONS)
+    job = load("job", "import cfg\ndef f(): return cfg.OUT")
+    assert changed(tmp_path, job) == {}
+    cfg.OUT, cfg.DATA, cfg.MODE = Path("b"), PurePosixPath("c"), cfg.Mode.B
+    cfg.BOTH[cfg.Mode.A].append(Path("y"))
+    cfg.STATUS, cfg.NEW = http.HTTPStatus.GONE, Path("new")
+    cfg.MADE, cfg.AWAY, cfg.BY_NAME = Path("not known"), Path("nor this"), cfg.Mode.A
+    found = changed_variables(reached(modules_of(tmp_path, job)))
+    assert changed(tmp_path, job)["cfg"] == {
+        "OUT": Path("b"),
+        "DATA": PurePosixPath("c"),
+        "MODE": cfg.Mode.B,
+        "BOTH": {cfg.Mode.A: [Path("x"), Path("y")]},
+        "STATUS": http.HTTPStatus.GONE,
+        "NEW": Path("new"),
+    }
+    assert found.kept == {}
+    (notice,) = change_notices(found)
+    assert "OUT is PosixPath('b'), in the file PosixPath('out/a'); " in notice
+    assert "MODE is <Mode.B: 2>, in the file <Mode.A: 1>" in notice
+
+
+def test_what_cannot_be_sent_is_named(load: Load, tmp_path: Path) -> None:
+    """Its value may be a client that holds a secret: only its class is said."""
+    cfg: Any = load("cfg", "CLIENT = None\nMODE = 1\nSIZES = [1]\nLATE = None\n")
+    load("other", "import cfg\ndef begin():\n    cfg.LATE = object()\n")
+    job = load("job", "import cfg, other\ndef f(): return cfg.CLIENT, other")
+
+    class Token(Enum):
+        SECRET = "hunter2"
+
+    cfg.CLIENT, cfg.MODE, cfg.SIZES, cfg.LATE = Token, Token.SECRET, [Token.SECRET], object()
+    found = changed_variables(reached(modules_of(tmp_path, job)))
+    assert found.sent == {}
+    (notice,) = change_notices(found)
+    assert notice.startswith(
+        "variables of cfg were set since it was imported, and the job does not get their"
+    )
+    assert "CLIENT is an object of class EnumType, in the file None; MODE is an object of class " in notice
+    assert "SIZES is an object of class list, in the file [1]" in notice
+    assert "LATE" not in notice, "what the job imports may set it there, too"
+    assert "hunter2" not in notice
 
 
 @pytest.mark.attack
