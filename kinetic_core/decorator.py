@@ -126,13 +126,14 @@ class RemoteCallable(Generic[P, R]):
         return dry_run(Call(self._function, args, kwargs), self._options, self._client)
 
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
+        from kinetic_core.jobs.cost import hourly_cost
         from kinetic_core.jobs.handle import JobHandle
         from kinetic_core.jobs.submit import Call, prepare, submit
 
         call = Call(self._function, args, kwargs)
         prepared = prepare(call, self._options, self._client, progress=progress.say)
         handle = JobHandle.of(submit(prepared), prepared.backend.connections)
-        progress.submitted(handle)
+        progress.submitted(handle, hourly_cost(handle.accelerator, self._client.settings))
         return handle
 
     @overload

@@ -177,14 +177,18 @@ class Progress:
         phase = _STEPS[line.step] if isinstance(line, StepBegun) else self._phase
         self.begin(phase, "" if line == phase else line.removeprefix(f"{phase}: "))
 
-    def submitted(self, handle: JobHandle) -> None:
-        """Say what the job is called."""
-        self._line.say(f"submitted {handle.job_id}: {handle.func_name} on {handle.hardware}")
+    def submitted(self, handle: JobHandle, cost: str) -> None:
+        """Say what the job is called; and what its accelerator costs by the hour, "" for unknown."""
+        if cost and handle.hardware != handle.accelerator:
+            cost = f"{handle.accelerator} at {cost}"
+        what = f"{handle.func_name} on {handle.hardware}"
+        self._line.say(f"submitted {handle.job_id}: {', '.join(filter(None, (what, cost)))}")
         self.begin("waiting")
 
-    def batch_submitted(self, group_id: str, func_name: str, size: int) -> None:
-        """Say what a batch is called: by that name another process attaches to it."""
-        self._line.say(f"submitted {group_id}: {func_name}, {size} input{'' if size == 1 else 's'}")
+    def batch_submitted(self, group_id: str, func_name: str, size: int, cost: str) -> None:
+        """Say what a batch is called, by which another process attaches to it, and what a job of it costs."""
+        each = f", each at {cost}" if cost else ""
+        self._line.say(f"submitted {group_id}: {func_name}, {size} input{'' if size == 1 else 's'}{each}")
 
     def observe(self, seen: JobObservation) -> None:
         """Show the job's new state, and at its end what each phase took."""

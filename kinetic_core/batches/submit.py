@@ -26,6 +26,7 @@ from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.job import JobReference, Line
 from kinetic_core.jobs.bundle import Packed, pack
+from kinetic_core.jobs.cost import hourly_cost
 from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
 from kinetic_core.jobs.prepare import Group, reference_of
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
@@ -65,7 +66,8 @@ def run_map(
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
     batch = _start(packed, items, _plan(values))
-    progress.batch_submitted(batch.group_id, packed.spec.function_name, len(items))
+    cost = hourly_cost(str(packed.spec.accelerator), connections.settings)
+    progress.batch_submitted(batch.group_id, packed.spec.function_name, len(items), cost)
     return batch
 
 

@@ -117,6 +117,23 @@ def priced_budget(amount: float, choices: Iterable[Accelerator], settings: Setti
     return Budget(amount, prices.currency, hourly)
 
 
+def hourly_cost(accelerator: str, settings: Settings) -> str:
+    """Return what an accelerator costs while a job holds it, such as `4.8 EUR an hour`.
+
+    "" without a price table, or without a price in it. What is wrong with a table is said instead: it keeps
+    no job from running.
+    """
+    try:
+        prices = known_prices(settings)
+    except ConfigurationError as error:
+        return f"at an unknown price: {error}"
+    one = parse_accelerator(accelerator)
+    price = None if prices is None else prices.of(one)
+    if prices is None or price is None:
+        return ""
+    return f"{price * _units(one):g} {prices.currency} an hour"
+
+
 def known_prices(settings: Settings) -> Prices | None:
     """Return the price table that the settings name, None if they name none. Raises ConfigurationError."""
     return read_prices(Path(settings.prices)) if settings.prices else None

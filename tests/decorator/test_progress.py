@@ -48,6 +48,9 @@ def script(local_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     place = tmp_path / "work"
     place.mkdir()
     (place / "script.py").write_text(SCRIPT)
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\n[on_demand]\ncpu = 0.5\n')
+    monkeypatch.setenv("KINETIC_PRICES", str(prices))
     return [sys.executable, str(place / "script.py")]
 
 
@@ -64,11 +67,11 @@ def test_a_terminal_shows_the_retry_and_what_it_took(script: list[str]) -> None:
     assert process.returncode == 0, screen.lines
     assert out == "epoch 1\n"
     told = [line.removeprefix("kinetic: ") for line in screen.lines]
-    assert told[0].startswith("submitted job-")
+    assert re.fullmatch(r"submitted job-[0-9a-f]+: train on cpu, 0\.5 EUR an hour", told[0])
     assert told[1] == "attempt 1 of 2 failed: ValueError: shard 3 is corrupt; starting again"
     assert told[2].startswith("succeeded in ")
     assert "running" in told[2]
-    assert re.fullmatch("submitted grp-[0-9a-f]+: square, 3 inputs", told[3])
+    assert re.fullmatch(r"submitted grp-[0-9a-f]+: square, 3 inputs, each at 0\.5 EUR an hour", told[3])
     assert told[4].startswith("3/3 done, 1 failed")
     assert told[5:] == [""]
     assert any("s running: attempt 2" in line for line in screen.drawn)

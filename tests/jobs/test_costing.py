@@ -9,7 +9,7 @@ import pytest
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.errors import ConfigurationError, InvalidRequest
 from kinetic_core.job import Budget
-from kinetic_core.jobs.cost import Usage, priced_budget, read_prices, usage_in
+from kinetic_core.jobs.cost import Usage, hourly_cost, priced_budget, read_prices, usage_in
 from kinetic_core.jobs.phases import PHASES, USES
 from kinetic_core.settings import Settings
 
@@ -60,6 +60,16 @@ def test_what_has_no_price_costs_nobody_knows_what(table: Path) -> None:
     prices = read_prices(table)
     assert prices.cost(usage("gpu-l4", 1, running=60)) is None
     assert prices.cost(usage("tpu-v5p-8:spot", 8, running=60)) is None
+
+
+def test_what_an_hour_costs(table: Path) -> None:
+    """A price that is not known keeps no job from running."""
+    priced = Settings(prices=str(table))
+    assert hourly_cost("tpu-v5e-8", priced) == "16 EUR an hour"
+    assert hourly_cost("tpu-v5e-8:spot", priced) == "6.4 EUR an hour"
+    assert hourly_cost("gpu-l4", priced) == hourly_cost("tpu-v5e-8", Settings()) == ""
+    table.write_text("currency = ")
+    assert hourly_cost("cpu", priced).startswith("at an unknown price: the price table ")
 
 
 @pytest.mark.parametrize(
