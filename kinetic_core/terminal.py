@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from kinetic_core._runner.log import printable
 from kinetic_core._runner.wire import Failure, FailureClass
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.phases import Step, StepBegun
@@ -36,7 +37,6 @@ _COUNT_SECONDS = 0.5
 _BETWEEN_SECONDS = 2.0
 """Seconds after the end of an input in which it is no news that all others wait: one is about to begin."""
 _ERASE = "\r\x1b[2K"
-_SHOWN = {"\n", "\t"}
 _STEPS = {Step.PACK: "packing", Step.BUILD: "image", Step.UPLOAD: "uploading"}
 _ENDED = {
     JobStatus.SUCCEEDED: "succeeded",
@@ -351,13 +351,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal would obey (escape sequences, bells) spelt out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in _SHOWN else ascii(c)[1:-1] for c in text)
 
 
 def in_letters_of(stream: TextIO, text: str) -> str:

@@ -137,3 +137,10 @@ class LogTee:
         self._unsure = 0
         del self._pending[:size]
         return True
+
+
+def printable(text: str) -> str:
+    """Return the text with what a terminal would obey, such as escape sequences and bells, spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

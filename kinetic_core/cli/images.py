@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.root import app
 from kinetic_core.cli.verb import Session, verb
-from kinetic_core.terminal import printable
 
 
 @verb(

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.schemas import SCHEMAS, numbered
-from kinetic_core.terminal import in_letters_of, printable
+from kinetic_core.terminal import in_letters_of
 
 
 class Output:

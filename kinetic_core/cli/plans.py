@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.verb import Session
 from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
@@ -20,7 +21,6 @@ from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.resources import Resource
 from kinetic_core.provision.vendored import AddOn
-from kinetic_core.terminal import printable
 
 
 def named_project(session: Session) -> Connections:

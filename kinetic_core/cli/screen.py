@@ -19,11 +19,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.output import STYLES
 from kinetic_core.cli.watch import LogTail, Watched
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus
-from kinetic_core.terminal import in_letters_of, printable
+from kinetic_core.terminal import in_letters_of
 
 _FRAME_SECONDS = 0.2
 _HELP = "up/down choose  c cancel  e explain  q leave"

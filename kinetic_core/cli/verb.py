@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.exit_codes import Exit, exit_code
 from kinetic_core.cli.output import Output
 from kinetic_core.errors import KineticError
 from kinetic_core.options import OPTIONS
 from kinetic_core.settings import Settings, read_settings, set_up_logging
-from kinetic_core.terminal import printable
 
 if TYPE_CHECKING:
     from kinetic_core.connections import Connections

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.jobs import attached, job_ids, summaries_of
 from kinetic_core.cli.parallel import side_by_side
@@ -21,7 +22,6 @@ from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs import logs, observe
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.watch import Subscription
-from kinetic_core.terminal import printable
 
 if TYPE_CHECKING:
     from kinetic_core.job import JobObservation

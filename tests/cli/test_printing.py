@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import kinetic_core
+from kinetic_core._runner.log import printable
 from kinetic_core.cli.output import Output
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
-from kinetic_core.terminal import printable
 from tests.cli.all_verbs import all_verbs
 from tests.cli.published import PUBLISHED, changes, described, misfits
 from tests.conftest import Kinetic, wait_for
