@@ -49,18 +49,23 @@ def leave_workspace(job_id: str, work_dir: str) -> None:
     """
     if not hasattr(os, "memfd_create"):
         return
-    told = {
-        "job_id": job_id,
-        "directory": os.getcwd(),
-        "environment": dict(os.environ),
-        "paths": [path for path in sys.path if path.startswith(work_dir + os.sep) and os.path.isdir(path)],
-        "python": sys.executable,
-    }
+    texts = [path for path in sys.path if isinstance(path, str)]  # user code puts Paths there, too
     try:
+        told = {
+            "job_id": job_id,
+            "directory": os.getcwd(),
+            "environment": dict(os.environ),
+            "paths": [path for path in texts if path.startswith(work_dir + os.sep) and os.path.isdir(path)],
+            "python": sys.executable,
+        }
         with open(os.memfd_create(_MEMORY), "wb", closefd=False) as stream:
             stream.write(json.dumps(told).encode())
-    except OSError as exc:  # no reason for a job to fail
-        sys.stderr.write(f"kinetic: no shell can be opened here: {exc.strerror}\n")
+    except (
+        OSError,
+        TypeError,
+        ValueError,
+    ) as exc:  # of what user code did to this process; no reason to fail
+        sys.stderr.write(f"kinetic: no shell can be opened here: {type(exc).__name__}: {exc}\n")
 
 
 def find_workspace(job_id: str, processes: str = "/proc") -> tuple[int, dict[str, Any]] | None:

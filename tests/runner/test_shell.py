@@ -51,6 +51,23 @@ def new_id() -> str:
     return f"job-{secrets.token_hex(8)}"
 
 
+ODD_PATHS = "sys.path[:0] = [pathlib.Path('made'), b'/bytes', None]"
+NO_DIRECTORY = "os.chdir(made := tempfile.mkdtemp()); os.rmdir(made)"
+
+
+@pytest.mark.parametrize("odd", [ODD_PATHS, NO_DIRECTORY])
+def test_what_user_code_did_to_its_process_fails_no_job(odd: str, tmp_path: Path) -> None:
+    program = f"import os, pathlib, sys, tempfile; work = os.getcwd(); {odd}; leave(sys.argv[1], work)"
+    leaves = "from kinetic_core._runner.shell import leave_workspace as leave; "
+    done = subprocess.run(
+        [sys.executable, "-c", leaves + program, new_id()], capture_output=True, text=True, cwd=tmp_path
+    )
+    told = "" if odd is ODD_PATHS else "kinetic: no shell can be opened here: FileNotFoundError: "
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == (1 if told else 0)
+
+
 def test_a_program_runs_where_the_function_does(tmp_path: Path) -> None:
     job_id = new_id()
     with function_of(job_id, tmp_path), program(job_id, "sh", "-c", "pwd; echo $TOKEN") as one:
