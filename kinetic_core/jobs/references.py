@@ -57,7 +57,7 @@ def is_reference(value: Any) -> bool:
 
 
 _LONGEST = 4096
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def checked_reference(stored: object, job_id: str, backend: Backend) -> JobReference:
@@ -77,7 +77,7 @@ def checked_reference(stored: object, job_id: str, backend: Backend) -> JobRefer
 
 def check_label(namespace: str) -> None:
     """Raise Malformed for an invalid name of a namespace, which could lead a request elsewhere."""
-    if not _NAMESPACE.fullmatch(namespace):
+    if not _LABEL.fullmatch(namespace):
         raise wire.Malformed(f"{namespace!r} is not a namespace")
 
 
@@ -100,8 +100,10 @@ def _fault(reference: JobReference, job_id: str, backend: Backend) -> str:
         return "another job or store"
     if (reference.backend == "local") != (backend.name == "local"):
         return f"backend {reference.backend!r}"
-    if not _NAMESPACE.fullmatch(reference.namespace):
+    if not _LABEL.fullmatch(reference.namespace):
         return f"namespace {reference.namespace!r}"
+    if reference.worker and not _LABEL.fullmatch(reference.worker):
+        return f"worker {reference.worker!r}"
     ids = {job_id, reference.group_id or job_id}
     if reference.k8s_name not in {JOB_NAME.format(each) for each in ids}:
         return f"Job {reference.k8s_name!r}"

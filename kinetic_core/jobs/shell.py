@@ -10,7 +10,7 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.names import JOB_ID
+from kinetic_core.backends.kubernetes.names import JOB_ID, WORKER
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.errors import ClusterError, ClusterUnreachable, InvalidRequest, KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
@@ -99,10 +99,18 @@ def _pod(backend: Backend, reference: JobReference, host: int) -> Pod:
 
 
 def _pods(backend: Backend, reference: JobReference) -> list[Pod]:
-    """Return the pods that a job has, and those of its worker."""
-    jobs = filter(None, [reference.job_id, reference.worker])
-    found = [backend.get(reference.namespace, job_id) for job_id in jobs]
-    return [Pod(pod) for each in found if each is not None for pod in each[1]]
+    """Return the pods that a job has, and those of the worker that its Job names.
+
+    The worker that the stored handle names is the word of whoever could write there: a person would be led
+    into a pod of his.
+    """
+    own = backend.get(reference.namespace, reference.job_id)
+    if own is None:
+        return []
+    job, pods = own
+    worker_id = job["metadata"]["labels"].get(WORKER)
+    worker = backend.get(reference.namespace, worker_id) if worker_id else None
+    return [Pod(pod) for pod in (*pods, *(worker[1] if worker is not None else ()))]
 
 
 def _fate(backend: Backend, reference: JobReference, pod: Pod) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,9 +16,10 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core._runner import object_names
+from kinetic_core.backends.local.slots import core_count
 from kinetic_core.jobs.shell import shell_function
-from kinetic_core.settings import read_settings
-from tests.conftest import Kinetic, all_slots_taken, is_alive, wait_for
+from tests.conftest import Kinetic, is_alive, wait_for
 from tests.person import KINETIC, Person
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -128,64 +130,26 @@ def test_the_key_of_outcomes_is_not_in_a_shell(job: kinetic_core.JobHandle) -> N
     assert "OUTCOME_KEY" not in run(job.job_id, "--", "env").stdout
 
 
-def test_a_command_that_a_signal_ends_has_its_code(job: kinetic_core.JobHandle) -> None:
-    assert run(job.job_id, "--", "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+@pytest.mark.attack
+def test_a_shell_is_not_where_a_planted_handle_leads(job: kinetic_core.JobHandle) -> None:
+    """A writer of the store can name his own job there as the worker of one that waits."""
+    whole_machine = kinetic_core.run(accelerator=f"cpu:{core_count()}")(sleeps.__wrapped__)
+    waiting = whole_machine.run_async()
+    store, name = waiting.place.store, object_names.handle(waiting.job_id)
+    told = json.loads(store.read(name))
 
+    def plant(worker: str) -> None:
+        store.delete(name)
+        store.create_if_absent(name, json.dumps({**told, "worker": worker}).encode())
 
-def test_a_command_that_is_not_there_is_named(job: kinetic_core.JobHandle) -> None:
-    done = run(job.job_id, "--", "no-such-program")
-    assert (done.returncode, done.stderr) == (127, "kinetic: no-such-program: No such file or directory\n")
-
-
-def test_ctrl_c_goes_to_a_command_in_a_pipe(job: kinetic_core.JobHandle) -> None:
-    program = "import time; print('up', flush=True); time.sleep(600)"
-    command = [KINETIC, "shell", job.job_id, "--", "python3", "-c", program]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe) as one:
-        assert one.stdout is not None
-        assert one.stdout.readline() == b"up\n"
-        one.send_signal(signal.SIGINT)
-        _, errors = one.communicate(timeout=60)
-    assert b"KeyboardInterrupt" in errors
-    assert one.returncode == 128 + signal.SIGINT
-
-
-def test_who_reads_no_more_ends_the_command(job: kinetic_core.JobHandle) -> None:
-    command = f"{KINETIC} shell {job.job_id} -- yes | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "y\n141\n"
-
-
-def test_a_job_that_waits_says_what_it_waits_for(kinetic: Kinetic) -> None:
-    with all_slots_taken(Path(read_settings().local_store)):
-        handle = sleeps.run_async()
-        try:
-            wait_for(lambda: handle.observe().reason == "WaitingForSlot")
-            done = kinetic("shell", handle.job_id)
-        finally:
-            handle.cancel()
-    assert done.code == 2
-    assert "does not run yet" in done.err
-    assert "WaitingForSlot: no CPU slot is free" in done.err
-
-
-def test_a_job_that_has_ended_says_so(kinetic: Kinetic) -> None:
-    handle = sleeps.run_async()
-    handle.cancel()
-    done = kinetic("shell", handle.job_id)
-    assert done.code == 2
-    assert f"{handle.job_id} has ended: " in done.err
-
-
-def test_a_call_on_a_worker_has_a_shell() -> None:
-    warm = kinetic_core.run(accelerator="cpu", warm="60s")(sleeps.function)
-    handle = warm.run_async()
-    try:
-        wait_for(lambda: "awake" in (handle.logs() or ""))
-        done = run(handle.job_id, "--", "sh", "-c", "echo $KINETIC_JOB_ID")
-        assert (done.returncode, done.stdout) == (0, f"{handle.job_id}\n"), done.stderr
-    finally:
-        handle.cancel()
+    plant(job.job_id)
+    done = run(waiting.job_id, "--", "pwd")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "does not run yet" in done.stderr
+    plant("job-1,app notin (y)")
+    assert "names worker 'job-1,app notin (y)'; not used" in run(waiting.job_id, "--", "pwd").stderr
+    plant("")
+    waiting.cancel()
 
 
 @pytest.mark.parametrize(
