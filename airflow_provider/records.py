@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +56,8 @@ EARLIER_KEY = "kinetic_earlier_jobs"
 BUILD_KEY = "kinetic_build"
 """The key of a try's wait for its image."""
 _JOB_ID = re.compile(r"job-[0-9a-f]{16}")
+_MOST_SECONDS, _MOST_TRIES = 1e12, 1 << 31
+"""Limits of numbers from XComs, which may say 10 to the power of 400, or infinity."""
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
 """Connection ids that Airflow itself allows, except the backslash; "" for the settings of the machine."""
@@ -152,12 +153,12 @@ class JobRecord:
             record = cls(
                 reference=reference,
                 run_began=str(value["run_began"]),
-                try_number=int(value["try_number"]),
+                try_number=_whole(value["try_number"]),
                 end=None if end is None else _end(end),
                 conn_id=str(value.get("conn_id") or ""),
                 gcp_conn_id=str(value.get("gcp_conn_id") or ""),
             )
-        except (TypeError, ValueError, KeyError, ProtocolMismatch):
+        except (TypeError, ValueError, OverflowError, KeyError, ProtocolMismatch):
             return None
         return record if is_sound(reference, record.access) else None
 
@@ -204,7 +205,7 @@ class BuildWait:
         except TypeError:
             return None
         times = [each for each in (found.began, found.ended, found.resumed) if each is not None]
-        sound = all(type(each) in (int, float) and math.isfinite(each) for each in times)
+        sound = all(is_number(each) for each in times)
         return found if sound and type(found.try_number) is int and found.began is not None else None
 
 
@@ -231,15 +232,35 @@ def _earlier(told: Any) -> EarlierJob | None:
     return found if sound else None
 
 
+def is_number(told: object) -> bool:
+    """Return whether a value is a number of seconds, or of a moment, that a job or its task can have."""
+    return type(told) in (int, float) and 0 <= told < _MOST_SECONDS  # type: ignore[operator]
+
+
+def _seconds(told: Any) -> float:
+    if not is_number(told):
+        raise ValueError(f"{told!r:.40} is no number of seconds")
+    return float(told)
+
+
+def _whole(told: Any) -> int:
+    number = int(told)
+    if not 0 <= number < _MOST_TRIES:
+        raise ValueError("no such number of tries or attempts")
+    return number
+
+
 def _end(told: Mapping[str, Any]) -> JobEnd:
     return JobEnd(
         status=JobStatus(told["status"]),
         reason=str(told["reason"]),
         message=str(told["message"]),
         failure_class=str(told["failure_class"]),
-        attempt=int(told["attempt"]),
+        attempt=_whole(told["attempt"]),
         phases=tuple(
-            Phase(str(each["name"]), int(each["attempt"]), float(each["began"]), float(each["seconds"]))
+            Phase(
+                str(each["name"]), _whole(each["attempt"]), _seconds(each["began"]), _seconds(each["seconds"])
+            )
             for each in told["phases"]
         ),
     )

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider.access import Access
 from airflow_provider.records import (
+    BuildWait,
     EarlierJob,
     JobEnd,
     JobRecord,
@@ -100,10 +101,32 @@ def test_other_values_are_no_records(value: Any) -> None:
     assert JobRecord.from_value(value) is None
 
 
-@pytest.mark.parametrize("change", [{"status": "FINE"}, {"phases": [{"name": "queue"}]}, {"attempt": "x"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "FINE"},
+        {"phases": [{"name": "queue"}]},
+        {"phases": [{"name": "queue", "attempt": 0, "began": 10**400, "seconds": 1}]},
+        {"phases": [{"name": "queue", "attempt": 0, "began": 1, "seconds": float("nan")}]},
+        {"attempt": "x"},
+        {"attempt": float("inf")},
+        {"attempt": 10**400},
+    ],
+)
 def test_an_end_that_makes_no_sense_makes_no_record(change: dict[str, Any]) -> None:
     value = record(end=ended()).to_dict()
     assert JobRecord.from_value(value | {"end": value["end"] | change}) is None
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("odd", [10**400, float("inf"), float("nan"), -1])
+def test_numbers_beyond_reason_make_no_record(odd: Any) -> None:
+    """One task's XCom would otherwise end the page's answer about everybody's."""
+    assert JobRecord.from_value(record().to_dict() | {"try_number": odd}) is None
+    waits = {"try_number": 1, "began": 5.0, "ended": 7.0, "resumed": 9.0}
+    assert BuildWait.from_value(waits) == BuildWait(**waits)
+    for name in ("began", "ended", "resumed"):
+        assert BuildWait.from_value(waits | {name: odd}) is None
 
 
 def test_a_try_number_beyond_reason_costs_nothing() -> None:
