@@ -176,6 +176,8 @@ class _Unpickler(pickle.Unpickler):
             return os.path.join(self._payload.workspace, pid[1]).rstrip(os.sep)
         if pid[0] == "named":
             return self._named(pid[1], pid[2])
+        if pid[0] == "member":
+            return results.by_name(pid[1], pid[2])[pid[3]]
         raise pickle.UnpicklingError(f"unknown reference {pid[0]!r} in the payload, of a newer version?")
 
     def _named(self, module: str, qualname: str) -> Any:
@@ -189,6 +191,18 @@ class _Unpickler(pickle.Unpickler):
             if (module, qualname) not in self._loaded:
                 raise exc from None
             return self._loaded[module, qualname]
+
+
+def _set(namespace: dict[str, Any], key: str, value: Any) -> None:
+    """Set a variable of a module. Other modules may have imported the list, set or dict that it is."""
+    known = namespace.get(key)
+    if type(value) is list and type(known) is list:
+        known[:] = value
+    elif isinstance(known, dict | set) and type(known) is type(value):
+        known.clear()
+        known.update(value)
+    else:
+        namespace[key] = value
 
 
 class Payload:
@@ -254,25 +268,24 @@ class Payload:
     def set_variables(self) -> None:
         """Give variables of the project's modules the values that they had where the job was submitted.
 
-        Lists, sets and dicts are changed in place: other modules may have imported them.
+        Raises ImportError for a value that cannot be loaded here.
         """
         changed = self._parts.get("changed")
-        for name, pickled in pickle.loads(changed).items() if changed else ():
+        for name, values in pickle.loads(changed).items() if changed else ():
             try:
                 namespace = vars(importlib.import_module(name))
-                values = pickle.loads(pickled)
             except (Exception, SystemExit) as exc:  # noqa: BLE001  it is the user's code
                 sys.stderr.write(f"kinetic: {name} cannot be imported here ({type(exc).__name__}: {exc})\n")
                 continue
-            for key, value in values.items():
-                known = namespace.get(key)
-                if type(value) is list and type(known) is list:
-                    known[:] = value
-                elif isinstance(known, dict | set) and type(known) is type(value):
-                    known.clear()
-                    known.update(value)
-                else:
-                    namespace[key] = value
+            for key, pickled in values.items():
+                try:
+                    value = _Unpickler(pickled, b"", self).load()
+                except (Exception, SystemExit) as exc:
+                    raise ImportError(
+                        f"{name}.{key} was set where the job was submitted, and its value cannot be loaded "
+                        f"here ({type(exc).__name__}: {exc}). Pass what the function needs of it as arguments"
+                    ) from exc
+                _set(namespace, key, value)
 
     def _load(self, body: str, copies: str) -> Any:
         return _Unpickler(self._parts[body], self._parts[copies], self).load()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain, islice
 from pathlib import Path, PosixPath, PurePath, PurePosixPath
 from types import CodeType, ModuleType
 from typing import Any
@@ -52,7 +53,10 @@ _MUTATORS = frozenset(
 )
 _OPENERS = frozenset(["globals", "vars", "locals", "exec", "setattr"])
 """Functions by which a module may set variables whose names its source does not say."""
-_SHOWN = 40
+_SHOWN, _SHOWN_DEEP = 40, 2
+"""Letters of a value that a notice shows, and how deep it looks."""
+_DEEPEST = 100
+_MOST_ITEMS = 1000
 
 Values = dict[str, dict[str, tuple[object, object]]]
 """By module and variable: the value here, and the one in the source."""
@@ -156,26 +160,32 @@ def changed_variables(imported: Sequence[str]) -> Changes:
     path of literals (`Path("data") / "a"`) or a member of an enumeration, and does not change it itself. It
     is sent if its value is plain: numbers, text, None, paths, members of enumerations that the `imported`
     modules or the standard library define, and lists, tuples, sets and dicts of them. A plain one that no
-    source of the `imported` modules sets counts, too: it is new.
+    source of the `imported` modules sets counts, too: it is new. So does a list or dict that is empty in its
+    source and that no code of these modules fills: from elsewhere, up to a thousand items.
     """
     changes = Changes()
     sources = {name: _source_of(str(sys.modules[name].__file__)) for name in imported}
     attributes = frozenset().union(*(source.attributes for source in sources.values()))
-    defining = sys.stdlib_module_names.union(imported)
+    filled = frozenset().union(*(source.filled for source in sources.values()))
+    is_plain = _Plainness(sys.stdlib_module_names.union(imported))
     for name, source in sources.items():
         namespace = vars(sys.modules[name])
         values = {key: value for key, value in namespace.items() if key[:1] != "_"}
-        plain = {key for key, value in values.items() if _is_plain(value, defining)}
-        changed = dict(_changes(values, source.values(namespace)))
+        known = {**source.values(namespace), **source.empty(values, filled)}
+        sent: dict[str, tuple[object, object]] = {}
+        kept: dict[str, tuple[object, object]] = {}
+        for key, then in known.items():
+            now = values.get(key, then)
+            if not is_plain(now):
+                if key not in attributes and then not in ([], {}):
+                    kept[key] = _Hidden(now), then
+            elif _differ(now, then):
+                sent[key] = now, then
         if source.names is not None:
-            new = plain - source.names - attributes
-            changed |= {key: (value, _Unset()) for key, value in values.items() if key in new}
-        sent = {key: both for key, both in changed.items() if key in plain}
-        kept: dict[str, tuple[object, object]] = {
-            key: (_Hidden(now), then)
-            for key, (now, then) in changed.items()
-            if key not in plain and key not in attributes
-        }
+            new = values.keys() - source.names - attributes
+            sent |= {
+                key: (value, _Unset()) for key, value in values.items() if key in new and is_plain(value)
+            }
         changes.sent.update({name: sent} if sent else {})
         changes.kept.update({name: kept} if kept else {})
     return changes
@@ -203,12 +213,28 @@ def _told(changed: Mapping[str, tuple[object, object]]) -> str:
     )
 
 
-def _masked(name: object, value: Any) -> object:
-    """Return the value with asterisks for what may be a secret by its name, or by its key in a dict."""
-    if type(value) is dict:
-        return {key: _masked(f"{name} {key}", item) for key, item in value.items()}
-    is_open = value in (None, "") or type(value) in (bool, _Unset, _Hidden)
-    return value if is_open or not looks_secret(str(name)) else _Asterisks()
+def _masked(name: object, value: Any, depth: int = 0) -> object:
+    """Return the value as far as it is shown, with asterisks for what may be a secret by its name or key.
+
+    Of a member of an enumeration, the name stands: its value may be a secret, too.
+    """
+    kind = type(value)
+    if isinstance(value, Enum):
+        return _Text(f"{kind.__name__}.{value.name}")
+    if kind in (bool, _Unset, _Hidden) or value in (None, ""):
+        return value
+    if kind is dict and depth < _SHOWN_DEEP:
+        return {
+            _masked("", key) if isinstance(key, Enum) else key: _masked(f"{name} {key}", item, depth + 1)
+            for key, item in islice(value.items(), _SHOWN)
+        }
+    if kind is not dict and looks_secret(str(name)):
+        return _Text("***")
+    if kind not in (dict, list, tuple, set, frozenset):
+        return value
+    if depth == _SHOWN_DEEP:
+        return _Text("…")
+    return kind(_masked(name, item, depth + 1) for item in islice(value, _SHOWN))
 
 
 class _Unset:
@@ -226,9 +252,14 @@ class _Hidden:
         return f"an object of class {self._kind}"
 
 
-class _Asterisks:
+class _Text:
+    """Text that stands for a value, without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
     def __repr__(self) -> str:
-        return "***"
+        return self._text
 
 
 def _short(value: object) -> str:
@@ -236,47 +267,62 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def _changes(
-    values: dict[str, object], literals: Mapping[str, object]
-) -> Iterator[tuple[str, tuple[object, object]]]:
-    for name, now in values.items():
-        if name in literals:
-            then = literals[name]
-            if type(now) is not type(then) or (now != then and repr(now) != repr(then)):
-                yield name, (now, then)
+def _differ(now: object, then: object) -> bool:
+    is_itself = "nan" not in repr(then)  # NaN equals nothing
+    return type(now) is not type(then) or (now != then and (is_itself or repr(now) != repr(then)))
 
 
-def _is_plain(value: object, defining: frozenset[str]) -> bool:
-    """Whether a value travels as it is, with enumerations of the `defining` modules as plain ones."""
-    kind = type(value)
-    if kind in (list, tuple, set, frozenset):
-        return all(_is_plain(item, defining) for item in value)  # type: ignore[attr-defined]
-    if kind is dict:
-        items = value.items()  # type: ignore[attr-defined]
-        return all(_is_plain(key, defining) and _is_plain(item, defining) for key, item in items)
-    if isinstance(value, Enum):
-        of: object = sys.modules.get(kind.__module__) if kind.__module__ in defining else None
+class _Plainness:
+    """Question whether a value travels as it is; enumerations of the `defining` modules do, by name."""
+
+    def __init__(self, defining: frozenset[str]) -> None:
+        self._defining = defining
+        self._plain: set[int] = set()
+        self._asked: set[int] = set()
+
+    def __call__(self, value: object) -> bool:
+        kind = type(value)
+        if kind in _SCALARS or kind in (PosixPath, PurePosixPath):
+            return True
+        if isinstance(value, Enum):
+            return self._has_a_name(value)
+        if kind not in (list, tuple, set, frozenset, dict):
+            return False
+        if id(value) in self._plain:
+            return True
+        if id(value) in self._asked or len(self._asked) > _DEEPEST:  # it is in itself
+            return False
+        self._asked.add(id(value))
+        items = chain(value, value.values()) if isinstance(value, dict) else value
+        found = all(map(self, items))  # type: ignore[call-overload]
+        self._asked.discard(id(value))
+        self._plain.update([id(value)] if found else [])
+        return found
+
+    def _has_a_name(self, member: Enum) -> bool:
+        """Whether an import finds the member; unnamed combinations of flags are in no class."""
+        kind = type(member)
+        of: object = sys.modules.get(kind.__module__) if kind.__module__ in self._defining else None
         for name in kind.__qualname__.split("."):
             of = getattr(of, name, None)
-        return of is kind
-    return kind in _SCALARS or kind in (PosixPath, PurePosixPath)
+        return of is kind and kind.__members__.get(member.name) is member
 
 
 @dataclass(frozen=True)
 class _Source:
     """What the source of a module says of its variables.
 
-    `literals` are those that it binds once, to a literal, and does not change itself. An empty list or dict
-    is meant to be filled, by whoever: that is a registry or a cache. `expressions` are bound likewise, to
-    what may be a path or a member of an enumeration: it depends on other names of the module. `names` are
-    all that it binds anywhere; None if that cannot be read. `attributes` are the names that it sets in other
-    objects, perhaps in modules.
+    `literals` are those that it binds once, to a literal, and does not change itself. `expressions` are
+    bound likewise, to what may be a path or a member of an enumeration: it depends on other names of the
+    module. `names` are all that it binds anywhere; None if that cannot be read. `attributes` are the names
+    that it sets in other objects, perhaps in modules; `filled` those of whatever it changes in place.
     """
 
     literals: Mapping[str, object]
     expressions: Mapping[str, ast.expr] = field(default_factory=dict)
     names: frozenset[str] | None = None
     attributes: frozenset[str] = frozenset()
+    filled: frozenset[str] = frozenset()
 
     def values(self, namespace: Mapping[str, object]) -> Mapping[str, object]:
         """Return what an import gives to the variables of which that is known without importing anything."""
@@ -285,7 +331,22 @@ class _Source:
             for name, value in self.expressions.items()
             if name in namespace and _is_known(value, namespace)
         }
-        return {**self.literals, **known}
+        return {**{key: then for key, then in self.literals.items() if then not in ([], {})}, **known}
+
+    def empty(self, values: Mapping[str, object], filled: frozenset[str]) -> Mapping[str, object]:
+        """Return the lists and dicts that are empty in the source and not in `values`, with what they are.
+
+        What code of the project fills is a registry or a cache. What holds thousands of items is one, too.
+        """
+        return {
+            key: then
+            for key, then in self.literals.items()
+            if then in ([], {}) and key not in filled and 0 < _length(values.get(key)) <= _MOST_ITEMS
+        }
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list | dict | tuple | set | frozenset) else 0
 
 
 def _is_known(node: ast.AST, namespace: Mapping[str, object]) -> bool:
@@ -345,29 +406,36 @@ def _parsed(file: str, _modified: int, _size: int) -> _Source:
         else:
             continue
         inside = list(ast.walk(value))
+        is_literal = all(isinstance(node, _LITERAL) for node in inside)
         if not all(isinstance(node, (*_LITERAL, ast.Call, ast.Attribute, ast.Name)) for node in inside):
             continue
-        read = [node.id for node in inside if isinstance(node, ast.Name)]
-        if any(bound.get(name) != 1 or name in own for name in read):
+        if any(isinstance(node, ast.Name) and (bound.get(node.id) != 1 or node.id in own) for node in inside):
             continue
         for target in targets:
             if isinstance(target, ast.Name) and bound[target.id] == 1 and target.id not in own:
-                if read:
-                    expressions[target.id] = value
-                else:
+                if is_literal:
                     literals[target.id] = _evaluated(value, {})
+                else:
+                    expressions[target.id] = value
     nodes = list(ast.walk(tree))
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     stars = any(isinstance(node, ast.alias) and node.name == "*" for node in nodes)
     is_open = stars or not used.isdisjoint(_OPENERS)
-    stored = {n.attr for n in nodes if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)}
+    stored = {n.attr for n in nodes if isinstance(n, ast.Attribute) and _is_set_elsewhere(n)}
     texts = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return _Source(
-        {name: value for name, value in literals.items() if value not in ([], {})},
+        literals,
         expressions,
         None if is_open else frozenset(bound) | own,
         frozenset(stored | (texts if "setattr" in used else set())),
+        frozenset(name for node in nodes for name in _filled_by(node)),
     )
+
+
+def _is_set_elsewhere(node: ast.Attribute) -> bool:
+    """Whether an attribute is set, and not of the instance or class of a method: those are no modules."""
+    of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+    return not isinstance(node.ctx, ast.Load) and not of_self
 
 
 def _evaluated(value: Any, namespace: Mapping[str, object]) -> object:
@@ -397,12 +465,28 @@ def _changed_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Global):
         yield from node.names
         return
-    target: ast.AST | None = None
-    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        target = node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
-        target = node.func.value
+    target = _in_place(node)
     while isinstance(target, ast.Subscript | ast.Attribute):  # of a list in a dict, of what it returns
         target = target.value
     if isinstance(target, ast.Name):
         yield target.id
+
+
+def _filled_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names, with those of attributes, by which a node changes something in place."""
+    target = _in_place(node)
+    while isinstance(target, ast.Subscript | ast.Attribute):
+        if isinstance(target, ast.Attribute):
+            yield target.attr
+        target = target.value
+    if isinstance(target, ast.Name):
+        yield target.id
+
+
+def _in_place(node: ast.AST) -> ast.AST | None:
+    """Return what a node changes in place, as an item or by a method; None if it does nothing of the kind."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+        return node.func.value
+    return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, BinaryIO
 
 from kinetic_core._runner import wire
@@ -30,12 +32,28 @@ class PackedFunction:
     """Variables of modules that were set since their import."""
 
     def changed(self) -> bytes:
-        """Return the variables that the job sets in modules, a pickle of pickles by module; b"" for none."""
+        """Return the variables that the job sets, a pickle of pickles by module and name; b"" for none."""
         values = {
-            module: pickle.dumps({name: now for name, (now, _) in changed.items()})
+            module: {name: _pickled_value(now) for name, (now, _) in changed.items()}
             for module, changed in self.changes.sent.items()
         }
         return pickle.dumps(values) if values else b""
+
+
+class _ValuePickler(pickle.Pickler):
+    """Pickle of a variable's value. Members of enumerations go by name: their own values may be anything."""
+
+    def persistent_id(self, obj: object) -> tuple[str, ...] | None:
+        if not isinstance(obj, Enum):
+            return None
+        kind = type(obj)
+        return "member", kind.__module__, kind.__qualname__, obj.name
+
+
+def _pickled_value(value: object) -> bytes:
+    stream = io.BytesIO()
+    _ValuePickler(stream, protocol=5).dump(value)
+    return stream.getvalue()
 
 
 def pack_function(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import threading
 from pathlib import Path
 
 import kinetic_core
@@ -19,8 +20,10 @@ class NotRound(Exception):
 
 
 class Style(enum.Enum):
-    FILLED = 1
-    OUTLINED = 2
+    """Its members travel by their names: not all of their values can."""
+
+    FILLED = enum.auto()
+    OUTLINED = threading.Lock()
 
 
 _count = 0

@@ -161,7 +161,7 @@ def test_variables_set_in_another_module_are_as_here(
 
 @on_cpu
 def style() -> tuple[object, ...]:
-    return shapes.DRAWINGS, shapes.STYLE, shapes.STYLE is shapes.Style.OUTLINED, shapes.BOUNDS
+    return shapes.DRAWINGS, shapes.STYLE.name, shapes.STYLE is shapes.Style.OUTLINED, shapes.BOUNDS
 
 
 def test_paths_and_members_of_enumerations_are_as_here(
@@ -171,7 +171,7 @@ def test_paths_and_members_of_enumerations_are_as_here(
     monkeypatch.setattr(shapes, "STYLE", shapes.Style.OUTLINED)
     monkeypatch.setattr(shapes, "BOUNDS", shapes.LIMITS)  # bound to a name: nothing is known of it
     monkeypatch.setattr(shapes, "UNIT", object())
-    assert style() == (Path("others"), shapes.Style.OUTLINED, True, {"most": 10})
+    assert style() == (Path("others"), "OUTLINED", True, {"most": 10})
     assert "the job does not get their values, only those in the file: UNIT is an object of class object" in (
         caplog.text
     )

@@ -110,6 +110,7 @@ MODE = Mode.A
 BOTH = {Mode.A: [Path("x")]}
 STATUS = http.HTTPStatus.OK
 MADE = Path(str(1 + 1))
+TEXT = "a".upper()
 AWAY = Path("b").absolute()
 BY_NAME = Held.MODE
 """
@@ -123,6 +124,7 @@ def test_paths_and_members_of_enumerations_are_plain(load: Load, tmp_path: Path)
     cfg.BOTH[cfg.Mode.A].append(Path("y"))
     cfg.STATUS, cfg.NEW = http.HTTPStatus.GONE, Path("new")
     cfg.MADE, cfg.AWAY, cfg.BY_NAME = Path("not known"), Path("nor this"), cfg.Mode.A
+    cfg.TEXT = "computed, as the last three"
     found = changed_variables(reached(modules_of(tmp_path, job)))
     assert changed(tmp_path, job)["cfg"] == {
         "OUT": Path("b"),
@@ -135,7 +137,55 @@ def test_paths_and_members_of_enumerations_are_plain(load: Load, tmp_path: Path)
     assert found.kept == {}
     (notice,) = change_notices(found)
     assert "OUT is PosixPath('b'), in the file PosixPath('out/a'); " in notice
-    assert "MODE is <Mode.B: 2>, in the file <Mode.A: 1>" in notice
+    assert "MODE is Mode.B, in the file Mode.A" in notice
+    assert "BOTH is {Mode.A: [" in notice
+
+
+REGISTRIES = """
+OPTIONS: dict = {}
+NAMES = []
+SEEN = []
+LATER = {}
+CALLED = {}
+LARGE = []
+def see(name):
+    SEEN.append(name)
+"""
+
+
+def test_what_was_empty_and_is_filled_from_elsewhere(load: Load, tmp_path: Path) -> None:
+    """A registry or a cache is the business of the code that fills it."""
+    cfg: Any = load("cfg", REGISTRIES)
+    load("other", "import cfg\nfrom cfg import NAMES\ndef add(): cfg.LATER['a'] = NAMES\n")
+    job = load("job", "import cfg, other\ndef f(): return cfg.OPTIONS, other")
+    assert changed(tmp_path, job) == {}
+    cfg.OPTIONS["lr"] = 0.5
+    cfg.NAMES = ["a"]
+    cfg.see("b")
+    cfg.LATER["c"] = 1
+    cfg.CALLED["d"] = print
+    cfg.LARGE.extend(range(1001))
+    found = changed_variables(reached(modules_of(tmp_path, job)))
+    assert changed(tmp_path, job) == {"cfg": {"OPTIONS": {"lr": 0.5}, "NAMES": ["a"]}}
+    assert found.kept == {}
+
+
+def test_what_is_in_itself_is_not_plain(load: Load, tmp_path: Path) -> None:
+    cfg: Any = load("cfg", "A = [1]\nB = {1: 2}\nC = [0]\nD = []\n")
+    job = load("job", "import cfg\ndef f(): return cfg.A")
+    cfg.A.append(cfg.A)
+    cfg.B["b"] = {"c": cfg.B}
+    deep: list[Any] = []
+    for _ in range(50_000):
+        deep = [deep]
+    cfg.C = deep
+    cfg.NEW = deep
+    cfg.D = [1]
+    for _ in range(60):
+        cfg.D = [cfg.D, cfg.D]
+    assert list(changed(tmp_path, job)["cfg"]) == ["D"]
+    (_, notice) = change_notices(changed_variables(reached(modules_of(tmp_path, job))))
+    assert "A is an object of class list, in the file [1]; B is an object of class dict" in notice
 
 
 def test_what_cannot_be_sent_is_named(load: Load, tmp_path: Path) -> None:
