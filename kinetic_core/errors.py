@@ -36,7 +36,8 @@
     │   ├── JobLost                         the machine or the runner died under the job
     │   └── JobMisconfigured                it could not start: payload, files, environment
     ├── UnserializableResult                the function returned; its value cannot travel
-    ├── UnloadableResult (ImportError)      the value is there, and this machine lacks its class
+    ├── UnloadableResult (ImportError)      the value is there, and this machine lacks its class;
+    │                                       a RuntimeError, too
     ├── UnverifiedResult                    the stored outcome fails its signature
     └── ProtocolMismatch                    the other side speaks another version of the wire format
 
@@ -286,7 +287,7 @@ class UnserializableResult(JobError):
     """The function returned, but neither the typed codec nor pickle can carry its value."""
 
 
-class UnloadableResult(KineticError, ImportError):
+class UnloadableResult(KineticError, ImportError, RuntimeError):
     """A value's class cannot be imported here. The value stays where it is, and loads where its class is."""
 
 

@@ -295,6 +295,12 @@ def loaded(
                 return aside[pid[1]]
             return find(pid[1], pid[2], pid[3])
 
+        def find_class(self, module: str, name: str) -> Any:
+            try:
+                return super().find_class(module, name)
+            except (ImportError, AttributeError) as exc:
+                raise ImportError(f"{module}.{name}: {exc}") from exc
+
     return ResultUnpickler(io.BytesIO(body), buffers=buffers).load()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import pickle
 import platform
 import signal
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from email.message import Message
@@ -21,7 +23,7 @@ import cloudpickle
 import pytest
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core._runner.results import writing_advice
+from kinetic_core._runner.results import loaded, writing_advice
 from kinetic_core.errors import (
     JobError,
     JobFailed,
@@ -174,6 +176,18 @@ def test_a_value_whose_class_is_not_here_is_named(attempts: Attempts) -> None:
     assert said.startswith(f"{attempts.outcome().job_id} returned a ")
     assert "Elsewhere that cannot be loaded here: No module named 'module_of_another_machine'" in said
     assert f"It lies at {place}: ask for it where its class can be imported" in said
+
+
+def test_a_missing_class_inside_of_a_value_is_named() -> None:
+    elsewhere = types.ModuleType("module_of_another_machine")
+    sys.modules[elsewhere.__name__] = elsewhere
+    try:
+        exec("class Held: pass", vars(elsewhere))
+        body = pickle.dumps({"a": elsewhere.Held()})
+    finally:
+        del sys.modules[elsewhere.__name__]
+    with pytest.raises(ImportError, match=r"^module_of_another_machine\.Held: No module named 'module_of"):
+        loaded(body)
 
 
 def test_the_environment_is_there_before_anything_is_unpickled(attempts: Attempts) -> None:
