@@ -30,7 +30,9 @@ from kinetic_core.jobs.bundle import Packed, Progress, pack
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.inputs import read_manifest
 from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.prepare import timestamp
 from kinetic_core.jobs.submit import Call
+from kinetic_core.jobs.timeline import submitted_at
 from kinetic_core.options import RunOptions
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +67,10 @@ def _ids(identity: TaskIdentity, spec_digest: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class StartedBatch:
-    """Batch that now does the task's work. `reference` is that of the whole batch, of `size` inputs."""
+    """Batch that now does the task's work. `reference` is that of the whole batch, of `size` inputs.
+
+    It was created when its inputs began to wait, also where an earlier try has submitted what still lives.
+    """
 
     reference: JobReference
     size: int
@@ -107,7 +112,7 @@ def start_or_adopt_batch(
     digest = batch_digest(packed, items, replace(plan, is_new=False))
     group_id, adopted = _chosen(packed, identity, digest, all_again=all_again)
     others = _Others(packed.backend, packed.spec.namespace, origin)
-    others.cancel_unless_kept(identity, group_id)
+    since = others.cancel_unless_kept(identity, group_id)
     own = origin if origin is not None else Origin.of(identity, "")
     plan = replace(plan, group_id=group_id, is_new=False, skip_done=True, origin=own.to_text())
     try:
@@ -116,7 +121,14 @@ def start_or_adopt_batch(
         other = batch_id(identity, identity.first_try, _salt(identity, digest))
         whole, adopted = submit_clientless(packed, items, replace(plan, group_id=other)), False
     others.end_if_superseded(identity, whole.job_id)
-    return StartedBatch(whole, len(items), adopted)
+    return StartedBatch(_created(whole, since) if adopted else whole, len(items), adopted)
+
+
+def _created(whole: JobReference, since: float | None) -> JobReference:
+    """Return the reference of a batch that was created in `since`, in Unix seconds, if that is earlier."""
+    if since is None or since >= submitted_at(whole):
+        return whole
+    return replace(whole, created_at=timestamp(since))
 
 
 def _chosen(packed: Packed, identity: TaskIdentity, digest: str, *, all_again: bool) -> tuple[str, bool]:
@@ -153,11 +165,12 @@ def is_same_run(identity: TaskIdentity, theirs: Origin) -> bool:
 
 @dataclass(frozen=True)
 class _Living:
-    """Living job of a task: `group_id` is that of its batch, "" for none."""
+    """Living job of a task: `group_id` is that of its batch, "" for none, `created_at` in Unix seconds."""
 
     job_id: str
     group_id: str
     origin: Origin
+    created_at: float | None
 
 
 def living(backend: Backend, namespace: str, origin: Origin) -> Iterator[_Living]:
@@ -166,8 +179,10 @@ def living(backend: Backend, namespace: str, origin: Origin) -> Iterator[_Living
     for job in [*backend.of_origin(namespace, origin.id), *(job for group in chunks for job in group)]:
         facts = job["metadata"]
         theirs = Origin.from_text((facts.get("annotations") or {}).get(ORIGIN) or "")
-        if theirs is not None and theirs.id == origin.id and not verdict(job, ()).is_terminal:
-            yield _Living(str(facts["labels"][JOB_ID]), str(facts["labels"].get(GROUP_ID, "")), theirs)
+        seen = verdict(job, ())
+        if theirs is not None and theirs.id == origin.id and not seen.is_terminal:
+            ids = str(facts["labels"][JOB_ID]), str(facts["labels"].get(GROUP_ID, ""))
+            yield _Living(*ids, theirs, seen.created_at)
 
 
 @dataclass(frozen=True)
@@ -178,14 +193,19 @@ class _Others:
     namespace: str
     origin: Origin | None
 
-    def cancel_unless_kept(self, identity: TaskIdentity, group_id: str) -> None:
-        """Cancel what this try may not adopt. Raises SupersededTry if a later try has started something."""
+    def cancel_unless_kept(self, identity: TaskIdentity, group_id: str) -> float | None:
+        """Cancel what this try may not adopt; return when the first job of what it may adopt was created.
+
+        Returns None if nothing of that lives. Raises SupersededTry if a later try has started something.
+        """
         batches: set[str] = set()
+        created: list[float] = []
         for each in self._living():
             if self.origin is not None and each.origin.order > self.origin.order:
                 raise _superseded(identity, each)
             may_stay = identity.may_adopt(each.origin.try_number, each.origin.clear_number)
             if each.group_id == group_id and each.origin.run_began == identity.run_began and may_stay:
+                created += [] if each.created_at is None else [each.created_at]
                 continue
             if each.group_id:
                 batches.add(each.group_id)
@@ -194,6 +214,7 @@ class _Others:
         for each_id in sorted(batches):
             _LOG.warning("cancelling what runs of %s: try %d begins", each_id, identity.try_number)
             cancel_batch(self.backend, each_id)
+        return min(created, default=None)
 
     def end_if_superseded(self, identity: TaskIdentity, group_id: str) -> None:
         """Raise SupersededTry if a later try has started something, after cancelling a batch of its own."""

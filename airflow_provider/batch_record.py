@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from kinetic_core._runner.indexes import format_indexes
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
-from kinetic_core.batches.snapshot import seconds_run
+from kinetic_core.batches.snapshot import BatchTimes, batch_times
 from kinetic_core.errors import JobCancelled, JobError, ProtocolMismatch
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.inputs import MOST_INPUTS
@@ -34,6 +33,8 @@ MARKED = "somebody has ended the task"
 _SHOWN = 10
 """Failed inputs that are named in the log; causes that a record has, and inputs that each names."""
 _LONGEST = 300
+_MOST_SECONDS = 1e15
+"""Seconds that a record may name: the page could not multiply all that a forged one can."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class BatchRecord:
 
     `failed` is None while the batch goes on; `missing` are the indexes of the inputs without a value, as
     Kubernetes writes sets of numbers; `causes` are those of the first of them. `ended_by` says what has
-    cancelled the batch, "" if nothing has. `run_seconds`: for how long its attempts have run, all added up.
+    cancelled the batch, "" if nothing has. `run_seconds`, `seconds` and `waited` are its `BatchTimes`.
     """
 
     reference: JobReference
@@ -78,6 +79,8 @@ class BatchRecord:
     gcp_conn_id: str = ""
     ended_by: str = ""
     run_seconds: float | None = None
+    seconds: float | None = None
+    waited: float | None = None
 
     @property
     def access(self) -> Access:
@@ -102,8 +105,7 @@ class BatchRecord:
         numbers = (found.size, found.try_number, found.first_try, found.failed or 0)
         texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing, found.ended_by)
         typed = all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
-        if found.run_seconds is not None:
-            typed = typed and type(found.run_seconds) in (int, float) and math.isfinite(found.run_seconds)
+        typed = typed and all(map(_is_time, (found.run_seconds, found.seconds, found.waited)))
         if not typed or not 0 <= found.size <= MOST_INPUTS or not _INDEXES.fullmatch(found.missing):
             return None
         is_whole = reference.group_id == reference.job_id  # else its inputs would be those of another batch
@@ -125,6 +127,12 @@ class BatchRecord:
         return found
 
 
+def _is_time(seconds: object) -> bool:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return seconds is None
+    return 0 <= seconds <= _MOST_SECONDS
+
+
 def tell(
     context: Mapping[str, Any],
     identity: TaskIdentity,
@@ -134,12 +142,12 @@ def tell(
     *,
     failed: Collection[int] | None = None,
     errors: Mapping[int, BaseException] | None = None,
-    run_seconds: float | None = None,
+    times: BatchTimes | None = None,
 ) -> None:
     """Report the task's batch to Airflow.
 
     `failed`: the inputs without a value, once the batch has ended; `errors`: why, for the first of them;
-    `run_seconds`: for how long its attempts have run.
+    `times`: its times.
     """
     record = BatchRecord(
         reference,
@@ -151,7 +159,7 @@ def tell(
         gcp_conn_id=access.gcp_conn_id,
     )
     if failed is not None:
-        record = replace(_ended(record, failed, errors or {}), run_seconds=run_seconds)
+        record = _ended(record, failed, errors or {}, times)
     push(context["ti"], KEY, record.to_dict())
 
 
@@ -171,14 +179,20 @@ def record_of_cancelled(
     batch = StoredBatch(backend, reference)
     states = batch.states()
     failed = [index for index in range(record.size) if states.get(index) != SUCCEEDED]
-    ended = _ended(record, failed, batch.failures(failed[:SAMPLE]))
-    run_seconds = seconds_run(backend.store, reference.job_id, time.time())
-    return replace(ended, ended_by=ended_by, run_seconds=run_seconds)
+    errors = batch.failures(failed[:SAMPLE])
+    times = batch_times(backend.store, reference, time.time(), is_over=False)  # also of inputs not begun
+    return replace(_ended(record, failed, errors, times), ended_by=ended_by)
 
 
-def _ended(record: BatchRecord, failed: Collection[int], errors: Mapping[int, BaseException]) -> BatchRecord:
+def _ended(
+    record: BatchRecord,
+    failed: Collection[int],
+    errors: Mapping[int, BaseException],
+    times: BatchTimes | None,
+) -> BatchRecord:
     why = causes(sorted(failed), errors)
-    return replace(record, failed=len(failed), missing=format_indexes(failed), causes=why)
+    ended = replace(record, failed=len(failed), missing=format_indexes(failed), causes=why)
+    return ended if times is None else replace(ended, **times._asdict())
 
 
 def causes(failed: Iterable[int], errors: Mapping[int, BaseException]) -> tuple[Cause, ...]:

@@ -368,7 +368,7 @@ class KineticBatchOperator(KineticOperator):
         from airflow_provider.batch_record import SAMPLE, causes, failure_lines, first_failure, tell
         from airflow_provider.xcom import Signatures
         from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
-        from kinetic_core.batches.snapshot import seconds_run
+        from kinetic_core.batches.snapshot import batch_times
 
         self._obey(context)
         reference, asked = self._known_batch, rendered_batch_options(self._batch_options())
@@ -379,10 +379,10 @@ class KineticBatchOperator(KineticOperator):
         assert self._identity is not None  # noqa: S101  every leg begins with it
         errors = self._read(lambda: batch.failures(failed[:SAMPLE]), context, deadline)
         self._causes = causes(failed, errors)
-        run_seconds = self._read(
-            lambda: seconds_run(batch.backend.store, reference.job_id, time.time()), context, deadline
+        times = self._read(
+            lambda: batch_times(batch.backend.store, reference, time.time(), is_over=True), context, deadline
         )
-        ended: dict[str, Any] = {"failed": failed, "errors": errors, "run_seconds": run_seconds}
+        ended: dict[str, Any] = {"failed": failed, "errors": errors, "times": times}
         tell(context, self._identity, reference, self._size, self._access, **ended)
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"
         for line in failure_lines(failed, errors):

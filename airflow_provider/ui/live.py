@@ -18,7 +18,7 @@ from airflow_provider.ui.places import PATIENCE, Places, Remembered
 from airflow_provider.ui.rows import TASK_ENDED, Instance, Live, LiveBatch, row
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
-from kinetic_core.batches.snapshot import seconds_run, state
+from kinetic_core.batches.snapshot import BatchTimes, batch_times, state
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.timeline import phases, submitted_at
@@ -31,7 +31,7 @@ _MOST_CONNECTIONS = 8
 _MOST_BATCHES = 32
 """Batches that are looked at for one run; others are said to run."""
 _MOST_INPUTS = 10_000
-"""Inputs of a batch up to which the store is asked for how long they have run."""
+"""Inputs of a batch up to which the store is asked when they have run."""
 _USAGE_PATIENCE = 1.0
 """Seconds for which the page waits for that; what comes later is shown the next time."""
 
@@ -43,11 +43,11 @@ Listing = Mapping[str, Found]
 
 
 class Answers(NamedTuple):
-    """Answers of clusters and stores: jobs by namespace, and by id of a batch its state and run seconds."""
+    """Answers of clusters and stores: jobs by namespace, and by id of a batch its state and times."""
 
     listings: Remembered[Listing]
     states: Remembered[JobObservation | None]
-    run_seconds: Remembered[float]
+    times: Remembered[BatchTimes]
 
 
 @dataclass
@@ -147,18 +147,18 @@ async def live_batch(record: BatchRecord, backend: Backend, answers: Answers) ->
     """Return how a batch is now, or the reason why that is unknown."""
     whole = record.reference
     asked = _answer(answers.states, whole.job_id, partial(state, backend, whole), whole.job_id)
-    seen, seconds = await asyncio.gather(asked, _run_seconds(record, backend, answers))
-    return seen if isinstance(seen, str) else LiveBatch(seen, seconds)
+    seen, times = await asyncio.gather(asked, _times(record, backend, answers))
+    return seen if isinstance(seen, str) else LiveBatch(seen, times)
 
 
-async def _run_seconds(record: BatchRecord, backend: Backend, answers: Answers) -> float | None:
-    """Return for how long attempts of a batch have run; None of too many inputs, or without an answer yet."""
+async def _times(record: BatchRecord, backend: Backend, answers: Answers) -> BatchTimes | None:
+    """Return the times of a batch so far; None of too many inputs, or without an answer yet."""
     if record.size > _MOST_INPUTS:
         return None
-    group_id = record.reference.job_id
-    ask = partial(seconds_run, backend.store, group_id, time.time())
-    seconds = await _answer(answers.run_seconds, group_id, ask, group_id, _USAGE_PATIENCE)
-    return None if isinstance(seconds, str) else seconds
+    whole = record.reference
+    ask = partial(batch_times, backend.store, whole, time.time(), is_over=False)
+    times = await _answer(answers.times, whole.job_id, ask, whole.job_id, _USAGE_PATIENCE)
+    return None if isinstance(times, str) else times
 
 
 def _is_batch(reference: JobReference) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider.batch_record import BatchRecord
 from airflow_provider.records import BuildWait, EarlierJob, JobEnd, JobRecord
 from kinetic_core._runner.wire import FailureClass
+from kinetic_core.batches.snapshot import BatchTimes
 from kinetic_core.errors import InvalidAccelerator, InvalidRequest
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.cost import UNITS, Prices, usage_in
@@ -92,13 +93,13 @@ class Live:
 
 @dataclass(frozen=True)
 class LiveBatch:
-    """Batch as the cluster shows it now: its foremost input, None if none lives, and for how long it has run.
+    """Batch as the cluster shows it now: its foremost input, None if none lives, and its times so far.
 
-    `run_seconds` are those of all attempts of its inputs, added up; None if they are unknown.
+    `times` are None if they are unknown.
     """
 
     state: JobObservation | None
-    run_seconds: float | None
+    times: BatchTimes | None
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,12 @@ def _of_batch(task_state: str, record: BatchRecord, live: LiveBatch | None, trou
         "hosts": 1,
         "backend": reference.backend,
         "created_at": reference.created_at,
-        "run_seconds": record.run_seconds if live is None else live.run_seconds,
+        "run_seconds": record.run_seconds,
+        "seconds": record.seconds,
+        "waited": record.waited,
     }
+    if live is not None and live.times is not None:
+        shown |= live.times._asdict()
     if failed is None and task_state in TASK_ENDED:
         text = f"the task is {task_state}; how its {record.size} inputs ended was not recorded"
         return shown | {"status": UNKNOWN, "message": text}
@@ -245,25 +250,35 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
 
 
 def _history(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what the jobs of each run took, the oldest run first: the longest job, the longest wait of a job
-    for its container, and the usage and cost of all.
+    """Return what the jobs and batches of each run took, the oldest run first: the longest of them, the
+    longest wait, and the usage and cost of all.
     """
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for each in rows:
-        if each["phases"]:
-            runs.setdefault(each["run_id"], []).append(each)
+        if (took := _took(each)) is not None:
+            runs.setdefault(each["run_id"], []).append({**each, **took})
     return [
         {
             "run_id": run_id,
             "jobs": len(jobs),
             "failed": sum(each["status"] == JobStatus.FAILED.value for each in jobs),
-            "seconds": max(sum(phase["seconds"] for phase in each["phases"]) for each in jobs),
-            "waited": max(map(_waited, jobs)),
+            "seconds": max(each["seconds"] for each in jobs),
+            "waited": max(each["waited"] for each in jobs),
             **{name: round(sum(each.get(name, 0.0) for each in jobs), 1) for name in _HELD},
             "cost": _sum(each.get("cost") for each in jobs),
         }
         for run_id, jobs in reversed(runs.items())
     ]
+
+
+def _took(row: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return how long a row's job or batch took, and how long it waited; None if that is unknown."""
+    if "inputs" in row:
+        seconds, waited = row["seconds"], row["waited"]
+        return None if seconds is None or waited is None else {"seconds": seconds, "waited": waited}
+    if not row["phases"]:
+        return None
+    return {"seconds": sum(phase["seconds"] for phase in row["phases"]), "waited": _waited(row)}
 
 
 def _waited(row: Mapping[str, Any]) -> float:

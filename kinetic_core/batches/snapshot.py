@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
@@ -15,6 +15,7 @@ from kinetic_core.batches.progress import foremost
 from kinetic_core.batches.rerun import stored_states
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.inputs import chunk_reference, observe_chunk, stored_of
+from kinetic_core.jobs.timeline import submitted_at
 from kinetic_core.store.protocol import ObjectStore
 
 _ENDS = {
@@ -50,12 +51,26 @@ def state(backend: Backend, whole: JobReference) -> JobObservation | None:
     return foremost(observe_chunk(backend, chunk_reference(whole, number)) for number in numbers)
 
 
-def seconds_run(store: ObjectStore, group_id: str, now: float) -> float:
-    """Return the seconds for which all attempts of a batch's inputs have run until `now`, in Unix seconds.
+class BatchTimes(NamedTuple):
+    """Times of a batch in seconds, as the creation of its stored objects tells them: nobody has signed them.
+
+    `run_seconds`: for how long all attempts of its inputs have run, added up; `seconds`: from its submission
+    to its end, or until now; `waited`: from its submission until its first input ran, or as `seconds`.
+    """
+
+    run_seconds: float
+    seconds: float
+    waited: float
+
+
+def batch_times(store: ObjectStore, whole: JobReference, now: float, *, is_over: bool) -> BatchTimes:
+    """Return the times of the batch `whole` until `now`, in Unix seconds. `is_over`: every input has ended.
 
     An attempt runs from its claim to its outcome; a lost one, until the next claim. What the store keeps no
-    longer counts nothing. Takes three requests per thousand inputs.
+    longer counts nothing. What ended before the batch was submitted, as inputs have that an earlier try of
+    its task ran, counts in `run_seconds` alone. Takes three requests per thousand inputs.
     """
+    group_id, submitted = whole.job_id, submitted_at(whole)
     every = f"{group_id}-*"
     ends = {index: info.created for index, info in stored_of(store, group_id, object_names.result(every))}
     ended = dict(_of_attempts(store, group_id, object_names.attempt_outcome(every, "*")))
@@ -65,7 +80,15 @@ def seconds_run(store: ObjectStore, group_id: str, now: float) -> float:
         following = claimed.get((index, attempt + 1), ends.get(index, now))
         return ended.get((index, attempt), following)
 
-    return sum((max(end(*place) - began, 0.0) for place, began in claimed.items()), 0.0)
+    ran = [(began, end(*place)) for place, began in claimed.items()]
+    over = (each for each in (*ends.values(), *(until for _, until in ran)) if each > submitted)
+    last = max(over, default=now) if is_over else now
+    first = min((began for began, until in ran if until > submitted), default=last)
+    return BatchTimes(
+        run_seconds=sum((max(until - began, 0.0) for began, until in ran), 0.0),
+        seconds=max(last - submitted, 0.0),
+        waited=max(first - submitted, 0.0),
+    )
 
 
 def _of_attempts(store: ObjectStore, group_id: str, pattern: str) -> Iterator[tuple[tuple[int, int], float]]:

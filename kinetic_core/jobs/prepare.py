@@ -224,9 +224,10 @@ def pickle_arguments(
     return pickled, tuple(substitutes.mounts(recorder.data))
 
 
-def timestamp() -> str:
-    """Return the time now in the format of `JobReference.created_at`."""
-    return f"{datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+def timestamp(at: float | None = None) -> str:
+    """Return a time in Unix seconds, by default now, in the format of `JobReference.created_at`."""
+    told = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+    return f"{told.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def reference_of(

@@ -139,6 +139,8 @@ def seed_batch(run_id: str) -> None:
         "missing": format_indexes(failed),
         "causes": (cause,),
         "run_seconds": 3600.0,
+        "seconds": 900.0,
+        "waited": 60.0,
     }
     told = replace(batch_of(TaskIdentity(CORPUS, run_id, "began", "embed", -1, 1), INPUTS), **ended)
     ti, of_run = TaskInstance.__table__, {"dag_id": CORPUS, "run_id": run_id}

@@ -176,6 +176,7 @@ def test_a_retry_runs_only_inputs_without_a_value(home: Path) -> None:
     record = task.pushed["kinetic_batch"]
     assert (record["failed"], record["missing"]) == (2, "1,3")
     assert record["run_seconds"] > 0
+    assert 0 < record["waited"] < record["seconds"]
     assert {each["text"] for each in record["causes"]} == {f"ValueError: {n} is odd" for n in (1, 3)}
     (home / "odd-fail").unlink()
     (home / "go").unlink()
@@ -271,6 +272,7 @@ def test_a_worker_records_the_batch_that_it_cancels(home: Path) -> None:
     with pytest.raises(AirflowTaskTimeout, match="execution_timeout has passed"):
         task.operator.execute(task.context)
     record = task.pushed["kinetic_batch"]
+    assert 0 < record["waited"] < record["seconds"]
     assert (record["ended_by"], record["failed"], record["missing"]) == (
         "execution_timeout has passed",
         SIZE,

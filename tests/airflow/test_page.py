@@ -137,6 +137,15 @@ def test_a_batch_says_what_it_has_cost(server: Server) -> None:
     assert board["currency"] == "EUR"
 
 
+@pytest.mark.promise("page: History of a task's durations, waits and cost")
+def test_a_batch_has_a_history(server: Server) -> None:
+    """From its record alone: nothing is stored of it."""
+    _, answer = server.get(f"/kinetic/api/dags/{CORPUS}/tasks/embed/jobs?limit=1", "admin")
+    (run,) = answer["history"]
+    names = ("run_id", "jobs", "failed", "seconds", "waited", "chip_seconds", "cost")
+    assert [run[name] for name in names] == [server.runs[CORPUS], 1, 1, 900.0, 60.0, 28800.0, 20.0]
+
+
 @pytest.mark.promise("page: A request without a token gets 401")
 @pytest.mark.promise("page: One without access to the DAG gets 403")
 def test_the_jobs_of_a_task_in_its_latest_runs(server: Server) -> None:

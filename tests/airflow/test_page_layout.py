@@ -115,11 +115,12 @@ def test_one_task_is_shown_without_a_list(tab: chromium.Tab, address: str) -> No
 
 
 @pytest.mark.promise("page: History of a task's durations, waits and cost")
-def test_the_latest_runs_of_a_task_are_small_charts(tab: chromium.Tab, address: str) -> None:
-    """On the page of one job, and above the jobs of a task; not where the jobs of one run are listed."""
+@pytest.mark.parametrize("view", ["task", "batch"])
+def test_the_latest_runs_of_a_task_are_small_charts(tab: chromium.Tab, address: str, view: str) -> None:
+    """On the page of one job or batch, and above those of a task; not where those of one run are listed."""
     told = "[...document.querySelectorAll('.history figcaption')].map((each) => each.textContent)"
     titles = ["Time 3 min 30 s", "Wait 1 min 0 s", "Cost 2.15 EUR"]
-    look(tab, address, "task", 731, "light")
+    look(tab, address, view, 731, "light")
     tab.until(f"{told}.length === 3")
     assert tab.ask(told) == titles
     columns = "[...document.querySelectorAll('.history figure:first-child .run')]"
@@ -127,7 +128,8 @@ def test_the_latest_runs_of_a_task_are_small_charts(tab: chromium.Tab, address: 
     longest = max(each["seconds"] for each in history())
     assert drawn == pytest.approx([max(drawn) * each["seconds"] / longest for each in history()], abs=1)
     assert tab.ask("document.querySelector('.run.failed').title").endswith("4 min 0 s, failed")
-    tab.open(f"{address}?dag=training&task=train_a_model&at=history")
+    task = BATCH if view == "batch" else "train_a_model"
+    tab.open(f"{address}?dag=training&task={task}&at=history")
     tab.until(f"location.search.endsWith('&at=history') && {told}.length === 3")
     assert tab.ask(told) == titles
     look(tab, address, "list", 730, "light")

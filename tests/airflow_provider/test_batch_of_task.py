@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from kinetic_core.batches.definition import manifest_object
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobCancelled
 from kinetic_core.job import JobStatus
+from kinetic_core.jobs.timeline import submitted_at
 from tests.airflow_provider.batches import calls, cleared, ended, home, start, until_told
 from tests.conftest import wait_for
 
@@ -43,6 +45,20 @@ def test_two_workers_at_once_make_one_batch(tmp_path: Path, identity: TaskIdenti
     assert len({each.reference.job_id for each in found}) == 1
     ended(found[0])
     assert [calls(tmp_path, number) for number in (0, 2)] == [1, 1]
+
+
+def test_a_batch_that_lives_is_as_old_as_its_jobs(tmp_path: Path, identity: TaskIdentity) -> None:
+    """A try that adopts it has not submitted it; one that runs inputs again has."""
+    first = start(identity, [0, 1], tmp_path, function=until_told)
+    time.sleep(1.1)  # Kubernetes writes whole seconds
+    second = start(replace(identity, try_number=2), [0, 1], tmp_path, function=until_told)
+    adopted = submitted_at(second.reference) - submitted_at(first.reference)
+    assert second.adopted
+    assert -1 <= adopted < 0.5
+    (tmp_path / "go").touch()
+    ended(second)
+    again = start(replace(identity, try_number=3), [0, 1], tmp_path, function=until_told)
+    assert submitted_at(again.reference) - submitted_at(first.reference) > 1
 
 
 @pytest.mark.parametrize("clears", [False, True])

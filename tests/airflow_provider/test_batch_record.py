@@ -27,7 +27,7 @@ def record(**changes: Any) -> BatchRecord:
 
 
 def test_a_record_survives_xcom_and_knows_its_task() -> None:
-    for told in (record(), record(run_seconds=12.5)):
+    for told in (record(), record(run_seconds=12.5), record(run_seconds=12, seconds=30.0, waited=0)):
         assert BatchRecord.from_value(told.to_dict()) == told
     assert record().is_of("dag", "run", "task", 2)
     assert not record().is_of("dag", "run", "task", 1)
@@ -43,6 +43,12 @@ def test_a_record_survives_xcom_and_knows_its_task() -> None:
         {"missing": "1-"},
         {"run_seconds": "1"},
         {"run_seconds": float("nan")},
+        {"run_seconds": -1.0},
+        {"seconds": "1"},
+        {"seconds": True},
+        {"seconds": float("inf")},
+        {"waited": -1},
+        {"waited": 10**400},
         {"missing": "0-999999999999"},
         {"causes": None},
         {"conn_id": "lab\nlab"},
@@ -55,6 +61,12 @@ def test_a_record_survives_xcom_and_knows_its_task() -> None:
 )
 def test_what_is_no_record_is_none(changes: dict[str, Any]) -> None:
     assert BatchRecord.from_value({**record().to_dict(), **changes}) is None
+
+
+def test_a_record_of_an_earlier_version_has_no_times() -> None:
+    told = record(run_seconds=12.5).to_dict()
+    del told["seconds"], told["waited"]
+    assert BatchRecord.from_value(told) == record(run_seconds=12.5)
 
 
 @pytest.mark.attack

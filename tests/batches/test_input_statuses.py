@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import Plan
-from kinetic_core.batches.snapshot import seconds_run, snapshot
+from kinetic_core.batches.snapshot import batch_times, snapshot
 from kinetic_core.batches.submit import submit_clientless
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobStatus
@@ -23,6 +23,7 @@ from kinetic_core.store.protocol import ObjectInfo
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
 from kinetic_core.testing.memory_store import MemoryObjectStore
+from tests.airflow_provider.records_of_jobs import reference
 from tests.batches.places import Place
 from tests.conftest import wait_for
 
@@ -55,16 +56,23 @@ def test_inputs_of_a_cluster_are_what_job_pods_and_store_say(place: Any) -> None
     assert {info.name for info in here.store.list("")} == before, "a question changes nothing"
 
 
+class Store(MemoryObjectStore):
+    """Empty objects, and when each was stored."""
+
+    def __init__(self, times: Mapping[str, float]) -> None:
+        super().__init__()
+        self._times = times
+        for name in times:
+            self.create_if_absent(name, b"")
+
+    def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
+        for each in super().list(prefix, pattern, since):
+            yield replace(each, created=self._times[each.name])
+
+
 @pytest.mark.attack
 def test_for_how_long_the_attempts_of_a_batch_have_run() -> None:
     """The first input was retried, the second lost an attempt, the third runs, the last has not begun."""
-
-    class Store(MemoryObjectStore):
-        def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
-            yield from (
-                replace(each, created=times[each.name]) for each in super().list(prefix, pattern, since)
-            )
-
     times = {
         object_names.claim("grp-a-0", 0): 10.0,
         object_names.attempt_outcome("grp-a-0", 0): 13.0,
@@ -78,11 +86,31 @@ def test_for_how_long_the_attempts_of_a_batch_have_run() -> None:
         object_names.claim("grp-a-12-0", 0): 1.0,  # of a batch `grp-a-12`
         "jobs/grp-a-2/attempts/planted/claim.json": 1.0,
     }
-    store = Store()
-    for name in times:
-        store.create_if_absent(name, b"")
-    assert isinstance(seconds_run(Store(), "grp-a", 100.0), float), "also of a batch that has not begun"
-    assert seconds_run(store, "grp-a", 100.0) == (3 + 5) + (20 + 1) + 10
+    store = Store(times)
+    submitted = reference("grp-a", created_at="1970-01-01T00:00:04Z")
+    assert batch_times(Store({}), submitted, 100.0, is_over=False) == (0.0, 96.0, 96.0), "it has not begun"
+    run_seconds = (3 + 5) + (20 + 1) + 10
+    assert batch_times(store, submitted, 100.0, is_over=False) == (run_seconds, 96.0, 6.0)
+    assert batch_times(store, submitted, 100.0, is_over=True) == (run_seconds, 96.0, 6.0), "one still runs"
+
+
+def test_the_times_of_a_batch_are_those_since_its_submission() -> None:
+    """A retry runs inputs again; those of the first try, which ended before, stay stored."""
+    times = {
+        object_names.claim("grp-a-0", 0): 10.0,
+        object_names.result("grp-a-0"): 20.0,
+        object_names.claim("grp-a-1", 0): 1010.0,
+        object_names.result("grp-a-1"): 1025.0,
+        object_names.claim("grp-a-2", 0): 1012.0,
+        object_names.result("grp-a-2"): 1020.0,
+    }
+    store = Store(times)
+    again = reference("grp-a", created_at="1970-01-01T00:16:40Z")
+    assert batch_times(store, again, 5000.0, is_over=True) == (10 + 15 + 8, 25.0, 10.0)
+    found = reference("grp-a", created_at="1970-01-01T00:33:20Z")
+    assert batch_times(store, found, 2001.0, is_over=True) == (33, 1.0, 1.0), "every value was there"
+    early = reference("grp-a", created_at="1970-01-01T00:16:51Z")  # a clock that is ahead of the store's
+    assert batch_times(store, early, 5000.0, is_over=True) == (33, 14.0, 0.0)
 
 
 def test_inputs_that_began_no_more_are_cancelled(place: Any) -> None:

@@ -1,4 +1,4 @@
-/** Small charts of a task's latest runs: how long its jobs took, how long they waited, what they cost. */
+/** Small charts of a task's latest runs: how long its jobs or batches took, how long they waited, what they cost. */
 
 import { duration, element } from "./dom.mjs";
 

@@ -68,11 +68,15 @@ class Page {
     }
     const told = await this.api.job(job, signal);
     if (this.detail.id !== id) return;
+    await this.#showOpened(told, signal);
+  }
+
+  async #showOpened(told, signal) {
     this.detail.show(told);
     if (this.detail.alone) await this.#refreshHistory(told, signal);
   }
 
-  /** The latest runs of the task whose only job is shown; asked for again when the job's state changes. */
+  /** The latest runs of the task whose only job or batch is shown; asked for again when its state changes. */
   async #refreshHistory({ status }, signal) {
     if (this.historyAt === status) return;
     const answer = await this.api.history(this.subject, signal);
@@ -83,7 +87,7 @@ class Page {
   async #refreshBatch(signal) {
     const { id, job, offset } = this.detail;
     const told = await this.api.batch(job, offset, signal);
-    if (this.detail.id === id && this.detail.offset === offset) this.detail.show(told);
+    if (this.detail.id === id && this.detail.offset === offset) await this.#showOpened(told, signal);
   }
 
   /** The chosen input; who may not read its log still sees the board. */

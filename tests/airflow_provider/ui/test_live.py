@@ -201,6 +201,8 @@ def test_a_batch_of_this_machine_waits_for_its_slots(
     no_slot_is_free()
     wait_for(lambda: status() == ("RUNNING", "3 inputs"))
     wait_for(lambda: look(home(whole), [one])[0][0]["run_seconds"] > 0)
+    (told,), _ = look(home(whole), [one])
+    assert 0 < told["waited"] < told["seconds"]
     (tmp_path / "go").touch()
     wait_for(lambda: is_over(home(whole), whole))
 

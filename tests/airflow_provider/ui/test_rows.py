@@ -21,6 +21,7 @@ from airflow_provider.ui.rows import (
     row,
     without_exceptions,
 )
+from kinetic_core.batches.snapshot import BatchTimes
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.cost import Prices
 from kinetic_core.jobs.phases import Phase
@@ -90,6 +91,35 @@ def test_the_history_of_a_task_is_told_by_run_the_oldest_first() -> None:
     assert newest["cost"] == pytest.approx(2 * oldest["cost"])
     of_one = page(rows, Filters(map_index=1), 0, 1)["history"]
     assert [each["run_id"] for each in of_one] == ["newest"]
+
+
+@pytest.mark.promise("page: History of a task's durations, waits and cost")
+def test_the_history_of_a_batch_is_what_its_records_say() -> None:
+    """Of a run whose record is of an earlier version, or says nothing yet, there is no chart."""
+    own = batch_id(identity("embed"), 1)
+    whole = BatchRecord(reference(own, group_id=own), 3, "", 1, 1)
+    prices = Prices("EUR", {("tpu", "v6e"): 3600.0}, {})
+
+    def of(run_id: str, live: LiveBatch | None = None, **ended: Any) -> dict[str, Any]:
+        state = "deferred" if live else "failed" if ended.get("failed") else "success"
+        one = Instance("embed", -1, "", state, 1, None, run_id=run_id, batch=replace(whole, **ended))
+        return costed(row(one, live), prices)
+
+    rows = [
+        of("waits for an answer", LiveBatch(WAITING, None)),
+        of("runs", LiveBatch(WAITING, BatchTimes(1.0, 7.0, 2.0))),
+        of("failed", failed=1, run_seconds=20.0, seconds=15.0, waited=5.0),
+        of("half", failed=0, run_seconds=20.0, seconds=15.0),
+        of("older", failed=0, run_seconds=20.0),
+        of("oldest", failed=0, run_seconds=10, seconds=12, waited=0),
+    ]
+    told = page(rows, Filters(), 0, 1)["history"]
+    names = ("run_id", "jobs", "failed", "seconds", "waited", "chip_seconds", "cost")
+    assert [tuple(each[name] for name in names) for each in told] == [
+        ("oldest", 1, 0, 12, 0, 80.0, 80.0),
+        ("failed", 1, 1, 15.0, 5.0, 160.0, 160.0),
+        ("runs", 1, 0, 7.0, 2.0, 8.0, 8.0),
+    ]
 
 
 def test_a_task_that_was_skipped_waits_for_no_job() -> None:
@@ -210,7 +240,7 @@ def test_what_a_batch_has_used_and_what_that_costs() -> None:
     one = Instance("embed", -1, "", "deferred", 1, None, batch=told)
     over = replace(one, state="success", batch=replace(told, failed=0, run_seconds=20.0))
     prices = Prices("EUR", {("tpu", "v6e"): 3600.0}, {})
-    runs = LiveBatch(WAITING, 10.0)
+    runs = LiveBatch(WAITING, BatchTimes(10.0, 4.0, 1.0))
     shown = [
         costed(row(one, runs), prices),
         costed(row(over, None), prices),
