@@ -11,7 +11,7 @@ from typing import Any, Self
 from airflow_provider.access import Access
 from airflow_provider.batch_of_task import may_own
 from airflow_provider.job_of_task import TaskIdentity
-from airflow_provider.records import is_sound, push, readable
+from airflow_provider.records import is_seconds, is_sound, push, readable
 from kinetic_core._runner.indexes import format_indexes
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.backends.base import Backend
@@ -33,8 +33,6 @@ MARKED = "somebody has ended the task"
 _SHOWN = 10
 """Failed inputs that are named in the log; causes that a record has, and inputs that each names."""
 _LONGEST = 300
-_MOST_SECONDS = 1e15
-"""Seconds that a record may name: the page could not multiply all that a forged one can."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,8 @@ class BatchRecord:
         numbers = (found.size, found.try_number, found.first_try, found.failed or 0)
         texts = (found.run_began, found.conn_id, found.gcp_conn_id, found.missing, found.ended_by)
         typed = all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
-        typed = typed and all(map(_is_time, (found.run_seconds, found.seconds, found.waited)))
+        times = (found.run_seconds, found.seconds, found.waited)
+        typed = typed and all(each is None or is_seconds(each) for each in times)
         if not typed or not 0 <= found.size <= MOST_INPUTS or not _INDEXES.fullmatch(found.missing):
             return None
         is_whole = reference.group_id == reference.job_id  # else its inputs would be those of another batch
@@ -125,12 +124,6 @@ class BatchRecord:
             first, _, last = run.partition("-")
             found.update(range(max(int(first), inputs.start), min(int(last or first) + 1, inputs.stop)))
         return found
-
-
-def _is_time(seconds: object) -> bool:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        return seconds is None
-    return 0 <= seconds <= _MOST_SECONDS
 
 
 def tell(

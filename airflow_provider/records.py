@@ -56,14 +56,14 @@ EARLIER_KEY = "kinetic_earlier_jobs"
 BUILD_KEY = "kinetic_build"
 """The key of a try's wait for its image."""
 _JOB_ID = re.compile(r"job-[0-9a-f]{16}")
-_MOST_SECONDS, _MOST_TRIES = 1e12, 1 << 31
-"""Limits of numbers from XComs, which may say 10 to the power of 400, or infinity."""
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
 """Connection ids that Airflow itself allows, except the backslash; "" for the settings of the machine."""
 _LONGEST = 1000
 _MOST_PHASES = 100
 _MOST_EARLIER = 20
+_MOST_SECONDS, _MOST_TRIES = 1e15, 1 << 31
+"""Numbers that a record may name: the page could neither multiply nor write all that a forged one can."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class BuildWait:
         except TypeError:
             return None
         times = [each for each in (found.began, found.ended, found.resumed) if each is not None]
-        sound = all(is_number(each) for each in times)
+        sound = all(map(is_seconds, times))
         return found if sound and type(found.try_number) is int and found.began is not None else None
 
 
@@ -232,17 +232,6 @@ def _earlier(told: Any) -> EarlierJob | None:
     return found if sound else None
 
 
-def is_number(told: object) -> bool:
-    """Return whether a value is a number of seconds, or of a moment, that a job or its task can have."""
-    return type(told) in (int, float) and 0 <= told < _MOST_SECONDS  # type: ignore[operator]
-
-
-def _seconds(told: Any) -> float:
-    if not is_number(told):
-        raise ValueError(f"{told!r:.40} is no number of seconds")
-    return float(told)
-
-
 def _whole(told: Any) -> int:
     number = int(told)
     if not 0 <= number < _MOST_TRIES:
@@ -257,13 +246,21 @@ def _end(told: Mapping[str, Any]) -> JobEnd:
         message=str(told["message"]),
         failure_class=str(told["failure_class"]),
         attempt=_whole(told["attempt"]),
-        phases=tuple(
-            Phase(
-                str(each["name"]), _whole(each["attempt"]), _seconds(each["began"]), _seconds(each["seconds"])
-            )
-            for each in told["phases"]
-        ),
+        phases=tuple(found for each in told["phases"] if (found := _phase(each)) is not None),
     )
+
+
+def _phase(told: Mapping[str, Any]) -> Phase | None:
+    """Return a phase; None if its times are none, which a job's own code may have noted."""
+    began, seconds = told["began"], told["seconds"]
+    if not is_seconds(began) or not is_seconds(seconds):
+        return None
+    return Phase(str(told["name"]), _whole(told["attempt"]), float(began), float(seconds))
+
+
+def is_seconds(value: object) -> bool:
+    """Return whether the value is a time or a duration in seconds, of a size that clocks can have told."""
+    return type(value) in (int, float) and 0 <= value <= _MOST_SECONDS  # type: ignore[operator]
 
 
 def is_sound(reference: JobReference, access: Access, ids: re.Pattern[str] = _JOB_ID) -> bool:
