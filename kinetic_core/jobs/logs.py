@@ -15,6 +15,7 @@ from kinetic_core._runner.lines import LineBuffer
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
 from kinetic_core.job import JobReference
+from kinetic_core.store.protocol import ObjectStore
 
 _EVIDENCE_LINES = 20
 _EVIDENCE_BYTES = 8 << 20
@@ -45,13 +46,37 @@ def read_pieces(
         reached += len(piece)
     if piece is not None:
         return
-    prefix = object_names.log(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
-    chunks = list(backend.store.list(prefix))
-    offset = reached if offset >= 0 else max(0, sum(info.size for info in chunks) + offset)
+    if offset >= 0:
+        yield from StoredLog(backend.store, reference, attempt, host, reached).pieces()
+        return
+    chunks = list(backend.store.list(_prefix(reference, attempt, host)))
+    offset = max(0, sum(info.size for info in chunks) + offset)
     for info in chunks:
         for start in range(min(offset, info.size), info.size, _PIECE):
             yield backend.store.read_range(info.name, start, _PIECE)
         offset = max(0, offset - info.size)
+
+
+class StoredLog:
+    """Reading position in the stored chunks of one attempt of a host, from a byte offset on."""
+
+    def __init__(
+        self, store: ObjectStore, reference: JobReference, attempt: int, host: int = 0, offset: int = 0
+    ) -> None:
+        self._store, self._prefix = store, _prefix(reference, attempt, host)
+        self._chunk, self._passed = "", offset
+        """Name of the last chunk that was listed; how many bytes from its beginning on are passed."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield what is stored and was not yielded before. Chunks are listed only as far as they are read."""
+        before = 0
+        for info in self._store.list(self._prefix, since=self._chunk):
+            self._chunk, self._passed, before = info.name, self._passed - before, info.size
+            while self._passed < info.size:
+                start, size = self._passed, min(_PIECE, info.size - self._passed)
+                self._passed += size
+                if piece := self._store.read_range(info.name, start, size):
+                    yield piece
 
 
 def read_attempt(backend: Backend, reference: JobReference, attempt: int, host: int = 0) -> bytes:
@@ -131,7 +156,11 @@ class _HostLog:
         self._backend, self._reference, self._host = backend, reference, host
         self._attempt, self._offset, self._at_start = 0, 0, True
         self._decoder = _decoder()
+        self._stored: StoredLog | None = None
+        self._pieces: Iterator[bytes] = iter(())
+        """Rest of what the last listing of the stored chunks found."""
         self._asked = float("-inf")
+        self._is_read = False
 
     def _is_due(self) -> bool:
         """Return whether to look for stored output of a call that runs on a worker: once a second."""
@@ -142,30 +171,55 @@ class _HostLog:
 
     def read(self, over: bool) -> str | None:
         """Read the new part; return None if there is none, and never will be once the job is `over`."""
-        chunk = self._log(self._attempt, self._offset, _PIECE, over)
+        if self._is_read:
+            return None
+        chunk, follows = next(self._pieces, b""), False
+        if not chunk:
+            with_stored = over or self._is_due()
+            chunk = self._next(with_stored)
+            follows = not chunk and self._follows(with_stored)
         self._offset += len(chunk)
         if chunk:
             text = self._decoder.decode(chunk)
             self._at_start = text.endswith("\n") if text else self._at_start
             return text
-        follows = bool(self._log(self._attempt + 1, 0, 1, over))
         if not follows and not over:
             return None
         text = self._decoder.decode(b"", final=True) + ("" if self._at_start else "\n")
         self._at_start = True
         if follows:
-            self._attempt, self._offset, self._decoder = self._attempt + 1, 0, _decoder()
+            self._attempt, self._offset, self._decoder, self._stored = self._attempt + 1, 0, _decoder(), None
             return text
+        self._is_read = not text
         return text or None
 
-    def _log(self, attempt: int, offset: int, size: int, over: bool) -> bytes:
-        """Read the container's log; of a job that is over and whose pod is gone, the stored one."""
+    def _next(self, with_stored: bool) -> bytes:
+        """Return the next piece of the container's log; `with_stored`, of the chunks if its pod is gone."""
         where = self._reference.namespace, self._reference.job_id
-        piece = self._backend.log(*where, attempt, offset, self._host, size)
-        if piece is None and (over or self._is_due()):
-            stored = read_pieces(self._backend, self._reference, attempt, self._host, offset)
-            piece = next(stored, None)
+        piece = self._backend.log(*where, self._attempt, self._offset, self._host, _PIECE)
+        if piece is not None:
+            self._stored = None
+        elif with_stored:
+            if self._stored is None:
+                place = self._reference, self._attempt, self._host, self._offset
+                self._stored = StoredLog(self._backend.store, *place)
+            self._pieces = self._stored.pieces()
+            piece = next(self._pieces, None)
         return piece or b""
+
+    def _follows(self, with_stored: bool) -> bool:
+        """Return whether the next attempt has printed something."""
+        attempt, where = self._attempt + 1, (self._reference.namespace, self._reference.job_id)
+        piece = self._backend.log(*where, attempt, 0, self._host, 1)
+        if piece is None and with_stored:
+            stored = StoredLog(self._backend.store, self._reference, attempt, self._host)
+            piece = next(stored.pieces(), None)
+        return bool(piece)
+
+
+def _prefix(reference: JobReference, attempt: int, host: int) -> str:
+    """Return the prefix of the stored chunks of one attempt of a host."""
+    return object_names.log(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
 
 
 def _decoder() -> codecs.IncrementalDecoder:

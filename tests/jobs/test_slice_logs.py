@@ -9,12 +9,32 @@ import pytest
 
 from airflow_provider.task_logs import LogTail
 from kinetic_core._runner import object_names
-from kinetic_core.jobs.logs import follow_log, last_lines, read_log
+from kinetic_core.jobs.logs import StoredLog, follow_log, last_lines, read_log
 from kinetic_core.store.protocol import ObjectInfo
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.kubernetes.manifests import reference
 
 SLICE = reference(accelerator="tpu-v5p-8")
+ALONE = reference(accelerator="cpu")
+
+
+class Metered(MemoryObjectStore):
+    """A store that counts the objects it has listed."""
+
+    listed = 0
+
+    def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
+        for info in super().list(prefix, pattern, since):
+            self.listed += 1
+            yield info
+
+    def add(self, first: int, *chunks: bytes) -> None:
+        """Store chunks of the log of ALONE, numbered from `first` on."""
+        for number, chunk in enumerate(chunks, first):
+            self.create_if_absent(object_names.log(ALONE.job_id, 0, number), chunk)
+
+    def count(self, operation: str) -> int:
+        return sum(each == operation for each, _ in self.requests)
 
 
 class Containers:
@@ -75,6 +95,44 @@ def test_a_tasks_log_has_the_lines_of_all_hosts_once() -> None:
         seen += tail.live(10)
     assert seen == ["[host 0] from 0"]
     assert tail.rest(0) == ["[host 0] end of 0", "[host 1] from 1"]
+
+
+@pytest.mark.attack
+def test_following_a_stored_log_reads_each_chunk_once() -> None:
+    """The requests, and what they list, grow with the log as its size does."""
+    containers: Any = Containers()
+    store = containers.store = Metered()
+    lines = [f"line {number}\n" for number in range(500)]
+    store.add(0, *map(str.encode, lines))
+    followed = follow_log(containers, ALONE, lambda: True)
+    assert [next(followed) for _ in range(20)] == lines[:20]
+    assert store.listed <= 21, "what is not read yet is not listed"
+    assert "".join(followed) == "".join(lines[20:])
+    assert store.count("read") == 500
+    assert store.count("list") < 10
+    assert store.listed < 510
+
+
+def test_a_stored_log_goes_on_where_the_containers_ended() -> None:
+    store = Metered()
+    store.add(0, b"one\n", b"", b"two\n", b"three\n")
+    for offset in range(15):
+        found = StoredLog(store, ALONE, 0, offset=offset).pieces()
+        assert b"".join(found) == b"one\ntwo\nthree\n"[offset:]
+
+
+def test_of_a_stored_log_that_grows_the_new_part_is_listed() -> None:
+    store = Metered()
+    store.add(0, b"one\n", b"two\n")
+    log = StoredLog(store, ALONE, 0, offset=10)
+    assert list(log.pieces()) == []
+    store.add(2, b"three\n", b"four\n")
+    assert list(log.pieces()) == [b"ree\n", b"four\n"]
+    store.add(4, b"five\n")
+    store.listed = 0
+    assert list(log.pieces()) == [b"five\n"]
+    assert list(log.pieces()) == []
+    assert store.listed == 3
 
 
 @pytest.mark.attack
