@@ -16,12 +16,12 @@ from airflow_provider.ui.rows import Instance, Live, row
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
-from kinetic_core.errors import KineticError, ObjectNotFound
+from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs import addresses
 from kinetic_core.jobs.facts import stored_outcome
 from kinetic_core.jobs.fallback import remedy
-from kinetic_core.jobs.logs import host_count
+from kinetic_core.jobs.logs import host_count, stored_end
 from kinetic_core.jobs.timeline import known_phases
 
 TAIL_BYTES = 32 << 10
@@ -112,17 +112,8 @@ def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
     lines: list[str] = []
     hosts = min(host_count(reference), _MOST_HOSTS)
     for host in range(hosts):
-        prefix = object_names.log(reference.job_id, attempt, 0, host).rpartition("/")[0] + "/"
-        text = b""
-        for info in reversed(list(backend.store.list(prefix))):
-            try:
-                start = max(0, info.size - TAIL_BYTES)
-                text = backend.store.read_range(info.name, start, TAIL_BYTES) + text
-            except ObjectNotFound:
-                break  # the job is being removed
-            if len(text) >= TAIL_BYTES:
-                break
-        found = text[-TAIL_BYTES:].decode(errors="replace").splitlines()[-TAIL_LINES // hosts :]
+        text = b"".join(stored_end(backend.store, reference, attempt, host, TAIL_BYTES))
+        found = text.decode(errors="replace").splitlines()[-TAIL_LINES // hosts :]
         lines += (f"[host {host}] {line}" if hosts > 1 else line for line in found)
     return lines
 

@@ -14,12 +14,15 @@ from kinetic_core._runner import object_names
 from kinetic_core._runner.lines import LineBuffer
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
+from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobReference
 from kinetic_core.store.protocol import ObjectStore
 
 _EVIDENCE_LINES = 20
 _EVIDENCE_BYTES = 8 << 20
 """Bytes at the end of a stored log that are searched: who writes the bucket sets the size of the whole."""
+_LAST_CHUNKS = 200
+"""Chunks at the end of a stored log that are read: who writes the bucket sets how many it has."""
 _POLL_SECONDS = 0.05
 _STORED_SECONDS = 1.0
 _PIECE = 1 << 20
@@ -37,7 +40,7 @@ def read_pieces(
     """Yield what one attempt of a host has printed from a byte offset on, in pieces.
 
     The pieces come from the container's log, or else from the stored chunks. A negative offset counts from
-    the end of the chunks; the container's log is then read whole.
+    the end of the last chunks; the container's log is then read whole.
     """
     where = reference.namespace, reference.job_id, attempt
     reached = max(0, offset)
@@ -46,15 +49,30 @@ def read_pieces(
         reached += len(piece)
     if piece is not None:
         return
-    if offset >= 0:
+    if offset < 0:
+        yield from stored_end(backend.store, reference, attempt, host, -offset)
+    else:
         yield from StoredLog(backend.store, reference, attempt, host, reached).pieces()
-        return
-    chunks = list(backend.store.list(_prefix(reference, attempt, host)))
-    offset = max(0, sum(info.size for info in chunks) + offset)
+
+
+def stored_end(
+    store: ObjectStore, reference: JobReference, attempt: int, host: int, size: int
+) -> Iterator[bytes]:
+    """Yield the last `size` bytes that are stored of an attempt of a host, of its last 200 chunks at most.
+
+    A chunk that has gone, because the job is being removed, is left out.
+    """
+    listed = store.list(_prefix(reference, attempt, host))
+    chunks = deque((info for info in listed if info.size), maxlen=_LAST_CHUNKS)
+    passed = max(0, sum(info.size for info in chunks) - size)
     for info in chunks:
-        for start in range(min(offset, info.size), info.size, _PIECE):
-            yield backend.store.read_range(info.name, start, _PIECE)
-        offset = max(0, offset - info.size)
+        for start in range(min(passed, info.size), info.size, _PIECE):
+            try:
+                piece = store.read_range(info.name, start, min(_PIECE, info.size - start))
+            except ObjectNotFound:
+                break
+            yield piece
+        passed = max(0, passed - info.size)
 
 
 class StoredLog:

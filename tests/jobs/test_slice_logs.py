@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.task_logs import LogTail
+from airflow_provider.ui.detail import tail
 from kinetic_core._runner import object_names
 from kinetic_core.jobs.logs import StoredLog, follow_log, last_lines, read_log
 from kinetic_core.store.protocol import ObjectInfo
@@ -133,6 +134,21 @@ def test_of_a_stored_log_that_grows_the_new_part_is_listed() -> None:
     assert list(log.pieces()) == [b"five\n"]
     assert list(log.pieces()) == []
     assert store.listed == 3
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("chunk", [b"", b"\n"])
+def test_of_a_planted_log_few_chunks_are_read(chunk: bytes) -> None:
+    """Neither the evidence of a failure nor the page takes more requests for more chunks, empty or not."""
+    containers: Any = Containers()
+    store = containers.store = Metered()
+    store.add(0, b"before\n", *[chunk] * 1000)
+    for read in (last_lines, tail):
+        store.requests.clear()
+        found = read(containers, ALONE, 0)
+        assert list(found) == (["before"] if not chunk else [""] * len(found))
+        assert store.count("list") == 1
+        assert store.count("read") <= 200
 
 
 @pytest.mark.attack

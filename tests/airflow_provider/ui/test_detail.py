@@ -222,6 +222,19 @@ def test_the_pages_log_is_as_the_bucket_has_it() -> None:
     assert tail(Kept(store), told.reference, 0)[-1] == "a planted line"  # type: ignore[arg-type]
 
 
+def test_of_a_job_that_is_being_removed_the_rest_is_shown() -> None:
+    class Removed(MemoryObjectStore):
+        def read_range(self, name: str, offset: int, size: int) -> bytes:
+            self.delete(names[0])
+            return super().read_range(name, offset, size)
+
+    store, told = Removed("memory://jobs"), record()
+    names = [object_names.log(told.reference.job_id, 0, number) for number in range(2)]
+    for name in names:
+        store.create_if_absent(name, f"of {name[-1]}\n".encode())
+    assert tail(Kept(store), told.reference, 0) == ["of 1"]  # type: ignore[arg-type]
+
+
 def test_the_hosts_of_a_slice_say_which_they_are() -> None:
     store, told = MemoryObjectStore("memory://jobs"), record(accelerator="tpu-v5e-16")
     for host in range(4):
