@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core.backends.base import Backend, backend_name, open_backend
-from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.backends.kubernetes.bootstrap import StoredArchive, runner_archive
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
 from kinetic_core.backends.kubernetes.manifest import Delivery
 from kinetic_core.backends.kubernetes.set_objects import leader_worker_set, runs_in_set
@@ -60,7 +60,8 @@ def dry_run(call: Call, options: RunOptions, connections: Connections) -> dict[s
         own = connections.with_settings(replace(connections.settings, cache=Path(folder, "cache")))
         prepared = prepare(call, options, own, backend=elsewhere, dry=True)
     surroundings = backend.surroundings(prepared.spec.namespace)
-    delivery = Delivery(runner_archive(connections.settings.cache)[0], prepared.payload, "", surroundings)
+    sha256, archive = runner_archive(connections.settings.cache)
+    delivery = Delivery(StoredArchive(sha256, len(archive)), prepared.payload, "", surroundings)
     job = first_of(every_manifest(prepared.spec, prepared.reference, delivery))
     return leader_worker_set(job) if runs_in_set(job) else job
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
-from kinetic_core.backends.kubernetes.bootstrap import runner_archive
+from kinetic_core.backends.kubernetes.bootstrap import StoredArchive, runner_archive
 from kinetic_core.store.protocol import ObjectStore
 
 _SEEN_SECONDS = 600.0
@@ -21,17 +21,17 @@ def note_runner(backend: Backend, *, is_there: bool, clock: Callable[[], float] 
     _seen(backend, uri).at = clock() if is_there and not uri.startswith("file:") else None
 
 
-def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic) -> str:
-    """Store the runner's archive unless the store has it; return its digest."""
+def stored_runner(backend: Backend, clock: Callable[[], float] = time.monotonic) -> StoredArchive:
+    """Store the runner's archive unless the store has it; return what names it."""
     store, (sha256, archive) = backend.store, runner_archive(backend.connections.settings.cache)
-    name = object_names.runner(sha256)
+    name, stored = object_names.runner(sha256), StoredArchive(sha256, len(archive))
     seen = _seen(backend, store.uri).at
     if seen is not None and clock() - seen < _SEEN_SECONDS:
-        return sha256
+        return stored
     if store.find(name) is None:
         store_archive(store, (sha256, archive))
     note_runner(backend, is_there=True, clock=clock)
-    return sha256
+    return stored
 
 
 def store_archive(store: ObjectStore, archive: tuple[str, bytes]) -> None:

@@ -205,7 +205,7 @@ class _Kind:
         facts = {
             "owner": _owner(self.backend.connections.settings.cache, delivery.origin),
             "python": [*sys.version_info[:2]],
-            "runner": delivery.runner_sha256,
+            "runner": delivery.runner.sha256,
             "backend": reference.backend,
             "store": reference.store_uri,
             "image": reference.image_uri,

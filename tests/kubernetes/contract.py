@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinetic_core.accelerators.grammar import parse_accelerator
+from kinetic_core.backends.kubernetes.bootstrap import StoredArchive
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.manifest import Delivery, Surroundings, job_manifest
 from kinetic_core.backends.kubernetes.objects import Pod
@@ -79,7 +80,7 @@ class World:
         values |= {"job_id": job_id, "k8s_name": f"kinetic-{job_id}", "namespace": self.namespace}
         values["image_uri"] = IMAGE or "python:3.11"
         spec = JobSpec("f", parse_accelerator("cpu"), "gke", **options)
-        delivery = Delivery("a" * 64, b"payload", "c" * 64, Surroundings("default"))
+        delivery = Delivery(StoredArchive("a" * 64, 1000), b"payload", "c" * 64, Surroundings("default"))
         job = job_manifest(spec, JobReference(**values), delivery)
         container = job["spec"]["template"]["spec"]["containers"][0]
         container["command"] = ["sh", "-c", self.case.command]

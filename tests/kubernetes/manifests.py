@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kinetic_core.accelerators.grammar import parse_accelerator
+from kinetic_core.backends.kubernetes.bootstrap import StoredArchive
 from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
 from kinetic_core.backends.kubernetes.set_objects import leader_worker_set
 from kinetic_core.job import JobReference, JobSpec
 
-DELIVERY = Delivery("a" * 64, b"payload", "c" * 64)
+DELIVERY = Delivery(StoredArchive("a" * 64, 1000), b"payload", "c" * 64)
 
 
 def reference(**changes: Any) -> JobReference:

@@ -51,7 +51,7 @@ def test_a_runner_that_a_bucket_has_lost_is_stored_again(tmp_path: Path) -> None
     """The next call's request finds it gone; without such a request, it is looked for every ten minutes."""
     here, now = Place(tmp_path, lambda _: behaviours.succeeds()), [0.0]
     note_runner(here.backend, is_there=False)  # another test of this process may have found it
-    name = object_names.runner(stored_runner(here.backend, lambda: now[0]))
+    name = object_names.runner(stored_runner(here.backend, lambda: now[0]).sha256)
 
     def is_stored_after(seconds: float) -> bool:
         here.store.delete(name)

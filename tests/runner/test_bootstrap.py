@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import subprocess
@@ -9,21 +10,25 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, runner_archive
 from kinetic_core.connections import default_connections
 from kinetic_core.testing import FaultProxy, Faults
+from kinetic_core.testing.faulty_server import FaultyHandler, FaultyServer
 from tests.conftest import wait_for
 
 
-def started(proxy: FaultProxy, folder: str) -> subprocess.Popen[str]:
+def started(proxy: FaultyServer, folder: str) -> subprocess.Popen[str]:
+    sha256, archive = runner_archive(default_connections().settings.cache)
     settings = {
         "KINETIC_PROTOCOL": str(wire.PROTOCOL),
         "KINETIC_STORE": "gs://bucket/prefix",
-        "KINETIC_RUNNER_SHA256": runner_archive(default_connections().settings.cache)[0],
+        "KINETIC_RUNNER_SHA256": sha256,
+        "KINETIC_RUNNER_BYTES": str(len(archive)),
         "KINETIC_WORK_DIR": folder,
         "STORAGE_EMULATOR_HOST": proxy.url,
     }
@@ -36,7 +41,7 @@ def started(proxy: FaultProxy, folder: str) -> subprocess.Popen[str]:
     )
 
 
-def start(proxy: FaultProxy) -> subprocess.CompletedProcess[str]:
+def start(proxy: FaultyServer) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder, started(proxy, folder) as process:
         said, errors = process.communicate(timeout=90)
         return subprocess.CompletedProcess(process.args, process.returncode, said, errors)
@@ -111,6 +116,87 @@ def test_a_runner_that_was_replaced_runs_nowhere() -> None:
     assert done.returncode == wire.EXIT_NEVER_RETRY
     assert "is not the one this job was submitted with" in done.stderr
     assert "planted" not in done.stdout
+
+
+class Unpacking(FaultyHandler):
+    """Cloud Storage with a runner that somebody has stored packed: it unpacks what a client cannot."""
+
+    def serve(self, body: bytes, passed: int) -> None:
+        del body, passed
+        _, archive = runner_archive(default_connections().settings.cache)
+        takes_packed = "gzip" in (self.headers.get("Accept-Encoding") or "")
+        content = gzip.compress(archive) if takes_packed else archive
+        self.reply(200, [("Content-Encoding", "gzip")] if takes_packed else [], len(content))
+        self.write(content)
+
+
+class UnpackingStore(FaultyServer):
+    handler = Unpacking
+
+
+@pytest.mark.attack
+def test_a_runner_that_was_stored_packed_is_not_unpacked() -> None:
+    """Some kilobytes could be unpacked to any size."""
+    with UnpackingStore() as store:
+        done = start(store)
+    assert done.returncode == wire.EXIT_NEVER_RETRY
+    assert "is not the one this job was submitted with" in done.stderr
+
+
+ENDLESS, MEMORY = 1 << 30, 512 << 20
+
+
+def start_with_endless_runner(folder: Path, size: int) -> subprocess.CompletedProcess[str]:
+    """Run the program in little memory, with an endless object in the place of a runner of so many bytes."""
+    sha256 = "ab" * 32
+    planted = folder / "store" / object_names.runner(sha256)
+    planted.parent.mkdir(parents=True)
+    planted.touch()
+    os.truncate(planted, ENDLESS)
+    settings = {
+        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
+        "KINETIC_STORE": f"file://{folder}/store",
+        "KINETIC_RUNNER_SHA256": sha256,
+        "KINETIC_RUNNER_BYTES": str(size),
+        "KINETIC_WORK_DIR": str(folder),
+        "KINETIC_INFRASTRUCTURE_RETRIES": "10",
+    }
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY},) * 2)\n{BOOTSTRAP}"
+    return subprocess.run(
+        [sys.executable, "-c", limited],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(sys.platform != "linux", reason="limits a process's memory")
+def test_of_an_endless_runner_little_is_read(tmp_path: Path) -> None:
+    done = start_with_endless_runner(tmp_path, 1000)
+    assert done.returncode == wire.EXIT_NEVER_RETRY
+    assert "is not the one this job was submitted with" in done.stderr
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("more", [b"x", bytes(1 << 20)])
+def test_a_runner_with_bytes_behind_it_runs_nowhere(more: bytes) -> None:
+    digest, archive = runner_archive(default_connections().settings.cache)
+    with FaultProxy("http://127.0.0.1:1") as store:
+        store.faults.answer(f"GET .*prefix/runners/{digest}.zip", 200, body=archive + more)
+        done = start(store)
+        assert store.faults.count("runners/") == 1
+    assert done.returncode == wire.EXIT_NEVER_RETRY
+    assert "is not the one this job was submitted with" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits a process's memory")
+def test_a_want_of_memory_is_no_silence_of_the_store(tmp_path: Path) -> None:
+    done = start_with_endless_runner(tmp_path, ENDLESS)
+    assert done.returncode == wire.EXIT_NEVER_RETRY
+    assert "no memory to fetch the runner" in done.stderr
 
 
 @pytest.mark.attack

@@ -135,7 +135,11 @@ def run_bare(
     )
     attempts.payload_sha256, attempts.payload_bytes = wire.digest(payload), len(payload)
     attempts.store.create_if_absent(object_names.payload(JOB, attempts.payload_sha256), payload)
-    told = {"KINETIC_RUNNER_SHA256": runner[0], "KINETIC_PROTOCOL": str(wire.PROTOCOL)}
+    told = {
+        "KINETIC_RUNNER_SHA256": runner[0],
+        "KINETIC_RUNNER_BYTES": str(len(runner[1])),
+        "KINETIC_PROTOCOL": str(wire.PROTOCOL),
+    }
     environment = {**attempts.environment(), **told, **settings}
     del environment["PYTHONPATH"]
     Path(environment["KINETIC_WORK_DIR"]).mkdir(parents=True)

@@ -129,6 +129,7 @@ def test_a_runner_that_cannot_be_fetched_is_no_ones(tmp_path: Path) -> None:
         "KINETIC_STORE": "gs://bucket",
         "KINETIC_PROTOCOL": "0",
         "KINETIC_RUNNER_SHA256": "0" * 64,
+        "KINETIC_RUNNER_BYTES": "1000",
         "KINETIC_WORK_DIR": str(tmp_path),
         "KINETIC_INFRASTRUCTURE_RETRIES": "2",
     }

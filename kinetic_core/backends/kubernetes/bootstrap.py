@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import kinetic_core
 from kinetic_core._runner.wire import SPARE, digest
@@ -20,6 +21,14 @@ PACKAGE = "kinetic_runner"
 """The runner's name inside its archive; user code never sees a module called `runner`."""
 
 _HEX = 64
+
+
+class StoredArchive(NamedTuple):
+    """Archive in a store as Jobs and payloads name it: its SHA-256 in hex, and its number of bytes."""
+
+    sha256: str
+    size: int
+
 
 BOOTSTRAP = Path(__file__).with_name("fetch_runner.py").read_text("utf-8")
 """Run as `python3 -u -c BOOTSTRAP`. `KINETIC_RUNNER_DIR` may name an unpacked copy, which starts sooner.

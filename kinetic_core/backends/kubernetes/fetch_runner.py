@@ -15,7 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  whatever the image has
     sys.exit(65)
 
 
-def get(scheme, host, path, headers):
+def get(scheme, host, path, headers, most):
     # http.client, which the runner needs too: urllib.request takes longer to import than the request does
     import http.client
 
@@ -24,25 +24,30 @@ def get(scheme, host, path, headers):
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        return answer.status, answer.read()
+        body = answer.read(most)
+        if len(body) < most and answer.length:
+            raise http.client.IncompleteRead(body)
     except http.client.HTTPException as error:
         raise OSError(str(error) or type(error).__name__) from error
     finally:
         connection.close()
+    return answer.status, body
 
 
-def fetch(store, name):
+def fetch(store, name, most):
     from urllib.parse import quote, unquote
 
     if store.startswith("file://"):
         with open(f"{unquote(store[7:])}/{name}", "rb") as stream:
-            return 200, stream.read()
+            return 200, stream.read(most)
     bucket, _, prefix = store.removeprefix("gs://").partition("/")
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     path = quote(f"{prefix}/{name}" if prefix else name, safe="")
     scheme, _, host = (emulator or "https://storage.googleapis.com").rstrip("/").partition("://")
-    headers = {} if emulator else {"Authorization": "Bearer " + token()}
-    return get(scheme, host, f"/storage/v1/b/{bucket}/o/{path}?alt=media", headers)
+    headers = {"Accept-Encoding": "gzip"}  # else what was stored packed is unpacked, to any size
+    if not emulator:
+        headers["Authorization"] = "Bearer " + token()
+    return get(scheme, host, f"/storage/v1/b/{bucket}/o/{path}?alt=media", headers, most)
 
 
 def token():
@@ -57,20 +62,23 @@ def token():
         return credentials.token
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     path = "/computeMetadata/v1/instance/service-accounts/default/token"
-    status, body = get("http", host, path, {"Metadata-Flavor": "Google"})
+    status, body = get("http", host, path, {"Metadata-Flavor": "Google"}, 1 << 20)
     if status != 200:
         raise OSError(f"the metadata server gives no token: HTTP {status}")
     return json.loads(body)["access_token"]
 
 
-def fetched(store, sha256):
+def fetched(store, sha256, size):
     import hashlib
     import time
 
     for tried in range(10):
         try:
-            status, archive = fetch(store, f"runners/{sha256}.zip")
+            status, archive = fetch(store, f"runners/{sha256}.zip", size + 1)
             why = f"HTTP {status}"
+        except MemoryError:
+            print("kinetic: no memory to fetch the runner: give the job more (memory=)", file=sys.stderr)
+            sys.exit(65)
         except Exception as error:  # noqa: BLE001  google-auth has errors of its own, and a proxy answers anything
             gone = store.startswith("file:") and isinstance(error, FileNotFoundError)
             status, why = 404 if gone else 500, f"{type(error).__name__}: {error}"
@@ -83,7 +91,7 @@ def fetched(store, sha256):
             print(f"kinetic: cannot fetch the runner from {store}: {why}", file=sys.stderr)
             sys.exit(65 if is_last_restart() else 67)
         time.sleep(min(2**tried / 4, 10) * (0.5 + os.urandom(1)[0] / 255))
-    if hashlib.sha256(archive).hexdigest() != sha256:
+    if len(archive) > size or hashlib.sha256(archive).hexdigest() != sha256:
         print("kinetic: the runner in the store is not the one this job was submitted with", file=sys.stderr)
         sys.exit(65)
     folder = os.path.join(os.environ["KINETIC_WORK_DIR"], f"runner-{os.getpid()}")
@@ -119,7 +127,8 @@ if not os.path.isdir(folder):
     if own_runner("/app/remote_runner.py", os.environ["KINETIC_PROTOCOL"]):
         command = [sys.executable, "-u", "/app/remote_runner.py"]
         os.execv(command[0], command)  # noqa: S606  a shell is what is not wanted
-    folder = fetched(os.environ["KINETIC_STORE"], os.environ["KINETIC_RUNNER_SHA256"])
+    size = int(os.environ["KINETIC_RUNNER_BYTES"])
+    folder = fetched(os.environ["KINETIC_STORE"], os.environ["KINETIC_RUNNER_SHA256"], size)
 sys.path.insert(0, folder)
 from kinetic_runner import main
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic_core._runner import wire
-from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP
+from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, StoredArchive
 from kinetic_core.backends.kubernetes.names import (
     CONTAINER,
     FAILED_COUNT,
@@ -120,7 +120,7 @@ class Delivery:
     none.
     """
 
-    runner_sha256: str
+    runner: StoredArchive
     payload: bytes
     outcome_key: str
     surroundings: Surroundings = Surroundings()
@@ -371,7 +371,8 @@ def _always(spec: JobSpec, reference: JobReference, delivery: Delivery) -> dict[
         "KINETIC_STORE": reference.store_uri,
         "KINETIC_JOB_ID": reference.job_id,
         "JOB_ID": reference.job_id,
-        "KINETIC_RUNNER_SHA256": delivery.runner_sha256,
+        "KINETIC_RUNNER_SHA256": delivery.runner.sha256,
+        "KINETIC_RUNNER_BYTES": str(delivery.runner.size),
         "KINETIC_PAYLOAD_SHA256": wire.digest(delivery.payload),
         "KINETIC_PAYLOAD_BYTES": str(len(delivery.payload)),
         OUTCOME_KEY: delivery.outcome_key,
