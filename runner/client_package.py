@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from . import object_names, wire
-from .store import MissingObject, open_store
+from .store import MissingObject, ObjectTooLarge, open_store, read_at_most
 
 _PACKAGE = "kinetic_core"
 
@@ -23,11 +23,11 @@ _PACKAGE = "kinetic_core"
 class ClientPackage:
     """Last entry of `sys.meta_path`, so that it is asked for what the image does not have.
 
-    `sha256` is the digest of the archive in the store, as the verified payload says it.
+    `sha256` and `size` (bytes) are those of the archive in the store, as the verified payload says.
     """
 
-    def __init__(self, sha256: str, store_uri: str, folder: str) -> None:
-        self._sha256, self._store_uri, self._folder = sha256, store_uri, folder
+    def __init__(self, sha256: str, size: int, store_uri: str, folder: str) -> None:
+        self._sha256, self._size, self._store_uri, self._folder = sha256, size, store_uri, folder
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -48,12 +48,16 @@ class ClientPackage:
         import shutil  # with what these import, they would delay the start of every job
         import zipfile
 
+        another = f"the stored {_PACKAGE} is not the one this job was submitted with"
+        store, name = open_store(self._store_uri), object_names.runner(self._sha256)
         try:
-            archive = open_store(self._store_uri).read(object_names.runner(self._sha256))
+            archive = read_at_most(store, name, self._size)
+        except ObjectTooLarge as exc:
+            raise ImportError(f"{another}: {exc}") from exc
         except (OSError, MissingObject) as exc:
             raise ImportError(f"{_PACKAGE} is not in this image, and cannot be fetched: {exc}") from exc
         if wire.digest(archive) != self._sha256:
-            raise ImportError(f"the stored {_PACKAGE} is not the one this job was submitted with")
+            raise ImportError(another)
         part = f"{self._folder}.{os.getpid()}"
         try:
             with zipfile.ZipFile(io.BytesIO(archive)) as content:

@@ -209,7 +209,8 @@ class Payload:
     """Function and arguments of a payload.
 
     `find_data` returns the path of a data directory. `modules` are the names of the project's. Values of
-    other jobs are read from this job's store, `store_uri`.
+    other jobs are read from this job's store, `store_uri`. `client_package` is the digest and the size
+    (bytes) of the archive of `kinetic_core`, if this image may lack it.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class Payload:
         workspace: str,
         find_data: Callable[[Any], str],
         store_uri: str,
-        client_package: str | None = None,
+        client_package: Sequence[Any] | None = None,
     ) -> None:
         self.modules = ShippedModules(modules)
         self.workspace, self.store_uri = workspace, store_uri
@@ -252,7 +253,8 @@ class Payload:
         sys.meta_path.insert(0, self.modules)
         if self._client_package is not None:
             folder = os.path.join(os.path.dirname(self.workspace), "client")
-            sys.meta_path.append(ClientPackage(self._client_package, self.store_uri, folder))
+            sha256, size = self._client_package
+            sys.meta_path.append(ClientPackage(sha256, size, self.store_uri, folder))
 
     def load_function(self) -> Any:
         function = self._load("function", "function_copies")

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 from kinetic_core._runner import object_names
 from kinetic_core._runner.object_names import outputs_prefix
 from kinetic_core.backends.base import Backend, backend_name, open_backend
-from kinetic_core.backends.kubernetes.bootstrap import client_archive, runner_archive
+from kinetic_core.backends.kubernetes.bootstrap import StoredArchive, client_archive, runner_archive
 from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.sources import Shop, StoredData, check_data, store
@@ -194,8 +194,8 @@ class Packed:
     """The mounts that the volumes and the function itself need."""
     shop: Shop
     substitutes: Substitutes
-    client_package: str | None
-    """Digest of the stored archive of this package; None for jobs that have it from this interpreter."""
+    client_package: StoredArchive | None
+    """The stored archive of this package; None for jobs that have it from this interpreter."""
 
     @property
     def function_name(self) -> str:
@@ -427,11 +427,11 @@ def _stored_project(
     backend: Backend,
     settings: Settings,
     progress: Progress,
-) -> tuple[StoredTree, str | None]:
+) -> tuple[StoredTree, StoredArchive | None]:
     """Store the project's tree, and the archives of runner and client package where they are missing.
 
-    The request that looks for the tree looks for the archives too. Returns the tree and the digest of the
-    client package, None for a backend whose jobs import the package from this interpreter.
+    The request that looks for the tree looks for the archives too. Returns the tree and the client
+    package, None for a backend whose jobs import the package from this interpreter.
     """
     runner = object_names.runner(runner_archive(settings.cache)[0])
     package = None if backend.name == "local" else client_archive(settings.cache)
@@ -449,7 +449,7 @@ def _stored_project(
     if package is not None and beside[1] not in tree.beside:
         store_archive(backend.store, package)
     note_runner(backend, is_there=runner in tree.beside)
-    return tree, package[0] if package else None
+    return tree, StoredArchive(package[0], len(package[1])) if package else None
 
 
 def _shop(backend: Backend, settings: Settings, progress: Progress) -> Shop:

@@ -194,7 +194,7 @@ class _Kind:
     spec: JobSpec
     delivery: Delivery
     dependencies: Any
-    client_package: str | None
+    client_package: Sequence[Any] | None
 
     def identity(self, reference: JobReference) -> str:
         """Return what is equal for calls that may share a worker, as a digest of hexadecimal digits.

@@ -101,13 +101,13 @@ def payload_frame(
     spec_digest: str,
     dependencies: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     secrets: Mapping[str, str] | None = None,
-    client_package: str | None = None,
+    client_package: tuple[str, int] | None = None,
 ) -> bytes:
     """The bytes of `jobs/{id}/payload-{sha256}.pkl`; its header is read before anything in it is unpickled.
 
     A batch's has no arguments: `inputs` says where they are, and `output_dir` lacks the input's number.
     `dependencies` of a job with several accelerators are a list, one entry for each. `client_package` is the
-    digest of the stored archive of this package, for images that lack it.
+    digest and the number of bytes of the stored archive of this package, for images that lack it.
     """
     project = function.project
     header: dict[str, object] = {

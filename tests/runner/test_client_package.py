@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.client_package import ClientPackage
 from kinetic_core.backends.kubernetes.bootstrap import BOOTSTRAP, client_archive, runner_archive
 from kinetic_core.connections import default_connections
 from kinetic_core.project.payload import pack_arguments, pack_function, payload_frame
@@ -117,6 +120,7 @@ def run_bare(
     attempts = Attempts(folder)
     cache = default_connections().settings.cache
     runner, (package_sha256, archive) = runner_archive(cache), client_archive(cache)
+    package_bytes = len(archive)
     stored = (package_sha256, archive if package is None else package)
     for sha256, archive in (runner, stored) if stores else (runner,):
         attempts.store.create_if_absent(object_names.runner(sha256), archive)
@@ -131,7 +135,7 @@ def run_bare(
         volumes=[],
         output_dir="",
         spec_digest="",
-        client_package=package_sha256,
+        client_package=(package_sha256, package_bytes),
     )
     attempts.payload_sha256, attempts.payload_bytes = wire.digest(payload), len(payload)
     attempts.store.create_if_absent(object_names.payload(JOB, attempts.payload_sha256), payload)
@@ -186,6 +190,24 @@ def test_a_package_that_was_replaced_is_not_imported(tmp_path: Path, project: Pa
     with pytest.raises(ImportError, match="is not the one this job was submitted with"):
         attempts.outcome().value_or_raise()
     assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.attack
+def test_of_an_endless_package_little_is_read(tmp_path: Path) -> None:
+    """It is read by the process of user code, whose memory is the job's."""
+    name = object_names.runner("0" * 64)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 1 << 30)
+    finder = ClientPackage("0" * 64, 1000, f"file://{tmp_path}", str(tmp_path / "client"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImportError, match="is not the one this job was submitted with: it is larger"):
+            finder.find_spec("kinetic_core")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 @pytest.mark.attack
