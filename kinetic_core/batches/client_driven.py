@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kinetic_core._runner import object_names, wire
+from kinetic_core._runner import object_names
 from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend, BatchQueues
 from kinetic_core.batches.definition import (
@@ -27,7 +27,7 @@ from kinetic_core.batches.definition import (
 )
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
-from kinetic_core.batches.queue import Line, Rules, line_frame, packed_line, read_line
+from kinetic_core.batches.queue import Line, Rules, line_frame, line_name, packed_line, read_line
 from kinetic_core.batches.rerun import run_again
 from kinetic_core.batches.scheduler import finish
 from kinetic_core.batches.single import JobPerInput, is_created, read_board, store_manifest
@@ -287,8 +287,9 @@ def _made(packed: Packed, items: Sequence[Any], plan: Plan, digest: str) -> Mapp
     waiting, failures = packed_line(packed, items, plan)
     rules = Rules(plan.max_concurrent, plan.fail_fast, plan.cancel_running)
     frame = line_frame(waiting, len(items), rules)
-    store.create_if_absent(line_object(group_id, wire.digest(frame)), frame)
-    _lines(packed.backend).keep(namespace, group_id, wire.digest(frame), digest)
+    line = line_name(frame)
+    store.create_if_absent(line_object(group_id, line), frame)
+    _lines(packed.backend).keep(namespace, group_id, line, digest)
     for index, error in failures.items():
         note_failure(packed.backend, namespace, group_id, index, error)
     return store_manifest(packed, plan, len(items), CLIENT_DRIVEN, spec_digest=digest)
@@ -307,8 +308,8 @@ def _manifest(backend: Backend, group_id: str) -> Mapping[str, Any] | None:
 def _line_of(backend: Backend, manifest: Mapping[str, Any]) -> tuple[Line, Rules] | None:
     """Return the queue whose digest the cluster has, with its rules; None if the cluster has no digest."""
     group_id, namespace = str(manifest["group_id"]), str(manifest["namespace"])
-    sha256 = _lines(backend).find(namespace, group_id)
-    return None if sha256 is None else read_line(backend, namespace, group_id, sha256)
+    line = _lines(backend).find(namespace, group_id)
+    return None if line is None else read_line(backend, namespace, group_id, line)
 
 
 def _lines(backend: Backend) -> BatchQueues:

@@ -137,9 +137,9 @@ def inputs_object(group_id: str, sha256: str) -> str:
     return object_names.batch(group_id, f"inputs-{sha256}")
 
 
-def line_object(group_id: str, sha256: str) -> str:
+def line_object(group_id: str, line: str) -> str:
     """Return the name of the queue: the jobs of all inputs, for inputs that wait for a Job of their own."""
-    return object_names.batch(group_id, f"line-{sha256}")
+    return object_names.batch(group_id, f"line-{line}")
 
 
 def resumption_object(group_id: str, number: int) -> str:

@@ -1,7 +1,8 @@
 """Queue of a batch whose inputs have a Job each: jobs that any client can create when their turn comes.
 
 One object holds all payloads, the manifests without the keys of their outcomes, and the rules of starting.
-Its digest is kept in the cluster: a queue that somebody else wrote into the bucket is ignored (ADR 0040).
+Its digest and size are kept in the cluster: a queue that somebody else wrote into the bucket is ignored
+(ADR 0040).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 from kinetic_core._runner import wire
 from kinetic_core._runner.object_names import input_id
+from kinetic_core._runner.store import ObjectTooLarge, read_at_most
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest
 from kinetic_core.backends.kubernetes.manifest import Delivery
@@ -102,18 +104,28 @@ def line_frame(waiting: Mapping[int, Waiting], size: int, rules: Rules) -> bytes
     return wire.encode_frame(header, {str(index): one.payload for index, one in waiting.items()})
 
 
-def read_line(backend: Backend, namespace: str, group_id: str, sha256: str) -> tuple[Line, Rules] | None:
-    """Read the queue with a digest that the namespace keeps; None for one of an earlier version.
+def line_name(frame: bytes) -> str:
+    """Return what the namespace keeps of a queue: its digest and its number of bytes."""
+    return f"{wire.digest(frame)}-{len(frame)}"
 
-    Raises ObjectNotFound if the queue is not stored, StoreError if the stored object has another digest or is
+
+def read_line(backend: Backend, namespace: str, group_id: str, line: str) -> tuple[Line, Rules] | None:
+    """Read the queue with a digest and a size that the namespace keeps; None for one of an earlier version.
+
+    Raises ObjectNotFound if the queue is not stored, StoreError if another object is stored or the queue is
     for another namespace.
     """
-    frame = backend.store.read(line_object(group_id, sha256))
-    if wire.digest(frame) != sha256:
-        raise StoreError(
-            f"the queue of {group_id} in {backend.store.uri} was written over since its batch was created: "
-            "it is not used"
-        )
+    _, _, size = line.partition("-")
+    written_over = StoreError(
+        f"the queue of {group_id} in {backend.store.uri} was written over since its batch was created: "
+        "it is not used"
+    )
+    try:
+        frame = read_at_most(backend.store, line_object(group_id, line), int(size or wire.LARGEST_DOCUMENT))
+    except ObjectTooLarge as exc:
+        raise written_over from exc
+    if line not in (line_name(frame), wire.digest(frame)):
+        raise written_over
     header, payloads = wire.decode_frame(frame)
     jobs = cast("dict[str, Any]", header["jobs"])
 

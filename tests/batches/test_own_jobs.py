@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -210,6 +212,34 @@ def test_a_line_that_somebody_has_written_is_not_used(place: Place) -> None:
     with pytest.raises(StoreError, match="written over"):
         place.attach()
     place.let_go()
+
+
+@pytest.mark.attack
+def test_of_an_endless_line_little_is_read(place: Place) -> None:
+    place.one_that_died([0, 1, 2])
+    line = line_object(place.group_id, place.cluster.lines.find("default", place.group_id))
+    os.truncate(place.cluster.store.path(line), 1 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match="written over"):
+            place.attach()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    place.let_go()
+    assert peak < 64 << 20
+
+
+def test_a_line_that_is_kept_without_its_size_is_read(place: Place) -> None:
+    """Clients of an earlier version have kept its digest alone."""
+    place.one_that_died([0, 1, 2])
+    store, digests = place.cluster.store, place.cluster.lines.digests
+    ((key, (line, spec_digest)),) = digests.items()
+    sha256 = line.partition("-")[0]
+    store.create_if_absent(line_object(place.group_id, sha256), store.read(line_object(place.group_id, line)))
+    digests[key] = sha256, spec_digest
+    place.let_go()
+    assert place.attach().results() == [0, 1, 2]
 
 
 def test_a_line_of_one_namespace_makes_nothing_in_another(place: Place) -> None:

@@ -25,7 +25,7 @@ KEPT_SECONDS = 90 * 24 * 3600
 
 
 def line_job(namespace: str, group_id: str, line: str, spec_digest: str) -> dict[str, Any]:
-    """Build the Job that keeps `line`, a SHA-256 in hex; lists of jobs leave this Job out."""
+    """Build the Job that keeps `line`, a SHA-256 in hex and a size; lists of jobs leave this Job out."""
     container = {"name": "none", "image": "none", "securityContext": {"allowPrivilegeEscalation": False}}
     return {
         "apiVersion": "batch/v1",
