@@ -22,6 +22,7 @@ import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
 from kinetic_core.project.file_paths import FilePaths
+from kinetic_core.project.module_source import ModuleSource
 
 Substitute = Callable[[Any], tuple[Any, ...] | None]
 """What stands for an object in the pickle (its persistent id), None for "pickle it"."""
@@ -67,7 +68,7 @@ class ProjectModules:
 
     def relative(self, file: str) -> str | None:
         """A file's path below the root; None if it is not there."""
-        path = os.path.realpath(file)
+        path = self._real(file)
         path = os.path.join(path, "") if f"{path}{os.sep}" in self._prefixes else path
         prefix = max(filter(path.startswith, self._prefixes), key=len, default=None)
         return None if prefix is None else self._shipped_at[prefix] + path.removeprefix(prefix)
@@ -90,10 +91,15 @@ class ProjectModules:
 
     def _real(self, file: str) -> str:
         """`os.path.realpath`, which asks of every part of a path, of many files in few folders."""
-        folder, name = os.path.split(file)
+        folder, _, name = file.rpartition(os.sep)
+        if not folder or name in ("", os.curdir, os.pardir):
+            return os.path.realpath(file)
         if folder not in self._real_folders:
-            self._real_folders[folder] = os.path.realpath(folder)
-        path = os.path.join(self._real_folders[folder], name)
+            # one that is in a folder that is known, as where paths are joined to each other, asks of itself
+            is_near = folder.rpartition(os.sep)[0] in self._real_folders
+            real = self._real(folder) if is_near else os.path.realpath(folder)
+            self._real_folders[folder] = os.path.join(real, "")
+        path = self._real_folders[folder] + name
         return os.path.realpath(path) if os.path.islink(path) else path
 
 
@@ -128,7 +134,8 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         self._substitute = substitute
         self._named = named
         self._from_file: dict[int, tuple[str | PurePath, _Shipped]] = {}
-        self._files: dict[str, FilePaths | None] = {}
+        self._file_paths = FilePaths()
+        self._sources: dict[str, ModuleSource | None] = {}
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
         kind = type(obj)
@@ -167,6 +174,8 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
                 kept[name] = function.__globals__[name]
         if isinstance(kept.get("__file__"), str) and (path := self._project.relative(kept["__file__"])):
             kept["__file__"] = _Shipped(path)
+        if (source := self._source_of(function.__globals__)) is not None:
+            self._ship(self._file_paths.of_globals(source, function.__globals__))
 
     def _reduced_function(self, function: types.FunctionType) -> Any:
         """cloudpickle's reduction, with the job's own paths for `__file__` and for what is made from it."""
@@ -176,34 +185,37 @@ class ProjectPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
             return reduced
         if "__file__" in used and (path := self._project.relative(file)):
             used["__file__"] = _Shipped(path)
-        if (paths := self._paths_of(function.__globals__)) is not None:
-            self._ship(paths.of_module(function.__globals__, used))
-            self._ship(paths.of_function(function.__code__.co_qualname, _variables(function)))
+        if (source := self._source_of(function.__globals__)) is not None:
+            self._ship(self._file_paths.of_variables(source, used))
+            inside = f"{function.__code__.co_qualname}.<locals>."
+            self._ship(self._file_paths.of_variables(source, _variables(function), inside))
         return reduced
 
     def _reduced_class(self, kind: type) -> Any:
         """cloudpickle's reduction, with the job's own paths for attributes that are made from `__file__`."""
         module = sys.modules.get(kind.__module__)
-        if module is not None and (paths := self._paths_of(vars(module))) is not None:
-            self._ship(paths.of_class(kind))
+        if module is not None and (source := self._source_of(vars(module))) is not None:
+            self._ship(self._file_paths.of_class(source, kind))
         return _internals._dynamic_class_reduce(kind)
 
-    def _paths_of(self, namespace: Mapping[str, Any]) -> FilePaths | None:
-        """The paths that a module makes from its `__file__`; None if it is not of the project."""
+    def _source_of(self, namespace: Mapping[str, Any]) -> ModuleSource | None:
+        """The source of a module, by its globals; None if it is not of the project."""
         file = namespace.get("__file__")
-        if not isinstance(file, str) or self._project.relative(file) is None:
+        if not isinstance(file, str):
             return None
-        if file not in self._files:
-            package = namespace.get("__package__") or ""
-            self._files[file] = FilePaths(file, package, self._paths_of_other)
-        return self._files[file]
+        if file not in self._sources:
+            package, ships = namespace.get("__package__") or "", self._project.relative(file) is not None
+            self._sources[file] = ModuleSource(file, package, self._source_of_other) if ships else None
+        return self._sources[file]
 
-    def _paths_of_other(self, name: str) -> FilePaths | None:
-        return self._paths_of(vars(sys.modules[name])) if name in self._project else None
+    def _source_of_other(self, name: str) -> ModuleSource | None:
+        return self._source_of(vars(sys.modules[name])) if name in self._project else None
 
     def _ship(self, paths: Iterable[str | PurePath]) -> None:
         """Let these objects, wherever the pickle has them, be the paths of the shipped copies."""
         for path in paths:
+            if id(path) in self._from_file:
+                continue
             relative = self._project.relative(str(path))
             if relative is not None:
                 self._from_file[id(path)] = path, _Shipped(relative)
