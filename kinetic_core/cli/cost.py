@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 16
 """Jobs that are looked at side by side; each costs some requests."""
 _DAY = 86400.0
+_MOST_DAYS = 36500
+"""A century; what is far more began before any calendar."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def cost(
     batch: Annotated[str | None, typer.Option(help="all jobs of this batch")] = None,
     origin: Origins = None,
     days: Annotated[
-        float, typer.Option(min=0, help="where no job is named: those submitted in so many days")
+        float,
+        typer.Option(min=0, max=_MOST_DAYS, help="where no job is named: those submitted in so many days"),
     ] = 7.0,
     limit: Annotated[int, typer.Option(min=1, help="where no job is named: the newest so many")] = 500,
     prices: Annotated[

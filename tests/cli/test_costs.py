@@ -111,6 +111,18 @@ def test_what_cannot_be_is_exit_code_2(words: list[str], said: str, kinetic: Kin
     assert said in done.err
 
 
+@pytest.mark.parametrize("days", ["36501", "1e12", "inf"])
+def test_days_that_no_calendar_has_are_refused(days: str, kinetic: Kinetic) -> None:
+    done = kinetic("cost", "--days", days)
+    assert (done.code, done.out) == (2, "")
+    assert "Invalid value for '--days'" in done.err
+    assert "36500" in done.err
+
+
+def test_a_century_is_not_too_long(kinetic: Kinetic, own_jobs: None) -> None:
+    assert "in the last 36500 days, from 19" in kinetic("cost", "--days", "36500").out
+
+
 def test_the_jobs_of_a_dag_run(kinetic: Kinetic) -> None:
     def started(run_id: str) -> str:
         identity = TaskIdentity("train", run_id, "", "fit", -1, 1)
