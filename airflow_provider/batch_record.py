@@ -173,7 +173,9 @@ def record_of_cancelled(
     states = batch.states()
     failed = [index for index in range(record.size) if states.get(index) != SUCCEEDED]
     errors = batch.failures(failed[:SAMPLE])
-    times = batch_times(backend.store, reference, time.time(), is_over=False)  # also of inputs not begun
+    times = batch_times(
+        backend.store, reference, record.size, time.time(), is_over=False
+    )  # also of inputs not begun
     return replace(_ended(record, failed, errors, times), ended_by=ended_by)
 
 

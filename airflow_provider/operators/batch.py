@@ -380,7 +380,9 @@ class KineticBatchOperator(KineticOperator):
         errors = self._read(lambda: batch.failures(failed[:SAMPLE]), context, deadline)
         self._causes = causes(failed, errors)
         times = self._read(
-            lambda: batch_times(batch.backend.store, reference, time.time(), is_over=True), context, deadline
+            lambda: batch_times(batch.backend.store, reference, self._size, time.time(), is_over=True),
+            context,
+            deadline,
         )
         ended: dict[str, Any] = {"failed": failed, "errors": errors, "times": times}
         tell(context, self._identity, reference, self._size, self._access, **ended)

@@ -156,7 +156,7 @@ async def _times(record: BatchRecord, backend: Backend, answers: Answers) -> Bat
     if record.size > _MOST_INPUTS:
         return None
     whole = record.reference
-    ask = partial(batch_times, backend.store, whole, time.time(), is_over=False)
+    ask = partial(batch_times, backend.store, whole, record.size, time.time(), is_over=False)
     times = await _answer(answers.times, whole.job_id, ask, whole.job_id, _USAGE_PATIENCE)
     return None if isinstance(times, str) else times
 

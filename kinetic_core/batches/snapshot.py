@@ -63,18 +63,22 @@ class BatchTimes(NamedTuple):
     waited: float
 
 
-def batch_times(store: ObjectStore, whole: JobReference, now: float, *, is_over: bool) -> BatchTimes:
+def batch_times(
+    store: ObjectStore, whole: JobReference, size: int, now: float, *, is_over: bool
+) -> BatchTimes:
     """Return the times of the batch `whole` until `now`, in Unix seconds. `is_over`: every input has ended.
 
+    `size` is how many inputs it has: what is stored of others is not its own.
     An attempt runs from its claim to its outcome; a lost one, until the next claim. What the store keeps no
     longer counts nothing. What ended before the batch was submitted, as inputs have that an earlier try of
     its task ran, counts in `run_seconds` alone. Takes three requests per thousand inputs.
     """
     group_id, submitted = whole.job_id, submitted_at(whole)
     every = f"{group_id}-*"
-    ends = {index: info.created for index, info in stored_of(store, group_id, object_names.result(every))}
-    ended = dict(_of_attempts(store, group_id, object_names.attempt_outcome(every, "*")))
-    claimed = dict(_of_attempts(store, group_id, object_names.claim(every, "*")))
+    results = stored_of(store, group_id, object_names.result(every))
+    ends = {index: info.created for index, info in results if index < size}
+    ended = dict(_of_attempts(store, group_id, size, object_names.attempt_outcome(every, "*")))
+    claimed = dict(_of_attempts(store, group_id, size, object_names.claim(every, "*")))
 
     def end(index: int, attempt: int) -> float:
         following = claimed.get((index, attempt + 1), ends.get(index, now))
@@ -91,11 +95,13 @@ def batch_times(store: ObjectStore, whole: JobReference, now: float, *, is_over:
     )
 
 
-def _of_attempts(store: ObjectStore, group_id: str, pattern: str) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yield when objects of attempts were stored, by input and number of the attempt."""
+def _of_attempts(
+    store: ObjectStore, group_id: str, size: int, pattern: str
+) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yield when objects of attempts of the first `size` inputs were stored, by input and attempt."""
     for index, info in stored_of(store, group_id, pattern):
         attempt = info.name.split("/")[3]
-        if attempt.isdecimal():
+        if attempt.isdecimal() and index < size:
             yield (index, int(attempt)), info.created
 
 

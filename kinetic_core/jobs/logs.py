@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from kinetic_core._runner import object_names
 from kinetic_core._runner.lines import LineBuffer
+from kinetic_core._runner.log import printable
 from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
 from kinetic_core.errors import ObjectNotFound
@@ -116,7 +117,10 @@ def read_log(
 
 
 def last_lines(backend: Backend, reference: JobReference, attempt: int) -> tuple[str, ...]:
-    """Read the last lines of an attempt, of every host: the evidence stored with a failure."""
+    """Read the last lines of an attempt, of every host: the evidence stored with a failure.
+
+    What a terminal would obey is spelt out: whoever can write the bucket can have written them.
+    """
     hosts = host_count(reference)
     kept: list[str] = []
     for host in range(hosts):
@@ -125,7 +129,7 @@ def last_lines(backend: Backend, reference: JobReference, attempt: int) -> tuple
             last.extend(line.text for line in lines.add(piece))
         if lines.size:
             last.append(lines.end().text)
-        kept += (f"[host {host}] {text}" if hosts > 1 else text for text in last)
+        kept += (printable(f"[host {host}] {text}" if hosts > 1 else text) for text in last)
     return tuple(kept[-_EVIDENCE_LINES:])
 
 

@@ -85,13 +85,15 @@ def test_for_how_long_the_attempts_of_a_batch_have_run() -> None:
         object_names.result("grp-a-3"): 50.0,
         object_names.claim("grp-a-12-0", 0): 1.0,  # of a batch `grp-a-12`
         "jobs/grp-a-2/attempts/planted/claim.json": 1.0,
+        object_names.claim("grp-a-4", 0): 1.0,  # of an input that the batch does not have
+        object_names.claim(f"grp-a-1{'0' * 30}", 0): 1.0,
     }
     store = Store(times)
     submitted = reference("grp-a", created_at="1970-01-01T00:00:04Z")
-    assert batch_times(Store({}), submitted, 100.0, is_over=False) == (0.0, 96.0, 96.0), "it has not begun"
+    assert batch_times(Store({}), submitted, 4, 100.0, is_over=False) == (0.0, 96.0, 96.0), "it has not begun"
     run_seconds = (3 + 5) + (20 + 1) + 10
-    assert batch_times(store, submitted, 100.0, is_over=False) == (run_seconds, 96.0, 6.0)
-    assert batch_times(store, submitted, 100.0, is_over=True) == (run_seconds, 96.0, 6.0), "one still runs"
+    assert batch_times(store, submitted, 4, 100.0, is_over=False) == (run_seconds, 96.0, 6.0)
+    assert batch_times(store, submitted, 4, 100.0, is_over=True) == (run_seconds, 96.0, 6.0), "one still runs"
 
 
 def test_the_times_of_a_batch_are_those_since_its_submission() -> None:
@@ -106,11 +108,11 @@ def test_the_times_of_a_batch_are_those_since_its_submission() -> None:
     }
     store = Store(times)
     again = reference("grp-a", created_at="1970-01-01T00:16:40Z")
-    assert batch_times(store, again, 5000.0, is_over=True) == (10 + 15 + 8, 25.0, 10.0)
+    assert batch_times(store, again, 4, 5000.0, is_over=True) == (10 + 15 + 8, 25.0, 10.0)
     found = reference("grp-a", created_at="1970-01-01T00:33:20Z")
-    assert batch_times(store, found, 2001.0, is_over=True) == (33, 1.0, 1.0), "every value was there"
+    assert batch_times(store, found, 4, 2001.0, is_over=True) == (33, 1.0, 1.0), "every value was there"
     early = reference("grp-a", created_at="1970-01-01T00:16:51Z")  # a clock that is ahead of the store's
-    assert batch_times(store, early, 5000.0, is_over=True) == (33, 14.0, 0.0)
+    assert batch_times(store, early, 4, 5000.0, is_over=True) == (33, 14.0, 0.0)
 
 
 def test_inputs_that_began_no_more_are_cancelled(place: Any) -> None:

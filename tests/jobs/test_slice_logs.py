@@ -152,6 +152,14 @@ def test_of_a_planted_log_few_chunks_are_read(chunk: bytes) -> None:
 
 
 @pytest.mark.attack
+def test_no_terminal_obeys_the_evidence_of_a_failure() -> None:
+    containers: Any = Containers()
+    store = containers.store = Metered()
+    store.add(0, b"\x1b]52;c;ZXZpbA==\x07\x1b[2J planted\n\ta table\n")
+    assert last_lines(containers, ALONE, 0) == (r"\x1b]52;c;ZXZpbA==\x07\x1b[2J planted", "\ta table")
+
+
+@pytest.mark.attack
 def test_of_a_planted_log_only_the_end_is_read() -> None:
     """The evidence of a failure costs its reader no more time, however large somebody has made the log."""
 
