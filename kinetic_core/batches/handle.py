@@ -24,6 +24,7 @@ from kinetic_core.errors import (
 )
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
+from kinetic_core.notebook import NOT_BEGUN, SUBMITTED
 from kinetic_core.terminal import BatchProgress
 
 if TYPE_CHECKING:
@@ -122,11 +123,17 @@ class BatchHandle:
             return dict(self._board.unavailable)
 
     def statuses(self) -> list[tuple[int, JobStatus]]:
-        """Return index and status of every submitted job that was not dropped."""
-        return self._scheduler.statuses(self._board)
+        """Return index and status of every submitted job.
+
+        An input that was never started, because its batch was stopped or cancelled first, is CANCELLED.
+        """
+        told = dict(self._scheduler.statuses(self._board))
+        with self._board.changed:
+            told |= dict.fromkeys(self._board.dropped, JobStatus.CANCELLED)
+        return sorted(told.items())
 
     def status_counts(self) -> dict[str, int]:
-        """Count the jobs in each status."""
+        """Count the inputs in each status, as `statuses` returns them."""
         return dict(Counter(status.value for _, status in self.statuses()))
 
     def wait(self, *, timeout: float | None = None) -> None:
@@ -254,11 +261,12 @@ class BatchHandle:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         with self._board.changed:
-            submitted = sum(job is not None for job in self._board.jobs)
-            return (
-                f"<batch {self.group_id}{name}: {self._board.size} inputs, {submitted} submitted, "
-                f"{len(self._board.ended)} ended>"
-            )
+            size, counts = self._board.size, Counter(self._board.states())
+        unsubmitted, cancelled = counts[NOT_BEGUN], counts[JobStatus.CANCELLED.value.lower()]
+        waits = f", {unsubmitted} not submitted" if unsubmitted else ""
+        told = f" ({cancelled} cancelled)" if cancelled else ""
+        ended = size - unsubmitted - counts[SUBMITTED]
+        return f"<batch {self.group_id}{name}: {size} inputs{waits}, {ended} ended{told}>"
 
     def _repr_html_(self) -> str:
         """Draw the batch as a board of its inputs, as this process has heard of them."""

@@ -29,7 +29,7 @@ class Scheduler(Protocol):
         """The backend that runs the batch."""
 
     def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
-        """Return index and status of every submitted job that was not dropped."""
+        """Return index and status of every job on the board; one that was just dropped may be CANCELLED."""
 
     def stop(self) -> None:
         """Start no further input."""

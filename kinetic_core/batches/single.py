@@ -163,12 +163,14 @@ class JobPerInput:
         self.group_id = group_id
 
     def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
-        """Return index and status of every submitted job that was not dropped."""
+        """Return index and status of every submitted job; one that was dropped is CANCELLED."""
         with board.changed:
             known = dict(board.ended)
             jobs = [(index, job) for index, job in enumerate(board.jobs) if job is not None]
         seen = [(index, known.get(index) or job.observe()) for index, job in jobs]
-        return [(index, each.status) for index, each in seen if each.reason != DROPPED]
+        return [
+            (index, JobStatus.CANCELLED if each.reason == DROPPED else each.status) for index, each in seen
+        ]
 
     def value(self, job: JobHandle) -> Any:
         """Return the value of a job that has ended, or raise its exception."""

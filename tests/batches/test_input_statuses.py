@@ -13,6 +13,8 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import Plan
+from kinetic_core.batches.handle import BatchHandle
+from kinetic_core.batches.indexed import IndexedScheduler
 from kinetic_core.batches.snapshot import batch_times, snapshot
 from kinetic_core.batches.submit import submit_clientless
 from kinetic_core.connections import default_connections
@@ -24,7 +26,7 @@ from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.airflow_provider.records_of_jobs import reference
-from tests.batches.places import Place
+from tests.batches.places import PLAN, Place
 from tests.conftest import wait_for
 
 SUCCEEDED, FAILED, RUNNING, PENDING = (
@@ -54,6 +56,22 @@ def test_inputs_of_a_cluster_are_what_job_pods_and_store_say(place: Any) -> None
     assert snapshot(here.backend, whole) == expected, "an outcome that nobody has signed does not count"
     here.store.delete(object_names.result("grp-a-3"))
     assert {info.name for info in here.store.list("")} == before, "a question changes nothing"
+
+
+def test_inputs_that_never_ran_are_cancelled_with_their_batch(place: Any) -> None:
+    here: Place = place(lambda _: behaviours.runs_until_stopped())
+    whole, _ = here.submit([1, 2, 3, 4, 5, 6], replace(PLAN, max_concurrent=2))
+    board = here.watched(6, whole)
+    batch = BatchHandle(whole.job_id, None, {}, board, IndexedScheduler(here.backend, whole))
+    wait_for(lambda: batch.status_counts().get("RUNNING") == 2)
+    assert repr(batch) == "<batch grp-a: 6 inputs, 0 ended>"
+    batch.cancel()
+    wait_for(lambda: batch.progress().is_over)
+    assert batch.status_counts() == {"CANCELLED": 6}
+    assert [index for index, _ in batch.statuses()] == list(range(6))
+    assert repr(batch) == "<batch grp-a: 6 inputs, 6 ended (6 cancelled)>"
+    assert "6 cancelled" in batch._repr_html_()
+    batch.close()
 
 
 class Store(MemoryObjectStore):

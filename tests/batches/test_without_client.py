@@ -91,7 +91,9 @@ def test_cancelling_from_another_process_leaves_nothing(tmp_path: Path) -> None:
     kinetic_core.attach_batch(group_id).cancel()
     wait_for(lambda: not supervisors(group_id))
     batch = kinetic_core.attach_batch(group_id)
-    assert batch.status_counts() == {"CANCELLED": 2}
+    assert batch.status_counts() == {"CANCELLED": 6}
+    wait_for(lambda: "6 inputs, 6 ended (6 cancelled)>" in repr(batch))
+    assert "6 cancelled" in batch._repr_html_()
     values = batch.results(return_exceptions=True, timeout=90)
     assert [type(value).__name__ for value in values] == ["JobCancelled"] * 6
     assert ran(tmp_path) == 2
