@@ -31,8 +31,8 @@ def alert(callback: str, file: Path, after: timedelta = SOON, **kwargs: Any) -> 
     return WaitingAlert(after, AsyncCallback(getattr(platform_team, callback), {"file": str(file), **kwargs}))
 
 
-REASONS = ("Created", "WaitingForSlot")
-"""What a job says that has no slot: the former until its agent has looked for one."""
+REASONS = ("Created", "Starting", "WaitingForSlot")
+"""What a job says that has no slot: the last once its agent has looked for one."""
 
 
 def lines(file: Path) -> list[str]:

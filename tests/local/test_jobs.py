@@ -79,7 +79,7 @@ def test_cancel_before_it_got_a_slot(tmp_path: Path) -> None:
     held = slots.take_slots(layout.slots, slots.core_count())
     try:
         handle = sleep_with_a_grandchild.run_async(str(tmp_path))
-        wait_for(lambda: "agent" in record_of(handle))
+        wait_for(lambda: handle.observe().reason == "WaitingForSlot")
         seen = handle.observe()
         assert (seen.status, seen.reason) == (JobStatus.PENDING, "WaitingForSlot")
         assert "no CPU slot is free" in seen.message
@@ -92,10 +92,32 @@ def test_cancel_before_it_got_a_slot(tmp_path: Path) -> None:
     assert not (tmp_path / "grandchild").exists()
 
 
+def test_on_an_idle_machine_no_job_waits_for_a_slot() -> None:
+    """An agent that has only not begun yet finds its slot free: nothing else may be said."""
+    for _ in range(8):
+        handle = on_cpu(lambda: 5).run_async()
+        seen = []
+        while not (observed := handle.observe()).is_terminal:
+            seen.append((observed.reason, observed.message))
+        assert not [told for told in seen if told[0] == "WaitingForSlot"]
+        assert {message for reason, message in seen if reason == "Starting"} <= {"its process is starting"}
+        assert handle.result() == 5
+
+
+def test_asking_takes_no_slot(no_slot_is_free: Callable[[], None]) -> None:
+    handle = on_cpu(lambda: 5).run_async()
+    wait_for(lambda: handle.observe().reason == "WaitingForSlot")
+    before = record_of(handle)
+    assert "no CPU slot is free" in handle.observe().message
+    assert record_of(handle) == before
+    no_slot_is_free()
+    assert handle.result() == 5
+
+
 def test_a_queue_has_no_effect(caplog: pytest.LogCaptureFixture, no_slot_is_free: Callable[[], None]) -> None:
     handle = kinetic_core.run(accelerator="cpu", queue="research")(lambda: 5).run_async()
     assert "queue= has no effect with backend 'local'" in caplog.text
-    wait_for(lambda: "agent" in record_of(handle))
+    wait_for(lambda: handle.observe().reason == "WaitingForSlot")
     assert handle.observe().reason == "WaitingForSlot"
     no_slot_is_free()
     assert handle.result() == 5

@@ -12,6 +12,7 @@ from kinetic_core.backends.kubernetes.names import (
     FAILED_CREATE,
     NODE_SILENT,
     QUEUED,
+    STARTING,
     SUSPENDED,
     WAITING_FOR_SLOT,
 )
@@ -146,7 +147,7 @@ def _why_no_pod(job: Job, told: Mapping[str, Condition]) -> tuple[str, str]:
         return QUEUED, f"the job waits in the queue {job.queue!r} to be admitted"
     if SUSPENDED in told:
         return SUSPENDED, "the job is suspended: it goes on when somebody resumes it (spec.suspend)"
-    for kind in (WAITING_FOR_SLOT, FAILED_CREATE):
+    for kind in (WAITING_FOR_SLOT, STARTING, FAILED_CREATE):
         if kind in told:
             return kind, told[kind].message
     return "Created", "no pod exists yet"

@@ -18,7 +18,14 @@ from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IDLE_SECONDS, I
 from kinetic_core.backends.local import process
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.backends.local.memory_limit import MemoryLimit, limit_memory
-from kinetic_core.backends.local.record import RecordGone, end, read_record, timestamp, write_record
+from kinetic_core.backends.local.record import (
+    NEEDS_SLOTS,
+    RecordGone,
+    end,
+    read_record,
+    timestamp,
+    write_record,
+)
 from kinetic_core.backends.local.slots import core_count, take_slots
 
 TYPE_CHECKING = False
@@ -92,7 +99,8 @@ class Agent:
             write_record(self._path, self._record)
             try:
                 with self._signals:
-                    self._held += take_slots(self._layout.slots, self._slots_wanted())
+                    self._held += take_slots(self._layout.slots, self._slots_wanted(), self._note_wait)
+                self._record.pop(NEEDS_SLOTS, None)
                 status["startTime"] = timestamp()
                 self._attempts()
             except RecordGone:
@@ -107,6 +115,11 @@ class Agent:
             self._kill()
         finally:
             process.remove_tree(self._layout.work(self._job_id))
+
+    def _note_wait(self) -> None:
+        """Record that the job waits for slots, because whoever asks may not try to take one."""
+        self._record[NEEDS_SLOTS] = True
+        write_record(self._path, self._record)
 
     def _attempts(self) -> None:
         failed = ignored = 0

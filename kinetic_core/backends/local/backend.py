@@ -20,6 +20,7 @@ from kinetic_core.backends.kubernetes.names import (
     NEEDS_CONTROL,
     ORIGIN_ID,
     SPEC_DIGEST,
+    STARTING,
     WAITING_FOR_SLOT,
     WORKER,
 )
@@ -30,6 +31,7 @@ from kinetic_core.backends.local.memory_limit import limit_memory
 from kinetic_core.backends.local.ports import LocalPorts
 from kinetic_core.backends.local.queue import LocalQueue, start_agent, unpack_runner
 from kinetic_core.backends.local.record import (
+    NEEDS_SLOTS,
     end,
     end_waiting,
     forget,
@@ -74,18 +76,22 @@ def record_times(folder: str) -> dict[str, tuple[int, int]]:
 
 
 def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The Job, saying what it waits for if it waits: its turn in a batch, or slots for its agent."""
+    """The Job, saying what it waits for if it waits: its turn in a batch, CPU slots, or its process."""
     job: dict[str, Any] = record["job"]
     if is_waiting(record) and "line" in record:
         limit = record["line"]["limit"]
-        return _waiting(job, f"its batch runs {limit or 'all'} at a time; it has no turn yet")
+        return _waiting(
+            job, WAITING_FOR_SLOT, f"its batch runs {limit or 'all'} at a time; it has no turn yet"
+        )
     if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
         return job
-    return _waiting(job, f"no CPU slot is free; this machine has {core_count()}")
+    if record.get(NEEDS_SLOTS):
+        return _waiting(job, WAITING_FOR_SLOT, f"no CPU slot is free; this machine has {core_count()}")
+    return _waiting(job, STARTING, "its process is starting")
 
 
-def _waiting(job: Mapping[str, Any], message: str) -> dict[str, Any]:
-    condition = {"type": WAITING_FOR_SLOT, "status": "True", "message": message}
+def _waiting(job: Mapping[str, Any], kind: str, message: str) -> dict[str, Any]:
+    condition = {"type": kind, "status": "True", "message": message}
     return {**job, "status": {**job["status"], "conditions": [condition]}}
 
 

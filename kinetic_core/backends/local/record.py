@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+NEEDS_SLOTS = "needs_slots"
+"""Field of a record whose agent has found too few slots free, and waits."""
+
+
 class RecordGone(OSError):
     """The record's directory was removed while the job lived."""
 
