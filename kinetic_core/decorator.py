@@ -89,7 +89,7 @@ class RemoteCallable(Generic[P, R]):
             Progress(retries=self._options.retries) as progress,
             debug_door(self._function, self._options, self._client, progress.observe) as door,
         ):
-            handle = self._submit(args, kwargs, progress)
+            handle = self.start(args, kwargs, progress)
             try:
                 with door(handle):
                     value: R = handle.shown_result(progress)
@@ -103,7 +103,7 @@ class RemoteCallable(Generic[P, R]):
         from kinetic_core.terminal import Progress
 
         with Progress() as progress:
-            return self._submit(args, kwargs, progress)
+            return self.start(args, kwargs, progress)
 
     @MAP_OPTIONS.describes
     def run_async_map(self, inputs: Iterable[Any], **options: Unpack[MapKeywords]) -> BatchHandle:
@@ -125,7 +125,8 @@ class RemoteCallable(Generic[P, R]):
 
         return dry_run(Call(self._function, args, kwargs), self._options, self._client)
 
-    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
+        """Start it as a job, as `run_async` does, and show in `progress` how it is packed and uploaded."""
         from kinetic_core.jobs.cost import hourly_cost
         from kinetic_core.jobs.handle import JobHandle
         from kinetic_core.jobs.submit import Call, prepare, submit

@@ -135,6 +135,7 @@ class Progress:
         self._phase = self._detail = ""
         self._told = ("", "")
         self._spent: dict[str, float] = {}
+        self._submitted: float | None = None
         self._stopped = threading.Event()
 
     def __enter__(self) -> Self:
@@ -154,10 +155,10 @@ class Progress:
         """What writes the job's output."""
         return self._line.write
 
-    def leave(self, handle: JobHandle) -> None:
-        """Say, piped or not, how to find the job of a call that was interrupted."""
-        attach = f"kinetic_core.attach({handle.job_id!r}, backend={handle.backend!r})"
-        self._line.say(f"{handle.job_id} goes on. To stop it: {attach}.cancel()")
+    def leave(self, handle: JobHandle, stop: str = "") -> None:
+        """Say, piped or not, what stops the job of a call that was interrupted: `stop`, else Python."""
+        stop = stop or f"kinetic_core.attach({handle.job_id!r}, backend={handle.backend!r}).cancel()"
+        self._line.say(f"{handle.job_id} goes on. To stop it: {stop}")
 
     def begin(self, phase: str, detail: str = "") -> None:
         """Begin a phase, or say something new about the one that lasts."""
@@ -185,6 +186,11 @@ class Progress:
         self._line.say(f"submitted {handle.job_id}: {', '.join(filter(None, (what, cost)))}")
         self.begin("waiting")
 
+    def attach(self, submitted: float, now: float) -> None:
+        """Count from the submission of a job, which another process submitted; both in Unix seconds."""
+        self._submitted = submitted
+        self._start = self._clock() - max(0.0, now - submitted)
+
     def batch_submitted(self, group_id: str, func_name: str, size: int, cost: str) -> None:
         """Say what a batch is called, by which another process attaches to it, and what a job of it costs."""
         each = f", each at {cost}" if cost else ""
@@ -192,11 +198,15 @@ class Progress:
 
     def observe(self, seen: JobObservation) -> None:
         """Show the job's new state, and at its end what each phase took."""
+        phase, detail = "", seen.message
         if seen.status is JobStatus.PENDING:
-            self.begin(_waiting(seen), seen.message)
+            phase = _waiting(seen)
         elif seen.status is JobStatus.RUNNING:
-            attempt = f"attempt {seen.attempt + 1}"
-            self.begin("running", attempt if seen.reason == "Running" else seen.message)
+            phase, detail = "running", f"attempt {seen.attempt + 1}" if seen.reason == "Running" else detail
+        if self._submitted is not None and not self._phase:
+            self._count_before(phase, seen, self._submitted)
+        if phase:
+            self.begin(phase, detail)
         else:
             self._end(_ENDED[seen.status])
 
@@ -223,6 +233,17 @@ class Progress:
     def _count(self, now: float) -> None:
         if self._phase:
             self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
+
+    def _count_before(self, phase: str, seen: JobObservation, submitted: float) -> None:
+        """Count the time before this process attached to the job, as its first observation tells it."""
+        now, self._submitted = self._clock(), None
+        if seen.started_at is not None and not seen.is_terminal:
+            since = min(max(self._start, self._start + seen.started_at - submitted), now)
+        else:
+            since = now if seen.attempt or seen.is_terminal else self._start
+        if not seen.is_terminal:
+            self._spent["earlier attempts" if seen.attempt else "waiting"] = since - self._start
+        self._phase, self._since, self._told_at = phase, since, float("-inf")
 
     def _texts(self, now: float) -> tuple[str, ...]:
         """Return the line, and without the reason in one word, which the detail gives in full."""

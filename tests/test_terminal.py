@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -87,6 +87,28 @@ def test_a_pipe_gets_few_lines_of_a_build_log() -> None:
         clock.now += 0.1
         progress.say(f"Step #1: line {number}")
     assert len(stream.getvalue().splitlines()) <= 5
+
+
+def attached(seen: JobObservation) -> list[str]:
+    """What is told of a job that was submitted 600 seconds before, looked at, and ends 7 seconds later."""
+    stream, clock = io.StringIO(), Clock(5.0)
+    with Progress(stream, clock=clock) as progress:
+        progress.attach(submitted=1000.0, now=1600.0)
+        progress.observe(seen)
+        clock.now += 7.0
+        progress.observe(DONE)
+    return stream.getvalue().splitlines()
+
+
+def test_an_attached_job_is_counted_from_its_submission() -> None:
+    begun = JobObservation(JobStatus.RUNNING, "Running", "the runner has started", started_at=1060.0)
+    took = "kinetic: succeeded in 10 min 07 s: waiting 1 min 00 s, running 9 min 07 s"
+    assert attached(begun) == ["kinetic: running: attempt 1", took]
+    took = "kinetic: succeeded in 10 min 07 s: waiting (Unschedulable) 10 min 07 s"
+    assert attached(NO_NODE)[1:] == [took]
+    took = "kinetic: succeeded in 10 min 07 s: earlier attempts 9 min 00 s, running 1 min 07 s"
+    assert attached(replace(begun, attempt=1, started_at=1540.0))[1:] == [took]
+    assert attached(DONE)[0] == "kinetic: succeeded in 10 min 00 s"
 
 
 NO_SLOT = JobObservation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from kinetic_core.jobs.debug import debug_door
 if TYPE_CHECKING:
     from kinetic_core.decorator import RemoteCallable
     from kinetic_core.jobs.handle import JobHandle
+    from kinetic_core.terminal import Progress
 
 Target = Annotated[str, typer.Argument(metavar="FILE[:FUNCTION]", help="a Python file, and a function in it")]
 Accelerator = Annotated[
@@ -57,24 +57,31 @@ def run(
     warm: Warm = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="print the job's id and stop")] = False,
 ) -> int | None:
-    """Run a function as a job: print its log as it comes, then its value. What it raises is exit code 1."""
+    """Run a function as a job: print its log as it comes, then its value. What it raises is exit code 1.
+
+    Meanwhile stderr shows what it does or waits for, and why.
+    """
+    from kinetic_core.terminal import Progress
+
     function = load(target, session, accelerator, warm)
     if detach:
-        handle = _submitted(function, target, values or [])
+        with Progress() as progress:
+            handle = _started(function, target, values or [], progress)
         if session.output.as_json:
             session.output.json("run", {"job_id": handle.job_id, "result": None})
         session.output.line(handle.job_id)
         return None
-    with debug_door(function.function, function.options, session.connections, lambda _status: None) as door:
-        handle = _submitted(function, target, values or [])
+    with (
+        Progress(retries=function.options.retries) as progress,
+        debug_door(function.function, function.options, session.connections, progress.observe) as door,
+    ):
+        handle = _started(function, target, values or [], progress)
+        streams = not session.output.as_json
         try:
             with door(handle):
-                ending = collected(lambda: handle.result(stream_logs=not session.output.as_json))
+                ending = collected(lambda: handle.shown_result(progress, stream_logs=streams))
         except KeyboardInterrupt:
-            sys.stderr.write(
-                f"{handle.job_id} goes on. To stop it: kinetic jobs cancel {handle.job_id} "
-                f"--backend {handle.backend}\n"
-            )
+            progress.leave(handle, f"kinetic jobs cancel {handle.job_id} --backend {handle.backend}")
             raise
     if ending.error is not None:
         return ending.told(session.output)
@@ -85,9 +92,11 @@ def run(
     return None
 
 
-def _submitted(function: RemoteCallable[..., Any], target: str, values: list[str]) -> JobHandle:
+def _started(
+    function: RemoteCallable[..., Any], target: str, values: list[str], progress: Progress
+) -> JobHandle:
     args, kwargs = arguments(values)
     try:
-        return function.run_async(*args, **kwargs)
+        return function.start(tuple(args), kwargs, progress)
     except TypeError as exc:  # the arguments do not fit
         raise InvalidRequest(f"{target}: {exc}") from exc

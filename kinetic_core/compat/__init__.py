@@ -53,7 +53,7 @@ class RemoteCallable(decorator.RemoteCallable[P, R]):
     def run_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Start it as a job and return its handle; waits only for packaging and upload."""
         with Progress() as progress:
-            return self._submit(args, kwargs, progress)
+            return self.start(args, kwargs, progress)
 
     @MAP_OPTIONS.describes
     def run_async_map(self, inputs: Iterable[Any], **options: Unpack[MapKeywords]) -> BatchHandle:
@@ -65,8 +65,9 @@ class RemoteCallable(decorator.RemoteCallable[P, R]):
             options.pop("cancel_running_on_fail", None)
         return BatchHandle.of(super().run_async_map(inputs, **options))
 
-    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
-        return handle_there(super()._submit(args, kwargs, progress))
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress) -> JobHandle:
+        """Start it as a job, as `run_async` does, and show its submission in `progress`."""
+        return handle_there(super().start(args, kwargs, progress))
 
     @overload
     def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...

@@ -57,10 +57,20 @@ class JobHandle(NativeHandle):
                 timeout, False, stream_logs=stream_logs, on_status_change=announce, trust_store=trust_store
             )
 
-    def shown_result(self, progress: Progress, cleanup: bool | None = None) -> Any:
+    def shown_result(
+        self,
+        progress: Progress,
+        timeout: float | None = None,
+        cleanup: bool | None = None,
+        *,
+        stream_logs: bool = True,
+        trust_store: bool = False,
+    ) -> Any:
         """Wait for the job and show its progress, as a call does; then remove it as `result` does."""
         with self._collecting(cleanup):
-            return super().shown_result(progress, cleanup=False)
+            return super().shown_result(
+                progress, timeout, False, stream_logs=stream_logs, trust_store=trust_store
+            )
 
     @contextmanager
     def _collecting(self, cleanup: bool | None, timeout: float = 180, interval: float = 2) -> Iterator[None]:

@@ -169,7 +169,15 @@ class JobHandle(JobReference):
         self._wait(timeout, _announcer(on_status_change), _print if stream_logs else None)
         return self._collected(cleanup, trust_store)
 
-    def shown_result(self, progress: Progress, cleanup: bool | None = None) -> Any:
+    def shown_result(
+        self,
+        progress: Progress,
+        timeout: float | None = None,
+        cleanup: bool | None = None,
+        *,
+        stream_logs: bool = True,
+        trust_store: bool = False,
+    ) -> Any:
         """Wait for the job as `result` does, and show its progress and what it prints meanwhile."""
         shown = 0
 
@@ -180,8 +188,8 @@ class JobHandle(JobReference):
             shown = max(shown, seen.attempt)
             progress.observe(seen)
 
-        self._wait(None, show, progress.write)
-        return self._collected(cleanup, trust_store=False)
+        self._wait(timeout, show, progress.write if stream_logs else None)
+        return self._collected(cleanup, trust_store)
 
     def _wait(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kinetic_core.client import default_client
 from kinetic_core.connections import default_connections
 from kinetic_core.settings import read_settings
 from tests.conftest import Kinetic
+from tests.person import KINETIC, Person
 
 on_cpu = kinetic_core.run(accelerator="cpu")
 
@@ -38,6 +40,30 @@ def sleep(seconds: float) -> None:
 def test_run_prints_the_log_and_the_value(kinetic: Kinetic, sample: str) -> None:
     done = kinetic("run", f"{sample}:scaled", "21", "factor=2")
     assert (done.code, done.out) == (0, "[bold]scaling[/bold]\n42\n")
+
+
+def test_run_and_result_show_what_they_wait_for(sample: str, no_slot_is_free: Callable[[], None]) -> None:
+    with Person(KINETIC, "run", f"{sample}:scaled", "21") as person:
+        person.awaits("no CPU slot is free")
+        job_id = re.search(r"submitted (job-[0-9a-f]+)", person.seen)
+        assert job_id
+        with Person(KINETIC, "jobs", "result", job_id[1]) as other:
+            other.awaits("no CPU slot is free")
+            no_slot_is_free()
+            assert [each.ends() for each in (person, other)] == [0, 0]
+    for seen in (person.seen, other.seen):
+        assert re.search(r"kinetic: succeeded in [\d.]+ s: .*running", seen), seen
+        assert seen.endswith("21\r\n")
+
+
+def test_a_pipe_gets_lines_of_run_on_stderr_only(sample: str, kinetic: Kinetic) -> None:
+    done = kinetic("run", f"{sample}:retried", "--json")
+    assert (done.code, done.json["result"]) == (0, 2)
+    told = "kinetic: attempt 1 of 2 failed: OSError: shard 3 is corrupt; starting again\n"
+    assert told in done.err
+    assert "\nkinetic: succeeded in " in done.err
+    again = kinetic("jobs", "result", done.json["job_id"])
+    assert (again.code, again.out, again.err) == (0, "2\n", "")  # it had ended: nobody waits
 
 
 @pytest.mark.promise("command: `run`, with the log and the value, and `--detach`")
@@ -65,7 +91,7 @@ def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sa
     [
         (["run", "nowhere.py"], "nowhere.py is not a file"),
         (["run", "SAMPLE"], "say which to run"),
-        (["run", "SAMPLE:absent"], "no function 'absent'; it has: scaled, failing, waiting"),
+        (["run", "SAMPLE:absent"], "no function 'absent'; it has: scaled, failing, waiting, retried"),
         (["run", "SAMPLE:plain"], "--accelerator cpu"),
         (["run", "SAMPLE:scaled", "x=1", "2"], "'2' comes after a NAME=VALUE"),
         (["run", "SAMPLE:scaled", "1", "-a", "tpu-v99"], "tpu-v99"),

@@ -1,5 +1,6 @@
 """Functions for the tests of `kinetic run`."""
 
+import os
 import time
 
 import kinetic_core
@@ -22,6 +23,13 @@ def failing():
 def waiting(seconds):
     print("waiting", flush=True)
     time.sleep(seconds)
+
+
+@kinetic_core.run(accelerator="cpu", retries=1)
+def retried():
+    if os.environ.get("KINETIC_FAILED_COUNT", "0") == "0":
+        raise OSError("shard 3 is corrupt")
+    return 2
 
 
 def plain(x):
