@@ -186,6 +186,14 @@ class Progress:
         self._line.say(f"submitted {handle.job_id}: {', '.join(filter(None, (what, cost)))}")
         self.begin("waiting")
 
+    def submitting(self, done: int, size: int) -> None:
+        """Show how many inputs of a batch are submitted; without a terminal, only if that takes long."""
+        if not done:
+            self.begin("submitting")
+            self._told_at = self._clock()
+        inputs = f"{size} input{'' if size == 1 else 's'}"
+        self.begin("submitting", f"{done} of {inputs}" if done else inputs)
+
     def attach(self, submitted: float, now: float) -> None:
         """Count from the submission of a job, which another process submitted; both in Unix seconds."""
         self._submitted = submitted

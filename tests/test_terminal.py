@@ -89,6 +89,16 @@ def test_a_pipe_gets_few_lines_of_a_build_log() -> None:
     assert len(stream.getvalue().splitlines()) <= 5
 
 
+def test_a_pipe_hears_of_a_submission_that_takes_long() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(stream, clock=clock) as progress:
+        for done in range(300):
+            progress.submitting(done, 300)
+            clock.now += 0.125
+    told = [f"kinetic: submitting: {done} of 300 inputs" for done in (80, 160, 240)]
+    assert stream.getvalue().splitlines() == told
+
+
 def attached(seen: JobObservation) -> list[str]:
     """What is told of a job that was submitted 600 seconds before, looked at, and ends 7 seconds later."""
     stream, clock = io.StringIO(), Clock(5.0)

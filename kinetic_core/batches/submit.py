@@ -65,19 +65,20 @@ def run_map(
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((item,), {}) for item in items]
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
-    batch = _start(packed, items, _plan(values))
+        progress.submitting(0, len(items))
+        batch = _start(packed, items, _plan(values), progress)
     cost = hourly_cost(str(packed.spec.accelerator), connections.settings)
     progress.batch_submitted(batch.group_id, packed.spec.function_name, len(items), cost)
     return batch
 
 
-def _start(packed: Packed, items: list[Any], plan: Plan) -> BatchHandle:
+def _start(packed: Packed, items: list[Any], plan: Plan, progress: Progress) -> BatchHandle:
     """Start the batch with the scheduler that fits its jobs."""
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_indexed(packed, items, plan)
     if packed.backend.supervised_queue:
-        return start_supervised(packed, items, plan)
+        return start_supervised(packed, items, plan, progress)
     return start_client_driven(packed, items, plan)
 
 

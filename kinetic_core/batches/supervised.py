@@ -30,6 +30,7 @@ from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import SUPERVISED, read_manifest
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.reconcile import reconcile
+from kinetic_core.terminal import Progress
 
 DIGEST = "spec_digest"
 """Field of a manifest with the digest of the call; a batch with a generated id has none."""
@@ -166,7 +167,7 @@ def _handle(backend: Backend, manifest: Mapping[str, Any], board: Board) -> Batc
     return BatchHandle(scheduler.group_id, manifest["group_name"], manifest["tags"], board, scheduler)
 
 
-def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchHandle:
+def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan, progress: Progress) -> BatchHandle:
     """Create all jobs, which wait; their supervisor runs them. Neither needs this process from here on.
 
     If an exception interrupts this, no job of a batch with a generated id runs; jobs of a batch with an id
@@ -174,7 +175,7 @@ def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchH
     """
     line = Line(plan.group_id, len(items), plan.max_concurrent, plan.fail_fast, plan.cancel_running)
     if plan.is_new:
-        return _start_new(packed, items, plan, line)
+        return _start_new(packed, items, plan, line, progress)
     manifest, failures = take_up(packed, items, plan, line)
     namespace = manifest["namespace"]
     board = read_board(packed.backend, namespace, manifest, _LOOK_SECONDS, None, follows=True)
@@ -183,7 +184,9 @@ def start_supervised(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchH
     return _handle(packed.backend, manifest, board)
 
 
-def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> BatchHandle:
+def _start_new(
+    packed: Packed, items: Sequence[Any], plan: Plan, line: Line, progress: Progress
+) -> BatchHandle:
     backend, namespace = packed.backend, packed.spec.namespace
     assert backend.supervised_queue is not None  # noqa: S101  else there is another way
     manifest = store_manifest(packed, plan, len(items), SUPERVISED)
@@ -191,7 +194,10 @@ def _start_new(packed: Packed, items: Sequence[Any], plan: Plan, line: Line) -> 
     try:
         with backend.supervised_queue.gather(namespace, line) as waiting:
             each = replace(packed, backend=waiting)
-            made = [submit_input(each, plan, index, item) for index, item in enumerate(items)]
+            made = []
+            for index, item in enumerate(items):
+                made.append(submit_input(each, plan, index, item))
+                progress.submitting(index + 1, len(items))
     finally:
         finish(backend, plan.group_id, board)
     for index, job in enumerate(made):

@@ -76,6 +76,7 @@ def test_a_terminal_shows_the_retry_and_what_it_took(script: list[str]) -> None:
     assert told[5:] == [""]
     assert any("s running: attempt 2" in line for line in screen.drawn)
     assert any("/3 done" in line for line in screen.drawn)
+    assert any("submitting: 2 of 3 inputs" in line for line in screen.drawn)
 
 
 def test_a_pipe_gets_plain_lines_on_stderr_only(script: list[str]) -> None:
