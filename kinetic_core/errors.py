@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 class KineticError(Exception):
     """Base of everything below; catch it to catch any refusal or failure of this package."""
 
+    hint = ""
+    """What to run at a terminal next; the command prints it below the message. "" for none."""
+
 
 class InvalidRequest(KineticError, ValueError):
     """The call itself is wrong. Raised before anything is stored or created."""
@@ -208,9 +211,13 @@ class JobConflict(KineticError):
 class JobNotFound(KineticError, LookupError):
     """Neither the object store nor the backend knows this job id."""
 
+    hint = "`kinetic jobs list` lists the jobs that are there; --profile and --backend look elsewhere"
+
 
 class BatchNotFound(JobNotFound, FileNotFoundError):
     """No batch of that id is stored."""
+
+    hint = "`kinetic batch list` lists the batches that are there; --profile and --backend look elsewhere"
 
 
 class WaitTimeout(KineticError, TimeoutError):

@@ -26,7 +26,9 @@ from kinetic_core.provision.vendored import AddOn
 def named_project(session: Session) -> Connections:
     """The connections of this call, whose settings must name a project. Raises InvalidRequest."""
     if not session.settings.project:
-        raise InvalidRequest("no project is set: pass --project, or set KINETIC_PROJECT or a profile")
+        error = InvalidRequest("no project is set: pass --project, or set KINETIC_PROJECT or a profile")
+        error.hint = "`kinetic profile create NAME` asks for a project and a cluster, and keeps them"
+        raise error
     return session.connections
 
 

@@ -185,4 +185,7 @@ def fail(output: Output, error: BaseException, code: Exit) -> Exit:
 def complain(error: BaseException) -> None:
     """An error for people, on stderr."""
     said = f"error: {error}" if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-    sys.stderr.write(printable("\n".join([said, *getattr(error, "__notes__", ())])) + "\n")
+    lines = [said, *getattr(error, "__notes__", ())]
+    if isinstance(error, KineticError) and error.hint:
+        lines.append(f"hint: {error.hint}")
+    sys.stderr.write(printable("\n".join(lines)) + "\n")

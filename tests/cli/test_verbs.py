@@ -115,6 +115,24 @@ def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kineti
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["jobs", "status", "job-0000000000000000"], ["jobs", "list"]),
+        (["jobs", "cancel", "job-0000000000000000"], ["jobs", "list"]),
+        (["batch", "status", "grp-0"], ["batch", "list"]),
+        (["up"], ["profile", "create", "NAME"]),
+    ],
+)
+def test_an_error_ends_with_the_command_to_run(
+    words: list[str], said: list[str], kinetic: Kinetic, own_jobs: None
+) -> None:
+    done = kinetic(*words)
+    assert done.code == 2
+    assert f"\nhint: `kinetic {' '.join(said)}` " in done.err
+    assert kinetic(*said, "--help").code == 0
+
+
 def test_a_name_of_two_machines_is_told(kinetic: Kinetic) -> None:
     (line,) = [line for line in kinetic("accelerators", "v6e-8").out.splitlines() if "is also" in line]
     assert line == (
