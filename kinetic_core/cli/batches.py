@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.completion import batch_ids
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.outcomes import value_fields
 from kinetic_core.cli.root import batch_app
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kinetic_core.batches.handle import BatchHandle
 
 _ID = "grp-0123456789abcdef"
-GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch")]
+GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch", autocompletion=batch_ids)]
 
 
 @verb(batch_app, "list", examples=["kinetic batch list"])

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.completion import batch_ids
 from kinetic_core.cli.exit_codes import exit_code
 from kinetic_core.cli.jobs import Origins, attached, of_origin, submitted_at, summaries_of
+from kinetic_core.cli.jobs import job_ids as known_ids
 from kinetic_core.cli.parallel import raise_if_all, side_by_side
 from kinetic_core.cli.root import app
 from kinetic_core.cli.verb import Session, verb
@@ -95,8 +97,12 @@ class _Asked:
 )
 def cost(
     session: Session,
-    job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="ids of jobs")] = None,
-    batch: Annotated[str | None, typer.Option(help="all jobs of this batch")] = None,
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="JOB", help="ids of jobs", autocompletion=known_ids)
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="all jobs of this batch", autocompletion=batch_ids)
+    ] = None,
     origin: Origins = None,
     days: Annotated[
         float,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kinetic_core.cli.completion import statuses
 from kinetic_core.cli.outcomes import collected, show_value, value_fields
 from kinetic_core.cli.parallel import do_each
 from kinetic_core.cli.root import jobs_app
@@ -128,7 +129,10 @@ def list_jobs(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(help="jobs that are pending, running, succeeded, failed or cancelled; may be repeated"),
+        typer.Option(
+            help="jobs that are pending, running, succeeded, failed or cancelled; may be repeated",
+            autocompletion=statuses,
+        ),
     ] = None,
     function: Annotated[str | None, typer.Option(help="jobs of this function; `*` matches anything")] = None,
     user: Annotated[str | None, typer.Option(help="jobs of whom; `*` matches anything")] = None,

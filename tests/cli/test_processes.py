@@ -191,11 +191,17 @@ def test_without_its_packages_it_says_which_to_install() -> None:
 @pytest.mark.promise("command: Shell completion")
 def test_a_shell_completes_ids_and_names(running: kinetic_core.JobHandle, tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text('{"profiles": {"team": {"backend": "local"}}}')
+    batch = waits.run_async_map([0])
     for words, wanted in (
         ("jobs status ", running.job_id),
         ("profile use ", "team"),
         ("run train.py --accelerator tpu-v5e-", "tpu-v5e-4"),
         ("pool add -a gpu-l4", "gpu-l4-4"),
+        ("pool add -a nv", "nvidia-l4-4"),
+        ("batch status grp", batch.group_id),
+        ("cost --batch grp", batch.group_id),
+        ("cost job", running.job_id),
+        ("jobs list --status fa", "failed"),
     ):
         asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words}"}
         told, _ = start(**asked).communicate(timeout=90)
