@@ -73,10 +73,13 @@ def _call() -> NoReturn:
 
 
 def build(words: Sequence[str] = ()) -> typer.Typer:
-    """The command with the verbs that a call with these words can need: all, if none is a first word."""
+    """The command with the verbs that a call with these words can need: all, if the first is misspelt."""
     from kinetic_core.cli.root import app
 
-    needed = [word for word in words if word in _MODULES] or list(_MODULES)
+    before = ["", *words]
+    own = (word for last, word in zip(before, words, strict=False) if last != "--profile")
+    first = next((word for word in own if not word.startswith("-")), "")
+    needed = [first] if first in _MODULES else list(_MODULES)
     for module in (module for word in needed for module in _MODULES[word]):
         import_module(f"kinetic_core.cli.{module}")
     return app

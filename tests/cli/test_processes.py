@@ -14,6 +14,7 @@ import pytest
 import kinetic_core
 from tests.cli.conftest import waits
 from tests.conftest import wait_for
+from tests.person import KINETIC, Person
 
 INTERRUPTED_IMPORT = """\
 import os, signal, sys
@@ -29,7 +30,6 @@ sys.meta_path.insert(0, Interrupts())
 main()
 """
 """The command, which gets SIGINT when it imports the module that is named first."""
-KINETIC = str(Path(sys.executable).with_name("kinetic"))
 SAMPLE = str(Path(__file__).parent / "project" / "cli_sample.py")
 
 
@@ -206,6 +206,35 @@ def test_a_shell_completes_ids_and_names(running: kinetic_core.JobHandle, tmp_pa
         asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words}"}
         told, _ = start(**asked).communicate(timeout=90)
         assert wanted in told
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("jbos list", "'jobs'"),
+        ("rnu status", "'run'"),  # a verb too
+        ("--profile status rnu x.py", "'run'"),
+        ("jobs lst", "'list'"),
+        ("jobs list --stauts failed", "--status"),
+    ],
+)
+def test_a_misspelt_word_has_a_suggestion(words: str, meant: str) -> None:
+    process = start(*words.split())
+    out, told = process.communicate(timeout=90)
+    assert (process.returncode, out) == (2, "")
+    assert meant in told.splitlines()[-1]
+
+
+def test_a_terminal_has_colours_and_a_pipe_none(own_jobs: None) -> None:
+    batch = waits.run_async_map([0])
+    batch.wait()
+    words = "batch", "status", batch.group_id
+    with Person(KINETIC, *words) as person:
+        assert person.ends() == 0
+    assert "\x1b[32mSUCCEEDED" in person.seen
+    told, _ = start(*words).communicate(timeout=90)
+    assert "SUCCEEDED" in told
+    assert "\x1b" not in told
 
 
 @pytest.mark.promise("command: CLI start ≤ 0.3 s for verbs that touch no cloud")
