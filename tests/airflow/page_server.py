@@ -134,7 +134,7 @@ def _serving(home: Path, dag_ids: Sequence[str], silent: str) -> Iterator[Server
             assert done.wait(120) == 0, (airflow.logs / f"{command[0]}.log").read_text()[-2000:]
             del airflow.processes[command[0]]
         airflow.start_component("api-server")
-        airflow.until(lambda: "metadatabase" not in airflow.api.unhealthy(), 120, "the API server")
+        airflow.until(lambda: "metadatabase" not in airflow.api.unhealthy(), 300, "the API server")
         tokens = {
             name: _post(f"{airflow.api.url}/auth/token", {"username": name, "password": password})[
                 "access_token"

@@ -19,7 +19,7 @@ def started_by_events(cases: Any, dag_id: str) -> list[Any]:
         found = cases.api.call("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
         return found[0]["dag_run_id"] if found else ""
 
-    cases.runs[dag_id] = cases.airflow.until(run, 60, f"an event to start {dag_id}")
+    cases.runs[dag_id] = cases.airflow.until(run, 300, f"an event to start {dag_id}")
     assert cases.end(dag_id) == "success"
     return cases.value(dag_id, "read")
 

@@ -42,7 +42,7 @@ def begun(cases: Any) -> str:
         "to be deferred",
     )
     group_id: str = cases.api.xcom(instance, "kinetic_batch")["reference"]["job_id"]
-    cases.airflow.until(lambda: living(cases, group_id) == 3, 60, "the inputs to live")
+    cases.airflow.until(lambda: living(cases, group_id) == 3, 300, "the inputs to live")
     return group_id
 
 
@@ -89,7 +89,7 @@ def test_a_killed_triggerer_ends_no_batch_a_person_does(cases: Any) -> None:
     instance = cases.instance("long_batch", "long_job")
     path = f"/dags/long_batch/dagRuns/{instance['dag_run_id']}/taskInstances/long_job"
     cases.api.call("PATCH", path, {"new_state": "failed"})
-    cases.airflow.until(lambda: living(cases, group_id) == 0, 120, "the batch to end")
+    cases.airflow.until(lambda: living(cases, group_id) == 0, 300, "the batch to end")
 
 
 @pytest.mark.slow

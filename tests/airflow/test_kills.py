@@ -179,7 +179,7 @@ def test_the_job_of_a_run_deleted_unseen_is_cancelled(
     triggerer.wait(90)
     mark_failed(cases, instance)
     run = f"/dags/forgotten/dagRuns/{instance['dag_run_id']}"
-    cases.airflow.until(lambda: cases.api.call("GET", run)["state"] == "failed", 30, "forgotten to fail")
+    cases.airflow.until(lambda: cases.api.call("GET", run)["state"] == "failed", 300, "forgotten to fail")
     cases.api.call("DELETE", run)
     backend = LocalBackend(cases.airflow.home / "kinetic")
     reference = find(backend, job_id)

@@ -133,7 +133,7 @@ def test_there_is_no_api_server_for_a_while(losing: Cases, api: ClusterApi) -> N
         assert store.find(result) is None
         said = len(lines(losing.log("server_away", "goes_on"), 0))
         give_sign("ends")
-        losing.airflow.until(lambda: store.find(result), 60, "the outcome of one")
+        losing.airflow.until(lambda: store.find(result), 300, "the outcome of one")
         assert talks(losing, "server_away", "goes_on", more_than=said + 40) == jobs["goes_on"]
         assert losing.instance("server_away", "ends")["state"] == "deferred"
     losing.reach("server_away", "ends", lambda one: one["state"] == "success", "to succeed")

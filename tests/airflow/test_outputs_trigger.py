@@ -192,7 +192,7 @@ def test_a_scripts_job_starts_a_dag(cases: Any, monkeypatch: pytest.MonkeyPatch)
             each["dag_run_id"] for each in cases.api.call("GET", "/dags/started_by_jobs/dagRuns")["dag_runs"]
         ]
 
-    (cases.runs["started_by_jobs"],) = cases.airflow.until(runs, 120, "the job to start its DAG")
+    (cases.runs["started_by_jobs"],) = cases.airflow.until(runs, 300, "the job to start its DAG")
     assert cases.end("started_by_jobs") == "success"
     (payload,) = cases.value("started_by_jobs", "read")
     assert (payload["job_id"], payload["names"]) == (job.job_id, ["a.ckpt"])

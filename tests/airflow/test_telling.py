@@ -115,7 +115,7 @@ def test_the_triggerer_counts_a_job_that_waits_and_then_runs(cases: Any) -> None
         cases.start("crowded")
         waits = re.compile(r"airflow\.kinetic\.jobs\.waiting,.*reason=WaitingForSlot\S* 1")
         metrics = Path(cases.airflow.home, "metrics")
-        cases.airflow.until(lambda: waits.search(metrics.read_text()), 120, "a job to be counted as waiting")
+        cases.airflow.until(lambda: waits.search(metrics.read_text()), 300, "a job to be counted as waiting")
     finally:
         os.close(held)
     assert cases.end("crowded") == "success"

@@ -36,7 +36,7 @@ def test_the_spans_of_a_job_are_in_its_runs_trace(cases: Any, task_id: str, legs
         tries = [each for each in spans if each.name == f"task_run.{task_id}" and each.trace_id in runs]
         return [(runs[each.trace_id], each) for each in tries if len(below(spans, each, "worker.")) == legs]
 
-    ((run, whole),) = cases.airflow.until(arrived, 60, "the spans of the run and the task to arrive")
+    ((run, whole),) = cases.airflow.until(arrived, 300, "the spans of the run and the task to arrive")
     assert whole.parent_id == run.span_id
     first, *_ = below(spans, whole, "worker.")
     (submit,) = below(spans, first, "kinetic.")

@@ -46,7 +46,7 @@ def runs(handle: kinetic_core.JobHandle) -> int:
 
 @pytest.mark.promise("batches: Ordered fallback with a time limit per choice")
 def test_the_second_runs_what_the_first_has_no_node_for(api: ClusterApi, location: str) -> None:
-    run = kinetic_core.run(accelerator=[NOWHERE, "cpu"], capacity_timeout=2, timeout=600)
+    run = kinetic_core.run(accelerator=[NOWHERE, "cpu"], capacity_timeout=15, timeout=600)
     handle = run(sleep.__wrapped__).run_async(1)
     seen: list[JobObservation] = []
     subscription = watch(handle.place, handle, seen.append)
@@ -134,7 +134,7 @@ def test_capacity_that_comes_at_the_very_moment(api: ClusterApi, late_node: tupl
 
 
 def test_cancelled_while_it_waits_for_the_second(api: ClusterApi) -> None:
-    run = kinetic_core.run(accelerator=[NOWHERE, "gpu-h100", "cpu"], capacity_timeout=2)
+    run = kinetic_core.run(accelerator=[NOWHERE, "gpu-h100", "cpu"], capacity_timeout=10)
     handle = run(greet.__wrapped__).run_async("nobody")
     following = watch(handle.place, handle, lambda _: None)
     wait_for(lambda: accelerators(api, handle) == ["gpu-h100-1"], 30)
