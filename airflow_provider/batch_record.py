@@ -173,9 +173,8 @@ def record_of_cancelled(
     states = batch.states()
     failed = [index for index in range(record.size) if states.get(index) != SUCCEEDED]
     errors = batch.failures(failed[:SAMPLE])
-    times = batch_times(
-        backend.store, reference, record.size, time.time(), is_over=False
-    )  # also of inputs not begun
+    now = time.time()
+    times = batch_times(backend.store, reference, record.size, now, is_over=False)  # some have not begun
     return replace(_ended(record, failed, errors, times), ended_by=ended_by)
 
 

@@ -180,10 +180,9 @@ class Progress:
 
     def submitted(self, handle: JobHandle, cost: str) -> None:
         """Say what the job is called; and what its accelerator costs by the hour, "" for unknown."""
-        if cost and handle.hardware != handle.accelerator:
-            cost = f"{handle.accelerator} at {cost}"
-        what = f"{handle.func_name} on {handle.hardware}"
-        self._line.say(f"submitted {handle.job_id}: {', '.join(filter(None, (what, cost)))}")
+        first = f"{handle.accelerator} " if handle.hardware != handle.accelerator else ""
+        price = f", {first}at {cost}" if cost else ""
+        self._line.say(f"submitted {handle.job_id}: {handle.func_name} on {handle.hardware}{price}")
         self.begin("waiting")
 
     def submitting(self, done: int, size: int) -> None:

@@ -68,10 +68,10 @@ def batch_times(
 ) -> BatchTimes:
     """Return the times of the batch `whole` until `now`, in Unix seconds. `is_over`: every input has ended.
 
-    `size` is how many inputs it has: what is stored of others is not its own.
-    An attempt runs from its claim to its outcome; a lost one, until the next claim. What the store keeps no
-    longer counts nothing. What ended before the batch was submitted, as inputs have that an earlier try of
-    its task ran, counts in `run_seconds` alone. Takes three requests per thousand inputs.
+    `size` is how many inputs it has: what is stored of others is not its own. An attempt runs from its claim
+    to its outcome; a lost one, until the next claim. What the store keeps no longer counts nothing. What
+    ended before the batch was submitted, as inputs have that an earlier try of its task ran, counts in
+    `run_seconds` alone. Takes three requests per thousand inputs.
     """
     group_id, submitted = whole.job_id, submitted_at(whole)
     every = f"{group_id}-*"

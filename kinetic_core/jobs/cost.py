@@ -118,15 +118,15 @@ def priced_budget(amount: float, choices: Iterable[Accelerator], settings: Setti
 
 
 def hourly_cost(accelerator: str, settings: Settings) -> str:
-    """Return what an accelerator costs while a job holds it, such as `4.8 EUR an hour`.
+    """Return the price of an accelerator while a job holds it, such as `4.8 EUR an hour`.
 
-    "" without a price table, or without a price in it. What is wrong with a table is said instead: it keeps
-    no job from running.
+    "" without a price table, or without a price in it. For a table that cannot be read, `an unknown price`
+    and why: that keeps no job from running.
     """
     try:
         prices = known_prices(settings)
     except ConfigurationError as error:
-        return f"at an unknown price: {error}"
+        return f"an unknown price: {error}"
     one = parse_accelerator(accelerator)
     price = None if prices is None else prices.of(one)
     if prices is None or price is None:

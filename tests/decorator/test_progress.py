@@ -67,7 +67,7 @@ def test_a_terminal_shows_the_retry_and_what_it_took(script: list[str]) -> None:
     assert process.returncode == 0, screen.lines
     assert out == "epoch 1\n"
     told = [line.removeprefix("kinetic: ") for line in screen.lines]
-    assert re.fullmatch(r"submitted job-[0-9a-f]+: train on cpu, 0\.5 EUR an hour", told[0])
+    assert re.fullmatch(r"submitted job-[0-9a-f]+: train on cpu, at 0\.5 EUR an hour", told[0])
     assert told[1] == "attempt 1 of 2 failed: ValueError: shard 3 is corrupt; starting again"
     assert told[2].startswith("succeeded in ")
     assert "running" in told[2]

@@ -69,7 +69,7 @@ def test_what_an_hour_costs(table: Path) -> None:
     assert hourly_cost("tpu-v5e-8:spot", priced) == "6.4 EUR an hour"
     assert hourly_cost("gpu-l4", priced) == hourly_cost("tpu-v5e-8", Settings()) == ""
     table.write_text("currency = ")
-    assert hourly_cost("cpu", priced).startswith("at an unknown price: the price table ")
+    assert hourly_cost("cpu", priced).startswith("an unknown price: the price table ")
 
 
 @pytest.mark.parametrize(
