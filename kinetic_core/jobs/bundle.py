@@ -30,7 +30,8 @@ from kinetic_core.jobs.runner_archive import note_runner, store_archive
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import callable_name, source_file
 from kinetic_core.project.environment import capture
-from kinetic_core.project.imported_modules import change_notices, changed_variables, check_ships, reached
+from kinetic_core.project.imported_modules import check_ships, reached
+from kinetic_core.project.module_variables import change_notices, changed_variables
 from kinetic_core.project.payload import PackedFunction, pack_arguments, pack_function
 from kinetic_core.project.root import Project, locate_project
 from kinetic_core.project.serialization import ProjectModules

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from kinetic_core._runner import wire
 from kinetic_core.errors import InvalidRequest, UnpicklableArgument
 from kinetic_core.project.callables import callable_name
-from kinetic_core.project.imported_modules import Changes
+from kinetic_core.project.module_variables import Changes
 from kinetic_core.project.root import Project
 from kinetic_core.project.serialization import Pickled, ProjectModules, Substitute, dumps
 

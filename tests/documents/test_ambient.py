@@ -46,7 +46,7 @@ CACHED = {
     "kinetic_core/accelerators/shapes.py",
     "kinetic_core/backends/kubernetes/bootstrap.py",
     "kinetic_core/backends/kubernetes/capacity.py",
-    "kinetic_core/project/imported_modules.py",
+    "kinetic_core/project/module_variables.py",
     "kinetic_core/project/payload.py",
     "kinetic_core/provision/vendored/__init__.py",
     "airflow_provider/config.py",

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kinetic_core.errors import InvalidProject
-from kinetic_core.project.imported_modules import change_notices, changed_variables, check_ships, reached
+from kinetic_core.project.imported_modules import check_ships, reached
+from kinetic_core.project.module_variables import change_notices, changed_variables
 from kinetic_core.project.root import Project
 from kinetic_core.project.serialization import ProjectModules, dumps
 
