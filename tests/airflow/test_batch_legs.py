@@ -204,9 +204,10 @@ def test_a_last_leg_without_a_store_waits_for_it(home: Path) -> None:
 
 
 def test_a_trigger_of_a_batch_waits_for_the_store(home: Path) -> None:
-    task = BatchTask(home)
+    task = BatchTask(home, max_concurrent=1)
     trigger = task.deferred()
     trigger.outage_interval = 0.1
+    wait_for(lambda: any(calls(home, n) for n in range(SIZE)))  # a job without its store cannot begin
     lose(home)
 
     async def first() -> Any:

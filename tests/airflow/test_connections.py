@@ -159,9 +159,16 @@ def test_the_form_has_the_fields_and_a_test_button(cases: Any) -> None:
 
 def test_a_task_runs_where_its_connection_says(cases: Any) -> None:
     cases.api.call("POST", "/connections", connection("kinetic_here", "kinetic", backend="local"))
+    cases.start("connected_here")
+
+    def is_watched(instance: dict[str, Any]) -> bool:
+        log = cases.log("connected_here", "where")
+        return instance["state"] == "deferred" and "no worker is held" in log
+
+    cases.reach("connected_here", "where", is_watched, "to be watched by a trigger")
+    Path(cases.airflow.home, "let-go").touch()
     assert cases.end("connected_here") == "success"
     assert cases.value("connected_here", "where") == os.uname().nodename
-    assert "no worker is held" in cases.log("connected_here", "where")
     (told,) = cases.values("connected_here", "where", "kinetic_job")
     assert told["conn_id"] == "kinetic_here"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from airflow.sdk import dag, task
 
@@ -13,6 +14,9 @@ CANARIES = [f"CANARY_{number}" for number in range(50)]
 BUCKET, _, PREFIX = os.environ.get("KINETIC_BUCKET", "").partition("/")
 LET_GO = f"/storage/v1/b/{BUCKET}/o/{PREFIX}%2Flet-go"
 """Path of an object of the stand-in for Cloud Storage. Once it is there, jobs end that wait for it."""
+
+LET_GO_HERE = str(Path(os.environ["AIRFLOW_HOME"], "let-go"))
+"""A file of this machine for which the job of `connected_here` waits."""
 
 
 @task.kinetic(accelerator="cpu")
@@ -34,6 +38,17 @@ def where(until: str = "") -> str:
     return os.uname().nodename
 
 
+@task.kinetic(accelerator="cpu")
+def where_here(until: str) -> str:
+    import os
+    import time
+    from pathlib import Path
+
+    while not Path(until).exists():
+        time.sleep(0.1)
+    return os.uname().nodename
+
+
 @task.kinetic(accelerator="cpu", secrets={name: f"canaries/{name}" for name in CANARIES})
 def digest() -> str:
     import hashlib
@@ -52,7 +67,7 @@ def fail() -> None:
 
 @dag(schedule=None, catchup=False)
 def connected_here():
-    where.override(conn_id="kinetic_here")()
+    where_here.override(task_id="where", conn_id="kinetic_here")(LET_GO_HERE)
 
 
 @dag(schedule=None, catchup=False)

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import Asset, dag, task
 
 LOCAL: dict[str, Any] = {"accelerator": "cpu", "backend": "local"}
-SECONDS = 3.0
+SECONDS = 5.0
 """Time of a job, in which its task is deferred."""
 
 
