@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_LEFT_OUT = ("adr/0", "explanation/promises.md", "explanation/airflow-actions/")
+_LEFT_OUT = ("adr/", "explanation/promises.md", "explanation/airflow-actions/")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
