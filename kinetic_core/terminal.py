@@ -44,6 +44,8 @@ _ENDED = {
     JobStatus.CANCELLED: "cancelled",
     JobStatus.NOT_FOUND: "is gone",
 }
+_FIRST = "preparing"
+"""Phase before the first step: the call is checked and the cluster is found."""
 _SHORTEST = 0.05
 """Seconds below which a phase is left out of what a call took."""
 _USER_FAULTS = (FailureClass.USER_ERROR, FailureClass.OUT_OF_MEMORY, FailureClass.OUT_OF_DISK)
@@ -132,7 +134,7 @@ class Progress:
         self._line = LiveLine(stream)
         self._clock, self._retries, self._failed = clock, retries, 0
         self._start = self._since = self._told_at = clock()
-        self._phase = self._detail = ""
+        self._phase, self._detail = _FIRST, ""
         self._told = ("", "")
         self._spent: dict[str, float] = {}
         self._submitted: float | None = None
@@ -195,7 +197,7 @@ class Progress:
 
     def attach(self, submitted: float, now: float) -> None:
         """Count from the submission of a job, which another process submitted; both in Unix seconds."""
-        self._submitted = submitted
+        self._submitted, self._phase = submitted, ""
         self._start = self._clock() - max(0.0, now - submitted)
 
     def batch_submitted(self, group_id: str, func_name: str, size: int, cost: str) -> None:

@@ -28,7 +28,8 @@ DONE = JobObservation(JobStatus.SUCCEEDED, "Completed", "the function returned")
 
 
 def call(progress: Progress, clock: Clock) -> None:
-    """A call that packs, waits 41 seconds for a node, fails once and succeeds."""
+    """A call that prepares, packs, waits 41 seconds for a node, fails once and succeeds."""
+    clock.now += 0.6
     progress.say(StepBegun(Step.PACK, "packing"))
     clock.now += 0.4
     progress.say(StepBegun(Step.UPLOAD, "uploading"))
@@ -45,11 +46,11 @@ def call(progress: Progress, clock: Clock) -> None:
     progress.observe(DONE)
 
 
-TOOK = "packing 0.4 s, uploading 2.0 s, waiting (Unschedulable) 41.0 s, running 10.0 s"
+TOOK = "preparing 0.6 s, packing 0.4 s, uploading 2.0 s, waiting (Unschedulable) 41.0 s, running 10.0 s"
 STAYS = [
     "kinetic: attempt 1 of 3 failed: ValueError: shard 3 is corrupt; starting again",
     "kinetic: attempt 2 was lost: the node was taken away; starting again",
-    f"kinetic: succeeded in 53.4 s: {TOOK}",
+    f"kinetic: succeeded in 54.0 s: {TOOK}",
 ]
 
 
