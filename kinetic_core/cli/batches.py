@@ -9,7 +9,7 @@ import typer
 
 from kinetic_core.cli.completion import batch_ids
 from kinetic_core.cli.exit_codes import Exit
-from kinetic_core.cli.outcomes import value_fields
+from kinetic_core.cli.outcomes import make_project_importable, value_fields
 from kinetic_core.cli.root import batch_app
 from kinetic_core.cli.verb import Session, verb
 
@@ -86,6 +86,7 @@ def results(
 ) -> int | None:
     """Wait for a batch and print its values in input order; exit code 1 if one has none."""
     batch = _attached(session, group_id, goes_on=True)
+    make_project_importable()
     found = batch.results(timeout=timeout, cleanup=cleanup, return_exceptions=True)
     told: list[dict[str, Any]] = []
     for index, value in enumerate(found):

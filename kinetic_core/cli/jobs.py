@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kinetic_core.cli.completion import statuses
-from kinetic_core.cli.outcomes import collected, show_value, value_fields
+from kinetic_core.cli.outcomes import collected, make_project_importable, show_value, value_fields
 from kinetic_core.cli.parallel import do_each
 from kinetic_core.cli.root import jobs_app
 from kinetic_core.cli.verb import Session, verb
@@ -231,6 +231,7 @@ def result(
     Meanwhile stderr shows what the job does or waits for, and why.
     """
     del cleanup_timeout, cleanup_poll_interval
+    make_project_importable()
     handle = attached(session, job_id)
     ending = collected(lambda: _awaited(handle, timeout, cleanup, trust_store))
     if ending.error is not None:

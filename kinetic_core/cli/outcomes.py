@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,12 @@ class Ending:
         """Say the error; its exit code. Whatever the user's function raised is the job's failure."""
         error = self.error or ValueError("there is no error")
         return fail(output, error, exit_code(error) if isinstance(error, KineticError) else Exit.JOB_FAILED)
+
+
+def make_project_importable() -> None:
+    """Let a value's class be imported from the current directory, as `python -m` would; from there last."""
+    if "" not in sys.path:
+        sys.path.append("")
 
 
 def collected(collect: Callable[[], Any]) -> Ending:

@@ -100,6 +100,33 @@ def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
     handle.cancel()
 
 
+PROJECT = """\
+import kinetic_core
+
+class Box:
+    def __repr__(self):
+        return "a box"
+
+@kinetic_core.run(accelerator="cpu")
+def box(number=0):
+    return Box()
+"""
+
+
+def test_values_of_the_projects_classes_are_collected(local_jobs: Path, tmp_path: Path) -> None:
+    """The command is no script, whose directory Python would import from."""
+    (tmp_path / "boxes.py").write_text(PROJECT)
+    submit = "import boxes; print(boxes.box.run_async().job_id, boxes.box.run_async_map([1, 2]).group_id)"
+    here = {"cwd": tmp_path, "text": True, "check": True, "stdout": subprocess.PIPE}
+    environment = {**os.environ, "KINETIC_PACKAGE_ROOT": str(tmp_path)}
+    made = subprocess.run([sys.executable, "-c", submit], env=environment, **here)
+    job_id, group_id = made.stdout.split()
+    one = subprocess.run([KINETIC, "jobs", "result", job_id], **here)
+    assert one.stdout == "a box\n"
+    several = subprocess.run([KINETIC, "batch", "results", group_id], **here)
+    assert several.stdout.count("a box") == 2
+
+
 @pytest.mark.promise("command: Ctrl-C during every verb")
 def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) -> None:
     batch = waits.run_async_map([120])
