@@ -117,8 +117,7 @@ def known_phases(
     job, pods = found if found is not None else ({}, [])
     pods = [pod for pod in pods if Pod(pod).host == told]
     names = [str(pod["metadata"].get("name")) for pod in pods]
-    gone_from = job["metadata"]["name"] if _has_lost_pods(job, pods) else ""
-    events = backend.events(reference.namespace, names, gone_from)
+    events = backend.events(reference.namespace, names, _job_of_lost_pods(reference, job, pods, outcome))
     passed = passed_over(backend, reference)
     known = tuple(
         phases(
@@ -167,12 +166,25 @@ def _noted(
     return found
 
 
-def _has_lost_pods(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a Job had pods of which nothing is left but events, if those are few enough to read."""
-    if not job or CHUNK in (job["metadata"].get("labels") or {}):
-        return False
+def _job_of_lost_pods(
+    reference: JobReference,
+    job: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    outcome: Mapping[str, Any],
+) -> str:
+    """Return the name of the Job, if it had pods of which nothing is left but events; "" otherwise.
+
+    So it is for an hour after the job was collected, too, which removes its Job. The events of a Job that
+    inputs or calls share are those of all of them: too many to read.
+    """
+    if not job:
+        is_own = reference.group_id is None and not reference.worker
+        return reference.k8s_name if is_own and outcome else ""
+    if CHUNK in (job["metadata"].get("labels") or {}):
+        return ""
     known = {Pod(pod).attempt for pod in pods}
-    return _ending(job) is not None if not known else len(known) <= max(known)
+    is_lost = _ending(job) is not None if not known else len(known) <= max(known)
+    return str(job["metadata"]["name"]) if is_lost else ""
 
 
 def submitted_at(reference: JobReference) -> float:
@@ -219,6 +231,8 @@ def phases(
         is_over = bool(outcome) or ending is not None
     attempts = _attempts(pods, outcome, noted)
     marks = list(_first_marks(submitted, made, moved_on_at))
+    if not job and is_over and moved_on_at is None:
+        marks = list(_marks_without_a_job(submitted, events, is_known=bool(pods)))
     if not attempts and is_over and _had_pods(job):
         marks.append((max(marks[-1][0], _job_started(job) or submitted), "unknown", 0))
     limits = [*(_created(each) or ended or now for each in attempts[1:]), ended or now]
@@ -294,6 +308,20 @@ def _first_marks(submitted: float, made: float | None, moved_on_at: float | None
         yield max(submitted, made), "queue", 0
     else:
         yield submitted, "queue", 0
+
+
+def _marks_without_a_job(
+    submitted: float, events: Sequence[Mapping[str, Any]], *, is_known: bool
+) -> Iterator[_Mark]:
+    """Yield the marks before the first pod of a job whose Job was removed; `is_known`: that pod is known.
+
+    A Job that waits for a queue has an event of its own for that. Without a queue it gets its pods at once.
+    """
+    yield submitted, "upload" if is_known else "unknown", 0
+    held = [each for each in events if each.get("reason") == "Suspended"]
+    at = seconds(held[0].get("firstTimestamp") or held[0].get("eventTime")) if held else None
+    if at is not None:
+        yield max(at, submitted), "queue", 0
 
 
 def _attempt_marks(

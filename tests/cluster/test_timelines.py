@@ -88,3 +88,16 @@ def test_the_phases_of_every_way_to_end_add_up(api: ClusterApi, wave: int) -> No
     assert min(seconds(told["retried"], "function", attempt) for attempt in (0, 1)) > 0.9
     for job in jobs.values():
         job.cleanup()
+
+
+@pytest.mark.promise("gke: `explain()`: each second, its cause, what would shorten it")
+def test_a_collected_job_is_explained_by_its_events() -> None:
+    """Its Job and its pod are gone, and what they waited for is not called a queue."""
+    job = submitted(returns)
+    job.result(stream_logs=False)
+    wait_for(lambda: job.place.get(job.namespace, job.job_id) is None, 60)
+    told = job.explain()
+    names = {phase.name for phase in told.phases}
+    assert {"container", "start", "function"} <= names, told
+    assert names.isdisjoint({"unknown", "queue"}), told
+    assert sum(phase.seconds for phase in told.phases) == pytest.approx(told.seconds)

@@ -44,7 +44,7 @@ def test_the_phases_of_two_attempts_have_no_gap() -> None:
     times = {"started": 1165.5, "user_started": 1170.5, "user_finished": 1290.0, "finished": 1299.0}
     found = list(phases(1000.0, {}, pods, [], {"attempt": 1, "times": times}, 2000.0))
     assert [(phase.name, phase.attempt, phase.seconds) for phase in found] == [
-        ("queue", 0, 10),
+        ("upload", 0, 10),
         ("scheduling", 0, 60),
         ("container", 0, 30),
         ("function", 0, 50),
@@ -125,7 +125,7 @@ def test_a_pull_in_the_same_second_does_not_hide_the_start() -> None:
     pulled = {"involvedObject": {"name": "mine"}, "reason": "Pulled", "firstTimestamp": stamp(1001)}
     times = {"started": 1001.5, "user_started": 1002.0, "user_finished": 1002.5, "finished": 1003.0}
     found = list(phases(1000.0, {}, [quick], [pulled], {"attempt": 0, "times": times}, 2000.0))
-    assert [phase.name for phase in found] == ["queue", "start", "function", "result"]
+    assert [phase.name for phase in found] == ["upload", "start", "function", "result"]
 
 
 def ended_job(at: float) -> dict[str, Any]:

@@ -38,7 +38,8 @@ FATES = (
     "killed, events kept",
     "killed, nothing kept",
     "killed, an observer saw it start",
-    "removed with its Job",
+    "removed with its Job, nothing kept",
+    "removed with its Job, events kept",
     "its node replaced",
     "its second attempt timed out",
 )
@@ -123,8 +124,8 @@ class Story:
             self.outcome |= {"started_at": times["started"]}
 
     def end(self) -> None:
-        if self.fate == "removed with its Job":
-            self.ended, self.job, self.pods, self.events = self.outcome["times"]["finished"], {}, [], []
+        if self.fate in REMOVED:
+            self.ended, self.job, self.pods = self.outcome["times"]["finished"], {}, []
             return
         kind = "Complete" if self.fate == "returned" else "Failed"
         ended = {"type": kind, "status": "True", "lastTransitionTime": stamp(self.ended)}
@@ -146,7 +147,8 @@ GONE = (
     "killed, an observer saw it start",
     "its second attempt timed out",
 )
-RUNNER_SAYS = ("returned", "raised", "retried", "removed with its Job", "its node replaced")
+REMOVED = ("removed with its Job, nothing kept", "removed with its Job, events kept")
+RUNNER_SAYS = ("returned", "raised", "retried", *REMOVED, "its node replaced")
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -184,7 +186,21 @@ def test_what_is_told_of_pods_that_are_gone() -> None:
     assert {"scheduling", "container", "function"} <= names_of("killed, events kept")
     assert "function" in names_of("killed, an observer saw it start")
     assert "unknown" in names_of("killed, nothing kept")
+    removed = {"upload", "scheduling", "container", "start", "function", "result"}
+    assert names_of("removed with its Job, events kept") == removed
+    assert names_of("removed with its Job, nothing kept") == {"unknown", "start", "function", "result"}
     assert "unknown" not in {name for fate in FATES if "nothing" not in fate for name in names_of(fate)}
+
+
+def test_a_removed_job_waited_for_its_queue_if_an_event_says_so() -> None:
+    stories = (Story(Random(seed), "removed with its Job, events kept") for seed in range(99))
+    story = next(each for each in stories if each.phases()[0].seconds > 60)
+    held = {"reason": "Suspended", "firstTimestamp": stamp(story.submitted + 5), "involvedObject": {}}
+    story.events.append(held)
+    upload, queue, scheduling = story.phases()[:3]
+    assert (upload.name, queue.name, scheduling.name) == ("upload", "queue", "scheduling")
+    assert 4 <= upload.seconds <= 5
+    assert queue.seconds > 50
 
 
 def test_an_attempt_before_the_last_has_a_start_of_its_own() -> None:
