@@ -75,7 +75,10 @@ class Place:
         return failure
 
     def jobs(self) -> list[dict[str, Any]]:
-        return self.fake.objects.list("Job", "default")[1]
+        return self.jobs_of("default")
+
+    def jobs_of(self, namespace: str) -> list[dict[str, Any]]:
+        return self.fake.objects.list("Job", namespace)[1]
 
     def close(self) -> None:
         """Let nobody watch any more what is about to go."""

@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.names import GROUP_ID, JOB_ID
 from kinetic_core.connections import default_connections
 from kinetic_core.decorator import RemoteCallable
 from kinetic_core.errors import (
@@ -31,6 +33,7 @@ from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 from tests.cluster.jobs import greet, on_cpu, pods, running, sleep
+from tests.cluster.objects import kubectl
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.usefixtures("gke")
@@ -261,36 +264,88 @@ def test_data_and_volumes_are_there(tmp_path: Path) -> None:
     assert read.run_async(data).result(stream_logs=False) == ("1", "1")
 
 
+def surroundings(_number: int = 0) -> dict[str, Any]:
+    """What a job sees of its options."""
+    environment = {name: os.environ.get(name) for name in ("WORD", "SHARED", "KINETIC_OUTPUT_DIR")}
+    return environment | {
+        "data": Path("/data/one.txt").read_text(),
+        "retries": os.environ["KINETIC_FAILED_COUNT"],
+    }
+
+
+@pytest.fixture
+def priority_class() -> Iterator[str]:
+    name = f"kinetic-{secrets.token_hex(4)}"
+    about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+    kubectl("create", "-f", "-", given={**about, "value": 7, "preemptionPolicy": "Never"})
+    yield name
+    subprocess.run(["kubectl", "delete", "priorityclass", name], check=True)
+
+
 @pytest.mark.promise("gke: Account `kinetic`, else `default`, said once; secrets by reference")
 @pytest.mark.promise("gke: All options of `run`")
 @pytest.mark.promise("data: Secrets from Kubernetes, by reference")
-def test_what_is_asked_for_the_pod_reaches_it(api: ClusterApi, namespace: str) -> None:
-    import base64
-
-    value = base64.b64encode(b"sesame").decode()
-    api.create("Secret", namespace, {"metadata": {"name": "door"}, "data": {"word": value}})
-
-    @kinetic_core.run(
+@pytest.mark.parametrize("kind", ["call", "map"])
+def test_what_is_asked_for_the_pod_reaches_it(
+    api: ClusterApi,
+    namespace: str,
+    location: str,
+    tmp_path: Path,
+    priority_class: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    secret, account = f"door-{kind}", f"trainer-{kind}"
+    api.create("Secret", namespace, {"metadata": {"name": secret}, "stringData": {"word": "sesame"}})
+    api.create("ServiceAccount", namespace, {"metadata": {"name": account}})
+    (tmp_path / "one.txt").write_text("1")
+    monkeypatch.setenv("SHARED", "seen")
+    output_dir = f"gs://{location}/of-{kind}"
+    function = kinetic_core.run(
         accelerator="cpu",
         cpu=0.5,
+        memory="256Mi",
         disk="1Gi",
+        timeout=500,
+        retries=2,
+        infrastructure_retries=3,
+        hang_after=300,
         labels={"team": "research"},
         node_selector={"kubernetes.io/hostname": "node-0"},
         tolerations=[{"key": "reserved", "operator": "Exists"}],
-        secrets={"WORD": "door/word"},
-    )
-    def word() -> str:
-        import os
-
-        return os.environ["WORD"]
-
-    handle = word.run_async()
-    assert handle.result(stream_logs=False, cleanup=False) == "sesame"
-    (pod,) = pods(api, handle)
+        secrets={"WORD": f"{secret}/word"},
+        service_account=account,
+        priority_class=priority_class,
+        security_context={"readOnlyRootFilesystem": True},
+        capture_env_vars=["SHARED"],
+        output_dir=output_dir,
+        volumes={"/data": kinetic_core.Data(str(tmp_path))},
+    )(surroundings)
+    if kind == "call":
+        handle = function.run_async()
+        value, label = handle.result(stream_logs=False, cleanup=False), f"{JOB_ID}={handle.job_id}"
+    else:
+        batch = function.run_async_map([7])
+        (handle,), (value,) = batch.jobs, batch.results(cleanup=False)
+        label = f"{GROUP_ID}={batch.group_id}"
+    assert value.pop("KINETIC_OUTPUT_DIR").startswith(output_dir)
+    assert value == {"WORD": "sesame", "SHARED": "seen", "data": "1", "retries": "0"}
+    (pod,) = api.list("Pod", namespace, {"labelSelector": label})["items"]
+    (job,) = api.list("Job", namespace, {"labelSelector": label})["items"]
     assert pod["metadata"]["labels"]["team"] == "research"
-    assert pod["spec"]["nodeName"] == "node-0"
-    requests = pod["spec"]["containers"][0]["resources"]["requests"]
+    assert {"key": "reserved", "operator": "Exists"} in pod["spec"]["tolerations"]
+    names = "nodeName", "serviceAccountName", "priorityClassName", "priority"
+    assert [pod["spec"][name] for name in names] == ["node-0", account, priority_class, 7]
+    (container,) = pod["spec"]["containers"]
+    requests = container["resources"]["requests"]
     assert (requests["cpu"], requests["ephemeral-storage"]) == ("500m", str(1 << 30))
+    assert container["resources"]["limits"]["memory"] == str(256 << 20)
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    assert (given["KINETIC_HANG_SECONDS"], given["KINETIC_INFRASTRUCTURE_RETRIES"]) == ("300", "3")
+    assert job["spec"]["backoffLimitPerIndex"] == 2
+    limit = job["spec"].get("activeDeadlineSeconds") or given.get("KINETIC_TIMEOUT")
+    assert float(limit) == 500
     handle.cleanup()
 
 

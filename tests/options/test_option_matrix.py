@@ -18,14 +18,17 @@ import pytest
 import kinetic_core
 from airflow_provider.options import REFUSED, RENAMED, refuse_options, run_options
 from kinetic_core.backends.kubernetes.fallbacks import every_manifest, first_of
+from kinetic_core.backends.kubernetes.set_objects import leader_worker_set
+from kinetic_core.batches.indexed import can_share, submit_batch
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, InvalidRequest
 from kinetic_core.job import PodOptions
+from kinetic_core.jobs.bundle import pack
 from kinetic_core.jobs.prepare import Call, prepare
 from kinetic_core.options import OPTIONS, RunOptions
 from kinetic_core.settings import read_settings
 from kinetic_core.testing import stays_pending
-from tests.batches.places import Place
+from tests.batches.places import PLAN, Place
 from tests.kubernetes.manifests import DELIVERY
 
 
@@ -34,6 +37,7 @@ class Case:
     """An option's value, what goes with it, and what a cluster's Job then says.
 
     `shown` is a part of the Job's JSON; None: the option names a place or an image, or goes with the payload.
+    `in_pod` is that of its pods, which a Job that inputs share and a LeaderWorkerSet have in place of it.
     `local`: `runs`, or the word for what this machine does with the option.
     """
 
@@ -41,6 +45,7 @@ class Case:
     shown: str | None = None
     beside: Mapping[str, Any] = field(default_factory=dict)
     local: str = "runs"
+    in_pod: str = ""
 
 
 HERE = Path(__file__).parent
@@ -60,8 +65,10 @@ CASES: Mapping[str, Case] = {
     "output_dir": Case("gs://bucket/out", local="refused"),
     "requirements": Case(["six"], local="not installed"),
     "memory": Case("64Mi", '"memory": "67108864"', local="enforced or refused"),
-    "timeout": Case(500, '"activeDeadlineSeconds": 500'),
-    "capacity_timeout": Case(77, "77", {**GPU, "accelerator": ["gpu-l4", "gpu-a100"]}),
+    "timeout": Case(500, '"activeDeadlineSeconds": 500', in_pod='"KINETIC_TIMEOUT", "value": "500"'),
+    "capacity_timeout": Case(
+        77, '"kinetic.dev/capacity-timeout": "77"', {**GPU, "accelerator": ["gpu-l4", "gpu-a100"]}
+    ),
     "budget": Case(2.5, "KINETIC_BUDGET"),
     "infrastructure_retries": Case(3, '"KINETIC_INFRASTRUCTURE_RETRIES", "value": "3"'),
     "cpu": Case(0.1, '"cpu": "0.1"'),
@@ -80,12 +87,15 @@ CASES: Mapping[str, Case] = {
     "hang_after": Case(30, '"KINETIC_HANG_SECONDS", "value": "30'),
     "security_context": Case({"privileged": True}, '"privileged": true', local="no effect"),
     "debug": Case(True, "KINETIC_DEBUG_WAIT_TIMEOUT", local="a person"),
-    "retries": Case(2, '"backoffLimitPerIndex": 2'),
+    "retries": Case(2, '"backoffLimitPerIndex": 2', in_pod='"KINETIC_RETRIES", "value": "2"'),
     "warm": Case("10m", local="one call at a time"),
     "queue": Case("research", '"kueue.x-k8s.io/queue-name": "research"', local="no effect"),
 }
 
-
+NO_MAP = ["debug", "warm"]
+"""Options of single calls."""
+OWN_JOBS = ["capacity_timeout", "lease"]
+"""Options with which each input of a map has a Job of its own."""
 IDLE = [name for name, case in CASES.items() if case.local == "no effect"]
 
 
@@ -100,7 +110,7 @@ def test_every_option_has_a_case() -> None:
 @pytest.fixture(autouse=True)
 def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prices = tmp_path / "prices.toml"
-    prices.write_text('currency = "EUR"\n[on_demand]\n"cpu" = 1.0\n"gpu-l4" = 2.0\n')
+    prices.write_text('currency = "EUR"\n[on_demand]\n"cpu" = 1.0\n"gpu-l4" = 2.0\n"tpu-v5p-8" = 9.0\n')
     monkeypatch.setenv("KINETIC_PRICES", str(prices))
     monkeypatch.setenv("MATRIX_WORD", "seen")
 
@@ -108,23 +118,77 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path, lambda _pod: stays_pending())
+    place.fake.objects.create("Namespace", "", {"metadata": {"name": CASES["namespace"].value}})
     yield place
     place.close()
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shown])
-def test_a_clusters_job_says_the_option(name: str, cluster: Place) -> None:
+def says(job: Mapping[str, Any], shown: str | None) -> bool:
+    """Whether a Job says an option."""
+    return str(shown) in json.dumps(job).replace('"name": "KINETIC_', '"KINETIC_')
+
+
+def asked_of_cluster(name: str) -> tuple[RunOptions, RunOptions]:
+    """The options of a case, and the same without those of a pod: the cluster has no queue to look for."""
     case = CASES[name]
     asked: dict[str, Any] = {"accelerator": "cpu", "container_image": "python:3.11", **case.beside}
     options = RunOptions.checked(**{**asked, name: case.value})
-    settings = replace(read_settings(), cache=cluster.folder / "cache", package_root=str(HERE))
-    call = prepare(
-        Call(word), replace(options, pod=PodOptions()), Connections(settings), backend=cluster.backend
-    )
-    spec = replace(call.spec, pod=options.pod)  # the cluster has no queue to look for
-    job = json.dumps(first_of(every_manifest(spec, call.reference, DELIVERY), 0))
-    assert case.shown is not None
-    assert case.shown in job.replace('"name": "KINETIC_', '"KINETIC_')
+    return options, replace(options, pod=PodOptions())
+
+
+def connections_of(cluster: Place) -> Connections:
+    return Connections(replace(read_settings(), cache=cluster.folder / "cache", package_root=str(HERE)))
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shown])
+def test_a_clusters_job_says_the_option(name: str, cluster: Place) -> None:
+    options, podless = asked_of_cluster(name)
+    call = prepare(Call(word), podless, connections_of(cluster), backend=cluster.backend)
+    spec = replace(call.spec, pod=options.pod)
+    assert says(first_of(every_manifest(spec, call.reference, DELIVERY), 0), CASES[name].shown)
+
+
+SLICE = {"accelerator": "tpu-v5p-8", "backend": "pathways"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.shown and name != "capacity_timeout"]
+)
+def test_a_set_of_hosts_says_the_option_or_refuses_it(name: str, cluster: Place) -> None:
+    """On backend `pathways`, whose pods are of a LeaderWorkerSet; capacity is the Job's own concern."""
+    case = CASES[name]
+    asked = {"container_image": "python:3.11", **case.beside, name: case.value, **SLICE}
+    if name == "lease":
+        with pytest.raises(InvalidRequest, match=r"^lease="):
+            RunOptions.checked(**asked)
+        return
+    options = RunOptions.checked(**asked)
+    podless = replace(options, pod=PodOptions())
+    call = prepare(Call(word), podless, connections_of(cluster), backend=cluster.backend)
+    spec = replace(call.spec, pod=options.pod, backend="pathways")
+    job = first_of(every_manifest(spec, replace(call.reference, backend="pathways"), DELIVERY), 0)
+    shown = {"accelerator": "tpu-v5p-slice"}.get(name) or case.in_pod or case.shown
+    assert says(leader_worker_set(job, "uid"), shown)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shown and name not in NO_MAP])
+def test_a_clusters_map_says_the_option(name: str, cluster: Place) -> None:
+    """In the Job that inputs share; of those that cannot share one, each is submitted as a call is."""
+    options, podless = asked_of_cluster(name)
+    calls: list[Any] = [((number,), {}) for number in range(2)]
+    packed = pack(word, podless, connections_of(cluster), calls=calls, backend=cluster.backend)
+    packed = replace(packed, spec=replace(packed.spec, pod=options.pod))
+    assert can_share(packed) == (name not in OWN_JOBS)
+    if can_share(packed):
+        submit_batch(packed, [0, 1], PLAN)
+        (job,) = cluster.jobs_of(options.namespace or "default")
+        assert says(job, CASES[name].in_pod or CASES[name].shown)
+
+
+@pytest.mark.parametrize("name", NO_MAP)
+def test_a_map_refuses_by_name(name: str, local_jobs: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{name}="):
+        kinetic_core.run(accelerator="cpu", **{name: CASES[name].value})(word).run_async_map([1])
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.local == "runs"])
@@ -135,6 +199,11 @@ def test_this_machine_runs_a_call_and_a_map(name: str, local_jobs: Path) -> None
     function = kinetic_core.run(**asked)(word)
     expected = "seen" if name == "capture_env_vars" else ""
     call, batch = function.run_async(), function.run_async_map([1])
+    jobs = [call, *batch.jobs]
+    told = [Path(local_jobs, "local/cluster", each.namespace, f"{each.job_id}.json") for each in jobs]
+    records = [json.loads(path.read_text())["job"] for path in told]
+    if case.shown is not None and "accelerator" not in case.beside:  # this machine is no other hardware
+        assert all(says(job, case.shown) for job in records)
     assert call.result(60) == expected
     assert batch.results(timeout=60) == [expected]
 
