@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
@@ -50,12 +54,28 @@ def main() -> None:
     try:
         _call()
     except KeyboardInterrupt:
-        pass
+        code: int | str | None = _INTERRUPTED
     except SystemExit as ended:
-        if ended.code != _INTERRUPTED:
-            raise
-    sys.stderr.write("interrupted\n")
-    sys.exit(_INTERRUPTED)
+        code = ended.code
+    if code == _INTERRUPTED:
+        sys.stderr.write("interrupted\n")
+    _leave(code)
+
+
+def _leave(code: int | str | None) -> NoReturn:
+    """End the process, with it the threads in which a service is still asked, such as one that is silent.
+
+    Python would end each of them where it next runs Python code. Below a library in Rust or C++, such as
+    pydantic's core, that aborts the process: "FATAL: exception not rethrown".
+    """
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if others and all(thread.daemon for thread in others) and not isinstance(code, str):
+        atexit._run_exitfuncs()  # as Python does at its end
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # who reads them has been told before, or is gone
+                stream.flush()
+        os._exit(code or 0)
+    sys.exit(code)
 
 
 def _call() -> NoReturn:

@@ -30,6 +30,22 @@ sys.meta_path.insert(0, Interrupts())
 main()
 """
 """The command, which gets SIGINT when it imports the module that is named first."""
+LEFT_BEHIND = """\
+import sys, threading, time
+from typing import Annotated
+from pydantic import BeforeValidator, TypeAdapter
+from kinetic_core.cli.main import main
+
+def waits(value):
+    while True:
+        time.sleep(0.00001)
+
+in_rust = TypeAdapter(Annotated[int, BeforeValidator(waits)])
+for _ in range(4):
+    threading.Thread(target=in_rust.validate_python, args=(1,), daemon=True).start()
+main()
+"""
+"""The command, beside threads that run Python code below a library in Rust when it ends."""
 SAMPLE = str(Path(__file__).parent / "project" / "cli_sample.py")
 
 
@@ -98,6 +114,14 @@ def test_head_ends_a_log_that_is_followed(local_jobs: Path) -> None:
     following.stderr.close()
     assert handle.status() is kinetic_core.JobStatus.RUNNING
     handle.cancel()
+
+
+def test_threads_that_still_ask_do_not_abort_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND, "accelerators"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tpu-v6e-8" in done.stdout
 
 
 PROJECT = """\
