@@ -147,7 +147,8 @@ class Victims:
         return self.value(on_slice.run_async(self.location, 2))
 
     def fallback(self) -> Any:
-        somewhere = self.run(honest, accelerator=[NOWHERE, "cpu"], capacity_timeout=2)
+        options = {"accelerator": [NOWHERE, "cpu"], "capacity_timeout": 2}
+        somewhere = self.run(honest, **options, timeout=180)  # what is planted may leave it without its turn
         return self.value(somewhere.run_async(self.location, 3))
 
     def reference(self) -> Any:
