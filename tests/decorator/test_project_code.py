@@ -9,6 +9,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,30 @@ def places(fails: bool, default: Path = FOLDER / "shapes.py") -> tuple[str, ...]
         WRITTEN_AS,
         inspect.getsource(places),
     )
+
+
+def profiled() -> list[str]:
+    """The files that a profiler names for a function of this module and one inside of it."""
+    import cProfile
+    import pstats
+
+    def inside() -> None:
+        beside()
+
+    profile = cProfile.Profile()
+    profile.runcall(inside)
+    named: Any = vars(pstats.Stats(profile))["stats"]
+    return [file for file, _, name in named if name in ("inside", "beside")]
+
+
+def beside() -> None:
+    """Called by `profiled`."""
+
+
+def test_profilers_name_the_workspace(local_jobs: Path) -> None:
+    files = on_cpu(profiled)()
+    assert len(files) == 2
+    assert all(name.endswith("workspace/tests/decorator/test_project_code.py") for name in files), files
 
 
 def test_paths_made_from_the_modules_file_are_the_workspaces() -> None:
