@@ -153,16 +153,16 @@ def test_a_batch_waits_only_while_no_input_runs(
     started = start(identity, [0, 1], tmp_path, function=until_told)
     watch = BatchWatch.open(home(started.reference), started.reference, {})
 
-    def status() -> JobStatus | None:
+    def state() -> tuple[JobStatus, str] | None:
         watch.look(lambda _: None)
-        return None if watch.state is None else watch.state.status
+        return None if watch.state is None else (watch.state.status, watch.state.reason)
 
-    wait_for(lambda: status() is JobStatus.PENDING)
+    wait_for(lambda: state() == (JobStatus.PENDING, "WaitingForSlot"))  # once its agent has looked for one
     assert watch.state is not None
-    assert (watch.state.reason, watch.state.created_at is None) == ("WaitingForSlot", False)
+    assert watch.state.created_at is not None
     no_slot_is_free()
-    wait_for(lambda: status() is JobStatus.RUNNING)
+    wait_for(lambda: (state() or ("", ""))[0] is JobStatus.RUNNING)
     assert watch.state.created_at is None
     (tmp_path / "go").touch()
-    wait_for(lambda: status() is None)
+    wait_for(lambda: state() is None)
     watch.close()

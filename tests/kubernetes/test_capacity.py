@@ -40,7 +40,13 @@ def pod(name: str, **selector: str) -> dict[str, Any]:
         "spec": {
             "nodeSelector": {**accelerator.node_selector(), **selector},
             "tolerations": accelerator.tolerations(),
-            "containers": [{"name": "kinetic-worker", "resources": {"limits": devices}}],
+            "containers": [
+                {
+                    "name": "kinetic-worker",
+                    "resources": {"limits": devices},
+                    "env": [{"name": "KINETIC_ACCELERATOR", "value": str(accelerator)}],
+                }
+            ],
         }
     }
 
@@ -73,7 +79,8 @@ def test_pools_of_no_node(asked: str, pools: list[dict[str, Any]], fits: bool) -
     assert (refusal is None) is fits
     if refusal is not None:
         names = ", ".join(pool["name"] for pool in pools) or "none"
-        assert f"pools are {names}. Make a pool for it" in refusal
+        command = f"kinetic pool add --accelerator {parse_accelerator(asked)}"
+        assert f"pools are {names}. Make a pool for it ({command}), or choose" in refusal
 
 
 L4_ON_DEMAND = {**L4_SPOT, "config": {**L4_SPOT["config"], "spot": False}}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.backends.local import memory_limit, slots
+from kinetic_core.backends.local.backend import with_reason
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.errors import (
     InvalidRequest,
@@ -25,6 +27,7 @@ from kinetic_core.errors import (
     JobOutOfMemory,
     StoreFull,
 )
+from kinetic_core.job import Line
 from kinetic_core.settings import read_settings
 from tests.conftest import is_alive, wait_for
 from tests.local.records import record_of
@@ -317,3 +320,11 @@ def test_lists_are_of_states_and_as_long_as_asked(tmp_path: Path) -> None:
     assert ids(state=JobStatus.CANCELLED) == [living.job_id]
     living.cleanup()
     done.cleanup()
+
+
+@pytest.mark.parametrize(("limit", "reason"), [(64, "Starting"), (None, "Starting"), (1, "WaitingForSlot")])
+def test_an_input_waits_for_a_turn_only_where_it_may_have_none(limit: int | None, reason: str) -> None:
+    line = asdict(Line("grp-0123456789abcdef", 2, limit, fail_fast=False, cancel_running=False))
+    record = {"job": {"status": {}}, "pods": [], "line": line, "waits": True}
+    (condition,) = with_reason(record)["status"]["conditions"]
+    assert condition["type"] == reason

@@ -56,7 +56,7 @@ class Supply:
         names = ", ".join(str(pool.get("name")) for pool in self.pools) or "none"
         return (
             f"no node and no node pool of the cluster can run this job, which asks for {', '.join(asked)}. "
-            f"Its pools are {names}. Make a pool for it, or choose another accelerator="
+            f"Its pools are {names}. Make a pool for it{_command(pod)}, or choose another accelerator="
         )
 
     def meaning(self, accelerator: Accelerator) -> Accelerator | None:
@@ -107,6 +107,13 @@ def pool_has(pool: Object, accelerator: Accelerator) -> bool:
         if config.get("accelerators") or config.get("machineType") in _tpu_machines():
             return False
     return _pool_takes(pool, accelerator.node_selector(), _counts(accelerator))
+
+
+def _command(pod: Object) -> str:
+    """Return the words that name the command which makes a pool for a pod, in brackets."""
+    variables = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
+    asked = next((each.get("value") for each in variables if each["name"] == "KINETIC_ACCELERATOR"), None)
+    return f" (kinetic pool add --accelerator {asked})" if asked else ""
 
 
 def _is_spot(pool: Object) -> bool:

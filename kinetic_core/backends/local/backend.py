@@ -79,10 +79,10 @@ def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
     """The Job, saying what it waits for if it waits: its turn in a batch, CPU slots, or its process."""
     job: dict[str, Any] = record["job"]
     if is_waiting(record) and "line" in record:
-        limit = record["line"]["limit"]
-        return _waiting(
-            job, WAITING_FOR_SLOT, f"its batch runs {limit or 'all'} at a time; it has no turn yet"
-        )
+        line = Line(**record["line"])
+        if line.limit is None or line.size <= line.limit:
+            return _waiting(job, STARTING, "its batch is starting, all inputs of which may run at once")
+        return _waiting(job, WAITING_FOR_SLOT, f"its batch runs {line.limit} at a time; it has no turn yet")
     if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
         return job
     if record.get(NEEDS_SLOTS):
