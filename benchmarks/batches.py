@@ -32,6 +32,8 @@ from kinetic_core.jobs.reconcile import outcome_key
 from kinetic_core.testing import make_queue
 
 _SMALL, _LARGE, _HUGE, _RUNS = 20, 500, 10_000, 3
+_AT_ONCE = 19
+"""Pods of a tenth of a core that the node of two cores has room for."""
 _PROJECT_BYTES = 50 << 20
 _FUNCTION = "def work(x):\n    return x + 1\n"
 
@@ -41,13 +43,18 @@ def trivial(x: int) -> int:
     return x + 1
 
 
+@kinetic_core.run(accelerator="cpu", cpu=0.1, memory="128Mi")
+def sleeping(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def measure() -> list[Verdict]:
     namespace = settings_for(f"bench-{secrets.token_hex(3)}")
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     make_queue(api, namespace, "nobody")
     try:
-        return [*running(api, namespace), *submitting(namespace), *many()]
+        return [*running(api, namespace), *submitting(namespace), *many(), *cancelling(api, namespace)]
     finally:
         api.delete("Namespace", "", namespace)
 
@@ -158,6 +165,47 @@ def many() -> list[Verdict]:
         Verdict("the same, observed for 60 s: API-server requests", observed, 20, ""),
         Verdict("the same: memory of this process at most", peak, 300, "MiB"),
     ]
+
+
+def cancelling(api: ClusterApi, namespace: str) -> list[Verdict]:
+    """Ten thousand inputs of which nineteen run, cancelled; against as many pods of a bare Job, deleted.
+
+    Both return when no pod is left. Each of those ends at once when it is told to.
+    """
+    batch = sleeping.run_async_map([600] * _HUGE, max_concurrent=_AT_ONCE)
+    while sum(status is kinetic_core.JobStatus.RUNNING for _, status in batch.statuses()) < _AT_ONCE:
+        time.sleep(1)
+    taken = seconds(batch.cancel)
+    bare = seconds_to_delete(api, namespace)
+    told = f"{taken:.1f} s against {bare:.1f} s"
+    return [
+        Verdict(
+            f"{_HUGE} inputs of which {_AT_ONCE} run, cancelled / pods deleted", taken / bare, 3, "x", told
+        )
+    ]
+
+
+def seconds_to_delete(api: ClusterApi, namespace: str) -> float:
+    """Run a bare Job of as many pods, and measure until the last of them is gone."""
+    name = f"bare-{secrets.token_hex(4)}"
+    container = {"name": "c", "image": IMAGE, "command": ["sh", "-c", "trap exit TERM; sleep 600 & wait"]}
+    container["resources"] = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    job = {"completions": _AT_ONCE, "parallelism": _AT_ONCE, "template": {"spec": pod}}
+    api.create("Job", namespace, {"metadata": {"name": name}, "spec": job})
+    query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
+    while (
+        sum(pod["status"]["phase"] == "Running" for pod in api.list("Pod", namespace, query)["items"])
+        < _AT_ONCE
+    ):
+        time.sleep(1)
+
+    def delete() -> None:
+        api.delete("Job", namespace, name)
+        while api.list("Pod", namespace, query)["items"]:
+            time.sleep(0.1)
+
+    return seconds(delete)
 
 
 def tell(backend: Backend, namespace: str, group_id: str) -> None:
