@@ -1,25 +1,29 @@
 """Detail of one job: its row in the list, the end of its log, its outputs and links.
 
 Takes a handful of requests: the job with its pods and events if it may live, one listing of its log and the
-last pieces of it, one page of its outputs. Nothing is changed or reconciled, no value is read.
+last pieces of it, one page of its outputs, up to two for each earlier attempt. Nothing is changed or
+reconciled, no value is read.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from airflow_provider.records import JobRecord, advice, readable
+from airflow_provider.job_of_task import TaskIdentity
+from airflow_provider.records import EarlierJob, JobRecord, advice, earlier_to_value, readable
 from airflow_provider.ui.rows import Instance, Live, row
 from kinetic_core._runner import object_names
+from kinetic_core._runner.wire import FailureClass
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs import addresses
-from kinetic_core.jobs.facts import stored_outcome
+from kinetic_core.jobs.facts import attempt_header, stored_outcome
 from kinetic_core.jobs.fallback import remedy
 from kinetic_core.jobs.logs import host_count, stored_end
 from kinetic_core.jobs.timeline import known_phases
@@ -27,6 +31,7 @@ from kinetic_core.jobs.timeline import known_phases
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 200
 _MOST_OUTPUTS = 100
+_MOST_ATTEMPTS = 20
 _MOST_HOSTS = 4
 """Hosts of a slice whose logs are shown; all of them are in the task's log."""
 
@@ -58,6 +63,7 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         shown["outputs"] = outputs(home, reference)
         if record.end is not None and record.end.status is JobStatus.FAILED:
             shown |= _failure(home, reference)
+        shown["earlier"] = [*_earlier_jobs(home, instance, record), *_attempts(home, instance, record, live)]
     except (KineticError, OSError) as error:
         trouble = str(error)
         shown["troubles"] = [trouble]
@@ -130,6 +136,42 @@ def _live(backend: Backend, reference: JobReference) -> Live | None:
     if seen.status is JobStatus.NOT_FOUND:
         return None
     return Live(seen, known_phases(backend, reference, found, {}, is_over=seen.is_terminal))
+
+
+def _earlier_jobs(backend: Backend, instance: Instance, record: JobRecord) -> list[dict[str, Any]]:
+    """Return how the jobs of the tries before ended, the first try first.
+
+    A task was told little of a job whose pods had gone when it began: the store knows what that job raised.
+    Its id is made from the task instance, so that no XCom, which authors of DAGs can write, names another.
+    """
+    known = {each.job_id: each for each in instance.earlier}
+    names = (instance.dag_id, instance.run_id, record.run_began, instance.task_id, instance.map_index)
+    for each in TaskIdentity(*names, instance.job_try).tries():
+        job_id, told = each.job_id(), known.get(each.job_id())
+        if each.try_number == instance.job_try or (told and told.reason != FailureClass.CONTROL_PLANE):
+            continue
+        own = replace(record.reference, job_id=job_id, spec_digest="")  # the call may have changed since
+        found = backend.get(own.namespace, job_id)
+        seen = stored_outcome(backend, own, found[0] if found else None)
+        if seen.status is not JobStatus.NOT_FOUND:
+            known[job_id] = EarlierJob.of(each.try_number, job_id, seen)
+    return earlier_to_value(sorted(known.values(), key=lambda each: each.try_number))
+
+
+def _attempts(
+    backend: Backend, instance: Instance, record: JobRecord, live: Live | None
+) -> Iterator[dict[str, Any]]:
+    """Yield how the attempts of a job before its last one ended, with their numbers, counted from 0."""
+    reference, last = record.reference, _attempt(record, live)
+    found = backend.get(reference.namespace, reference.job_id) if last else None
+    for number in range(max(last - _MOST_ATTEMPTS, 0), last):
+        header = attempt_header(backend, reference, number, found[0] if found else None)
+        failure = None if header is None else header.failure
+        ended = EarlierJob(instance.job_try, reference.job_id, "UNKNOWN", "", "its pod is gone")
+        if failure is not None:
+            reason, text = str(failure.failure_class), readable(failure.message)
+            ended = replace(ended, status=JobStatus.after(failure).value, reason=reason, message=text)
+        yield asdict(ended) | {"attempt": number}
 
 
 def _remedy(backend: Backend, reference: JobReference, live: Live | None) -> str:

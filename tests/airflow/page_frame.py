@@ -72,23 +72,34 @@ ADVICE = "`kinetic pool add --accelerator tpu-v6e-8`: no pool of the cluster has
 """What to do, as the server says it."""
 
 
+def earlier(index: int) -> list[dict[str, Any]]:
+    """How the attempts before a failed one ended: a job of the try before, an attempt whose pod is gone."""
+    text = "ValueError: shard 3 is <img src=x>"
+    first = {"try_number": 1, "job_id": "job-of-try-1", "status": "FAILED", "reason": "user error"}
+    lost = {"try_number": 2, "job_id": f"job-{index:016x}", "status": "UNKNOWN", "reason": ""}
+    return [first | {"message": text}, lost | {"attempt": 0, "message": "its pod is gone"}]
+
+
 def detail(index: int) -> dict[str, Any]:
-    """Answer about one job: a failed one with its traceback."""
+    """Answer about one job: a failed one with its traceback, and the attempts before."""
     lines = [f"step {number}: loss {1 / number:.3f}" for number in range(1, 40)]
-    return job(index) | {
-        "traceback": 'Traceback (most recent call last):\n  File "training.py", line 31, in train_a_model\n'
-        "    shard = read(number)\nValueError: shard 3 is corrupt\n"
-        if job(index)["status"] == "FAILED"
-        else "",
+    told = job(index)
+    trace = 'Traceback (most recent call last):\n  File "training.py", line 31, in train_a_model\n'
+    trace += "    shard = read(number)\nValueError: shard 3 is corrupt\n"
+    has_failed = told["status"] == "FAILED"
+    if has_failed:
+        told |= {"try_number": 2, "job_try": 2, "attempts": 2, "earlier": earlier(index)}
+    return told | {
+        "traceback": trace if has_failed else "",
         "links": [{"name": "Job", "address": "https://console.cloud.google.com/kubernetes/job"}],
         "namespace": "default",
         "image": "registry.example/team/training:2026-11-23",
         "log": lines,
         "outputs": [{"name": "model.ckpt", "size": 7_340_032}],
         "troubles": [],
-        "advice": ADVICE if job(index)["status"] == "PENDING" else "",
+        "advice": ADVICE if told["status"] == "PENDING" else "",
         "currency": "EUR",
-        "may_cancel": job(index)["status"] in ("RUNNING", "PENDING"),
+        "may_cancel": told["status"] in ("RUNNING", "PENDING"),
     }
 
 

@@ -137,6 +137,21 @@ def test_the_latest_runs_of_a_task_are_small_charts(tab: chromium.Tab, address: 
     assert tab.troubles() == []
 
 
+@pytest.mark.promise("page: State, reason, attempts")
+@pytest.mark.promise("page: HTML in names and logs is never rendered")
+def test_each_attempt_says_why_it_ended(tab: chromium.Tab, address: str) -> None:
+    look(tab, address, "task", 700, "light")
+    section = "[...document.querySelectorAll('#detail section')].find((e) => /^Attempts/.test(e.textContent))"
+    assert tab.ask(f"[...{section}.querySelectorAll('li')].map((each) => each.textContent)") == [
+        "try 1: failed ValueError: shard 3 is <img src=x> (job-of-try-1)",
+        "try 2, attempt 1: unknown its pod is gone (job-0000000000000002)",
+        "try 2, attempt 2: failed this one",
+    ]
+    assert tab.ask("document.querySelectorAll('img').length") == 0
+    look(tab, address, "job", 733, "light")
+    assert tab.ask(f"{section} !== undefined")
+
+
 def test_commands_can_be_copied(tab: chromium.Tab, address: str) -> None:
     look(tab, address, "task", 700, "light")
     tab.ask("document.addEventListener('copy', () => { window.copied = String(getSelection()); })")

@@ -42,13 +42,13 @@ function list(items) {
   return items.length ? element("ul", {}, ...items.map((item) => element("li", {}, item))) : null;
 }
 
-/** The jobs of tries before: their lines are in the logs of those tries. */
-function earlier(jobs) {
-  return list(
-    jobs.map((job) => {
-      return element("span", {}, `try ${job.try_number}: `, badge(job.status), ` ${why(job)} (${job.job_id})`);
-    }),
-  );
+/** How each attempt before this one ended, and this one: of jobs of tries before, and within the job. */
+function attempts(job) {
+  const ended = job.earlier ?? [];
+  const isOf = ({ try_number, attempt }) => `try ${try_number}${attempt === undefined ? "" : `, attempt ${attempt + 1}`}: `;
+  const before = ended.map((each) => element("span", {}, isOf(each), badge(each.status), ` ${why(each)} (${each.job_id})`));
+  const own = { try_number: job.job_try, attempt: job.attempts > 1 ? job.attempts - 1 : undefined };
+  return list(before.length ? [...before, element("b", {}, isOf(own), badge(job.status), " this one")] : []);
 }
 
 /** A text with a button that copies it. */
@@ -171,7 +171,7 @@ export class Detail {
       section("Where its time went", took ? element("div", {}, timeline(phases, total(phases)), stretches(phases)) : null),
       section("Links", list((job.links ?? []).map((link) => address(link.address, link.name)))),
       isBatch(job) ? null : section("Last lines", log ?? nothing),
-      section("Earlier tries", earlier(job.earlier ?? [])),
+      section("Attempts", attempts(job)),
       section("In a terminal", commands(job)),
       section("Outputs", files(job.outputs)),
     ];

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.access import ENVIRONMENT
-from airflow_provider.records import BuildWait, JobEnd, JobRecord
+from airflow_provider.records import BuildWait, EarlierJob, JobEnd, JobRecord
 from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, tail
 from airflow_provider.ui.places import Places, settings_of
 from airflow_provider.ui.rows import Instance, Times
@@ -188,6 +188,38 @@ def test_a_job_that_failed_shows_what_it_raised(tmp_path: Path) -> None:
     assert shown["traceback"].endswith(
         'in fail\n    raise ValueError("shard 3 is corrupt")\nValueError: shard 3 is corrupt\n'
     )
+
+
+@pytest.mark.promise("page: State, reason, attempts")
+@pytest.mark.usefixtures("local_jobs")
+def test_why_each_attempt_before_this_one_ended(tmp_path: Path) -> None:
+    """Also where its task was told nothing; of no job but the task's own, whatever an XCom names."""
+    options = RunOptions.checked(accelerator="cpu", retries=1)
+    jobs = []
+    for number in (1, 2, 3):
+        who = replace(identity(try_number=number), run_began=tmp_path.name)
+        call = Call(fail, (), {})
+        jobs.append(submit(prepare(call, options, default_connections(), job_id=who.job_id())))
+        seen = wait(backend_of(jobs[-1], default_connections()), jobs[-1])
+    foreign = replace(identity("other"), run_began=tmp_path.name)
+    submit(prepare(call, options, default_connections(), job_id=foreign.job_id()))
+    told = JobRecord.of(who, jobs[2], JobEnd.of(seen, ()))
+    limit = ("FAILED", "control plane", "Job has reached the specified backoff limit")
+    earlier = EarlierJob(2, jobs[1].job_id, *limit), EarlierJob(0, foreign.job_id(), *limit)
+    one = Instance("train", -1, "", "failed", 3, told, 3, earlier, who.run_id, who.dag_id)
+    shown = detail(one, told, Places().of(jobs[2], settings_of(ENVIRONMENT)))
+    found = [
+        (each["try_number"], each.get("attempt"), each["job_id"], each["reason"], each["message"])
+        for each in shown["earlier"]
+    ]
+    raised = ("user error", "ValueError: shard 3 is corrupt")
+    assert found == [
+        (0, None, foreign.job_id(), *limit[1:]),
+        (1, None, jobs[0].job_id, *raised),
+        (2, None, jobs[1].job_id, *raised),
+        (3, 0, jobs[2].job_id, *raised),
+    ]
+    assert shown["attempts"] == 2
 
 
 @pytest.mark.promise("page: Log tail")
