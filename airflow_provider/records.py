@@ -60,6 +60,8 @@ _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CONN_ID = re.compile(r"[\w#!()\-.:/]{0,250}")
 """Connection ids that Airflow itself allows, except the backslash; "" for the settings of the machine."""
 _LONGEST = 1000
+_BUILD_PAGES = "https://console.cloud.google.com/cloud-build/"
+"""Begin of the address of a build's page, which becomes a link: authors of DAGs can write XComs, too."""
 _MOST_PHASES = 100
 _MOST_EARLIER = 20
 _MOST_SECONDS, _MOST_TRIES = 1e15, 1 << 31
@@ -190,12 +192,14 @@ class BuildWait:
     """Wait of a try for its image, in Unix seconds: from when, until when, and when a worker went on.
 
     None stands for what has not come. Airflow keeps no times of a leg after the next one has begun.
+    `page` is the address of the build's page, the same for all tasks that wait for the build.
     """
 
     try_number: int
     began: float
     ended: float | None = None
     resumed: float | None = None
+    page: str = ""
 
     @classmethod
     def from_value(cls, value: Any) -> Self | None:
@@ -205,7 +209,8 @@ class BuildWait:
         except TypeError:
             return None
         times = [each for each in (found.began, found.ended, found.resumed) if each is not None]
-        sound = all(map(is_seconds, times))
+        known = type(found.page) is str and (found.page == "" or found.page.startswith(_BUILD_PAGES))
+        sound = all(map(is_seconds, times)) and known and len(found.page) <= _LONGEST
         return found if sound and type(found.try_number) is int and found.began is not None else None
 
 

@@ -354,7 +354,7 @@ class WorkOperator(BaseOperator):
     def _execute_with_image(self, context: Context, building: ImageBuilding, deadline: float | None) -> Any:
         """Run the leg again once its image is built. Raises TaskDeferred, unless this worker must wait."""
         self.log.info("%s", building)
-        self._note_build(context)
+        self._note_build(context, page=building.build["page"])
         if self._may_defer:
             self._defer_for_image(context, building.build, deadline)
         try:
@@ -363,14 +363,14 @@ class WorkOperator(BaseOperator):
             self._note_build(context, ended=time.time())
         return self._execute(context, deadline)
 
-    def _note_build(self, context: Context, ended: float | None = None) -> None:
-        """Record that this try waits for its image or, with `ended`, that it does so no more."""
+    def _note_build(self, context: Context, ended: float | None = None, page: str = "") -> None:
+        """Record that this try waits for its image, whose build has that page, or no more with `ended`."""
         from airflow_provider.records import BUILD_KEY, BuildWait, pulled, push
 
         ti, now = context["ti"], time.time()
         wait = BuildWait.from_value(pulled(ti, BUILD_KEY))
         if wait is None or wait.try_number != ti.try_number:
-            wait = BuildWait(ti.try_number, now if ended is None else ended)
+            wait = BuildWait(ti.try_number, now if ended is None else ended, page=page)
         if ended is not None:
             wait = replace(wait, ended=ended, resumed=now)
         push(ti, BUILD_KEY, asdict(wait))

@@ -15,7 +15,7 @@ from airflow_provider.ui.detail import detail
 from airflow_provider.ui.instances import Subject, instances, runnable_since
 from airflow_provider.ui.live import Answers, live_batch, live_rows
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
-from airflow_provider.ui.rows import Filters, Instance, costed, page, row, without_exceptions
+from airflow_provider.ui.rows import Filters, Instance, costed, page, row, share_builds, without_exceptions
 from kinetic_core.backends.base import Backend
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference
@@ -96,6 +96,8 @@ class Questions:
         async def ask() -> Rows:
             found = await self._of(subject)
             rows, troubles = await live_rows(found, self._places, self._answers)
+            if any("build" in each for each in rows):
+                share_builds(rows, await self._of(Subject()))
             prices, trouble = await asyncio.to_thread(self._known_prices)
             told = {"troubles": [*troubles, *trouble], "currency": prices.currency if prices else None}
             return [costed(each, prices) for each in rows], told

@@ -76,6 +76,12 @@ class Instance:
     build: BuildWait | None = None
 
     @property
+    def waits_for_image(self) -> BuildWait | None:
+        """Return the wait for an image that goes on, None if there is none."""
+        has_begun = self.record is not None or self.batch is not None or self.state in TASK_ENDED
+        return None if has_begun or self.build is None or self.build.ended is not None else self.build
+
+    @property
     def living(self) -> JobRecord | BatchRecord | None:
         """Return the record of the instance's job or batch, if a cluster may know more of it."""
         if self.batch is not None:
@@ -135,11 +141,10 @@ def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") ->
         return shown | _of_batch(instance.state, instance.batch, of_batch, trouble)
     if record is None and instance.state in TASK_ENDED:
         return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
-    if record is None and instance.build is not None and instance.build.ended is None:
-        return shown | {
-            "reason": "image build",
-            "message": "the task waits for its image, which is being built",
-        }
+    if build := instance.waits_for_image:
+        told = {"page": build.page, "seconds": round(time.time() - build.began, 1)}
+        text = "the task waits for its image, which is being built"
+        return shown | {"reason": "image build", "message": text, "build": told}
     if record is None:
         return shown
     reference = record.reference
@@ -229,6 +234,16 @@ def _living(live: Live) -> dict[str, Any]:
         "attempts": seen.attempt + 1,
         "phases": _causes(live.phases),
     }
+
+
+def share_builds(rows: Iterable[dict[str, Any]], everything: Iterable[Instance]) -> None:
+    """Add to each row that waits for an image how many tasks wait for its build, and the first since when."""
+    began: dict[str, list[float]] = {}
+    for wait in filter(None, (each.waits_for_image for each in everything)):
+        began.setdefault(wait.page, []).append(wait.began)
+    for build in (each["build"] for each in rows if "build" in each):
+        shared = began.get(build["page"], []) if build["page"] else []
+        build |= {"tasks": len(shared), "since": min(shared, default=None)}
 
 
 def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit: int) -> dict[str, Any]:

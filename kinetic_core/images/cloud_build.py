@@ -103,7 +103,7 @@ class CloudBuild:
             if self.patience is not None and waited >= self.patience:
                 place = {"project": self.project, "region": self.region, "store_uri": self.store.uri}
                 told = following.told if self.patience else 0
-                build = {**place, "build_id": build_id, "told": str(told)}
+                build = {**place, "build_id": build_id, "told": str(told), "page": self.page(build_id)}
                 text = f"the image is still being built: {self.page(build_id)}"
                 raise ImageBuilding(text, build, is_own=is_own)
             self.api.sleep(_POLL_SECONDS * (3 if waited > _POLLS_SLOWLY_AFTER else 1))

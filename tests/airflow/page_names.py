@@ -2,6 +2,8 @@
 
 HTML = "<img src=x onerror='document.title=\"owned\"'>"
 """What a name or a message may have in it, and no browser may run."""
+BUILD_PAGE = "https://console.cloud.google.com/cloud-build/builds;region=global/b-1?project=p"
+"""The page of a build that two tasks wait for."""
 SILENT_BUCKET = "silent-bucket"
 """The bucket of a connection whose cluster and store never answer."""
 UNREACHABLE = "unreachable"

@@ -14,7 +14,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from page_names import CORPUS, HTML, INPUTS, SILENT_BUCKET, UNREACHABLE
+from page_names import BUILD_PAGE, CORPUS, HTML, INPUTS, SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
 from airflow_provider import batch_record
@@ -41,7 +41,7 @@ from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 
 ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
-BUILT = 1
+BUILT, BUILDING = 1, (991, 992)
 BUILD = BuildWait(1, 1767225000.0, 1767225300.0, 1767225312.0)
 """Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
 connection leads elsewhere, one whose connection is not there, one that failed in the try before.
@@ -178,8 +178,12 @@ def seed(dag_id: str, run_id: str) -> None:
                 states.append({"index": index, "new": state, "label": label, "number": number})
                 place = {"dag_run_id": run, "task_id": "train", "map_index": index, **of_run}
                 records.append({**place, "key": KEY, "value": told.to_dict()})
-            if index == BUILT:
-                records.append({**place, "key": BUILD_KEY, "value": asdict(BUILD)})
+            if index in (BUILT, *BUILDING):
+                build = BUILD if index == BUILT else BuildWait(1, 1767225000.0 + index, page=BUILD_PAGE)
+                place = {"dag_run_id": run, "task_id": "train", "map_index": index, **of_run}
+                records.append({**place, "key": BUILD_KEY, "value": asdict(build)})
+            if index in BUILDING:
+                states.append({"index": index, "new": "deferred", "label": None, "number": 1})
             if index == AGAIN:
                 records.append({**place, "key": EARLIER_KEY, "value": earlier_to_value([FAILED])})
         mine = ti.update().where(

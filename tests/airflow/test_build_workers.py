@@ -210,6 +210,7 @@ def test_a_task_notes_when_it_waited_for_its_image(tmp_path: Path, monkeypatch: 
             worker.operator.execute(worker.context)
         assert BuildWait.from_value(worker.xcoms[BUILD_KEY]) == first
     assert (first.try_number, first.ended, first.resumed) == (1, None, None)
+    assert first.page.startswith("https://console.cloud.google.com/cloud-build/builds;")
     event = {"status": "failed", "message": "no disk", "deadline": None, "ended": first.began + 60.0}
     with pytest.raises(ImageError, match="no disk"):
         worker.operator.execute_after_build(worker.context, event, 1)

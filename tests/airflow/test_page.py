@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import chromium
 import pytest
-from page_names import CORPUS, HTML, INPUTS
+from page_names import BUILD_PAGE, CORPUS, HTML, INPUTS
 from page_server import PASSWORDS, Server, browsing, serving
 
 pytestmark = pytest.mark.airflow
@@ -124,6 +124,24 @@ def test_an_opened_job_knows_the_build_of_its_image(server: Server) -> None:
     _, opened = server.jobs("sweep", "admin", f"/{answer['jobs'][0]['job_id']}")
     before = [(each["name"], each["seconds"]) for each in opened["airflow"]["before"]]
     assert before == [("image build", 300.0), ("airflow queue", 12.0), ("airflow worker", 288.0)]
+
+
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_a_task_that_waits_for_its_image_opens(server: Server, tab: chromium.Tab) -> None:
+    """Its build, how long it has waited for that, and with how many tasks of any run."""
+    tab.open(server.page("sweep", "&task=train&map=991"))
+    tab.until("document.querySelector('#detail .state')?.textContent === 'no job yet'")
+    told = tab.ask(
+        "Object.fromEntries([...document.querySelectorAll('dt')].map((e) => [e.textContent, "
+        "e.nextSibling.textContent]))"
+    )
+    assert told["Why"] == "image build: the task waits for its image, which is being built"
+    assert told["Shared by"] == "2 tasks since 2026-01-01T00:06:31Z"
+    assert " h " in told["Image build"]
+    assert tab.ask("document.querySelector('#detail a').href") == BUILD_PAGE
+    of_jobs = "document.querySelectorAll('#detail pre, #detail .command, .board:not([hidden])')"
+    assert tab.ask(f"{of_jobs}.length") == 0
+    assert tab.troubles() == []
 
 
 @pytest.mark.promise("page: Cost so far")

@@ -2,15 +2,23 @@
 
 import { Board } from "./board.mjs";
 import { address, duration, element, size, usage } from "./dom.mjs";
-import { badge, isBatch, nameOf, why } from "./table.mjs";
+import { badge, isBatch, keyOf, nameOf, why } from "./table.mjs";
 import { stretches, timeline, total } from "./timeline.mjs";
 
 const ENDED = ["SUCCEEDED", "FAILED", "NOT_FOUND"];
+
+/** How many tasks wait for the same build, and since when; undefined if that is not known. */
+function shared(build) {
+  if (!build?.tasks) return undefined;
+  return `${build.tasks} task${build.tasks > 1 ? "s" : ""} since ${new Date(1000 * build.since).toISOString().slice(0, 19)}Z`;
+}
 
 function facts(job) {
   const told = {
     Why: why(job),
     "What to do": job.advice,
+    "Image build": job.build && duration(job.build.seconds),
+    "Shared by": shared(job.build),
     Inputs: job.inputs?.toLocaleString("en"),
     Function: job.function,
     Accelerator: job.accelerator,
@@ -131,7 +139,7 @@ export class Detail {
 
   /** Open a job or a batch, of which the list's row is known; the rest follows with `show`. */
   open(job) {
-    this.id = job.job_id;
+    this.id = keyOf(job);
     this.job = job;
     this.isAsked = false;
     this.index = null;
@@ -142,6 +150,11 @@ export class Detail {
     this.board.clear();
     this.show({ ...job, links: [], log: null, outputs: [], troubles: [] });
     if (!this.alone) this.home.focus();
+  }
+
+  /** Go on with what the list's newest rows say: a task whose image is built gets its job, one that is tried again another. */
+  follow(jobs) {
+    this.job = jobs.find((each) => keyOf(each) === this.id) ?? this.job;
   }
 
   close() {
@@ -163,16 +176,18 @@ export class Detail {
     const traceback = section("Traceback", pre("traceback", (job.traceback ?? "").trimEnd()));
     this.head.replaceChildren(...[button, title, troublesOf(job), traceback].filter(Boolean));
     if (isBatch(job)) this.board.show(job);
+    else this.board.clear();
+    const links = job.build?.page ? [{ name: "Build", address: job.build.page }] : job.links ?? [];
     const log = pre("log", job.log?.join("\n"));
     const nothing = element("p", { class: "hint" }, job.log ? "no line is stored yet" : "loading…");
     const parts = [
       facts(job),
       job.may_cancel ? this.#end(job) : null,
       section("Where its time went", took ? element("div", {}, timeline(phases, total(phases)), stretches(phases)) : null),
-      section("Links", list((job.links ?? []).map((link) => address(link.address, link.name)))),
-      isBatch(job) ? null : section("Last lines", log ?? nothing),
+      section("Links", list(links.map((link) => address(link.address, link.name)))),
+      isBatch(job) || !job.job_id ? null : section("Last lines", log ?? nothing),
       section("Attempts", attempts(job)),
-      section("In a terminal", commands(job)),
+      job.job_id ? section("In a terminal", commands(job)) : null,
       section("Outputs", files(job.outputs)),
     ];
     this.body.replaceChildren(...parts.filter(Boolean));

@@ -5,7 +5,7 @@ import { Detail } from "./detail.mjs";
 import { element, usage } from "./dom.mjs";
 import { groups } from "./groups.mjs";
 import { charts } from "./history.mjs";
-import { isBatch, stateWord, Table } from "./table.mjs";
+import { isBatch, keyOf, opens, stateWord, Table } from "./table.mjs";
 import { followTheme } from "./theme.mjs";
 import { legend } from "./timeline.mjs";
 
@@ -43,6 +43,7 @@ class Page {
       const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, asking.signal);
       this.#openOnly(answer);
       this.#show(answer);
+      this.detail.follow(answer.jobs);
       if (this.detail.id) await this.#refreshDetail(asking.signal);
       this.failures = 0;
       pause = answer.running ? RUNNING_PAUSE : IDLE_PAUSE;
@@ -62,6 +63,10 @@ class Page {
 
   async #refreshDetail(signal) {
     const { id, job } = this.detail;
+    if (!job.job_id) {
+      this.detail.show(job);
+      return;
+    }
     if (isBatch(job)) {
       await Promise.all([this.#refreshBatch(signal), this.#refreshInput(signal)]);
       return;
@@ -177,7 +182,7 @@ class Page {
   }
 
   #open(job) {
-    this.opened = job.job_id;
+    this.opened = keyOf(job);
     this.detail.open(job);
     this.refresh();
   }
@@ -185,16 +190,15 @@ class Page {
   /** The page of one task instance is its job: there is no list to choose from. */
   #openOnly(answer) {
     const [job] = answer.jobs;
-    const isOne = Boolean(this.subject.run && this.subject.task) && answer.total === 1 && Boolean(job.job_id);
-    if (!isOne || this.detail.id === job.job_id) return;
+    const isOne = Boolean(this.subject.run && this.subject.task) && answer.total === 1 && opens(job);
+    if (!isOne || this.detail.id === keyOf(job)) return;
     this.detail.alone = true;
     document.body.classList.add("one");
     this.detail.open(job);
   }
 
   #focusOpened() {
-    const row = [...this.table.rows.values()].find((each) => each.job.job_id === this.opened);
-    row?.button.focus();
+    this.table.rows.get(this.opened)?.button.focus();
   }
 
   #listen() {

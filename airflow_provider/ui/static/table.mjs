@@ -15,6 +15,16 @@ const WORDS = {
   UNKNOWN: "unknown",
 };
 
+/** What tells a row from all others, whatever job its task instance has. */
+export function keyOf(job) {
+  return JSON.stringify([job.dag_id, job.run_id, job.task_id, job.map_index]);
+}
+
+/** Whether a row has something to open: a job, or the build of its image. */
+export function opens(job) {
+  return Boolean(job.job_id || job.build);
+}
+
 /** A state as people say it. */
 export function stateWord(status) {
   return WORDS[status] ?? status;
@@ -57,7 +67,7 @@ function cells(job, longest) {
 }
 
 export class Table {
-  /** `open(job)` is called when somebody chooses a row that has a job. `subject`: what all rows are of. */
+  /** `open(job)` is called when somebody chooses a row that opens. `subject`: what all rows are of. */
   constructor(body, open, subject) {
     this.body = body;
     this.open = open;
@@ -70,7 +80,7 @@ export class Table {
     const longest = Math.max(...jobs.map((job) => total(job.phases)), 0);
     const kept = new Map();
     for (const job of jobs) {
-      const key = JSON.stringify([job.dag_id, job.run_id, job.task_id, job.map_index]);
+      const key = keyOf(job);
       const row = this.rows.get(key) ?? this.#made();
       const said = JSON.stringify([job, longest]);
       if (row.said !== said) this.#change(row, job, longest);
@@ -88,7 +98,7 @@ export class Table {
   #made() {
     const button = element("button", { type: "button", class: "open" });
     const row = { element: element("tr", {}, element("th", { scope: "row" }, button)), button, job: null, said: "" };
-    row.element.addEventListener("click", () => row.job?.job_id && this.open(row.job));
+    row.element.addEventListener("click", () => row.job && opens(row.job) && this.open(row.job));
     return row;
   }
 
@@ -98,7 +108,7 @@ export class Table {
     const others = dag ? job.run_id : job.dag_id;
     row.button.textContent = run ? nameOf(job) : `${nameOf(job)} of ${others}`;
     row.button.title = job.run_id;
-    row.button.disabled = !job.job_id;
+    row.button.disabled = !opens(job);
     row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest));
   }
 

@@ -19,6 +19,7 @@ from airflow_provider.ui.rows import (
     costed,
     page,
     row,
+    share_builds,
     without_exceptions,
 )
 from kinetic_core.batches.snapshot import BatchTimes
@@ -38,9 +39,23 @@ def test_a_task_without_a_job() -> None:
 def test_a_task_that_waits_for_its_image_says_so() -> None:
     waits = Instance("train", 0, "", "deferred", 1, None, build=BuildWait(1, 5.0))
     assert (row(waits, None)["status"], row(waits, None)["reason"]) == ("NO_JOB", "image build")
+    assert row(waits, None)["build"]["seconds"] > 1e9
     built = replace(waits, state="running", build=BuildWait(1, 5.0, 9.0, 10.0))
     assert row(built, None)["reason"] == ""
     assert row(replace(waits, state="failed"), None)["status"] == "NEVER"
+
+
+def test_a_build_says_how_many_tasks_share_it_since_when() -> None:
+    def wait(index: int, began: float, page: str) -> Instance:
+        return Instance("train", index, "", "deferred", 1, None, build=BuildWait(1, began, page=page))
+
+    here, elsewhere = wait(0, 5.0, "https://a"), replace(wait(1, 3.0, "https://a"), dag_id="other")
+    over = replace(wait(2, 1.0, "https://a"), build=BuildWait(1, 1.0, 2.0, page="https://a"))
+    unknown = wait(3, 4.0, "")
+    rows = [row(each, None) for each in (here, instance(), unknown)]
+    share_builds(rows, [here, elsewhere, over, unknown, wait(4, 2.0, "https://b")])
+    assert (rows[0]["build"]["tasks"], rows[0]["build"]["since"]) == (2, 3.0)
+    assert rows[2]["build"]["tasks"] == 0
 
 
 def test_groups_are_of_jobs_and_the_largest_comes_first() -> None:
