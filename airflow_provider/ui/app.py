@@ -41,9 +41,14 @@ SEE_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
 
 
 def _filters(
-    task_id: str = "", map_index: int | None = None, status: str = "", reason: str = "", text: str = ""
+    task_id: str = "",
+    map_index: int | None = None,
+    status: str = "",
+    reason: str = "",
+    text: str = "",
+    order: Annotated[str, Query(pattern="^(-?(cost|waited|ran))?$")] = "",
 ) -> Filters:
-    return Filters(task_id, map_index, status, reason, text)
+    return Filters(task_id, map_index, status, reason, text, order)
 
 
 def _place(

@@ -110,17 +110,25 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters of rows: "" for any. `text` is searched in ids, labels, functions, accelerators."""
+    """Filters of rows: "" for any. `text` is searched in ids, labels, functions, accelerators.
+
+    `order` is a number of rows to sort by, `cost`, `waited` or `ran`, with a "-" for the greatest first.
+    """
 
     task_id: str = ""
     map_index: int | None = None
     status: str = ""
     reason: str = ""
     text: str = ""
+    order: str = ""
 
 
 def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") -> dict[str, Any]:
-    """Return one row, plain JSON. `trouble` says why nothing is known of what may live."""
+    """Return one row, plain JSON. `trouble` says why nothing is known of what may live.
+
+    `waited`: seconds before there was a container and between two of them, of a batch until its first input
+    ran; `ran`: the rest. None if unknown.
+    """
     record = instance.record
     shown: dict[str, Any] = {
         "dag_id": instance.dag_id,
@@ -134,21 +142,28 @@ def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") ->
         "reason": "",
         "message": "",
         "phases": [],
+        "waited": None,
+        "ran": None,
         "earlier": [asdict(each) for each in instance.earlier],
     }
     if instance.batch is not None:
         of_batch = live if isinstance(live, LiveBatch) else None
         return shown | _of_batch(instance.state, instance.batch, of_batch, trouble)
-    if record is None and instance.state in TASK_ENDED:
-        return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
+    if record is not None:
+        return shown | _of_job(instance, record, live if isinstance(live, Live) else None, trouble)
     if build := instance.waits_for_image:
-        told = {"page": build.page, "seconds": round(time.time() - build.began, 1)}
         text = "the task waits for its image, which is being built"
-        return shown | {"reason": "image build", "message": text, "build": told}
-    if record is None:
-        return shown
+        shown |= {"waited": round(time.time() - build.began, 1), "build": {"page": build.page}}
+        return shown | {"reason": "image build", "message": text}
+    if instance.state in TASK_ENDED:
+        return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
+    return shown
+
+
+def _of_job(instance: Instance, record: JobRecord, live: Live | None, trouble: str) -> dict[str, Any]:
+    """Return what the row of a job says."""
     reference = record.reference
-    shown |= {
+    shown = {
         "job_id": reference.job_id,
         "job_try": instance.job_try,
         "function": reference.func_name,
@@ -159,7 +174,7 @@ def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") ->
     }
     if record.end is not None:
         return shown | _ended(record.end)
-    if isinstance(live, Live):
+    if live is not None:
         return shown | _living(live)
     ended = f"the task is {instance.state}; how its job ended was not recorded"
     message = "; ".join(filter(None, (ended, trouble))) if instance.state in TASK_ENDED else trouble
@@ -181,12 +196,11 @@ def _of_batch(task_state: str, record: BatchRecord, live: LiveBatch | None, trou
         "hosts": 1,
         "backend": reference.backend,
         "created_at": reference.created_at,
-        "run_seconds": record.run_seconds,
-        "seconds": record.seconds,
-        "waited": record.waited,
     }
-    if live is not None and live.times is not None:
-        shown |= live.times._asdict()
+    times = live.times if live is not None and live.times is not None else record
+    shown |= {"run_seconds": times.run_seconds, "waited": times.waited}
+    if times.seconds is not None and times.waited is not None:
+        shown["ran"] = max(times.seconds - times.waited, 0.0)
     if failed is None and task_state in TASK_ENDED:
         text = f"the task is {task_state}; how its {record.size} inputs ended was not recorded"
         return shown | {"status": UNKNOWN, "message": text}
@@ -220,7 +234,7 @@ def _ended(end: JobEnd) -> dict[str, Any]:
         "reason": "" if end.status is JobStatus.SUCCEEDED else end.failure_class or end.reason,
         "message": end.message,
         "attempts": end.attempt + 1,
-        "phases": _causes(end.phases),
+        **_times(end.phases),
     }
 
 
@@ -232,7 +246,7 @@ def _living(live: Live) -> dict[str, Any]:
         "reason": "" if seen.status is JobStatus.RUNNING else seen.reason,
         "message": seen.message,
         "attempts": seen.attempt + 1,
-        "phases": _causes(live.phases),
+        **_times(live.phases),
     }
 
 
@@ -249,7 +263,7 @@ def share_builds(rows: Iterable[dict[str, Any]], everything: Iterable[Instance])
 def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit: int) -> dict[str, Any]:
     """Return the matching rows from `offset` on, their number, and the values to filter by."""
     inside = [each for each in rows if _is_of_task(each, filters)]
-    wanted = [each for each in inside if _matches(each, filters)]
+    wanted = _ordered([each for each in inside if _matches(each, filters)], filters.order)
     return {
         "jobs": wanted[offset : offset + limit],
         "total": len(wanted),
@@ -265,19 +279,20 @@ def page(rows: Sequence[Mapping[str, Any]], filters: Filters, offset: int, limit
 
 
 def _history(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what the jobs and batches of each run took, the oldest run first: the longest of them, the
-    longest wait, and the usage and cost of all.
+    """Return what the jobs and batches of each run took, the oldest run first: how long that ran which ran
+    longest, the longest wait, and the usage and cost of all.
     """
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for each in rows:
-        if (took := _took(each)) is not None:
-            runs.setdefault(each["run_id"], []).append({**each, **took})
+        if each["ran"] is not None:
+            runs.setdefault(each["run_id"], []).append(each)
     return [
         {
             "run_id": run_id,
             "jobs": len(jobs),
+            "are_batches": any("inputs" in each for each in jobs),
             "failed": sum(each["status"] == JobStatus.FAILED.value for each in jobs),
-            "seconds": max(each["seconds"] for each in jobs),
+            "ran": max(each["ran"] for each in jobs),
             "waited": max(each["waited"] for each in jobs),
             **{name: round(sum(each.get(name, 0.0) for each in jobs), 1) for name in _HELD},
             "cost": _sum(each.get("cost") for each in jobs),
@@ -286,20 +301,12 @@ def _history(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _took(row: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return how long a row's job or batch took, and how long it waited; None if that is unknown."""
-    if "inputs" in row:
-        seconds, waited = row["seconds"], row["waited"]
-        return None if seconds is None or waited is None else {"seconds": seconds, "waited": waited}
-    if not row["phases"]:
-        return None
-    return {"seconds": sum(phase["seconds"] for phase in row["phases"]), "waited": _waited(row)}
-
-
-def _waited(row: Mapping[str, Any]) -> float:
-    """Return the seconds of a job in which its pods had no container, or no pod was there."""
-    kinds = ((PHASES.get(phase["name"]), float(phase["seconds"])) for phase in row["phases"])
-    return sum(seconds for kind, seconds in kinds if kind is not None and not kind.has_container)
+def _ordered(rows: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping[str, Any]]:
+    """Return the rows in an order as `Filters` has it; those without that number come last."""
+    name = order.removeprefix("-")
+    known = [each for each in rows if each.get(name) is not None]
+    known.sort(key=lambda each: float(each[name]), reverse=order.startswith("-"))
+    return [*known, *(each for each in rows if each.get(name) is None)]
 
 
 def _groups(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -345,7 +352,8 @@ def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
     """Return the row with the job's usage so far: `chip_seconds` or, without chips, `core_seconds`; the other
     is 0. And `cost`, where there is a price.
 
-    Unknown phases count nothing. Of a batch the time counts for which its attempts have run, if it is known.
+    Unknown phases count nothing, and without any phase the cost is unknown. Of a batch the time counts for
+    which its attempts have run, if it is known.
     """
     nothing = {**row, **dict.fromkeys(_HELD, 0.0), "cost": None}
     phases = [(each["name"], each["seconds"]) for each in row["phases"]]
@@ -353,6 +361,8 @@ def costed(row: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
         if row["run_seconds"] is None:
             return nothing
         phases = [("function", row["run_seconds"])]
+    if not phases:
+        return nothing
     try:
         usage = usage_in(row.get("job_id", ""), row.get("accelerator", ""), phases)
     except InvalidAccelerator:  # none, or one that a later version knows
@@ -380,12 +390,20 @@ def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
     return any(filters.text.casefold() in text.casefold() for text in texts)
 
 
-def _causes(phases: Iterable[Phase]) -> list[dict[str, Any]]:
-    """Return the phases of the timeline; neighbours of one name, as attempts have them, stay apart."""
-    return [
+def _times(phases: Sequence[Phase]) -> dict[str, Any]:
+    """Return the phases of the timeline, and for how long the job waited and ran, if there are any.
+
+    Neighbours of one name, as attempts have them, stay apart.
+    """
+    told = [
         {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 3)}
         for each in phases
     ]
+    if not phases:
+        return {"phases": told}
+    waited = sum(each.seconds for each in phases if each.name in PHASES and not each.has_container)
+    ran = sum(each.seconds for each in phases) - waited
+    return {"phases": told, "waited": round(waited, 3), "ran": round(ran, 3)}
 
 
 def _hosts(record: JobRecord) -> int:

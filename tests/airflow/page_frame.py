@@ -45,6 +45,8 @@ def job(index: int) -> dict[str, Any]:
         "reason": reason,
         "message": message,
         "phases": [],
+        "waited": None,
+        "ran": None,
         "earlier": [],
     }
     if status == "NO_JOB":
@@ -63,8 +65,10 @@ def job(index: int) -> dict[str, Any]:
         "backend": "gke",
         "created_at": "2026-11-23T13:00:00Z",
         "phases": phases if status != "PENDING" else phases[:2],
+        "waited": sum(each["seconds"] for each in phases[:3]),
+        "ran": sum(each["seconds"] for each in phases[3:]) if status != "PENDING" else 0.0,
         "chip_seconds": 960.0,
-        "cost": 1.25,
+        "cost": None if status == "PENDING" else 1.25,
     }
 
 
@@ -112,6 +116,7 @@ _GROUP = "grp-00000000000000aa"
 def batch() -> dict[str, Any]:
     """Row of a task with a batch, most of whose inputs have ended."""
     told = job(0) | {"task_id": BATCH, "map_index": -1, "phases": [], "chip_seconds": 0.0, "cost": None}
+    told |= {"waited": 60.0, "ran": 840.0}
     return told | {"job_id": _GROUP, "hosts": 1, "inputs": INPUTS, "message": f"{INPUTS} inputs"}
 
 
@@ -155,7 +160,8 @@ def history() -> list[dict[str, Any]]:
             "run_id": f"scheduled__2026-11-{14 + number}T13:00:00+00:00",
             "jobs": 1,
             "failed": int(number == 2),
-            "seconds": 120.0 + 30 * (number * 7 % 5),
+            "are_batches": False,
+            "ran": 120.0 + 30 * (number * 7 % 5),
             "waited": 20.0 * (number * 3 % 4),
             "chip_seconds": 960.0,
             "core_seconds": 0.0,

@@ -160,8 +160,8 @@ def test_a_batch_has_a_history(server: Server) -> None:
     """From its record alone: nothing is stored of it."""
     _, answer = server.get(f"/kinetic/api/dags/{CORPUS}/tasks/embed/jobs?limit=1", "admin")
     (run,) = answer["history"]
-    names = ("run_id", "jobs", "failed", "seconds", "waited", "chip_seconds", "cost")
-    assert [run[name] for name in names] == [server.runs[CORPUS], 1, 1, 900.0, 60.0, 28800.0, 20.0]
+    names = ("run_id", "jobs", "failed", "ran", "waited", "chip_seconds", "cost")
+    assert [run[name] for name in names] == [server.runs[CORPUS], 1, 1, 840.0, 60.0, 28800.0, 20.0]
 
 
 @pytest.mark.promise("page: A request without a token gets 401")
@@ -327,6 +327,24 @@ def test_the_keyboard_does_it_all(server: Server, tab: chromium.Tab) -> None:
     tab.press("Escape")
     assert tab.ask("document.querySelector('#detail').hidden") is True
     assert tab.ask("document.activeElement.textContent.startsWith('train[1]')") is True
+
+
+@pytest.mark.promise("page: Cost so far")
+def test_rows_are_sorted_by_what_they_cost(server: Server, tab: chromium.Tab) -> None:
+    """By the server, of all pages: the greatest first, then the smallest; without a price at the end."""
+    costs = "[...document.querySelectorAll('#jobs td:last-child')].map((each) => each.textContent)"
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    unsorted = tab.ask(costs)
+    assert "—" in unsorted
+    for arrow, is_reversed in (("descending", True), ("ascending", False)):
+        tab.ask("document.querySelector('thead [name=cost]').click()")
+        tab.until(f"{costs}[0] !== {json.dumps(unsorted[0])}")
+        assert tab.ask(f"document.querySelectorAll('[aria-sort={arrow}]').length") == 1
+        shown = [float(each.removesuffix(" EUR")) for each in tab.ask(costs)]
+        assert shown == sorted(shown, reverse=is_reversed)
+        unsorted = tab.ask(costs)
+    assert server.jobs("sweep", "admin", "?order=-state")[0] == 422
 
 
 @pytest.mark.promise("page: Filters, paged data")

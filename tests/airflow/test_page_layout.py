@@ -6,6 +6,7 @@ Write them anew with KINETIC_TEST_NEW_PICTURES=1, and look at them.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,10 +35,13 @@ HEIGHT = 700
 RUN = "dag=training&run=manual"
 VIEWS = {
     "all": ("", "#jobs button"),
+    "all-job": ("", "#detail h2"),
     "list": (RUN, "#jobs button"),
     "job": (RUN, "#detail h2"),
     "task": (f"{RUN}&task=train_a_model&map=2", "#detail pre.traceback"),
     "batch": (f"{RUN}&task={BATCH}&map=-1", "#detail .counts"),
+    "input": (f"{RUN}&task={BATCH}&map=-1", "#detail .input h3"),
+    "runs": ("dag=training&task=train_a_model", "#history figcaption"),
 }
 """Whose jobs a page shows, and something to read there."""
 _MOST = 7.0
@@ -70,11 +74,16 @@ def look(tab: chromium.Tab, address: str, view: str, width: int, theme: str) -> 
     mark = f"&at={view}-{width}-{theme}"
     tab.open(f"{address}?{more}{mark}")
     tab.until(f"location.search.endsWith('{mark}') && document.querySelectorAll('#jobs tr').length > 0")
-    if view == "job":
+    if view in ("job", "all-job"):
         tab.ask("document.querySelectorAll('#jobs button')[2].click()")
-    if view in ("job", "task", "batch"):
-        tab.until(f"Boolean(document.querySelector('#detail {'path[d]' if view == 'batch' else 'pre.log'}'))")
+    opened = {"batch": "path[d]", "input": ".causes button"}.get(view, "pre.log")
+    if view not in ("all", "list", "runs"):
+        tab.until(f"Boolean(document.querySelector('#detail {opened}'))")
         tab.ask("scrollTo(0, 0)")
+    if view == "input":
+        tab.ask("document.querySelector('.causes button').click()")
+        tab.until("Boolean(document.querySelector('#detail .input .traceback'))")
+        tab.ask("document.querySelector('#detail .input').scrollIntoView()")
 
 
 @pytest.mark.promise("page: Something to read in every frame that Airflow gives")
@@ -119,14 +128,14 @@ def test_one_task_is_shown_without_a_list(tab: chromium.Tab, address: str) -> No
 def test_the_latest_runs_of_a_task_are_small_charts(tab: chromium.Tab, address: str, view: str) -> None:
     """On the page of one job or batch, and above those of a task; not where those of one run are listed."""
     told = "[...document.querySelectorAll('.history figcaption')].map((each) => each.textContent)"
-    titles = ["Time 3 min 30 s", "Wait 1 min 0 s", "Cost 2.15 EUR"]
+    titles = ["Ran 3 min 30 s", "Waited 1 min 0 s", "Cost 2.15 EUR"]
     look(tab, address, view, 731, "light")
     tab.until(f"{told}.length === 3")
     assert tab.ask(told) == titles
     columns = "[...document.querySelectorAll('.history figure:first-child .run')]"
     drawn = tab.ask(f"{columns}.map((each) => each.offsetHeight)")
-    longest = max(each["seconds"] for each in history())
-    assert drawn == pytest.approx([max(drawn) * each["seconds"] / longest for each in history()], abs=1)
+    longest = max(each["ran"] for each in history())
+    assert drawn == pytest.approx([max(drawn) * each["ran"] / longest for each in history()], abs=1)
     assert tab.ask("document.querySelector('.run.failed').title").endswith("4 min 0 s, failed")
     task = BATCH if view == "batch" else "train_a_model"
     tab.open(f"{address}?dag=training&task={task}&at=history")
@@ -150,6 +159,23 @@ def test_each_attempt_says_why_it_ended(tab: chromium.Tab, address: str) -> None
     assert tab.ask("document.querySelectorAll('img').length") == 0
     look(tab, address, "job", 733, "light")
     assert tab.ask(f"{section} !== undefined")
+
+
+@pytest.mark.parametrize(("are_batches", "one"), [(False, "job"), (True, "batch")])
+def test_the_charts_of_a_mapped_task_name_whose_run_is_longest(
+    tab: chromium.Tab, address: str, are_batches: bool, one: str
+) -> None:
+    tab.open(address)
+    runs = [{**each, "jobs": 3, "are_batches": are_batches} for each in history()]
+    asked = json.dumps({"history": runs, "currency": "EUR"})
+    titles = "[...home.querySelectorAll('figcaption')].map((each) => each.textContent)"
+    drawn = f"import('./history.mjs').then((all) => {{ const home = all.charts({asked}); return {titles}; }})"
+    told = tab.until(drawn)
+    assert told == [
+        f"Longest run of a {one} 3 min 30 s",
+        f"Longest wait of a {one} 1 min 0 s",
+        "Cost 2.15 EUR",
+    ]
 
 
 def test_commands_can_be_copied(tab: chromium.Tab, address: str) -> None:

@@ -2,7 +2,7 @@
 
 import { Board } from "./board.mjs";
 import { address, duration, element, size, usage } from "./dom.mjs";
-import { badge, isBatch, keyOf, nameOf, why } from "./table.mjs";
+import { badge, isBatch, keyOf, nameOf, spell, why } from "./table.mjs";
 import { stretches, timeline, total } from "./timeline.mjs";
 
 const ENDED = ["SUCCEEDED", "FAILED", "NOT_FOUND"];
@@ -17,7 +17,7 @@ function facts(job) {
   const told = {
     Why: why(job),
     "What to do": job.advice,
-    "Image build": job.build && duration(job.build.seconds),
+    "Image build": job.build && duration(job.waited),
     "Shared by": shared(job.build),
     Inputs: job.inputs?.toLocaleString("en"),
     Function: job.function,
@@ -171,7 +171,7 @@ export class Detail {
     button.addEventListener("click", () => this.close());
     const took = total(job.phases ?? []);
     const phases = [...(job.airflow?.before ?? []), ...(job.phases ?? []), ...(job.airflow?.after ?? [])];
-    const title = element("h2", {}, badge(job.status), ` ${nameOf(job)}${took ? `, ${duration(took)}` : ""}`);
+    const title = element("h2", {}, badge(job.status), ` ${[nameOf(job), spell(job)].filter(Boolean).join(", ")}`);
     // What it raised comes before what it was.
     const traceback = section("Traceback", pre("traceback", (job.traceback ?? "").trimEnd()));
     this.head.replaceChildren(...[button, title, troublesOf(job), traceback].filter(Boolean));

@@ -26,13 +26,18 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** An amount of money; "" where there is no price. */
+export function money(cost, currency) {
+  return cost === null || cost === undefined ? "" : `${cost.toFixed(2)} ${currency ?? ""}`.trimEnd();
+}
+
 /** What hardware was used, chips and cores apart, and what it cost where there is a price for it. */
 export function usage(told) {
   const units = ["chip", "core"].filter((unit) => told[`${unit}_seconds`]);
   if (units.length === 0) return "";
   const text = (unit) => told[`${unit}_seconds`].toLocaleString("en", { maximumFractionDigits: 0 });
   const held = units.map((unit) => `${text(unit)} ${unit}-seconds`).join(" and ");
-  return told.cost === null || told.cost === undefined ? held : `${held}, ${told.cost.toFixed(2)} ${told.currency ?? ""}`;
+  return [held, money(told.cost, told.currency)].filter(Boolean).join(", ");
 }
 
 /** Bytes as people say them. */

@@ -1,6 +1,6 @@
 /** What runs now, in groups: each a button with the number of its jobs and their cost. */
 
-import { element } from "./dom.mjs";
+import { element, money } from "./dom.mjs";
 
 const TITLES = { dag_id: "By DAG", team: "By team", accelerator: "By accelerator" };
 
@@ -8,8 +8,8 @@ const TITLES = { dag_id: "By DAG", team: "By team", accelerator: "By accelerator
 export function groups(answer, choose) {
   return Object.entries(answer.groups).map(([field, found]) => {
     const buttons = found.map(({ name, jobs, cost }) => {
-      const paid = cost === null ? "" : `, ${cost.toFixed(2)} ${answer.currency ?? ""}`;
-      const button = element("button", { type: "button" }, `${name || "cpu"}: ${jobs}${paid}`);
+      const told = [`${name || "cpu"}: ${jobs}`, money(cost, answer.currency)].filter(Boolean);
+      const button = element("button", { type: "button" }, told.join(", "));
       button.addEventListener("click", () => choose(name));
       return button;
     });

@@ -1,10 +1,10 @@
-/** Small charts of a task's latest runs: how long its jobs or batches took, how long they waited, what they cost. */
+/** Small charts of a task's latest runs: how long its jobs or batches ran, how long they waited, what they cost. */
 
-import { duration, element } from "./dom.mjs";
+import { duration, element, money } from "./dom.mjs";
 
 /** What the runs used: money where there are prices, otherwise the hardware's seconds. */
 function used({ history, currency }) {
-  if (history.some((run) => run.cost !== null)) return ["Cost", "cost", (cost) => `${(cost ?? 0).toFixed(2)} ${currency ?? ""}`];
+  if (history.some((run) => run.cost !== null)) return ["Cost", "cost", (cost) => money(cost ?? 0, currency)];
   const unit = history.some((run) => run.chip_seconds) ? "chip" : "core";
   const words = (seconds) => seconds.toLocaleString("en", { maximumFractionDigits: 0 });
   return ["Used", `${unit}_seconds`, (seconds) => `${words(seconds)} ${unit}-seconds`];
@@ -36,9 +36,10 @@ function chart(history, shown, [title, field, words]) {
 export function charts(answer, shown = "") {
   if (answer.history.length < 2) return null;
   const isMapped = answer.history.some((run) => run.jobs > 1);
+  const one = answer.history.some((run) => run.are_batches) ? "batch" : "job";
   const kinds = [
-    [isMapped ? "Longest job" : "Time", "seconds", duration],
-    [isMapped ? "Longest wait" : "Wait", "waited", duration],
+    [isMapped ? `Longest run of a ${one}` : "Ran", "ran", duration],
+    [isMapped ? `Longest wait of a ${one}` : "Waited", "waited", duration],
     used(answer),
   ];
   return element("div", { class: "history" }, ...kinds.map((kind) => chart(answer.history, shown, kind)));

@@ -20,6 +20,7 @@ class Page {
     this.subject = subject(location.search);
     this.api = new Api(this.subject);
     this.offset = 0;
+    this.order = "";
     this.failures = 0;
     this.timer = null;
     this.asking = null;
@@ -121,7 +122,7 @@ class Page {
 
   #filters() {
     const told = Object.fromEntries(new FormData(this.find("#filters")));
-    return { ...told, task_id: this.subject.task, map_index: this.subject.map };
+    return { ...told, task_id: this.subject.task, map_index: this.subject.map, order: this.order };
   }
 
   #show(answer) {
@@ -130,7 +131,7 @@ class Page {
       this.refresh();
       return;
     }
-    this.table.show(answer.jobs);
+    this.table.show(answer.jobs, answer.currency);
     this.#tell(this.detail.alone ? [] : answer.troubles); // of other jobs; an open one has its own
     this.#summarise(answer);
     this.#offer("status", answer.statuses, stateWord);
@@ -207,12 +208,21 @@ class Page {
     form.addEventListener("input", () => this.#turn(0));
     this.find("[name=back]").addEventListener("click", () => this.#turn(Math.max(this.offset - PAGE, 0)));
     this.find("[name=on]").addEventListener("click", () => this.#turn(this.offset + PAGE));
+    for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => this.#sort(button));
     addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.detail.close();
       if (event.key !== "/" || event.target.matches("input, select")) return;
       event.preventDefault();
       this.find("[name=text]").focus();
     });
+  }
+
+  /** Sort by a column: the greatest first, then the smallest, then as the rows were. */
+  #sort({ name, parentElement }) {
+    this.order = { [`-${name}`]: name, [name]: "" }[this.order] ?? `-${name}`;
+    for (const column of document.querySelectorAll("thead [aria-sort]")) column.removeAttribute("aria-sort");
+    if (this.order) parentElement.setAttribute("aria-sort", this.order === name ? "ascending" : "descending");
+    this.#turn(0);
   }
 
   #turn(offset) {

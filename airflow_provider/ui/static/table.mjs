@@ -1,6 +1,6 @@
 /** The rows of the table: made once for a task instance, changed in place, so that focus stays where it is. */
 
-import { duration, element } from "./dom.mjs";
+import { duration, element, money, usage } from "./dom.mjs";
 import { timeline, total } from "./timeline.mjs";
 
 const WORDS = {
@@ -47,13 +47,19 @@ export function isBatch(job) {
   return job.inputs !== undefined;
 }
 
+/** For how long a job waited and ran; "" if that is not known. */
+export function spell(job) {
+  const known = ["waited", "ran"].filter((name) => job[name]);
+  return known.map((name) => `${name} ${duration(job[name])}`).join(", ");
+}
+
 /** A state as a coloured word. */
 export function badge(status) {
   return element("span", { class: `state state-${status in WORDS ? status : "UNKNOWN"}` }, stateWord(status));
 }
 
-function cells(job, longest) {
-  const seconds = total(job.phases);
+function cells(job, longest, currency) {
+  const times = [job.waited, job.ran].map((seconds) => (seconds ? duration(seconds) : ""));
   const isWell = (job.status === "SUCCEEDED" || job.status === "RUNNING") && !isBatch(job);
   return [
     element("td", { title: job.message || null }, badge(job.status)),
@@ -62,7 +68,9 @@ function cells(job, longest) {
     element("td", { class: "number rare" }, String(job.hosts ?? "")),
     element("td", { class: "number rare" }, String(job.attempts ?? "")),
     element("td", { class: "bar" }, timeline(job.phases, longest)),
-    element("td", { class: "number time" }, seconds ? duration(seconds) : ""),
+    element("td", { class: "number rare" }, times[0]),
+    element("td", { class: "number time", title: spell(job) || null }, times[1]),
+    element("td", { class: "number paid", title: usage(job) || null }, job.job_id ? money(job.cost, currency) || "—" : ""),
   ];
 }
 
@@ -76,14 +84,14 @@ export class Table {
     body.addEventListener("keydown", (event) => this.#move(event));
   }
 
-  show(jobs) {
+  show(jobs, currency) {
     const longest = Math.max(...jobs.map((job) => total(job.phases)), 0);
     const kept = new Map();
     for (const job of jobs) {
       const key = keyOf(job);
       const row = this.rows.get(key) ?? this.#made();
       const said = JSON.stringify([job, longest]);
-      if (row.said !== said) this.#change(row, job, longest);
+      if (row.said !== said) this.#change(row, job, longest, currency);
       row.said = said;
       kept.set(key, row);
     }
@@ -102,14 +110,14 @@ export class Table {
     return row;
   }
 
-  #change(row, job, longest) {
+  #change(row, job, longest, currency) {
     row.job = job;
     const { dag, run } = this.subject;
     const others = dag ? job.run_id : job.dag_id;
     row.button.textContent = run ? nameOf(job) : `${nameOf(job)} of ${others}`;
     row.button.title = job.run_id;
     row.button.disabled = !opens(job);
-    row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest));
+    row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest, currency));
   }
 
   #move(event) {

@@ -202,7 +202,7 @@ def test_a_batch_of_this_machine_waits_for_its_slots(
     wait_for(lambda: status() == ("RUNNING", "3 inputs"))
     wait_for(lambda: look(home(whole), [one])[0][0]["run_seconds"] > 0)
     (told,), _ = look(home(whole), [one])
-    assert 0 < told["waited"] < told["seconds"]
+    assert min(told["waited"], told["ran"]) > 0
     (tmp_path / "go").touch()
     wait_for(lambda: is_over(home(whole), whole))
 

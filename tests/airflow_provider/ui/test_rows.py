@@ -39,7 +39,7 @@ def test_a_task_without_a_job() -> None:
 def test_a_task_that_waits_for_its_image_says_so() -> None:
     waits = Instance("train", 0, "", "deferred", 1, None, build=BuildWait(1, 5.0))
     assert (row(waits, None)["status"], row(waits, None)["reason"]) == ("NO_JOB", "image build")
-    assert row(waits, None)["build"]["seconds"] > 1e9
+    assert row(waits, None)["waited"] > 1e9
     built = replace(waits, state="running", build=BuildWait(1, 5.0, 9.0, 10.0))
     assert row(built, None)["reason"] == ""
     assert row(replace(waits, state="failed"), None)["status"] == "NEVER"
@@ -99,9 +99,9 @@ def test_the_history_of_a_task_is_told_by_run_the_oldest_first() -> None:
         costed(row(Instance("train", 0, "", "skipped", 0, None, run_id="skipped"), None), prices),
     ]
     oldest, newest = page(rows, Filters(), 0, 1)["history"]
-    assert (oldest["run_id"], oldest["jobs"], oldest["seconds"], oldest["waited"]) == ("oldest", 1, 60.0, 0.0)
+    assert (oldest["run_id"], oldest["jobs"], oldest["ran"], oldest["waited"]) == ("oldest", 1, 60.0, 0.0)
     assert (newest["run_id"], newest["jobs"], newest["failed"]) == ("newest", 2, 1)
-    assert (newest["seconds"], newest["waited"]) == (90.0, 30.0)
+    assert (newest["ran"], newest["waited"], newest["are_batches"]) == (60.0, 30.0, False)
     assert (oldest["chip_seconds"], newest["chip_seconds"]) == (480.0, 960.0)
     assert newest["cost"] == pytest.approx(2 * oldest["cost"])
     of_one = page(rows, Filters(map_index=1), 0, 1)["history"]
@@ -129,11 +129,12 @@ def test_the_history_of_a_batch_is_what_its_records_say() -> None:
         of("oldest", failed=0, run_seconds=10, seconds=12, waited=0),
     ]
     told = page(rows, Filters(), 0, 1)["history"]
-    names = ("run_id", "jobs", "failed", "seconds", "waited", "chip_seconds", "cost")
+    assert {each["are_batches"] for each in told} == {True}
+    names = ("run_id", "jobs", "failed", "ran", "waited", "chip_seconds", "cost")
     assert [tuple(each[name] for name in names) for each in told] == [
         ("oldest", 1, 0, 12, 0, 80.0, 80.0),
-        ("failed", 1, 1, 15.0, 5.0, 160.0, 160.0),
-        ("runs", 1, 0, 7.0, 2.0, 8.0, 8.0),
+        ("failed", 1, 1, 10.0, 5.0, 160.0, 160.0),
+        ("runs", 1, 0, 5.0, 2.0, 8.0, 8.0),
     ]
 
 
@@ -164,6 +165,38 @@ def test_a_job_that_waits_says_why() -> None:
     )
     assert (shown["attempts"], shown["hosts"], shown["accelerator"]) == (2, 1, "tpu-v6e-8")
     assert shown["phases"] == [{"name": "queue", "attempt": 0, "began": 5.0, "seconds": 7.04}]
+    assert (shown["waited"], shown["ran"]) == (7.04, 0.0)
+
+
+def test_waiting_between_attempts_is_no_run() -> None:
+    names = {"scheduling": 30.0, "image": 5.0, "function": 8.0, "replacement": 4.0, "idle": 1.0}
+    phases = tuple(Phase(name, 0, 0.0, seconds) for name, seconds in names.items())
+    shown = row(instance(), Live(WAITING, phases))
+    assert (shown["waited"], shown["ran"]) == (39.0, 9.0)
+    unknown = row(instance(), None)
+    assert (unknown["waited"], unknown["ran"]) == (None, None)
+
+
+@pytest.mark.promise("page: Cost so far")
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("-cost", [1, 0, 2, 3]), ("cost", [0, 1, 2, 3]), ("-waited", [0, 1, 2, 3]), ("", [0, 1, 2, 3])],
+)
+def test_rows_are_sorted_by_a_number(order: str, expected: list[int]) -> None:
+    """Those that have none, as the cost of hardware without a price, come last."""
+    prices = Prices("EUR", {("tpu", "v6e"): 3600.0}, {})
+    lives = [
+        Live(WAITING, (Phase("queue", 0, 0.0, 9.0 - seconds), Phase("function", 0, 0.0, seconds)))
+        for seconds in (3.0, 5.0, 7.0)
+    ]
+    names = ("tpu-v6e-8", "tpu-v6e-8", "gpu-l4-1")
+    rows = [
+        costed(row(instance(number, accelerator=name), live), prices)
+        for number, (name, live) in enumerate(zip(names, lives, strict=True))
+    ]
+    rows.append(costed(row(Instance("train", 3, "", "queued", 0, None), None), prices))
+    sorted_rows = page(rows, Filters(order=order), 0, 10)["jobs"]
+    assert [each["map_index"] for each in sorted_rows] == expected
 
 
 @pytest.mark.promise("page: Accelerator, host count")
