@@ -1,4 +1,4 @@
-"""Live state of the jobs of a run in their clusters: two requests per namespace, however many jobs.
+"""Live state of the jobs of a run in their clusters: one watch per namespace, however many jobs.
 
 Each batch that goes on takes up to three more, and its store three per thousand inputs each half minute.
 """
@@ -124,9 +124,18 @@ async def _listings(
     def listed(place: Place) -> Awaitable[Listing | str]:
         backend, namespace = homes.backends[place], place[1]
         named = f"the jobs of namespace {namespace} of backend {backend.name}"
-        return _answer(answers.listings, place, partial(backend.all, namespace), named)
+        return _answer(answers.listings, place, partial(_watched, backend, namespace), named)
 
     return dict(zip(asked, await asyncio.gather(*map(listed, asked)), strict=True))
+
+
+def _watched(backend: Backend, namespace: str) -> Listing:
+    """Return the jobs of a namespace by a watch that goes on while somebody looks at the page.
+
+    The first look lists them: 20 MB of a thousand jobs with their pods.
+    """
+    backend.changes(namespace, None)
+    return backend.all(namespace, fresh=False)
 
 
 async def _batches(

@@ -10,6 +10,8 @@ UNREACHABLE = "unreachable"
 """A DAG whose first job runs there, and whose second one has left a log there."""
 VAST = "vast"
 """A DAG of five thousand mapped tasks."""
+LIVE = "live"
+"""A DAG of a thousand mapped tasks whose jobs all run in the cluster of that connection."""
 CORPUS = "corpus"
 """A DAG of one task with ten thousand inputs."""
 INPUTS = 10_000

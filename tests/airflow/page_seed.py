@@ -14,7 +14,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from page_names import BUILD_PAGE, CORPUS, HTML, INPUTS, SILENT_BUCKET, UNREACHABLE
+from page_names import BUILD_PAGE, CORPUS, HTML, INPUTS, LIVE, SILENT_BUCKET, UNREACHABLE
 from sqlalchemy import bindparam, select
 
 from airflow_provider import batch_record
@@ -159,9 +159,36 @@ def seed_batch(run_id: str) -> None:
         connection.execute(XComModel.__table__.insert(), rows)
 
 
+def in_cluster(run_id: str, index: int) -> JobRecord:
+    """Record of a job that runs in the cluster of a connection."""
+    identity = TaskIdentity(LIVE, run_id, "began", "train", index, 1)
+    told = {"job_id": identity.job_id(), "func_name": "train", "accelerator": "tpu-v6e-8", "spec_digest": "d"}
+    told |= {"backend": "gke", "namespace": "default", "created_at": "2026-01-01T00:00:00Z"}
+    unset = dict.fromkeys(("project", "cluster_name", "zone", "bucket_name", "image_uri", "display_name"), "")
+    names = {"k8s_name": f"kinetic-{identity.job_id()}", "store_uri": f"gs://{SILENT_BUCKET}"}
+    return JobRecord.of(
+        identity, JobReference.from_dict({**unset, **told, **names}), access=Access("page_silent")
+    )
+
+
+def seed_live(run_id: str) -> None:
+    """Write that the job of each task instance runs."""
+    ti, of_run = TaskInstance.__table__, {"dag_id": LIVE, "run_id": run_id}
+    with create_session() as session:
+        run = session.scalars(select(DagRun.id).filter_by(**of_run)).one()
+        indexes = session.scalars(select(TaskInstance.map_index).filter_by(**of_run)).all()
+        place = {"dag_run_id": run, "task_id": "train", "key": KEY, **of_run}
+        records = [
+            {**place, "map_index": each, "value": in_cluster(run_id, each).to_dict()} for each in indexes
+        ]
+        connection = session.connection()
+        connection.execute(ti.update().where(ti.c.dag_id == LIVE).values(state="deferred", try_number=1))
+        connection.execute(XComModel.__table__.insert(), records)
+
+
 def seed(dag_id: str, run_id: str) -> None:
-    if dag_id == CORPUS:
-        seed_batch(run_id)
+    if dag_id in (CORPUS, LIVE):
+        (seed_batch if dag_id == CORPUS else seed_live)(run_id)
         return
     chance = random.Random(7)
     ti, of_run = TaskInstance.__table__, {"dag_id": dag_id, "run_id": run_id}

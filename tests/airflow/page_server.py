@@ -71,14 +71,14 @@ def _post(url: str, body: Any, token: str = "") -> Any:
         return json.loads(answer.read())
 
 
-def connections(silent: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Id, type and extras of those that jobs name; `silent` is an address at which nothing answers."""
+def connections(cluster: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Id, type and extras of those that jobs name; `cluster` is the address of the cluster of two of them."""
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "silent",
         "contexts": [{"name": "silent", "context": {"cluster": "silent", "user": "somebody"}}],
-        "clusters": [{"name": "silent", "cluster": {"server": silent}}],
+        "clusters": [{"name": "silent", "cluster": {"server": cluster}}],
         "users": [{"name": "somebody", "user": {"token": "a token"}}],
     }
     return [
@@ -102,16 +102,19 @@ def browsing(server: Server, home: Path) -> Iterator[chromium.Tab]:
 
 
 @contextmanager
-def serving(home: Path, dag_ids: Sequence[str]) -> Iterator[Server]:
-    """One whose files are in `home`, with a run of each of these DAGs; Cloud Storage never answers it."""
+def serving(home: Path, dag_ids: Sequence[str], cluster: str = "") -> Iterator[Server]:
+    """One whose files are in `home`, with a run of each of these DAGs; Cloud Storage never answers it.
+
+    `cluster` is the address of a connection's cluster, by default one that never answers either.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         silent = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with _serving(home, dag_ids, silent) as server:
+        with _serving(home, dag_ids, silent, cluster or silent) as server:
             yield server
 
 
 @contextmanager
-def _serving(home: Path, dag_ids: Sequence[str], silent: str) -> Iterator[Server]:
+def _serving(home: Path, dag_ids: Sequence[str], silent: str, cluster: str) -> Iterator[Server]:
     from demo_airflow import DemoAirflow
 
     (home / "passwords.json").write_text(json.dumps(PASSWORDS))
@@ -141,7 +144,7 @@ def _serving(home: Path, dag_ids: Sequence[str], silent: str) -> Iterator[Server
             ]
             for name, password in PASSWORDS.items()
         }
-        for conn_id, conn_type, given in connections(silent):
+        for conn_id, conn_type, given in connections(cluster):
             connection = {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(given)}
             _post(f"{airflow.api.url}/api/v2/connections", connection, tokens["admin"])
         runs = []

@@ -114,6 +114,18 @@ def test_the_search_of_all_jobs_waits_for_the_first_list(cluster: FakeCluster, t
     cache.close()
 
 
+def test_a_broken_watch_answers_no_search_of_all_jobs(tmp_path: Path) -> None:
+    """Whoever searches then lists them, and learns that the cluster is silent."""
+    with FakeCluster() as cluster:
+        api = api_of(cluster, tmp_path)
+        api.create("Job", "default", queued("job-1"))
+        cache = WatchCache(api, "default")
+        cache.changes(None)
+        assert list(cache.jobs() or ()) == ["job-1"]
+    wait_for(lambda: cache.jobs() is None)
+    cache.close()
+
+
 @pytest.mark.parametrize("limit", [0, 3, 1_000])
 def test_shared_parts_are_as_they_were_written(limit: int) -> None:
     """Also while parts are forgotten, and where Python holds different values to be equal."""

@@ -107,6 +107,7 @@ class WatchCache:
         self._changes: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
         self._sequence = 0
         self._synced: set[str] = set()
+        self._broken: set[str] = set()
         self._trouble: ClusterError | None = None
         self._running: set[str] = set()
         self._versions: dict[str, str] = {}
@@ -171,7 +172,7 @@ class WatchCache:
         with self._lock:
             if self._running:
                 self._wait_for_list()
-            if not self._is_synced:
+            if not self._is_synced or self._broken:
                 return None
             found = {
                 job_id: current(single, each.of_kind("Pod"))
@@ -213,6 +214,7 @@ class WatchCache:
                 except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                     if not self._is_wanted():
                         return
+                    self._broken.add(kind)
                     _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
                     self._tell_trouble(exc)
                     time.sleep(next(waits))
@@ -220,6 +222,7 @@ class WatchCache:
             with self._lock:
                 self._running.discard(kind)
                 self._synced.discard(kind)
+                self._broken.discard(kind)
 
     def _tell_trouble(self, exc: Exception) -> None:
         """Report why there is no first list to those who wait for it."""
@@ -264,6 +267,7 @@ class WatchCache:
             return
         events = self._api.watch(kind, self._namespace, query, version, WATCH_SECONDS, parts.make_object)
         for event, item in events:
+            self._broken.discard(kind)
             if event != "BOOKMARK":
                 with self._lock:
                     self._apply(event, kind, item)

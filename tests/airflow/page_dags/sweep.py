@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow.sdk import dag, task
-from page_names import CORPUS, INPUTS, UNREACHABLE, VAST
+from page_names import CORPUS, INPUTS, LIVE, UNREACHABLE, VAST
 
 
 @dag(schedule=None, catchup=False)
@@ -39,6 +39,17 @@ def vast():
     train.expand(seed=list(range(5000)))
 
 
+@dag(schedule=None, catchup=False, dag_id=LIVE)
+def live():
+    """A thousand that run in a cluster."""
+
+    @task.kinetic(accelerator="tpu-v6e-8", conn_id="page_silent")
+    def train(seed: int) -> int:
+        return seed
+
+    train.expand(seed=list(range(1000)))
+
+
 @dag(schedule=None, catchup=False, dag_id=UNREACHABLE)
 def unreachable():
     """Two whose cluster and store do not answer."""
@@ -70,4 +81,5 @@ corpus()
 sweep()
 secret()
 vast()
+live()
 unreachable()

@@ -41,8 +41,11 @@ class Cluster:
         self.asked: list[str] = []
         self.trouble: Exception | None = None
 
+    def changes(self, namespace: str, since: object) -> tuple[object, None]:
+        return since, None
+
     def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Any]:
-        self.asked.append(namespace)
+        self.asked.append(f"{namespace}, listed" if fresh else namespace)
         if self.trouble is not None:
             raise self.trouble
         return self.jobs

@@ -58,6 +58,9 @@ class Place:
         self.store = MemoryObjectStore(f"memory://{settings.bucket or settings.namespace}")
         self._world = world
 
+    def changes(self, namespace: str, since: object | None) -> tuple[int, set[str]]:
+        return 0, set()
+
     def all(self, namespace: str, *, fresh: bool = True) -> Mapping[str, Any]:
         self._world.asked.append((self.key, namespace))
         return {}
