@@ -27,6 +27,7 @@ the host (`tpu-v6e-8-8t`) or a topology (`tpu-v3-4x8`) is carried by one machine
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from kinetic_core.errors import InvalidAccelerator
@@ -193,6 +194,7 @@ def _cpu(text: str, body: str) -> Accelerator:
     raise _refusal(text, f"is no CPU size. Write 'cpu', or 'cpu:{example}' for that many cores.")
 
 
+@lru_cache(256)
 def _device(text: str, body: str) -> Accelerator:
     from kinetic_core.accelerators.shapes import split_name
 
