@@ -43,6 +43,7 @@ HOLDING = {
 }
 """Classes whose instances are, or hold, connections, locks and threads."""
 CACHED = {
+    "kinetic_core/accelerators/grammar.py",
     "kinetic_core/accelerators/shapes.py",
     "kinetic_core/backends/kubernetes/bootstrap.py",
     "kinetic_core/backends/kubernetes/capacity.py",
@@ -52,8 +53,8 @@ CACHED = {
     "airflow_provider/config.py",
     "airflow_provider/triggers/kinetic.py",
 }
-"""Modules with caches of what never changes in a process: tables, archives, Airflow's configuration, and what
-a source file says that has this time and size.
+"""Modules with caches of what never changes in a process: tables and names of them, archives, Airflow's
+configuration, and what a source file says that has this time and size.
 """
 _CHANGES = {"clear", "pop", "popitem", "setdefault", "update"}
 
