@@ -24,8 +24,8 @@ from opentelemetry import trace
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from kinetic_core.job import JobObservation, JobStatus
-from kinetic_core.jobs.phases import Phase, Step, StepBegun
+from kinetic_core.job import JobObservation, JobStatus, Step, StepBegun
+from kinetic_core.jobs.phases import Phase
 
 IN_TASKS = "airflow.sdk.observability.stats"
 IN_TRIGGERS = "airflow.observability.stats"

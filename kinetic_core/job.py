@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Self
 
 from kinetic_core._runner.wire import PROTOCOL, Failure, FailureClass
@@ -307,3 +307,23 @@ class Line:
     limit: int | None
     fail_fast: bool
     cancel_running: bool
+
+
+class Step(StrEnum):
+    """Step of preparing a job."""
+
+    PACK = "pack"
+    BUILD = "build"
+    UPLOAD = "upload"
+
+
+class StepBegun(str):
+    """Line of progress with which a step begins; other lines are plain text."""
+
+    __slots__ = ("step",)
+    step: Step
+
+    def __new__(cls, step: Step, line: str) -> Self:
+        made = super().__new__(cls, line)
+        made.step = step
+        return made

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from kinetic_core._runner.log import printable
 from kinetic_core._runner.wire import Failure, FailureClass
-from kinetic_core.job import JobObservation, JobStatus
-from kinetic_core.jobs.phases import Step, StepBegun
+from kinetic_core.job import JobObservation, JobStatus, Step, StepBegun
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.handle import JobHandle
@@ -153,6 +152,16 @@ class Progress:
         self._line.erase()
 
     @property
+    def is_live(self) -> bool:
+        """Whether a person sees this: stderr is a terminal, and no other thread draws a line there."""
+        return self._line.is_live and threading.current_thread() is threading.main_thread()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a phase: after `attach`, none before the job's first observation."""
+        return bool(self._phase)
+
+    @property
     def write(self) -> Callable[[str], None]:
         """What writes the job's output."""
         return self._line.write
@@ -246,12 +255,11 @@ class Progress:
     def _count_before(self, phase: str, seen: JobObservation, submitted: float) -> None:
         """Count the time before this process attached to the job, as its first observation tells it."""
         now, self._submitted = self._clock(), None
-        if seen.started_at is not None and not seen.is_terminal:
+        if seen.started_at is not None:
             since = min(max(self._start, self._start + seen.started_at - submitted), now)
         else:
-            since = now if seen.attempt or seen.is_terminal else self._start
-        if not seen.is_terminal:
-            self._spent["earlier attempts" if seen.attempt else "waiting"] = since - self._start
+            since = now if seen.attempt else self._start
+        self._spent["earlier attempts" if seen.attempt else "waiting"] = since - self._start
         self._phase, self._since, self._told_at = phase, since, float("-inf")
 
     def _texts(self, now: float) -> tuple[str, ...]:

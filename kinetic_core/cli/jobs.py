@@ -231,9 +231,14 @@ def result(
     Meanwhile stderr shows what the job does or waits for, and why.
     """
     del cleanup_timeout, cleanup_poll_interval
+    from kinetic_core.terminal import Progress
+
     make_project_importable()
     handle = attached(session, job_id)
-    ending = collected(lambda: _awaited(handle, timeout, cleanup, trust_store))
+    with Progress() as progress:
+        ending = collected(
+            lambda: handle.attached_result(progress, timeout, cleanup, trust_store=trust_store)
+        )
     if ending.error is not None:
         return ending.told(session.output)
     if session.output.as_json:
@@ -241,18 +246,6 @@ def result(
     else:
         show_value(session.output, ending.value)
     return None
-
-
-def _awaited(handle: JobHandle, timeout: float | None, cleanup: bool | None, trust_store: bool) -> Any:
-    """Return a job's value; while the job has not ended, show its progress."""
-    from kinetic_core.jobs import timeline
-    from kinetic_core.terminal import Progress
-
-    if handle.status().is_terminal:
-        return handle.result(timeout, cleanup, trust_store=trust_store)
-    with Progress() as progress:
-        progress.attach(timeline.submitted_at(handle), time.time())
-        return handle.shown_result(progress, timeout, cleanup, stream_logs=False, trust_store=trust_store)
 
 
 @verb(jobs_app, "explain", examples=[f"kinetic jobs explain {_ID}"])

@@ -22,9 +22,8 @@ from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.sources import Shop, StoredData, check_data, store
 from kinetic_core.errors import InvalidRequest, UnpicklableArgument
-from kinetic_core.job import BucketMount, Budget, Fallback, JobSpec
+from kinetic_core.job import BucketMount, Budget, Fallback, JobSpec, Step, StepBegun
 from kinetic_core.jobs.image import Image, find_image, give
-from kinetic_core.jobs.phases import Step, StepBegun
 from kinetic_core.jobs.references import ResultReference
 from kinetic_core.jobs.runner_archive import note_runner, store_archive
 from kinetic_core.options import RunOptions

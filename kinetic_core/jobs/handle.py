@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,13 +20,13 @@ from kinetic_core.jobs import collect as collecting
 from kinetic_core.jobs import logs
 from kinetic_core.jobs import observe as observing
 from kinetic_core.jobs.facts import attempt_failure
+from kinetic_core.terminal import Progress
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.cost import Usage
     from kinetic_core.jobs.debug import DebugSession
     from kinetic_core.jobs.outputs import Outputs
     from kinetic_core.jobs.timeline import Explanation
-    from kinetic_core.terminal import Progress
 
 SCHEDULING_SECONDS = 1800.0
 """Seconds a debugger waits for a job to start: a node may have to be created first."""
@@ -159,6 +160,8 @@ class JobHandle(JobReference):
         a failure keeps everything. `stream_logs` prints the job's lines to stdout while it runs.
         `cleanup_timeout` and `cleanup_poll_interval` are accepted for compatibility: clean-up is done
         when this returns. `trust_store` unpickles an outcome even if its signature cannot be verified.
+        At a terminal, stderr shows meanwhile what the job does or waits for, as a call does, unless
+        `on_status_change` tells of it, or a thread other than the main one waits.
 
         Raises WaitTimeout (a TimeoutError) after `timeout` seconds, while the job goes on; the user's own
         exception with the remote traceback as a note; or a JobError.
@@ -166,8 +169,29 @@ class JobHandle(JobReference):
         del cleanup_timeout, cleanup_poll_interval
         if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool)):
             raise TypeError(f"timeout={timeout!r} must be a number of seconds")
+        if on_status_change is None:
+            with Progress() as progress:
+                if progress.is_live:
+                    return self.attached_result(
+                        progress, timeout, cleanup, stream_logs=bool(stream_logs), trust_store=trust_store
+                    )
         self._wait(timeout, _announcer(on_status_change), _print if stream_logs else None)
         return self._collected(cleanup, trust_store)
+
+    def attached_result(
+        self,
+        progress: Progress,
+        timeout: float | None = None,
+        cleanup: bool | None = None,
+        *,
+        stream_logs: bool = False,
+        trust_store: bool = False,
+    ) -> Any:
+        """Wait as `shown_result` does for a job submitted earlier; say nothing of one that has ended."""
+        from kinetic_core.jobs.timeline import submitted_at
+
+        progress.attach(submitted_at(self), time.time())
+        return self.shown_result(progress, timeout, cleanup, stream_logs=stream_logs, trust_store=trust_store)
 
     def shown_result(
         self,
@@ -183,6 +207,8 @@ class JobHandle(JobReference):
 
         def show(seen: JobObservation) -> None:
             nonlocal shown
+            if seen.is_terminal and not progress.has_begun:
+                return  # it had ended before: nobody waits
             for attempt in range(shown, seen.attempt):
                 progress.attempt_ended(attempt, attempt_failure(self.place, self, attempt))
             shown = max(shown, seen.attempt)

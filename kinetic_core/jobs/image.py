@@ -15,7 +15,7 @@ from kinetic_core._runner.wire import digest
 from kinetic_core.backends.base import Backend
 from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.jobs.phases import Step, StepBegun
+from kinetic_core.job import Step, StepBegun
 from kinetic_core.options import RunOptions
 from kinetic_core.project.root import Project
 

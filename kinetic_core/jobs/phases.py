@@ -1,31 +1,9 @@
-"""Steps of preparing a job and phases of its life: the name of each, and what it counts as."""
+"""Phases of a job's life: the name of each, and what it counts as."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Self
-
-
-class Step(StrEnum):
-    """Step of preparing a job."""
-
-    PACK = "pack"
-    BUILD = "build"
-    UPLOAD = "upload"
-
-
-class StepBegun(str):
-    """Line of progress with which a step begins; other lines are plain text."""
-
-    __slots__ = ("step",)
-    step: Step
-
-    def __new__(cls, step: Step, line: str) -> Self:
-        made = super().__new__(cls, line)
-        made.step = step
-        return made
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kinetic_core.jobs.phases import Phase, Step, StepBegun
+from kinetic_core.job import Step, StepBegun
+from kinetic_core.jobs.phases import Phase
 
 pytestmark = pytest.mark.airflow
 

@@ -41,6 +41,23 @@ def square(x):
 print(square.run_async_map([1, 2, 3]).results())
 """
 
+LATER = """
+import threading
+import kinetic_core
+
+@kinetic_core.run(accelerator="cpu")
+def square(x):
+    return x * x
+
+handle = square.run_async(3)
+print(handle.result(cleanup=False))
+thread = threading.Thread(target=lambda: print(square.run_async(4).result()))
+thread.start()
+thread.join()
+print(square.run_async(5).result(on_status_change=lambda status: None))
+print(handle.result())
+"""
+
 
 @pytest.fixture
 def script(local_jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -101,3 +118,26 @@ def test_a_map_says_what_all_of_its_inputs_wait_for(
         os.close(reading)
         out, _ = process.communicate(timeout=60)
     assert out == "[1, 4, 9]\n"
+
+
+def test_a_result_that_is_awaited_shows_what_it_waits_for(
+    script: list[str], no_slot_is_free: Callable[[], None]
+) -> None:
+    Path(script[1]).write_text(LATER)
+    reading, writing = os.openpty()
+    with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=writing, text=True) as process:
+        os.close(writing)
+        drawn = b""
+        while b"waiting (WaitingForSlot): no CPU slot is free" not in drawn:
+            drawn += os.read(reading, 1 << 16)
+        no_slot_is_free()
+        screen = Screen()
+        screen.feed(drawn.decode() + read_all(reading))
+        os.close(reading)
+        out, _ = process.communicate(timeout=60)
+    assert out.split() == ["9", "16", "25", "9"]
+    told = [line.removeprefix("kinetic: ").split()[0] for line in screen.lines if line]
+    assert told == ["submitted", "succeeded", "submitted", "submitted"], screen.lines
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["9", "16", "25", "9"]
+    assert [line.split()[1] for line in done.stderr.splitlines()] == ["submitted"] * 3, done.stderr
