@@ -134,7 +134,7 @@ class Progress:
         self._clock, self._retries, self._failed = clock, retries, 0
         self._start = self._since = self._told_at = clock()
         self._phase, self._detail = _FIRST, ""
-        self._told = ("", "")
+        self._told, self._hint = ("", ""), ""
         self._spent: dict[str, float] = {}
         self._submitted: float | None = None
         self._stopped = threading.Event()
@@ -227,6 +227,12 @@ class Progress:
             self.begin(phase, detail)
         else:
             self._end(_ENDED[seen.status])
+
+    def hint(self, remedy: str) -> None:
+        """Say, once, what gives a job that waits for a node one; nothing for ""."""
+        if remedy not in ("", self._hint):
+            self._line.say(f"hint: {remedy}")
+            self._hint = remedy
 
     def attempt_ended(self, attempt: int, failure: Failure | None) -> None:
         """Say why an attempt was not the last; `failure` None: its runner left no word."""

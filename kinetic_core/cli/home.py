@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def home(session: Session) -> None:
     jobs, trouble = _jobs(session)
     alive = [job for job in jobs if not job.problem and not job.status.is_terminal]
     failure = _last_failure(session, jobs)
-    hints = _hints(session, jobs, failure, trouble)
+    hints = [*_remedies(session, alive[:_SHOWN]), *_hints(session, jobs, failure, trouble)]
     if session.output.as_json:
         told = {
             "place": _place(session),
@@ -119,6 +120,20 @@ def _count(alive: Sequence[JobSummary]) -> str:
         return "no job is waiting or running"
     running = sum(job.status is JobStatus.RUNNING for job in alive)
     return f"{running} running, {len(alive) - running} waiting:"
+
+
+def _remedies(session: Session, jobs: Sequence[JobSummary]) -> list[str]:
+    """What gives the jobs that wait for a node one; asked once for each accelerator."""
+    from kinetic_core.backends.kubernetes.names import UNSCHEDULABLE
+    from kinetic_core.jobs.fallback import remedy
+
+    found = []
+    waiting = {job.accelerator: job for job in jobs if job.reason == UNSCHEDULABLE and not job.inputs}
+    for job in waiting.values():
+        with suppress(KineticError):
+            handle = attached(session, job.job_id)
+            found.append(remedy(handle.place, handle, handle.observe()))
+    return [each for each in dict.fromkeys(found) if each]
 
 
 def _hints(session: Session, jobs: Sequence[JobSummary], failure: _Failure | None, trouble: str) -> list[str]:

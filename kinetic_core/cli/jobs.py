@@ -20,7 +20,7 @@ from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kinetic_core.job import JobObservation, JobStatus
+    from kinetic_core.job import JobStatus
     from kinetic_core.jobs.handle import JobHandle
     from kinetic_core.jobs.listing import JobSummary
 
@@ -171,9 +171,11 @@ def _statuses(names: Sequence[str]) -> set[JobStatus]:
 @verb(jobs_app, "status", examples=[f"kinetic jobs status {_ID}"])
 def status(session: Session, job_id: JobId) -> None:
     """Say how a job is, and why; of one that waits for a node, also what gives it one."""
+    from kinetic_core.jobs.fallback import remedy
+
     handle = attached(session, job_id)
     seen = handle.observe()
-    hint = remedy(handle, seen)
+    hint = remedy(handle.place, handle, seen)
     if session.output.as_json:
         facts = asdict(seen) | {"job_id": job_id, "status": seen.status.value, "hint": hint}
         facts["failure"] = seen.failure.to_dict() if seen.failure else None
@@ -183,13 +185,6 @@ def status(session: Session, job_id: JobId) -> None:
     session.output.line(f"{job_id}: {seen.status.value}{said}")
     if hint:
         session.output.line(f"hint: {hint}")
-
-
-def remedy(handle: JobHandle, seen: JobObservation) -> str:
-    """Return what gives a job that waits for a node one; "" for any other job, or if nobody knows."""
-    from kinetic_core.jobs.fallback import remedy
-
-    return remedy(handle.place, handle, seen)
 
 
 @verb(jobs_app, "logs", examples=[f"kinetic jobs logs {_ID} --follow", f"kinetic jobs logs {_ID} -n 50"])
@@ -251,10 +246,12 @@ def result(
 @verb(jobs_app, "explain", examples=[f"kinetic jobs explain {_ID}"])
 def explain(session: Session, job_id: JobId) -> None:
     """Say where a job's time went, and what would shorten it."""
+    from kinetic_core.jobs.fallback import remedy
+
     handle = attached(session, job_id)
     told = handle.explain()
     seen = told.observation
-    hint = remedy(handle, seen)
+    hint = remedy(handle.place, handle, seen)
     if session.output.as_json:
         phases = [{**asdict(phase), "advice": phase.advice} for phase in told.phases]
         facts = {"status": seen.status.value, "reason": seen.reason, "message": seen.message}

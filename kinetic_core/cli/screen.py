@@ -24,6 +24,7 @@ from kinetic_core.cli.output import STYLES
 from kinetic_core.cli.watch import LogTail, Watched
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.fallback import remedy
 from kinetic_core.terminal import in_letters_of
 
 _FRAME_SECONDS = 0.2
@@ -48,6 +49,8 @@ class View:
     asks: bool = False
     """Whether the note asks if the chosen job shall be cancelled."""
     tail: LogTail | None = field(default=None, repr=False)
+    hinted: tuple[JobObservation | None, str] = (None, "")
+    """The last observation of a chosen job for which a hint was asked, and the hint."""
 
     def text(self, text: str, style: str = "") -> Text:
         """A line that ends where its room does."""
@@ -66,6 +69,20 @@ class View:
         if self.tail is not None:
             self.tail.stop()
         self.tail = LogTail(self.watched.handles[self.chosen])
+
+    def hint(self) -> str:
+        """What gives the chosen job a node, once that is known; asked once for each of its observations."""
+        handle, seen = self.watched.states()[self.chosen]
+        if seen is not self.hinted[0] and seen is not None:
+            self.hinted = seen, ""
+
+            def ask() -> None:
+                hint = remedy(handle.place, handle, seen)
+                if self.hinted[0] is seen:
+                    self.hinted = seen, hint
+
+            threading.Thread(target=ask, daemon=True).start()
+        return self.hinted[1]
 
 
 def show(watched: Watched, stream: TextIO) -> None:
@@ -116,7 +133,9 @@ def render(view: View, width: int, height: int) -> RenderableType:
         shown = [in_letters_of(view.stream, printable(line)) for line in view.pane.splitlines()]
         lines = [part for line in shown for part in _folded(line, width)][:space]
     else:
-        lines = (view.tail.last(space) if view.tail else []) or [_SILENT]
+        lines = view.tail.last(space) if view.tail else []
+        if not lines:
+            lines = _folded(f"hint: {hint}", width) if (hint := view.hint()) else [_SILENT]
     body = [view.text(line) for line in lines]
     filler = [Text("")] * (space - len(body))
     note = view.text(view.note or _HELP, "reverse")

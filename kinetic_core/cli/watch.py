@@ -14,12 +14,14 @@ import typer
 from kinetic_core._runner.log import printable
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.jobs import attached, job_ids, summaries_of
+from kinetic_core.cli.output import Output
 from kinetic_core.cli.parallel import side_by_side
 from kinetic_core.cli.root import jobs_app
 from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs import logs, observe
+from kinetic_core.jobs.fallback import remedy
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.watch import Subscription
 
@@ -63,7 +65,7 @@ def watch(
 
             show(watched, session.output.stream)
         else:
-            _follow(session, watched)
+            follow(session.output, watched)
     if session.output.as_json:
         jobs = [
             {**_fields(handle, seen), **_asked_by(listed.get(handle.job_id))}
@@ -82,11 +84,16 @@ def _handles(session: Session, asked: list[str]) -> list[JobHandle]:
     return side_by_side(lambda job_id: attached(session, job_id), asked, _READERS)
 
 
-def _follow(session: Session, watched: Watched) -> None:
-    """A line for each change, until all have ended."""
+def follow(output: Output, watched: Watched) -> None:
+    """A line for each change, until all have ended, and once what gives jobs that wait for a node one."""
+    hints = {""}
     for handle, seen in watched.changes():
         said = f" {seen.reason}: {seen.message}" if seen.reason else ""
-        session.output.line(f"{handle.job_id} {seen.status.value}{said}")
+        output.line(f"{handle.job_id} {seen.status.value}{said}")
+        hint = "" if output.as_json else remedy(handle.place, handle, seen)
+        if hint not in hints:
+            output.line(f"hint: {hint}")
+            hints.add(hint)
 
 
 def _asked_by(job: JobSummary | None) -> dict[str, object]:

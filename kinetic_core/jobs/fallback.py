@@ -19,7 +19,7 @@ from kinetic_core.accelerators.grammar import parse_accelerator
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.fallbacks import accelerator_of
 from kinetic_core.backends.kubernetes.names import UNSCHEDULABLE
-from kinetic_core.errors import ObjectNotFound
+from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import MOVED_ON, MoveOn
 from kinetic_core.jobs.signing import Keys, key_id_of, outcome_key
@@ -130,4 +130,8 @@ def remedy(backend: Backend, reference: JobReference, seen: JobObservation) -> s
     """
     if seen.is_terminal or seen.reason != UNSCHEDULABLE:
         return ""
-    return backend.remedy(parse_accelerator(accelerator_now(backend, reference)))
+    try:
+        return backend.remedy(parse_accelerator(accelerator_now(backend, reference)))
+    except KineticError as exc:
+        _LOG.debug("%s: nobody knows what gives it a node: %s", reference.job_id, exc)
+        return ""

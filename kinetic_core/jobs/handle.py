@@ -20,6 +20,7 @@ from kinetic_core.jobs import collect as collecting
 from kinetic_core.jobs import logs
 from kinetic_core.jobs import observe as observing
 from kinetic_core.jobs.facts import attempt_failure
+from kinetic_core.jobs.fallback import remedy
 from kinetic_core.terminal import Progress
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ class JobHandle(JobReference):
                 progress.attempt_ended(attempt, attempt_failure(self.place, self, attempt))
             shown = max(shown, seen.attempt)
             progress.observe(seen)
+            progress.hint(remedy(self.place, self, seen))
 
         self._wait(timeout, show, progress.write if stream_logs else None)
         return self._collected(cleanup, trust_store)

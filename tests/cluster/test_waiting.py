@@ -236,5 +236,6 @@ def test_a_hint_says_what_gives_a_job_a_node(kinetic: Kinetic) -> None:
         said = kinetic("jobs", "status", handle.job_id).out.splitlines()
         assert said[-1] == 'hint: accelerator="gpu-l4-1:spot": all nodes with gpu-l4-1 are Spot machines'
         assert "hint: accelerator=" in kinetic("jobs", "explain", handle.job_id).out
+        assert "hint: accelerator=" in kinetic("home").out
     finally:
         handle.cancel()
