@@ -151,6 +151,8 @@ _VARIABLES = {
 STATED = frozenset({"profile", *_VARIABLES})
 """Names of what a connection or a client may state in place of the environment."""
 _CLUSTER = ("project", "zone", "cluster", "kubeconfig", "kube_context")
+_LOGIN = ("LOGNAME", "USER", "LNAME", "USERNAME")
+"""Variables with the name of the login, as `getpass.getuser` reads them."""
 
 
 def read_settings(
@@ -233,8 +235,22 @@ def _chosen_profile(env: Mapping[str, str]) -> tuple[str | None, Mapping[str, An
 def _add_last_resort(env: Mapping[str, str], found: dict[str, Any], origins: dict[str, str]) -> None:
     if "project" not in found and (project := env.get("GOOGLE_CLOUD_PROJECT")):
         found["project"], origins["project"] = project, "GOOGLE_CLOUD_PROJECT"
-    if "user" not in found and (login := env.get("LOGNAME") or env.get("USER")):
-        found["user"], origins["user"] = login, "LOGNAME" if env.get("LOGNAME") else "USER"
+    if "user" not in found:
+        variable = next(filter(env.get, _LOGIN), "")
+        if login := env.get(variable) or login_name():
+            found["user"], origins["user"] = login, variable or "the password database"
+
+
+def login_name(uid: int | None = None) -> str:
+    """The name of a user, default: of this process's, in the password database; "" if that has none, as in
+    many containers.
+    """
+    try:
+        from pwd import getpwuid
+
+        return getpwuid(os.getuid() if uid is None else uid).pw_name
+    except (ImportError, KeyError):
+        return ""
 
 
 def _add_endpoints(

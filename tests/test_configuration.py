@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core.errors import ConfigurationError
-from kinetic_core.settings import log_level, read_settings
+from kinetic_core.settings import log_level, login_name, read_settings
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -49,6 +50,16 @@ def test_variables(tmp_path: Path) -> None:
     assert not settings.default_excludes
     assert (settings.project_warn_bytes, settings.payload_warn_bytes) == (0, 3 << 19)
     assert (settings.debug_port, settings.debug_wait, settings.debug_without_tty) == (5679, 1.5, True)
+
+
+def test_the_user_is_the_login_or_else_whose_process_it_is(tmp_path: Path) -> None:
+    nowhere = {"KINETIC_PROFILES_FILE": str(tmp_path / "none.json")}
+    named = {**nowhere, "USER": "bob", "LOGNAME": "ada"}
+    assert [read_settings(each).user for each in (named, {**named, "LOGNAME": ""})] == ["ada", "bob"]
+    here = read_settings(nowhere)
+    assert here.user == pwd.getpwuid(os.getuid()).pw_name
+    assert here.origin("user") == "the password database"
+    assert login_name(2**31 - 7) == ""
 
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "reference" / "configuration.md"
