@@ -82,10 +82,12 @@ class RemoteCallable(Generic[P, R]):
         """
         if in_job():
             return self._function(*args, **kwargs)
+        from kinetic_core.jobs.collect import TrimmedTraceback
         from kinetic_core.jobs.debug import debug_door
         from kinetic_core.terminal import Progress
 
         with (
+            TrimmedTraceback(),
             Progress(retries=self._options.retries) as progress,
             debug_door(self._function, self._options, self._client, progress.observe) as door,
         ):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ContextDecorator
 from dataclasses import dataclass, replace
+from traceback import walk_tb
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kinetic_core._runner import codec, object_names, wire
@@ -33,6 +37,7 @@ from kinetic_core.job import JobReference
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.references import ResultReference
 from kinetic_core.jobs.signing import Keys, outcome_key
+from kinetic_core.settings import log_level
 from kinetic_core.store import open_store
 from kinetic_core.store.documents import read_start
 
@@ -168,6 +173,24 @@ def _builtin(told: Any) -> BaseException | None:
     for note in told.get("notes") or ():
         error.add_note(str(note))
     return error
+
+
+class TrimmedTraceback(ContextDecorator):
+    """Context or decorator that a job's exception leaves without the frames of what fetched it.
+
+    Where the exception was raised is told by its note. `KINETIC_LOG_LEVEL=DEBUG` keeps the frames.
+    """
+
+    def __enter__(self) -> None:
+        """Change nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        frames = [frame for frame, _ in walk_tb(trace)]
+        is_of_job = bool(frames) and frames[-1].f_code is Outcome.value_or_raise.__code__
+        if error is not None and is_of_job and log_level() > logging.DEBUG:
+            error.__traceback__ = None
 
 
 class StoredParts(Mapping[str, wire.Part]):

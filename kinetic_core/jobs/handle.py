@@ -145,6 +145,7 @@ class JobHandle(JobReference):
         text = logs.read_log(self.place, self, attempt, first=attempt)
         return "\n".join(text.splitlines()[-n:]) if n > 0 else ""
 
+    @collecting.TrimmedTraceback()
     def result(
         self,
         timeout: float | None = None,
