@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -116,7 +117,7 @@ class Settings:
         given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
         if not given:
             return self
-        if given.keys() & {"project", "zone", "cluster"}:
+        if given.keys() & set(_GKE):
             given |= {"kubeconfig": "", "kube_context": "", "kubernetes_account": None}
         return replace(self, **given, origins={**self.origins, **dict.fromkeys(given, "argument")})
 
@@ -150,18 +151,22 @@ _VARIABLES = {
 
 STATED = frozenset({"profile", *_VARIABLES})
 """Names of what a connection or a client may state in place of the environment."""
-_CLUSTER = ("project", "zone", "cluster", "kubeconfig", "kube_context")
+_GKE = ("project", "zone", "cluster")
+_CLUSTER = (*_GKE, "kubeconfig", "kube_context")
 _LOGIN = ("LOGNAME", "USER", "LNAME", "USERNAME")
 """Variables with the name of the login, as `getpass.getuser` reads them."""
 
 
 def read_settings(
-    environ: Mapping[str, str] | None = None, stated: Mapping[str, str] | None = None, by: str = ""
+    environ: Mapping[str, str] | None = None,
+    stated: Mapping[str, str] | None = None,
+    by: str | Mapping[str, str] = "",
 ) -> Settings:
     """The settings in `environ` (default: this process's environment) and in the profile it chooses.
 
-    `stated`, settings and a `profile` by their names, comes before the environment; `by` says who states it.
-    Raises ConfigurationError, naming the variable, or the file and field, for a value that cannot be used.
+    `stated`, settings and a `profile` by their names, comes before the environment; `by` says who states it,
+    or of each setting which option of the command. Raises ConfigurationError, naming the option, the
+    variable, or the file and field, for a value that cannot be used.
     """
     env, stated = os.environ if environ is None else environ, stated or {}
     if profile := stated.get("profile"):
@@ -171,14 +176,14 @@ def read_settings(
     origins: dict[str, str] = {}
     for setting, variable in _VARIABLES.items():
         if text := stated.get(setting):
-            found[setting], origins[setting] = text, by
+            found[setting], origins[setting] = text, by if isinstance(by, str) else by[setting]
         elif text := env.get(variable):
             found[setting], origins[setting] = text, variable
         elif setting in fields:
             found[setting], origins[setting] = fields[setting], f"profile {name}"
     _add_last_resort(env, found, origins)
     _add_endpoints(env, fields, name, found, origins)
-    _prefer_named_cluster(found, origins, by)
+    _prefer_named_cluster(found, origins, stated)
     if cache := env.get("XDG_CACHE_HOME"):
         found["cache"], origins["cache"] = str(Path(cache, "kinetic")), "XDG_CACHE_HOME"
     if name is not None:
@@ -272,12 +277,12 @@ def _add_endpoints(
         origins[OVERRIDES] = f"{ENDPOINT_VARIABLE}*" if told else f"profile {profile}"
 
 
-def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str], by: str) -> None:
+def _prefer_named_cluster(found: dict[str, Any], origins: dict[str, str], stated: Mapping[str, str]) -> None:
     """What names a GKE cluster outranks the kubeconfig of what comes after it."""
     named = {origins.get("project"), origins.get("cluster")}
     outranked = origins.get("kubeconfig", "").startswith("profile ")
     if (outranked and named & {"KINETIC_PROJECT", "KINETIC_CLUSTER"}) or (
-        by and by in named and origins.get("kubeconfig") != by
+        any(map(stated.get, _GKE)) and not stated.get("kubeconfig")
     ):
         for setting in ("kubeconfig", "kube_context"):
             found.pop(setting, None)
@@ -289,9 +294,11 @@ def _converted(found: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str
     values = dict(found)
     backend = values.get("backend")
     if backend is not None and backend not in BACKENDS:
-        origin = origins["backend"]
-        said = f"{origin}={backend!r}" if origin.isupper() else f"backend={backend!r} of {origin}"
-        raise ConfigurationError(f"{said} is not one of {', '.join(BACKENDS)}")
+        origin, known = origins["backend"], ", ".join(BACKENDS)
+        is_named = origin.isupper() or origin.startswith("--")
+        said = f"{origin}={backend!r}" if is_named else f"backend={backend!r} of {origin}"
+        close = "".join(f". Did you mean {one!r}?" for one in get_close_matches(str(backend), BACKENDS, n=1))
+        raise ConfigurationError(f"{said} is not one of {known}{close}")
     values["local_store"] = _directory(values.get("local_store", Settings.local_store))
     values["cache"] = Path(values.get("cache", Settings.cache)).expanduser()
     for setting in values.keys() & {"kubeconfig", "prices"}:

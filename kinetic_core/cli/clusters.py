@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import Annotated
@@ -26,13 +27,13 @@ from kinetic_core.provision.vendored import KUEUE, LWS, AddOn, add_on
 from kinetic_core.settings import Settings
 
 
-def keep_profile(session: Session, settings: Settings, name: str) -> str:
+def keep_profile(settings: Settings, name: str) -> str:
     """Keep a profile of the settings' cluster as the current one; its name.
 
     What such a profile says of other things, as another address of a service, stays.
     """
     place = {"project": settings.project, "zone": settings.zone, "cluster": settings.cluster}
-    with editing(profiles_file(session.environ)) as box:
+    with editing(profiles_file(os.environ)) as box:
         old = {**box[0].profiles.get(name, {})}
         kept = {
             key: value for key, value in old.items() if key not in ("kubeconfig", "kube_context", "bucket")
@@ -44,7 +45,7 @@ def keep_profile(session: Session, settings: Settings, name: str) -> str:
 
 def forget_profiles(session: Session, settings: Settings, *, remove: bool) -> list[str]:
     """Remove the profiles of a cluster that has gone, if asked to or agreed to; their names."""
-    file = profiles_file(session.environ)
+    file = profiles_file(os.environ)
     names = [name for name, profile in read_profiles(file).profiles.items() if _names(profile, settings)]
     if not names:
         return []
@@ -157,7 +158,7 @@ def _up(
     cloud = open_cloud(connections)
     prepared = prepare_up(cloud, wanted)
     done = carry_out(session, cloud, prepared, only_plan=plan, yes=yes)
-    profile = keep_profile(session, connections.settings, profile_name or wanted.cluster) if done else None
+    profile = keep_profile(connections.settings, profile_name or wanted.cluster) if done else None
     if session.output.as_json:
         session.output.json(schema, {**answer(prepared, done=done), "profile": profile})
     elif profile is not None:
@@ -311,7 +312,7 @@ def _to_join(connections: Connections) -> Json | None:
 
 
 def _join(session: Session, settings: Settings, profile_name: str | None) -> None:
-    profile = keep_profile(session, settings, profile_name or settings.cluster)
+    profile = keep_profile(settings, profile_name or settings.cluster)
     if session.output.as_json:
         place = {"project": settings.project, "zone": settings.zone, "cluster": settings.cluster}
         session.output.json("init", {**place, "done": True, "steps": [], "profile": profile})

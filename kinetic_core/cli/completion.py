@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kinetic_core.settings import BACKENDS
+
 
 def accelerator_names(incomplete: str) -> list[str]:
     """Return the names that `--accelerator` takes, `cpu` first; other spellings once begun.
@@ -37,3 +39,7 @@ def batch_ids() -> list[str]:
     except KineticError:
         return []
     return [str(one["group_id"]) for one in found[:30]]
+
+
+COMPLETIONS = {"backend": lambda: list(BACKENDS)}
+"""What completes the value of an option that all verbs have, by the setting that it replaces."""

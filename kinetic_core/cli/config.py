@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from typing import Annotated
 
 import typer
 
 from kinetic_core.cli.root import app
-from kinetic_core.cli.verb import FLAG_OF, Session, verb
+from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
 _NOT_SETTINGS = ("origins", "profile", "google_account", "kubernetes_account")
@@ -35,11 +36,11 @@ def config(
         {
             "name": name,
             "value": _plain(getattr(settings, name)),
-            "origin": FLAG_OF[name] if name in session.flags else settings.origin(name),
+            "origin": settings.origin(name),
         }
         for name in names
     ]
-    file = str(profiles_file(session.environ))
+    file = str(profiles_file(os.environ))
     if session.output.as_json:
         session.output.json("config", {"profile": settings.profile, "file": file, "settings": told})
         return

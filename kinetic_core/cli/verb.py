@@ -20,8 +20,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from kinetic_core._runner.log import printable
+from kinetic_core.cli.completion import COMPLETIONS
 from kinetic_core.cli.exit_codes import Exit, exit_code
 from kinetic_core.cli.output import Output
 from kinetic_core.errors import KineticError
@@ -42,20 +44,11 @@ class Session:
     flags: dict[str, str]
 
     @cached_property
-    def environ(self) -> dict[str, str]:
-        """The environment with flags as variables; a cluster they name is not overruled by a kubeconfig."""
-        environ = {**os.environ, **{_FLAGS[name][1]: value for name, value in self.flags.items()}}
-        if self.flags.keys() & set(_CLUSTER_FLAGS):
-            for variable in _KUBECONFIG:
-                environ.pop(variable, None)
-        return environ
-
-    @cached_property
     def connections(self) -> Connections:
         """Those of the one client of this call, with the settings that flags, environment and profile say."""
         from kinetic_core.connections import Connections
 
-        return Connections(read_settings(self.environ))
+        return Connections(read_settings(stated=self.flags, by=FLAG_OF))
 
     def close(self) -> None:
         """Close what the call has opened: a program that calls the command goes on without its threads."""
@@ -82,10 +75,23 @@ _FLAGS = {
 }
 FLAG_OF = {name: flag for name, (flag, _, _) in _FLAGS.items()}
 """The flag that replaces a setting."""
-_CLUSTER_FLAGS = ("project", "zone", "cluster")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a file that is stdout fails with; such an error names no file."""
-_KUBECONFIG = ("KINETIC_KUBECONFIG", "KINETIC_KUBE_CONTEXT")
+
+
+class _Command(TyperCommand):
+    """Command that suggests the options of which a word that is no option is the beginning."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a call."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as exc:
+            begun = getattr(exc, "option_name", None)
+            if begun and getattr(exc, "possibilities", ()) in (None, []):
+                names = [name for one in self.params for name in one.opts if name.startswith(begun)]
+                exc.possibilities = names  # type: ignore[attr-defined]
+            raise
 
 
 def verb(
@@ -108,7 +114,7 @@ def verb(
         epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples) if examples else None
         told = inspect.getdoc(function) or ""
         summary = told.partition("\n\n")[0]  # in lists of verbs, which would cut it
-        app.command(name, help=told, short_help=summary, epilog=epilog, hidden=hidden)(entry)
+        app.command(name, cls=_Command, help=told, short_help=summary, epilog=epilog, hidden=hidden)(entry)
         return function
 
     return register
@@ -121,7 +127,10 @@ def _common_parameters() -> list[inspect.Parameter]:
             name,
             keyword,
             default=None,
-            annotation=Annotated[str | None, typer.Option(flag, help=f"{text}; as {variable}")],
+            annotation=Annotated[
+                str | None,
+                typer.Option(flag, help=f"{text}; as {variable}", autocompletion=COMPLETIONS.get(name)),
+            ],
         )
         for name, (flag, variable, text) in _FLAGS.items()
     ]

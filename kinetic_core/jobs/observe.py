@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.chunks import input_of
 from kinetic_core.errors import (
     JobNotFound,
     KineticError,
@@ -115,5 +116,8 @@ def found(backend: Backend, job_id: str) -> JobReference:
     """Return the reference stored for a job; raise JobNotFound if there is none."""
     reference = find(backend, job_id)
     if reference is None:
-        raise JobNotFound(f"no job {job_id} in {backend.store.uri}")
+        error = JobNotFound(f"no job {job_id} in {backend.store.uri}")
+        if job_id.startswith("grp-") and input_of(job_id) is None:
+            error.hint = f"`kinetic batch status {job_id}` says how a batch is"
+        raise error
     return reference

@@ -253,6 +253,7 @@ def test_a_shell_completes_ids_and_names(running: kinetic_core.JobHandle, tmp_pa
         ("cost --batch grp", batch.group_id),
         ("cost job", running.job_id),
         ("jobs list --status fa", "failed"),
+        ("jobs list --backend lo", "local"),
     ):
         asked = {"_KINETIC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"kinetic {words}"}
         told, _ = start(**asked).communicate(timeout=90)
@@ -267,6 +268,7 @@ def test_a_shell_completes_ids_and_names(running: kinetic_core.JobHandle, tmp_pa
         ("--profile status rnu x.py", "'run'"),
         ("jobs lst", "'list'"),
         ("jobs list --stauts failed", "--status"),
+        ("pool add --acc gpu-l4-1", "--accelerator"),
     ],
 )
 def test_a_misspelt_word_has_a_suggestion(words: str, meant: str) -> None:

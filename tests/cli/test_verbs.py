@@ -104,7 +104,12 @@ def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sa
         (["profile", "show"], "no profile is in use"),
         (["accelerators", "--kind", "npu"], "'npu' is neither tpu nor gpu"),
         (["config", "set"], "kinetic config set: it only shows"),
-        (["jobs", "list", "--backend", "slurm"], "KINETIC_BACKEND='slurm' is not one of"),
+        (
+            ["jobs", "list", "--backend", "slurm"],
+            "error: --backend='slurm' is not one of local, gke, pathways\n",
+        ),
+        (["jobs", "list", "--backend", "lcoal"], "error: --backend='lcoal' is not one of"),
+        (["jobs", "list", "--backend", "lcoal"], "Did you mean 'local'?"),
         (["jobs", "list", "--backend", "gke"], "needs a bucket: set KINETIC_BUCKET"),
     ],
 )
@@ -121,6 +126,8 @@ def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kineti
         (["jobs", "status", "job-0000000000000000"], ["jobs", "list"]),
         (["jobs", "cancel", "job-0000000000000000"], ["jobs", "list"]),
         (["batch", "status", "grp-0"], ["batch", "list"]),
+        (["jobs", "status", "grp-0"], ["batch", "status", "grp-0"]),
+        (["jobs", "status", "grp-0-1"], ["jobs", "list"]),
         (["up"], ["profile", "create", "NAME"]),
     ],
 )
