@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -17,9 +18,10 @@ from kinetic_core.connections import Connections
 from kinetic_core.errors import InvalidRequest
 from kinetic_core.jobs.cost import known_prices
 from kinetic_core.profiles import Profile, editing, profiles_file, read_profiles
+from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.inventory import clusters
 from kinetic_core.provision.plan import absent
-from kinetic_core.provision.prepare import open_cloud, prepare_down, prepare_up
+from kinetic_core.provision.prepare import Prepared, open_cloud, prepare_down, prepare_up
 from kinetic_core.provision.resources import Json
 from kinetic_core.provision.specification import Wanted, WantedNamespace, WantedPool, wanted_pool
 from kinetic_core.provision.state import look
@@ -198,29 +200,35 @@ def down(
     """Remove a cluster and all that was made for it, with its jobs and what they stored."""
     connections = named_project(session)
     settings = connections.settings
-    cloud = open_cloud(connections)
     wanted = Wanted(settings.project, settings.zone, settings.cluster, namespaces=())
-    prepared = prepare_down(cloud, wanted)
-    state = look(cloud, prepared.wanted)
-    if not session.output.as_json:
-        for line in state.losses():
-            session.output.line(line)
-    done = carry_out(
-        session,
-        cloud,
-        prepared,
-        only_plan=plan,
-        yes=yes,
-        agreed=lambda _question: _types_the_name(session, settings.cluster),
-    )
+    asks = lambda _question: _types_the_name(session, settings.cluster)  # noqa: E731
+    prepared, lost, done = take_down(session, open_cloud(connections), wanted, asks, only_plan=plan, yes=yes)
     removed = forget_profiles(session, settings, remove=remove_profiles) if done else []
     remains = prepared.remains
     if session.output.as_json:
-        fields = {**answer(prepared, done=done), "lost": state.losses(), "remains": remains}
+        fields = {**answer(prepared, done=done), "lost": lost, "remains": remains}
         session.output.json("down", {**fields, "profiles_removed": removed})
         return
     for line in remains:
         session.output.line(f"remains: {line}")
+
+
+def take_down(
+    session: Session,
+    cloud: Cloud,
+    wanted: Wanted,
+    agreed: Callable[[str], bool],
+    *,
+    only_plan: bool = False,
+    yes: bool = False,
+) -> tuple[Prepared, list[str], bool]:
+    """Show what goes with a cluster, then the steps; ask; remove it. Last value: whether it was."""
+    prepared = prepare_down(cloud, wanted)
+    lost = look(cloud, prepared.wanted).losses()
+    for line in lost:
+        session.output.line(line)
+    done = carry_out(session, cloud, prepared, only_plan=only_plan, yes=yes, agreed=agreed)
+    return prepared, lost, done
 
 
 def _types_the_name(session: Session, cluster: str) -> bool:

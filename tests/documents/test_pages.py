@@ -44,6 +44,32 @@ def test_a_block_without_a_language_is_noticed() -> None:
     assert languages(page) == ["md", "", "bash"]
 
 
+FROM_THE_INDEX = re.compile(
+    r"\b(?:pip3?|pipx|uvx?|poetry|pdm)\b[^\n]*\b(?:install|add)\b[^\n]*\bairflow[-_]provider[-_]kinetic(?![-\w.]*\.whl)"
+)
+"""A line that takes the package from an index, where it is not published."""
+
+
+def test_no_document_installs_what_is_not_published() -> None:
+    shown = [*PAGES, *(ROOT / "examples").rglob("*.*"), *(ROOT / "example_dags").rglob("*.py")]
+    texts = {file: file.read_text(errors="replace") for file in shown if file.suffix != ".pyc"}
+    assert {file: found[0] for file, text in texts.items() if (found := FROM_THE_INDEX.search(text))} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("pip install airflow-provider-kinetic", True),
+        ('uv pip install -U "airflow_provider_kinetic[cli]==0.1.0"', True),
+        ("uv add airflow-provider-kinetic", True),
+        ("pip install dist/airflow_provider_kinetic-0.1.0-py3-none-any.whl", False),
+        ("pip install '.[cli]'", False),
+    ],
+)
+def test_what_takes_the_package_from_an_index(line: str, is_refused: bool) -> None:
+    assert bool(FROM_THE_INDEX.search(line)) is is_refused
+
+
 BRIEF = {
     "getting_started": "getting-started.md",
     "guides/execution_modes": "guides/images.md",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from kinetic_core.backends.kubernetes.names import JOB_ID
+from kinetic_core.cli.clusters import take_down
+from kinetic_core.cli.output import Output
+from kinetic_core.cli.verb import Session
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.prepare import (
@@ -136,3 +140,26 @@ def test_looking_changes_nothing_in_a_project_with_a_cluster(name: str, world: W
     before = world.mutations()
     (LOOKS | LOOKS_AT_A_CLUSTER)[name](world.cloud)
     assert world.mutations() == before
+
+
+def test_down_says_what_is_lost_before_it_asks(world: World) -> None:
+    world.up()
+    job(world, "ml", "job-running", {"completions": 1, "suspend": True})
+    world.project.objects[BUCKET] = ["ml/outputs/job-1/x"]
+    shown: list[str] = []
+
+    def no(_question: str) -> bool:
+        shown.extend(stream.getvalue().splitlines())
+        return False
+
+    stream = io.StringIO()
+    _, lost, done = take_down(Session(Output(stream=stream), {}), world.cloud, WANTED, no)
+    assert not done
+    assert shown[:3] == lost
+    assert [line.partition(":")[0] for line in lost] == [
+        "running jobs end",
+        "pools",
+        "outputs of ml are deleted, objects",
+    ]
+    assert shown[3].split() == ["ACTION", "KIND", "NAME", "DETAILS"]
+    assert BUCKET in world.project.objects
