@@ -5,15 +5,45 @@ Everything that users or jobs have written is escaped. Colours are legible on li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.cost import Usage
     from kinetic_core.jobs.timeline import Explanation
+
+Display = Callable[..., Any]
+"""`IPython.display.display`, as far as it is used here."""
+
+
+class Picture:
+    """An object as a notebook's cell shows it, drawn anew in place; nothing where no notebook runs this."""
+
+    def __init__(self, shown: object, display: Display | None = None) -> None:
+        self._shown, self._display = shown, display or _notebook_display()
+        self._drawn: Any = None
+
+    def draw(self) -> None:
+        """Show the object as it is now: first below the cell that runs, from then on in that place."""
+        if self._drawn is not None:
+            self._drawn.update(self._shown)
+        elif self._display is not None:
+            self._drawn = self._display(self._shown, display_id=True)
+
+
+def _notebook_display() -> Display | None:
+    """Return what shows objects in a notebook's cells; None unless a kernel of IPython's runs this."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or getattr(ipython.get_ipython(), "kernel", None) is None:
+        return None
+    display: Display = import_module("IPython.display").display
+    return display
+
 
 _COLOURS = {
     JobStatus.PENDING: "#b08800",

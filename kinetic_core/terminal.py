@@ -318,11 +318,19 @@ class Counts:
 class BatchProgress:
     """Progress of a batch while somebody waits for it: how many inputs have ended, or why all of them wait.
 
-    Without a terminal: a line for each tenth, and for a new reason.
+    Without a terminal: a line for each tenth, and for a new reason. `picture` draws the batch in a notebook,
+    whenever its counts have changed.
     """
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        picture: Callable[[], None] | None = None,
+    ) -> None:
         self._line, self._clock = LiveLine(stream), clock
+        self._picture = picture
+        self._pictured: Counts | None = None
         self._start = self._begun = clock()
         self._looked_at = self._told_at = self._ended = -math.inf
         self._first = self._done = self._tenths = -1
@@ -334,6 +342,7 @@ class BatchProgress:
         now = self._clock()
         if now - self._looked_at >= _COUNT_SECONDS:
             self._looked_at, seen = now, counts()
+            self._draw(seen)
             self._measure(seen, now)
             numbers, slowest, rest = seen.numbers(), seen.slowest_input(), self._rest(seen, now)
             why, lines = "", [[*numbers, *slowest, *rest], [*numbers, *rest]]
@@ -353,8 +362,14 @@ class BatchProgress:
         """Say, once, how it ended."""
         self.hide()
         if not self._is_over and self._looked_at > -math.inf:
+            self._draw(counts)
             self._line.say(f"{counts}; took {duration(self._clock() - self._start)}")
         self._is_over = True
+
+    def _draw(self, seen: Counts) -> None:
+        if self._picture is not None and seen != self._pictured:
+            self._pictured = seen
+            self._picture()
 
     def _tell(self, seen: Counts, why: str, now: float) -> None:
         """Write a plain line, where no line is drawn, for a tenth or a reason that is new."""

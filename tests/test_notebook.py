@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -98,3 +102,36 @@ def test_each_input_has_the_word_of_its_end() -> None:
     board.dropped.add(4)
     board.unavailable[2] = "job-2"
     assert board.states() == ["submitted", "cancelled", "not_found", "failed", "cancelled", "not submitted"]
+
+
+@dataclass
+class Cell:
+    """A stand-in for IPython in a notebook: what a cell shows, each in place of the last."""
+
+    kernel: object
+    shown: list[str] = field(default_factory=list)
+    places: int = 0
+
+    def display(self, shown: Any, *, display_id: bool) -> Cell:
+        assert display_id
+        self.places += 1
+        self.update(shown)
+        return self
+
+    def update(self, shown: Any) -> None:
+        self.shown.append(words(shown._repr_html_()))
+
+
+@pytest.mark.parametrize("kernel", [object(), None])
+def test_a_batch_is_drawn_anew_while_it_is_awaited(
+    kernel: object, local_jobs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell(kernel)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: cell))
+    monkeypatch.setitem(sys.modules, "IPython.display", cell)
+    batch = kinetic_core.run(accelerator="cpu", backend="local")(abs).run_async_map([-1, -2])
+    assert batch.results(cleanup=False) == [1, 2]
+    assert cell.places == (1 if kernel else 0)
+    if kernel:
+        assert "2 inputs: 2 succeeded" not in cell.shown[0]
+        assert cell.shown[-1] == f"{batch.group_id} 2 inputs: 2 succeededsucceeded"

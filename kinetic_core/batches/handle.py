@@ -24,7 +24,7 @@ from kinetic_core.errors import (
 )
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.notebook import NOT_BEGUN, SUBMITTED
+from kinetic_core.notebook import NOT_BEGUN, SUBMITTED, Picture
 from kinetic_core.terminal import BatchProgress
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class BatchHandle:
         self._scheduler = scheduler
         self._cached_failures: list[JobHandle] | None = None
         self._collected: dict[str, JobHandle] = {}
-        self._progress = BatchProgress()
+        self._progress = BatchProgress(picture=Picture(self).draw)
 
     @property
     def jobs(self) -> list[JobHandle | None]:
