@@ -248,6 +248,11 @@ class Backend(Protocol):
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished Jobs: their objects, working directories and container logs."""
 
+    def removed(self, namespace: str, job_id: str) -> Found | None:
+        """What is still known of a job that was removed a short while ago: its objects' times and ends; None
+        where nothing is kept but events.
+        """
+
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """How many seconds may lie between two looks for changes. Where they are announced, `wake` is
         called at each of them, from any thread, and the looks are for everything else.

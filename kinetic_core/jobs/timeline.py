@@ -114,7 +114,7 @@ def known_phases(
     `is_over`: the job has ended. Reads the events of the job's pods; changes nothing.
     """
     told = outcome.get("host") or 0
-    job, pods = found if found is not None else ({}, [])
+    job, pods = found or backend.removed(reference.namespace, reference.job_id) or ({}, [])
     pods = [pod for pod in pods if Pod(pod).host == told]
     names = [str(pod["metadata"].get("name")) for pod in pods]
     events = backend.events(reference.namespace, names, _job_of_lost_pods(reference, job, pods, outcome))
@@ -128,7 +128,7 @@ def known_phases(
             outcome,
             time.time(),
             passed[-1].at if passed else None,
-            _noted(backend, reference, job, pods, outcome),
+            _noted(backend, reference, found[0] if found else {}, pods, outcome),
             is_over=is_over,
         )
     )

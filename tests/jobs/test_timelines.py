@@ -16,6 +16,8 @@ import kinetic_core
 from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import CANCELLED, CHUNK, CONTAINER, FAILED_COUNT
 from kinetic_core.backends.kubernetes.pods import gone_pods, made_pods
+from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.backends.local.layout import Layout
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.phases import Phase
@@ -320,3 +322,22 @@ def test_the_phases_of_a_job_on_this_machine_add_up(kind: str) -> None:
     assert seen.finished_at is not None
     assert told.phases[0].began == submitted
     assert sum(each.seconds for each in told.phases) == pytest.approx(seen.finished_at - submitted, abs=1e-4)
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_a_collected_job_of_this_machine_keeps_its_times() -> None:
+    handle = kinetic_core.run(accelerator="cpu")(end).run_async("returns")
+    assert handle.result() == "returns"
+    told = handle.explain()
+    assert [each.name for each in told.phases[:2]] == ["upload", "queue"]
+    assert "unknown" not in {each.name for each in told.phases}
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_times_of_removed_jobs_go_after_an_hour(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    old = Path(layout.removed(int(time.time() // 3600) - 2), "default")
+    old.mkdir(parents=True)
+    (old / "job-old.json").touch()
+    LocalBackend(tmp_path).remove("default")
+    assert not old.parent.exists()

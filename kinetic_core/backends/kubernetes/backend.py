@@ -280,6 +280,9 @@ class GkeBackend:
                 self._api.patch("Pod", namespace, name, failed_by_lease(pod), "status")
                 self._api.delete("Pod", namespace, name, pod["metadata"]["uid"], grace=0)
 
+    def removed(self, *_: str) -> None:
+        """Return None: of a Job that was removed, its events are left for an hour."""
+
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Remove jobs, a hundred at a time if the role allows that."""
         for start in range(0, len(job_ids), _REMOVED_AT_ONCE):

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
@@ -35,9 +35,12 @@ from kinetic_core.backends.local.record import (
     end,
     end_waiting,
     forget,
+    forget_old_times,
     is_held,
     is_over,
     is_waiting,
+    keep_times,
+    kept_times,
     read_record,
     take_lock,
     timestamp,
@@ -383,14 +386,21 @@ class LocalBackend:
     def remove(self, namespace: str, *job_ids: str) -> None:
         """Forget finished jobs: their records, locks, working directories and container logs."""
         for job_id in job_ids:
-            self._forget_origin(namespace, job_id)
+            found = self.get(namespace, job_id)
+            if found is not None and (origin_id := found[0]["metadata"]["labels"].get(ORIGIN_ID)):
+                Path(self._layout.origins(namespace), f"{origin_id}-{job_id}").unlink(missing_ok=True)
+            if found is not None:
+                try:
+                    keep_times(self._layout, namespace, job_id, found)
+                except OSError as exc:  # a full disk is what removing may be for
+                    _LOG.info("explain() will not know how long %s waited: %s", job_id, exc)
             forget(self._layout, namespace, job_id)
             Path(self._layout.lock(namespace, job_id)).unlink(missing_ok=True)
+        forget_old_times(self._layout)
 
-    def _forget_origin(self, namespace: str, job_id: str) -> None:
-        found = self.get(namespace, job_id)
-        if found is not None and (origin_id := found[0]["metadata"]["labels"].get(ORIGIN_ID)):
-            Path(self._layout.origins(namespace), f"{origin_id}-{job_id}").unlink(missing_ok=True)
+    def removed(self, namespace: str, job_id: str) -> tuple[Mapping[str, Any], Sequence[Any]] | None:
+        """What was kept of a job that was removed within the hour, if not longer."""
+        return kept_times(self._layout, namespace, job_id)
 
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """Nobody announces what other processes write: a look costs two system calls."""

@@ -15,6 +15,7 @@ class Layout:
         cluster/{namespace}/          {job id}.json: a Job and its Pods; {job id}.lock: held while it lives
                                       {batch id}.batch.lock, {batch id}.making.lock: see queue.py
         origins/{namespace}/          {origin}-{job id}: an empty file for each job that has an origin
+        removed/{hour}/{namespace}/   {job id}.json: the times of a Job and its Pods that were removed then
         signing-secret                from which the keys of outcomes are made
         slots/cpu-{i}.lock            one per core: held by the job that uses it
         work/{job id}/{attempt}/      workspace and data of a running attempt
@@ -50,6 +51,10 @@ class Layout:
 
     def record(self, namespace: str, job_id: str) -> str:
         return os.path.join(self.cluster(namespace), f"{job_id}.json")
+
+    def removed(self, hour: int | None = None) -> str:
+        """Where times of removed jobs are: all of them, or those of an hour since the epoch."""
+        return os.path.join(self.root, "removed", "" if hour is None else str(hour))
 
     def lock(self, namespace: str, job_id: str) -> str:
         return os.path.join(self.cluster(namespace), f"{job_id}.lock")

@@ -14,17 +14,23 @@ import time
 from contextlib import suppress
 from itertools import count
 
-from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.backends.kubernetes.names import DROPPED, IDLE_SECONDS
 from kinetic_core.backends.local.layout import Layout
+from kinetic_core.backends.local.process import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
+
+    Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 
 
 NEEDS_SLOTS = "needs_slots"
 """Field of a record whose agent has found too few slots free, and waits."""
+
+
+_HOUR = 3600
 
 
 class RecordGone(OSError):
@@ -170,6 +176,45 @@ def forget(layout: Layout, namespace: str, job_id: str) -> None:
         with suppress(FileNotFoundError):
             for attempt in count():
                 os.unlink(layout.log(name, attempt))
+
+
+def keep_times(layout: Layout, namespace: str, job_id: str, found: Found) -> None:
+    """Keep the times of a job that is being removed, for an hour at least; none of its values or keys.
+
+    Raises OSError.
+    """
+    job, pods = found
+    folder = os.path.join(layout.removed(int(time.time() // _HOUR)), namespace)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    environment = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    is_worker = [each for each in environment if each["name"] == IDLE_SECONDS]
+    times = {
+        "metadata": {key: job["metadata"][key] for key in ("name", "creationTimestamp")},
+        "spec": {"template": {"spec": {"containers": [{"env": is_worker}]}}},
+        "status": job.get("status", {}),
+    }
+    path = os.path.join(folder, f"{job_id}.json")
+    write_record(path, {"job": times, "pods": pods})
+
+
+def kept_times(layout: Layout, namespace: str, job_id: str) -> Found | None:
+    """Return what `keep_times` has kept of a job; None if that is nothing, or was damaged."""
+    hour = int(time.time() // _HOUR)
+    for each in (hour, hour - 1):
+        with suppress(OSError):
+            record = read_record(os.path.join(layout.removed(each), namespace, f"{job_id}.json"))
+            if record is not None:
+                return record["job"], record["pods"]
+    return None
+
+
+def forget_old_times(layout: Layout) -> None:
+    """Remove the times that were kept before the last hour began."""
+    oldest = int(time.time() // _HOUR) - 1
+    with suppress(OSError):  # another process does the same
+        for name in os.listdir(layout.removed()):
+            if name.isdigit() and int(name) < oldest:
+                remove_tree(layout.removed(int(name)))
 
 
 def drop_waiting(layout: Layout, namespace: str, group_id: str) -> None:
