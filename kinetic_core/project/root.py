@@ -65,8 +65,11 @@ class Place:
 
 
 def _alone_notice(root: Path, only: tuple[str, ...] | None) -> tuple[str, ...]:
-    """What to say when a script's neighbours stay at home: imports of them will fail in the job."""
-    if not only or not any(file.name not in only for file in root.glob("*.py")):
+    """What to say when a script's neighbours stay at home, which it may import, or open beside `__file__`."""
+    if not only:
+        return ()
+    imports = any(file.name not in only for file in root.glob("*.py"))
+    if not imports and b"__file__" not in (root / only[0]).read_bytes():
         return ()
     notice = (
         f"only {only[0]} is shipped: {root} holds more than a project. Move the project to a directory "

@@ -95,6 +95,16 @@ def test_a_scratch_file_in_the_home_ships_alone(tmp_path):
     assert locate(None, tmp_path, cwd=home, home=home).only == ()
 
 
+@pytest.mark.parametrize("beside", ["", "home/other.py", "__file__"])
+def test_a_script_alone_is_told_that_its_neighbours_stay(tmp_path: Path, beside: str) -> None:
+    make(tmp_path, "home/train.py", *([beside] if beside.endswith(".py") else []))
+    home = tmp_path / "home"
+    if beside == "__file__":
+        (home / "train.py").write_text("data = Path(__file__).parent / 'data.txt'\n")
+    notices = locate(home / "train.py", tmp_path, home=home).notices
+    assert [each.partition(":")[0] for each in notices] == (["only train.py is shipped"] if beside else [])
+
+
 def test_the_root_of_the_file_system_is_never_shipped():
     assert locate_project(None, cwd=Path("/"), sys_path=[]).only == ()
 
