@@ -73,6 +73,9 @@ def test_it_stays_up_until_its_terminal_is_closed() -> None:
         demo.send_signal(signal.SIGHUP)  # as the kernel tells those whose terminal it was
     assert demo.returncode == 0
     assert not processes_of(home)
+    table = shown.partition(b"TASK")[2]
+    assert all(name in table for name in (b"count_primes[0]", b"stumble", b"read_shard", b"deferred"))
+    assert b"Now edit " in table
 
 
 def test_two_at_once_and_one_that_stays_up() -> None:
