@@ -22,9 +22,7 @@ PHASES: Mapping[str, PhaseKind] = {
     "capacity": PhaseKind(
         WAITING, False, "accelerators before the one it got had none; name those first that you really get"
     ),
-    "upload": PhaseKind(
-        WAITING, False, "the call was stored and its Job made; smaller arguments are quicker"
-    ),
+    "upload": PhaseKind(WAITING, False, "packed and uploaded before, the call was stored and its Job made"),
     "queue": PhaseKind(
         WAITING,
         False,
@@ -55,6 +53,11 @@ PHASES: Mapping[str, PhaseKind] = {
         "the runner fetched the data: less of it, a cache volume, or fuse=True is quicker",
     ),
     "debugger": PhaseKind(IDLE, True, "it waited for a debugger to attach"),
+    "running": PhaseKind(
+        RUNNING,
+        True,
+        "the runner prepared, then called your code; how long each took, it says when an attempt has ended",
+    ),
     "function": PhaseKind(RUNNING, True, "your own code"),
     "calls": PhaseKind(WAITING, True, "the worker ran calls, each of which counts its own time"),
     "idle": PhaseKind(IDLE, True, "the worker waited for calls, all in all; a smaller warm= ends it sooner"),
@@ -82,9 +85,9 @@ class Phase:
     """Phase of a job's life. `began` is in Unix seconds, `seconds` its length so far.
 
     `name`: upload, capacity (of accelerators given up for another), queue, scheduling, scale-up, image,
-    container, hosts (of a slice), start, dependencies, data, debugger, function, calls and idle (of a
-    worker), result, replacement (between attempts), termination (from the runner's end to the job's), or
-    unknown (of pods of which nothing is left).
+    container, hosts (of a slice), running (of an attempt whose runner has not told the next five apart),
+    start, dependencies, data, debugger, function, calls and idle (of a worker), result, replacement (between
+    attempts), termination (from the runner's end to the job's), or unknown (of pods that are gone).
     """
 
     name: str

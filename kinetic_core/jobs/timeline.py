@@ -137,7 +137,8 @@ def known_phases(
     if not (job and variable(job, IDLE_SECONDS)):
         return known
     # A worker has no function; how much of its time was its calls', it says when it has ended.
-    return tuple(replace(each, name="idle") if each.name == "function" else each for each in known)
+    own = ("running", "function")
+    return tuple(replace(each, name="idle") if each.name in own else each for each in known)
 
 
 def _noted(
@@ -385,7 +386,7 @@ def _pod_marks(pod: Mapping[str, Any], attempt: int, closing: str, *, has_times:
     stamps = {
         "scheduling": pod["metadata"].get("creationTimestamp"),
         "container": scheduled[0] if scheduled else None,
-        "start" if has_times else "function": (state.get("running") or ended).get("startedAt"),
+        "start" if has_times else "running": (state.get("running") or ended).get("startedAt"),
         closing: None if has_times else ended.get("finishedAt"),
     }
     for name, stamp in stamps.items():

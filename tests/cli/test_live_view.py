@@ -70,7 +70,7 @@ def test_the_live_view(
     terminal("send-keys", "Down")
     wait_for(lambda: f"─ {other.job_id} ─" in screen())
     terminal("send-keys", "e")
-    wait_for(lambda: "your own code" in screen())
+    wait_for(lambda: "called your code" in screen())
     terminal("send-keys", "e", "c")
     wait_for(lambda: "y or n" in screen())
     terminal("send-keys", "y")
@@ -112,7 +112,7 @@ def test_an_explanation_stays_when_all_jobs_have_ended(
 
     wait_for(lambda: "line 49" in screen())
     terminal("send-keys", "e")
-    wait_for(lambda: "your own code" in screen())
+    wait_for(lambda: "called your code" in screen())
     running.cancel()
     wait_for(lambda: "all have ended" in screen())
     assert "your own code" in screen()

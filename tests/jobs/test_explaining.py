@@ -47,7 +47,7 @@ def test_the_phases_of_two_attempts_have_no_gap() -> None:
         ("upload", 0, 10),
         ("scheduling", 0, 60),
         ("container", 0, 30),
-        ("function", 0, 50),
+        ("running", 0, 50),
         ("replacement", 0, 10),
         ("scheduling", 1, 1),
         ("container", 1, 4),
@@ -60,7 +60,7 @@ def test_the_phases_of_two_attempts_have_no_gap() -> None:
 
 def test_of_marks_in_one_second_the_last_phase_counts() -> None:
     found = list(phases(1000.0, {}, [pod(0, 1001, 1001, 1001, None)], [], {}, 1060.0))
-    assert [(phase.name, phase.seconds) for phase in found] == [("queue", 1), ("function", 59)]
+    assert [(phase.name, phase.seconds) for phase in found] == [("queue", 1), ("running", 59)]
 
 
 def test_packages_and_data_are_told_apart_from_the_start() -> None:
@@ -115,7 +115,7 @@ def test_events_tell_scale_ups_and_pulls() -> None:
         ("container", 1),
         ("image", 88),
         ("container", 10),
-        ("function", 10),
+        ("running", 10),
     ]
 
 

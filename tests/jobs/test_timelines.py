@@ -185,7 +185,7 @@ def test_what_is_told_of_pods_that_are_gone() -> None:
         assert {"scheduling", "container", "start", "function", "result", "termination"} <= names_of(fate), (
             fate
         )
-    assert {"scheduling", "container", "function"} <= names_of("killed, events kept")
+    assert {"scheduling", "container", "running"} <= names_of("killed, events kept")
     assert "function" in names_of("killed, an observer saw it start")
     assert "unknown" in names_of("killed, nothing kept")
     removed = {"upload", "scheduling", "container", "start", "function", "result"}

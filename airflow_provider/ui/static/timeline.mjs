@@ -15,6 +15,7 @@ const CAUSES = [
   "dependencies",
   "data",
   "debugger",
+  "running",
   "function",
   "calls",
   "idle",

@@ -63,7 +63,7 @@ def test_a_job_that_runs_and_then_has_ended(tmp_path: Path) -> None:
     backend = Places().of(reference, settings_of(ENVIRONMENT))
     wait_for(lambda: detail(alive, told, backend)["status"] == "RUNNING")
     shown = detail(alive, told, backend)
-    assert shown["phases"][-1]["name"] in ("start", "function")
+    assert shown["phases"][-1]["name"] == "running"
     (tmp_path / "go").touch()
     seen = wait(backend_of(reference, default_connections()), reference)
     ended = replace(told, end=JobEnd.of(seen, ()))
@@ -88,7 +88,7 @@ def test_a_job_whose_end_nobody_recorded_is_asked_for(tmp_path: Path) -> None:
     cancel(backend, reference)
     shown = detail(marked, told, backend)
     assert (shown["status"], shown["message"]) == ("CANCELLED", "cancelled by a user")
-    assert "function" in {each["name"] for each in shown["phases"]}
+    assert "running" in {each["name"] for each in shown["phases"]}
     cleanup(backend, reference, gcs=False)
     assert detail(marked, told, backend)["status"] == "CANCELLED"  # by what is stored
     cleanup(backend, reference)
