@@ -97,13 +97,20 @@ def _in_states(backend: Backend, states: set[JobStatus], namespace: str | None) 
 
 
 def _newest_first(backend: Backend) -> Iterator[JobHandle]:
-    for info in backend.store.list("index/"):
+    for info in _entries(backend):
         job_id = indexed_id(info.name)
         if INPUTS in info.metadata:
             for child in children(backend, job_id):
                 yield JobHandle.of(child, backend.connections)
         elif (handle := _readable(backend, job_id)) is not None:
             yield handle
+
+
+def _entries(backend: Backend) -> Iterator[ObjectInfo]:
+    """Yield the index entries, newest first: by their names, and those of one second by their own times."""
+    stamped = itertools.groupby(backend.store.list("index/"), lambda info: info.name[:_SECOND])
+    for _, entries in stamped:
+        yield from sorted(entries, key=lambda info: info.metadata.get("created_at", ""), reverse=True)
 
 
 def _readable(backend: Backend, job_id: str) -> JobHandle | None:
@@ -128,6 +135,8 @@ _INPUTS = re.compile(r"[0-9]{1,9}")
 _ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Id of a job or batch, as a label's value can be: by anything else a selector could mean other jobs."""
 _STAMP = re.compile(r"[0-9]{12}")
+_SECOND = len("index/") + 12
+"""Length of the part of an index entry's name that says in which second its job was submitted."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,7 @@ def _alive(backend: Backend, job_id: str, objects: Found) -> JobObservation:
 
 def _indexed(backend: Backend) -> Iterator[JobSummary]:
     here = "/".join(backend.cluster or ()) if backend.name != "local" else ""
-    for info in backend.store.list("index/"):
+    for info in _entries(backend):
         job_id = indexed_id(info.name)
         if not _ID.fullmatch(job_id):
             problem = f"{job_id[:80]!r} is no id of a job or batch"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import kinetic_core
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.cli.jobs import shown_seconds
@@ -236,3 +237,14 @@ def test_a_pipe_without_the_letters(verb: str, listed: Listed) -> None:
     )
     assert (done.returncode, complaints_in(done.stderr.decode())) == (0, ""), done
     assert done.stdout.isascii()
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_jobs_of_one_second_are_listed_newest_first() -> None:
+    wrapped = kinetic_core.run(accelerator="cpu", backend="local")(handle)
+    made = [wrapped.run_async(each, "file:///nowhere") for each in range(4)]
+    for each in made:
+        each.cancel()
+    assert [each.job_id for each in kinetic_core.list_jobs(backend="local", limit=4)] == [
+        each.job_id for each in reversed(made)
+    ]

@@ -86,7 +86,7 @@ def with_reason(record: Mapping[str, Any]) -> dict[str, Any]:
         if line.limit is None or line.size <= line.limit:
             return _waiting(job, STARTING, "its batch is starting, all inputs of which may run at once")
         return _waiting(job, WAITING_FOR_SLOT, f"its batch runs {line.limit} at a time; it has no turn yet")
-    if record["pods"] or not record.get("agent") or job["status"].get("startTime") or is_over(record):
+    if record["pods"] or is_over(record):
         return job
     if record.get(NEEDS_SLOTS):
         return _waiting(job, WAITING_FOR_SLOT, f"no CPU slot is free; this machine has {core_count()}")
