@@ -89,9 +89,9 @@ def _place(session: Session) -> str:
 
 
 def _jobs(session: Session) -> tuple[Sequence[JobSummary], str]:
-    """The newest jobs; else why nobody can say."""
+    """The newest jobs, and all that wait or run; else why nobody can say."""
     try:
-        return summaries_of(session, _RECENT), ""
+        return summaries_of(session, _RECENT, and_alive=True), ""
     except KineticError as exc:
         return (), str(exc)
 

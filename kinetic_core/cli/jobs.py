@@ -62,15 +62,17 @@ def of_origin(jobs: Iterable[JobSummary], origins: Sequence[str]) -> list[JobSum
     return [job for job in jobs if wanted.items() <= job.origin.items()]
 
 
-def summaries_of(session: Session | None, limit: int | None = None) -> list[JobSummary]:
-    """The newest jobs of the namespace."""
+def summaries_of(
+    session: Session | None, limit: int | None = None, *, and_alive: bool = False
+) -> list[JobSummary]:
+    """The newest jobs of the namespace, `and_alive` those that are older and have not ended."""
     from kinetic_core.backends.base import known_backend
     from kinetic_core.connections import default_connections
     from kinetic_core.jobs.listing import summaries
 
     connections = session.connections if session else default_connections()
     backend = known_backend(session.backend if session else None, connections)
-    return summaries(backend, connections.settings.namespace, limit)
+    return summaries(backend, connections.settings.namespace, limit, and_alive=and_alive)
 
 
 def summary_fields(job: JobSummary) -> dict[str, Any]:

@@ -177,26 +177,55 @@ def index_metadata(reference: JobReference, origin: str = "", user: str = "") ->
     return {**facts, _USER: user[:_LONGEST], _CLUSTER: "/".join(reference.cluster or ()), **told}
 
 
-def summaries(backend: Backend, namespace: str | None = None, limit: int | None = None) -> list[JobSummary]:
+def summaries(
+    backend: Backend, namespace: str | None = None, limit: int | None = None, *, and_alive: bool = False
+) -> list[JobSummary]:
     """List the newest jobs of the backend's cluster, newest first, at most `limit`.
 
-    A job whose stored handle is needed and cannot be read is listed with its `problem`.
+    With a namespace, `and_alive` adds all jobs that are older and have not ended. A job whose stored handle
+    is needed and cannot be read is listed with its `problem`.
     """
     wanted = (job for job in _indexed(backend) if namespace in (None, job.namespace) or job.problem)
     found = list(itertools.islice(wanted, limit))
     if not found:
         return []
+    known: dict[str, Mapping[str, Found]] = {}
+    if and_alive and namespace is not None and len(found) == limit:
+        known[namespace] = backend.all(namespace)
+        found += _selected(wanted, _not_ended(backend, namespace, known[namespace]), found)
     ended = _ended(backend, found)
     alive: dict[str, JobObservation] = {}
     for each in {job.namespace for job in found if job.namespace and not job.inputs}:
         alive |= {
             job_id: _alive(backend, job_id, objects)
-            for job_id, objects in backend.all(each).items()
+            for job_id, objects in (known[each] if each in known else backend.all(each)).items()
             if not (job_id in ended and ended[job_id].state and _says_no_end(objects[0]))
         }
     batches = [job for job in found if job.inputs]
     whole = {job.job_id: job for job in _with_progress(backend, batches, ended)} if batches else {}
     return [whole.get(job.job_id) or _with_state(job, ended, alive) for job in found]
+
+
+def _not_ended(backend: Backend, namespace: str, jobs: Mapping[str, Found]) -> set[str]:
+    """Return the ids of the jobs, and of the batches in shared Jobs, that the cluster says have not ended."""
+    shared = backend.parts.all(namespace) if backend.parts is not None else {}
+    batches = {
+        group_id
+        for group_id, parts in shared.items()
+        if not all(verdict(one, ()).is_terminal for one in parts)
+    }
+    return batches | {job_id for job_id, objects in jobs.items() if not verdict(*objects).is_terminal}
+
+
+def _selected(
+    older: Iterator[JobSummary], job_ids: set[str], newer: Sequence[JobSummary]
+) -> Iterator[JobSummary]:
+    """Yield the older jobs of these ids; nothing is read beyond the oldest of them."""
+    missing = job_ids - {job.job_id for job in newer}
+    while missing and (job := next(older, None)) is not None:
+        if job.job_id in missing:
+            missing.discard(job.job_id)
+            yield job
 
 
 def _says_no_end(job: Mapping[str, Any]) -> bool:

@@ -82,6 +82,17 @@ def test_a_batch_of_which_nothing_runs_says_why(place: Any) -> None:
     board.close()
 
 
+def test_an_old_batch_that_waits_is_beside_the_newest(place: Any) -> None:
+    here: Place = place(lambda _: behaviours.cannot_be_scheduled("5 Insufficient google.com/tpu"))
+    whole, _ = here.submit([1, 2])
+    facts = index_metadata(whole)
+    for number in range(4):
+        here.store.create_if_absent(f"index/000000000000-job-{number}", b"", facts)
+    found = summaries(here.backend, "default", 3, and_alive=True)
+    assert [job.job_id for job in found[2:]] == ["job-2", "grp-a"]
+    assert (found[-1].status, found[-1].inputs) == (JobStatus.PENDING, 2)
+
+
 def test_a_batch_is_as_what_runs_or_as_the_oldest_that_waits() -> None:
     board = Board(3)
     assert board.state() is None

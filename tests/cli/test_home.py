@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import kinetic_core
 from kinetic_core.cli.schemas import SCHEMAS
+from kinetic_core.jobs.cancel import index_object
+from kinetic_core.jobs.listing import index_metadata
 from tests.conftest import Kinetic
 
 
@@ -48,6 +51,17 @@ def test_it_lists_what_runs_and_the_last_failure(
     assert f"hint: `kinetic jobs result {failed.job_id}` shows its traceback\n" in shown
     assert "hint: `kinetic jobs watch`" in shown
     assert re.search(rf"{failed.job_id} .* \d\.\ds", kinetic("jobs", "list").out), "how long it took"
+
+
+def test_it_lists_an_old_job_that_runs(
+    kinetic: Kinetic, own_jobs: None, running: kinetic_core.JobHandle
+) -> None:
+    store = running.place.store
+    for number in range(250):
+        newer = replace(running, job_id=f"job-{number:016x}", created_at="2099-01-01T00:00:00Z")
+        store.create_if_absent(index_object(newer), b"", index_metadata(newer))
+    told = kinetic("home", "--json").json
+    assert [job["job_id"] for job in told["alive"]] == [running.job_id]
 
 
 def test_a_place_that_cannot_be_asked_is_told(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:

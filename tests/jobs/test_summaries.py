@@ -16,6 +16,7 @@ from kinetic_core.jobs.listing import index_metadata, summaries
 from kinetic_core.testing.memory_store import MemoryObjectStore
 
 SECRET = bytes(32)
+ENDED = [{"type": "Complete", "status": "True"}]
 
 
 class Place:
@@ -24,6 +25,7 @@ class Place:
     name = "gke"
     cluster = ("p", "z", "c")
     namespace = None
+    parts = None
 
     def __init__(self) -> None:
         self.store = MemoryObjectStore("gs://b")
@@ -134,6 +136,19 @@ def test_what_lives_says_why_it_waits(place: Place) -> None:
     place.jobs[f"job-{1:016x}"] = ({"metadata": {}}, [pod])
     (job,) = listed(place)
     assert (job.status, job.reason) == (JobStatus.PENDING, "Unschedulable")
+
+
+def test_what_lives_is_listed_beside_the_newest(place: Place) -> None:
+    for number in range(9):
+        store(place, reference(number))
+        if number != 3:
+            end(place, number, "succeeded")
+    place.jobs[f"job-{3:016x}"] = ({"metadata": {}, "status": {}}, [])
+    place.jobs[f"job-{2:016x}"] = ({"metadata": {}, "status": {"succeeded": 1, "conditions": ENDED}}, [])
+    found = listed(place, namespace="n", limit=2, and_alive=True)
+    assert [job.job_id for job in found] == [f"job-{number:016x}" for number in (8, 7, 3)]
+    assert found[-1].status is JobStatus.PENDING
+    assert len(listed(place, namespace="n", limit=2)) == 2
 
 
 def test_an_outcome_without_its_state_is_read(place: Place) -> None:
