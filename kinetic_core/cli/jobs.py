@@ -105,10 +105,15 @@ def job_table(session: Session, jobs: Iterable[JobSummary]) -> None:
         begun, ended = submitted_at(job), job.finished_at
         age = shown_seconds(time.time() - begun) if begun is not None else ""
         took = shown_seconds(ended - begun, 1) if begun is not None and ended is not None else ""
-        about = job.problem or job.reason or _outcome(job)
+        about = job.problem or _waits_for(job) or _outcome(job)
         rows.append((job.job_id, status, job.func_name, job.accelerator, job.user, age, took, about))
     columns = ("JOB", "STATUS", "FUNCTION", "ACCELERATOR", "USER", "AGE", "TOOK", "WAITS FOR")
     session.output.table(columns, rows, ("USER", "TOOK", "AGE", "ACCELERATOR", "WAITS FOR", "FUNCTION"))
+
+
+def _waits_for(job: JobSummary) -> str:
+    """What a job or batch waits for, or does: of one that just runs, its status says so."""
+    return "" if job.reason == "Running" else job.reason
 
 
 def _outcome(job: JobSummary) -> str:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import kinetic_core
+from kinetic_core.cli.verb import parsed
+
+
+class _Group(TyperGroup):
+    """Group of verbs that suggests options as a verb does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words up to the verb."""
+        return parsed(self, lambda: super(_Group, self).parse_args(ctx, args))
 
 
 def _group(help_text: str) -> typer.Typer:
     return typer.Typer(
+        cls=_Group,
         help=help_text,
         short_help=help_text,  # whole in the list of commands, where one without it is cut
         no_args_is_help=True,

@@ -79,19 +79,25 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a file that is stdout fails with; such an error names no file."""
 
 
+def parsed(command: Any, parse: Callable[[], list[str]]) -> list[str]:
+    """Parse the words of a call; an error names first the options that begin with what was typed."""
+    try:
+        return parse()
+    except Exception as exc:
+        if begun := getattr(exc, "option_name", None):
+            shown = [one for one in command.params if not getattr(one, "hidden", False)]
+            names = [name for one in shown for name in (*one.opts, *one.secondary_opts)]
+            if meant := [name for name in names if name.startswith(begun)]:
+                vars(exc)["possibilities"] = meant
+        raise
+
+
 class _Command(TyperCommand):
-    """Command that suggests the options of which a word that is no option is the beginning."""
+    """Verb that suggests the options of which a word that is no option is the beginning."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words of a call."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as exc:
-            begun = getattr(exc, "option_name", None)
-            if begun and getattr(exc, "possibilities", ()) in (None, []):
-                names = [name for one in self.params for name in one.opts if name.startswith(begun)]
-                exc.possibilities = names  # type: ignore[attr-defined]
-            raise
+        return parsed(self, lambda: super(_Command, self).parse_args(ctx, args))
 
 
 def verb(

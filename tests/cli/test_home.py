@@ -47,6 +47,7 @@ def test_it_lists_what_runs_and_the_last_failure(
     assert (told["failed"], told["message"]) == (failed.job_id, "ValueError: shard 3 is corrupt")
     shown = kinetic("home").out
     assert "1 running, 0 waiting:\nJOB " in shown
+    assert "Running" not in shown, "it waits for nothing"
     assert f"ago: reads, {failed.job_id}\n  ValueError: shard 3 is corrupt\n" in shown
     assert f"hint: `kinetic jobs result {failed.job_id}` shows its traceback\n" in shown
     assert "hint: `kinetic jobs watch`" in shown

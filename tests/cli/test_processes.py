@@ -269,6 +269,8 @@ def test_a_shell_completes_ids_and_names(running: kinetic_core.JobHandle, tmp_pa
         ("jobs lst", "'list'"),
         ("jobs list --stauts failed", "--status"),
         ("pool add --acc gpu-l4-1", "--accelerator"),
+        ("run x.py --acc cpu", "Possible options: --accelerator)"),
+        ("--v", "Possible options: --version)"),
     ],
 )
 def test_a_misspelt_word_has_a_suggestion(words: str, meant: str) -> None:
