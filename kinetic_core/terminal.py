@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from kinetic_core._runner.log import printable
 from kinetic_core._runner.wire import Failure, FailureClass
+from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus, Step, StepBegun
 
 if TYPE_CHECKING:
@@ -166,10 +167,10 @@ class Progress:
         """What writes the job's output."""
         return self._line.write
 
-    def leave(self, handle: JobHandle, stop: str = "") -> None:
-        """Say, piped or not, what stops the job of a call that was interrupted: `stop`, else Python."""
-        stop = stop or f"kinetic_core.attach({handle.job_id!r}, backend={handle.backend!r}).cancel()"
-        self._line.say(f"{handle.job_id} goes on. To stop it: {stop}")
+    def leave(self, handle: JobHandle) -> None:
+        """Say, piped or not, that the job of an interrupted call goes on, and the command that stops it."""
+        self._line.say(f"{handle.job_id} goes on")
+        self._line.say(f"hint: {_stop(handle)}")
 
     def begin(self, phase: str, detail: str = "") -> None:
         """Begin a phase, or say something new about the one that lasts."""
@@ -279,6 +280,19 @@ class Progress:
     def _animate(self) -> None:
         while not self._stopped.wait(SHOW_SECONDS):
             self._line.draw(*self._texts(self._clock()))
+
+
+def _stop(handle: JobHandle) -> str:
+    """Return the command that stops a job, with the job's backend unless a new command looks there."""
+    from kinetic_core.connections import default_connections
+
+    command = f"kinetic jobs cancel {handle.job_id}"
+    try:
+        chosen = default_connections().settings.backend
+    except KineticError:
+        chosen = ""
+    is_found = handle.backend == chosen or (chosen is None and handle.backend in ("local", "gke"))
+    return command if is_found else f"{command} --backend {handle.backend}"
 
 
 @dataclass(frozen=True)

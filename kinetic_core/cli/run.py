@@ -81,7 +81,7 @@ def run(
             with door(handle):
                 ending = collected(lambda: handle.shown_result(progress, stream_logs=streams))
         except KeyboardInterrupt:
-            progress.leave(handle, f"kinetic jobs cancel {handle.job_id} --backend {handle.backend}")
+            progress.leave(handle)
             raise
     if ending.error is not None:
         return ending.told(session.output)

@@ -178,7 +178,8 @@ def _builtin(told: Any) -> BaseException | None:
 class TrimmedTraceback(ContextDecorator):
     """Context or decorator that a job's exception leaves without the frames of what fetched it.
 
-    Where the exception was raised is told by its note. `KINETIC_LOG_LEVEL=DEBUG` keeps the frames.
+    So does Ctrl-C, which says nothing about the place where it came. Where a job's exception was raised is
+    told by its note. `KINETIC_LOG_LEVEL=DEBUG` keeps the frames.
     """
 
     def __enter__(self) -> None:
@@ -189,7 +190,8 @@ class TrimmedTraceback(ContextDecorator):
     ) -> None:
         frames = [frame for frame, _ in walk_tb(trace)]
         is_of_job = bool(frames) and frames[-1].f_code is Outcome.value_or_raise.__code__
-        if error is not None and is_of_job and log_level() > logging.DEBUG:
+        says_nothing = is_of_job or isinstance(error, KeyboardInterrupt)
+        if error is not None and says_nothing and log_level() > logging.DEBUG:
             error.__traceback__ = None
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import kinetic_core
 
 SCRIPT = """
 import sys
@@ -16,7 +20,16 @@ import kinetic_core
 def divide(a, b):
     return a / b
 
+@kinetic_core.run(accelerator="cpu")
+def wait():
+    import time
+
+    print("waiting", flush=True)
+    time.sleep(120)
+
 def main():
+    if sys.argv[1] == "wait":
+        wait()
     if sys.argv[1] == "call":
         divide(1, 0)
     if sys.argv[1] == "timeout":
@@ -53,3 +66,24 @@ def test_frames_of_ours_stay_where_they_tell(script: Path, monkeypatch: pytest.M
     assert frames(script, "timeout")[-1] == "wait"
     monkeypatch.setenv("KINETIC_LOG_LEVEL", "debug")
     assert frames(script, "call")[-1] == "value_or_raise"
+
+
+@pytest.mark.parametrize("backend", ["", "gke"])
+def test_ctrl_c_says_what_stops_the_job(backend: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if backend:
+        monkeypatch.setenv("KINETIC_BACKEND", backend)
+        script.write_text(SCRIPT.replace('accelerator="cpu"', 'accelerator="cpu", backend="local"'))
+    process = subprocess.Popen(
+        [sys.executable, str(script), "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    stays = " --backend local" if backend else ""
+    found = re.search(rf"kinetic: (job-\w+) goes on\n(kinetic: hint: kinetic jobs cancel \1{stays})\n", told)
+    assert found, told
+    kinetic_core.attach(found[1], backend="local").cancel()
+    assert len(found[2]) < 80
+    frames = [line.rpartition(" in ")[2] for line in told.splitlines() if line.startswith("  File ")]
+    assert frames == ["<module>", "main"], told
