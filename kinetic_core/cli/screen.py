@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Literal, TextIO
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
@@ -51,6 +52,8 @@ class View:
     tail: LogTail | None = field(default=None, repr=False)
     hinted: tuple[JobObservation | None, str] = (None, "")
     """The last observation of a chosen job for which a hint was asked, and the hint."""
+    explained: JobObservation | None = field(default=None, repr=False)
+    """What was known of the chosen job when it was explained."""
 
     def text(self, text: str, style: str = "") -> Text:
         """A line that ends where its room does."""
@@ -65,7 +68,7 @@ class View:
     def choose(self, number: int) -> None:
         """Choose a job by its place, and show its log."""
         self.chosen = min(max(number, 0), len(self.watched.handles) - 1)
-        self.pane, self.note, self.asks = "", "", False
+        self.pane, self.note, self.asks, self.explained = "", "", False, None
         if self.tail is not None:
             self.tail.stop()
         self.tail = LogTail(self.watched.handles[self.chosen])
@@ -84,6 +87,26 @@ class View:
             threading.Thread(target=ask, daemon=True).start()
         return self.hinted[1]
 
+    def explain(self) -> None:
+        """Explain the chosen job, in the background."""
+        number = self.chosen
+        handle, seen = self.watched.states()[number]
+        self.explained = seen
+
+        def ask() -> None:
+            told = str(handle.explain())
+            if self.chosen == number and self.explained is seen:
+                self.pane = told
+
+        _in_background(self, "" if self.pane else "explaining", ask)
+
+    def explain_anew(self) -> None:
+        """Explain the chosen job once more, if an explanation is open and the job's status has changed."""
+        seen = self.watched.states()[self.chosen][1]
+        before = self.explained
+        if self.pane and seen is not None and (before is None or seen.status is not before.status):
+            self.explain()
+
 
 def show(watched: Watched, stream: TextIO) -> None:
     """The view, until all jobs have ended and no explanation is open, or `q`. Leaves the last table."""
@@ -94,6 +117,7 @@ def show(watched: Watched, stream: TextIO) -> None:
         while view.pane or not watched.is_over():
             if watched.is_over():
                 view.note = _ALL_OVER
+            view.explain_anew()
             console.size = ConsoleDimensions(*os.get_terminal_size(stream.fileno()))
             live.update(render(view, console.width, console.height), refresh=True)
             if not all(press(view, key) for key in read(_FRAME_SECONDS)):
@@ -118,9 +142,9 @@ def press(view: View, key: str) -> bool:
         view.asks, view.note = True, f"cancel {handle.job_id}? y or n"
     elif key == "e":
         if view.pane:
-            view.pane = ""
+            view.pane, view.explained = "", None
         else:
-            _in_background(view, "explaining", lambda: setattr(view, "pane", str(handle.explain())))
+            view.explain()
     return True
 
 
@@ -171,11 +195,13 @@ def _reason(seen: JobObservation | None) -> str:
 
 
 def _folded(line: str, width: int) -> list[str]:
-    return [line[start : start + width] for start in range(0, len(line), width)] or [""]
+    """Break a line between words, a word only where it is longer than the screen is wide."""
+    indent = line[: len(line) - len(line.lstrip())][: width // 4]
+    return wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _in_background(view: View, note: str, action: Callable[[], object]) -> None:
-    """Do what takes a while; the view goes on, and says if it fails."""
+    """Do what takes a while; the view goes on, says `note` meanwhile, and says if it fails."""
 
     def run() -> None:
         try:
@@ -183,9 +209,11 @@ def _in_background(view: View, note: str, action: Callable[[], object]) -> None:
         except KineticError as exc:
             view.note = f"failed: {exc}"
         else:
-            view.note = ""
+            if note:
+                view.note = ""
 
-    view.note = f"{note} ..."
+    if note:
+        view.note = f"{note} ..."
     threading.Thread(target=run, daemon=True).start()
 
 

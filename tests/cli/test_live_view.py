@@ -115,6 +115,8 @@ def test_an_explanation_stays_when_all_jobs_have_ended(
     wait_for(lambda: "called your code" in screen())
     running.cancel()
     wait_for(lambda: "all have ended" in screen())
+    wait_for(lambda: f"{running.job_id} is CANCELLED" in screen())
+    assert f"{running.job_id} is RUNNING" not in screen()
     assert "your own code" in screen()
     terminal("send-keys", "e")
     wait_for(lambda: "ended with 1" in screen())
