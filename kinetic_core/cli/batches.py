@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,14 +11,20 @@ import typer
 from kinetic_core.cli.completion import batch_ids
 from kinetic_core.cli.exit_codes import Exit
 from kinetic_core.cli.outcomes import make_project_importable, value_fields
+from kinetic_core.cli.parallel import side_by_side
 from kinetic_core.cli.root import batch_app
 from kinetic_core.cli.verb import Session, verb
+from kinetic_core.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic_core.batches.handle import BatchHandle
+    from kinetic_core.job import JobStatus
 
 _ID = "grp-0123456789abcdef"
 GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch", autocompletion=batch_ids)]
+
+_ERRORS = 5
+"""Failed inputs whose errors a status shows: each is a request, and a batch may have 100,000 inputs."""
 
 
 @verb(batch_app, "list", examples=["kinetic batch list"])
@@ -72,9 +79,32 @@ def status(session: Session, group_id: GroupId) -> None:
         return
     told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none submitted"
     session.output.line(f"{group_id}: {len(jobs)} inputs: {told}")
-    session.output.table(("INDEX", "STATUS"), [(f"{index}", state.value) for index, state in seen])
+    errors, failed = _first_errors(batch, seen)
+    columns = ("INDEX", "STATUS", "ERROR") if errors else ("INDEX", "STATUS")
+    rows = [(f"{index}", state.value, errors.get(index, ""))[: len(columns)] for index, state in seen]
+    session.output.table(columns, rows)
+    if failed > len(errors):
+        session.output.line(f"hint: `kinetic batch results {group_id}` shows all {failed} errors")
     for index, error in sorted(failures.items()):
         session.output.line(f"input {index} was not submitted: {error}")
+
+
+def _first_errors(batch: BatchHandle, seen: Sequence[tuple[int, JobStatus]]) -> tuple[dict[int, str], int]:
+    """Return why the first few failed inputs failed, by index, and how many failed; no others are asked."""
+    from kinetic_core.job import JobStatus
+
+    failed = [index for index, state in seen if state is JobStatus.FAILED]
+    jobs = batch.jobs
+
+    def error(index: int) -> str:
+        job = jobs[index]
+        try:
+            return job.observe().message.partition("\n")[0] if job is not None else ""
+        except KineticError as exc:
+            return str(exc)
+
+    asked = failed[:_ERRORS]
+    return dict(zip(asked, side_by_side(error, asked, _ERRORS), strict=True)), len(failed)
 
 
 @verb(batch_app, "results", examples=[f"kinetic batch results {_ID} --json"])

@@ -65,6 +65,18 @@ def test_it_lists_an_old_job_that_runs(
     assert [job["job_id"] for job in told["alive"]] == [running.job_id]
 
 
+def test_a_batch_says_why_its_first_inputs_failed(kinetic: Kinetic, own_jobs: None) -> None:
+    batch = reads.run_async_map(range(7))
+    batch.wait()
+    told = kinetic("batch", "status", batch.group_id).out
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines[1:4] == [
+        "INDEX STATUS ERROR",
+        *(f"{n} FAILED ValueError: shard {n} is corrupt" for n in (0, 1)),
+    ]
+    assert lines[-2:] == ["6 FAILED", f"hint: `kinetic batch results {batch.group_id}` shows all 7 errors"]
+
+
 def test_a_place_that_cannot_be_asked_is_told(kinetic: Kinetic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_BACKEND", "gke")
     done = kinetic("home")
