@@ -46,6 +46,7 @@ _ENDED = {
 }
 _FIRST = "preparing"
 """Phase before the first step: the call is checked and the cluster is found."""
+_RUNNING = "running"
 _SHORTEST = 0.05
 """Seconds below which a phase is left out of what a call took."""
 _USER_FAULTS = (FailureClass.USER_ERROR, FailureClass.OUT_OF_MEMORY, FailureClass.OUT_OF_DISK)
@@ -138,7 +139,7 @@ class Progress:
         self._told, self._hint = ("", ""), ""
         self._spent: dict[str, float] = {}
         self._submitted: float | None = None
-        self._stopped = threading.Event()
+        self._stopped, self._changes = threading.Event(), threading.Lock()
 
     def __enter__(self) -> Self:
         if self._line.is_live:
@@ -221,13 +222,20 @@ class Progress:
         if seen.status is JobStatus.PENDING:
             phase = _waiting(seen)
         elif seen.status is JobStatus.RUNNING:
-            phase, detail = "running", f"attempt {seen.attempt + 1}" if seen.reason == "Running" else detail
-        if self._submitted is not None and not self._phase:
-            self._count_before(phase, seen, self._submitted)
-        if phase:
-            self.begin(phase, detail)
-        else:
-            self._end(_ENDED[seen.status])
+            phase, detail = _RUNNING, f"attempt {seen.attempt + 1}" if seen.reason == "Running" else detail
+        with self._changes:
+            if self._submitted is not None and not self._phase:
+                self._count_before(phase, seen, self._submitted)
+            if phase:
+                self.begin(phase, detail)
+            else:
+                self._end(_ENDED[seen.status])
+
+    def doing(self, attempt: int, what: str) -> None:
+        """Say what a running attempt does before and after the function, "" for the function itself."""
+        with self._changes:
+            if self._phase == _RUNNING:
+                self.begin(_RUNNING, f"attempt {attempt + 1}{f': {what}' if what else ''}")
 
     def hint(self, remedy: str) -> None:
         """Say, once, what gives a job that waits for a node one; nothing for ""."""

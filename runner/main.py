@@ -27,6 +27,7 @@ from .notes import ForgedNote
 from .notice import give_notice
 from .outcome import Outcome, commit, committed_code, failed, leave
 from .patience import KEPT_SECONDS, PatientStore
+from .phases import StoredTimes
 from .processes import adopt_orphans, die_with, end_below, fork_quietly
 from .rendezvous import Rendezvous
 from .slice import Hosts, run_together
@@ -61,7 +62,7 @@ def run_job(job: Job, store: PatientStore, opener: Callable[[str], Store], start
     """Run the attempt of a job; return the container's exit code."""
     signals = Signals(job.grace + _LEAVING_SECONDS)
     logs: list[TaskLog] = []
-    run = partial(_run, store=store, signals=signals, logs=logs)
+    run = partial(_run, store=store, signals=signals, logs=logs, started=started)
     try:
         code = _attempt(job, store, opener, signals, started, run)
     finally:
@@ -252,6 +253,7 @@ def _run(
     store: PatientStore,
     signals: Signals,
     logs: list[TaskLog],
+    started: float,
 ) -> tuple[Outcome, Ending]:
     """Run user code in a child; return how it ended. Logs still to be written are added to `logs`."""
     reading, writing = os.pipe()
@@ -272,7 +274,8 @@ def _run(
         lease.keep(child)
     hang = _hang_watch(job, store, tee, others)
     watchers = [each for each in (others, deadline, hang) if each is not None]
-    ending = watch_child(child, tee, job.grace, signals, gauge, watchers, partial(give_notice, job))
+    times = StoredTimes(job, store, started)
+    ending = watch_child(child, tee, job.grace, signals, gauge, times, watchers, partial(give_notice, job))
     if lease is not None:
         lease.close()
     if others is not None:

@@ -97,6 +97,11 @@ def log(job_id: str, attempt: int, sequence: int, host: int = 0) -> str:
     return f"{_attempt(job_id, attempt, host)}/log/{sequence:08d}"
 
 
+def times(job_id: str, attempt: int, sequence: int) -> str:
+    """Return the name of a note of when the phases of an attempt began, the last of which counts."""
+    return f"{_attempt(job_id, attempt, 0)}/times/{sequence:04d}.json"
+
+
 def _attempt(job_id: str, attempt: int | str, host: int) -> str:
     """Return the prefix of the objects of a host's n-th pod; `*` for any in a pattern."""
     return f"jobs/{job_id}/attempts/{attempt}" + (f"/hosts/{host}" if host else "")

@@ -1,14 +1,26 @@
-"""Phases of an attempt: when each began, noted by the process that sees it, in its working directory."""
+"""Phases of an attempt: when each began, noted by the process that sees it, in its working directory.
+
+The outcome says when they began. Until there is one, StoredTimes says it to whoever observes the job.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections.abc import Callable
 
+from . import object_names
 from .attempt import Job
+from .notes import encode_note
+from .store import Store
 
 _FILE = "times"
+_SHORT = 2.0
+"""Seconds for which an attempt stores no times: most calls have ended by then, and a write costs money."""
+_PAUSE = 1.0
+_AT_ONCE = 200
+"""Pods of a batch up to which each stores its times as often as alone, as it does its log."""
 
 
 def note(job: Job, name: str, at: float | None = None) -> None:
@@ -31,3 +43,40 @@ def times(job: Job) -> dict[str, float]:
     except OSError:
         return {}
     return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+class StoredTimes:
+    """Times of an attempt in the store: of each phase, once it has begun, until the outcome tells them.
+
+    A slice is explained by its host 0, so that other hosts store none.
+    """
+
+    def __init__(
+        self, job: Job, store: Store, started: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._job, self._store, self._started, self._clock = job, store, started, clock
+        self._pause = _PAUSE * max(1.0, job.at_once / _AT_ONCE)
+        self._next = float("inf") if job.host else started + max(_SHORT, self._pause)
+        self._size = self._sequence = 0
+
+    def tick(self) -> None:
+        """Store the times if it is time to and a phase has begun, without waiting for long.
+
+        A write that failed is tried again, under a name of its own: it may have arrived.
+        """
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + self._pause
+        told = {"started": self._started, **times(self._job)}
+        if len(told) == self._size:
+            return
+        name = object_names.times(self._job.job_id, self._job.attempt, self._sequence)
+        self._sequence += 1
+        try:
+            with self._store.hurried():
+                self._store.create_if_absent(name, encode_note(self._job.outcome_key, name, {"times": told}))
+        except OSError as exc:
+            sys.stderr.write(f"kinetic: when the attempt's phases began is not stored yet: {exc}\n")
+            return
+        self._size = len(told)

@@ -14,6 +14,7 @@ from typing import Protocol
 from . import wire
 from .log import LogTee
 from .memory import MemoryGauge
+from .phases import StoredTimes
 from .processes import STOPPING
 
 _KILL_RESERVE = 2.0
@@ -98,10 +99,11 @@ def watch_child(
     grace: float,
     signals: Signals,
     gauge: MemoryGauge,
+    times: StoredTimes,
     watchers: Sequence[Watcher],
     give_notice: Callable[[], None],
 ) -> Ending:
-    """Pump the child's output, and sample the memory, until the child is dead.
+    """Pump the child's output, store its times, and sample the memory, until the child is dead.
 
     SIGTERM and SIGINT are passed on to the child as SIGTERM, after `give_notice`; if it has not ended `grace`
     seconds later, less the time for publishing, it is killed. It is also killed when one of the `watchers`
@@ -118,6 +120,7 @@ def watch_child(
         if tee.pipe in ready:
             open_pipe = tee.pump()
         tee.tick()
+        times.tick()
         gauge.sample()
         status = _reap(child)
         if status is not None:

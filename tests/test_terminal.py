@@ -279,3 +279,22 @@ def test_durations_are_read_at_a_glance() -> None:
         "2 min 05 s",
         "1 h 20 min",
     ]
+
+
+def test_a_running_attempt_says_what_it_does() -> None:
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(stream, clock=clock)
+    progress.doing(0, "fetching the data")
+    progress.observe(RUNS)
+    for what in ("fetching the data", "", "storing the result"):
+        clock.now += 11.0
+        progress.doing(0, what)
+    progress.observe(DONE)
+    progress.doing(0, "nothing any more")
+    assert stream.getvalue().splitlines() == [
+        "kinetic: running: attempt 1",
+        "kinetic: running: attempt 1: fetching the data",
+        "kinetic: running: attempt 1",
+        "kinetic: running: attempt 1: storing the result",
+        "kinetic: succeeded in 33.0 s: running 33.0 s",
+    ]

@@ -87,7 +87,7 @@ def airflow_phases(
     if build is not None:
         before = [
             ("airflow worker", times.started, build.began),
-            ("image build", build.began, build.ended or begin or times.ended),
+            ("build", build.began, build.ended or begin or times.ended),
             ("airflow queue", build.ended, build.resumed),
             ("airflow worker", build.resumed, begin),
         ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, decode_note
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.attempts import stored_claims
@@ -23,6 +26,11 @@ from kinetic_core.jobs.fallback import is_passed_over
 from kinetic_core.jobs.signing import UNVERIFIED, outcome_key, verified_header
 from kinetic_core.store.documents import read_start
 from kinetic_core.store.protocol import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+_MOST_NOTES = 50
+"""Notes of an attempt's times that are looked at: a runner leaves one for each phase at most, and for each
+write that failed."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +185,26 @@ def attempt_header(
         return Header.from_dict(verified_header(backend, reference, start, job, name))
     except (KineticError, wire.FrameError):
         return None
+
+
+def told_times(
+    backend: Backend, reference: JobReference, attempt: int, job: Mapping[str, Any] | None
+) -> Mapping[str, float]:
+    """Return when the phases of an attempt without outcome began, in Unix seconds; {} if it has not said.
+
+    What others have stored there, without the job's key, is passed over.
+    """
+    key, prefix = outcome_key(job), object_names.times(reference.job_id, attempt, 0).rpartition("/")[0] + "/"
+    known = [info.name for info in islice(backend.store.list(prefix), _MOST_NOTES)] if key else []
+    for name in reversed(known):
+        try:
+            note = backend.store.read_range(name, 0, LONGEST_NOTE)
+            told = decode_note(key or b"", name, note)["times"]
+        except (ObjectNotFound, ForgedNote) as exc:
+            _LOG.info("%s of attempt %d is not read: %s", name, attempt + 1, exc)
+        else:
+            return {phase: float(at) for phase, at in told.items()}
+    return {}
 
 
 def _time(header: Mapping[str, Any], event: str) -> float | None:

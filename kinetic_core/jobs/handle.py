@@ -33,6 +33,8 @@ SCHEDULING_SECONDS = 1800.0
 """Seconds a debugger waits for a job to start: a node may have to be created first."""
 LISTENING_SECONDS = 600.0
 """Seconds it then waits for the job to listen: project, packages and data may have to be fetched first."""
+_PHASE_SECONDS, _FUNCTION_SECONDS = 2.5, 15.0
+"""Seconds between two looks at what a running attempt does: before it calls the function, and then."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -205,10 +207,11 @@ class JobHandle(JobReference):
         trust_store: bool = False,
     ) -> Any:
         """Wait for the job as `result` does, and show its progress and what it prints meanwhile."""
-        shown = 0
+        shown, teller = 0, _PhaseTeller(self, progress)
 
         def show(seen: JobObservation) -> None:
             nonlocal shown
+            teller.stop()
             if seen.is_terminal and not progress.has_begun:
                 return  # it had ended before: nobody waits
             for attempt in range(shown, seen.attempt):
@@ -216,8 +219,13 @@ class JobHandle(JobReference):
             shown = max(shown, seen.attempt)
             progress.observe(seen)
             progress.hint(remedy(self.place, self, seen))
+            if seen.status is JobStatus.RUNNING:
+                teller.start(seen.attempt)
 
-        self._wait(timeout, show, progress.write if stream_logs else None)
+        try:
+            self._wait(timeout, show, progress.write if stream_logs else None)
+        finally:
+            teller.stop()
         return self._collected(cleanup, trust_store)
 
     def _wait(
@@ -334,6 +342,40 @@ class _Follower:
                 self._write(text)
         except BrokenPipeError:
             return  # nobody reads our output any more; the job's log is kept
+
+
+class _PhaseTeller:
+    """Thread that shows what a running attempt does, such as fetching its data, until `stop`."""
+
+    def __init__(self, handle: JobHandle, progress: Progress) -> None:
+        self._handle, self._progress = handle, progress
+        self._stopped = threading.Event()
+
+    def start(self, attempt: int) -> None:
+        """Show what that attempt does."""
+        self._stopped = threading.Event()
+        name = f"kinetic-phase-{self._handle.job_id}"
+        threading.Thread(target=self._run, args=(attempt, self._stopped), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Show nothing more; a request that is under way is not waited for."""
+        self._stopped.set()
+
+    def _run(self, attempt: int, stopped: threading.Event) -> None:
+        from kinetic_core.jobs.phases import PHASES
+        from kinetic_core.jobs.timeline import current_phase
+
+        pause = _PHASE_SECONDS
+        while not stopped.wait(pause):
+            try:
+                phase = current_phase(self._handle.place, self._handle, attempt)
+            except KineticError as exc:
+                _LOG.info("what %s does is not known: %s", self._handle.job_id, exc)
+                continue
+            if phase and not stopped.is_set():
+                self._progress.doing(attempt, PHASES[phase].doing)
+            if phase == "function":  # which may take hours, and each look is a request
+                pause = _FUNCTION_SECONDS
 
 
 def _print(text: str) -> None:

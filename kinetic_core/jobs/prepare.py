@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from kinetic_core._runner.sizes import shown_size
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import JOB_NAME
 from kinetic_core.connections import Connections
-from kinetic_core.job import BucketMount, JobReference, JobSpec
+from kinetic_core.job import BucketMount, JobReference, JobSpec, Step, StepBegun
 from kinetic_core.jobs.bundle import Packed, Progress, Recorder, asked_output_dir, output_dir, pack
 from kinetic_core.options import RunOptions
 from kinetic_core.project.callables import check_arguments
@@ -187,21 +188,44 @@ def prepare(
     dry: bool = False,
     build_patience: float | None = None,
 ) -> Prepared:
-    """Pack and address one call. Raises as `pack` and `address` do, before anything is stored."""
+    """Pack and address one call, and note how long each step took.
+
+    Raises as `pack` and `address` do, before anything is stored.
+    """
     arguments = dict(call.kwargs or {})
     check_arguments(call.function, call.args, arguments)
+    steps = _Steps(progress)
     packed = pack(
         call.function,
         options,
         connections,
         backend=backend,
         calls=[(call.args, arguments)],
-        progress=progress,
+        progress=steps,
         dry=dry,
         build_patience=build_patience,
         project=call.project,
     )
-    return address(packed, call.args, arguments, job_id=job_id)
+    prepared = address(packed, call.args, arguments, job_id=job_id)
+    return replace(prepared, reference=replace(prepared.reference, preparation=steps.told()))
+
+
+class _Steps:
+    """Progress of preparing a job that also notes when each step began."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._begun: list[tuple[Step, float]] = []
+
+    def __call__(self, line: str) -> None:
+        if isinstance(line, StepBegun):
+            self._begun.append((line.step, time.monotonic()))
+        self._progress(line)
+
+    def told(self) -> str:
+        """Return the steps until now, each with its seconds, in the format of `JobReference.preparation`."""
+        ends = [*(at for _, at in self._begun[1:]), time.monotonic()]
+        return " ".join(f"{step}={end - at:.3f}" for (step, at), end in zip(self._begun, ends, strict=True))
 
 
 def pickle_arguments(

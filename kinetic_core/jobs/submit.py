@@ -186,8 +186,8 @@ def _store_entry(backend: Backend, reference: JobReference, made: list[str], ori
 
 
 def _begun(unsent: Unsent, existing: JobReference) -> JobReference:
-    """Return the reference with the submission time of an existing one, and with its accelerator if that is
-    one of the machines that carry the name: there may be other pools now. Raises JobConflict.
+    """Return the reference with the times of an existing one, and with its accelerator if that is one of the
+    machines that carry the name: there may be other pools now. Raises JobConflict.
 
     Nothing else of a stored reference goes into a Job: others who can write to the store could name an image.
     """
@@ -195,7 +195,7 @@ def _begun(unsent: Unsent, existing: JobReference) -> JobReference:
     _same(existing.spec_digest, reference)
     if existing.accelerator in unsent.meanings:
         reference = replace(reference, accelerator=existing.accelerator)
-    return replace(reference, created_at=existing.created_at)
+    return replace(reference, created_at=existing.created_at, preparation=existing.preparation)
 
 
 def _on_hardware(spec: JobSpec, reference: JobReference) -> JobSpec:

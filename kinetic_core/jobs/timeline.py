@@ -18,8 +18,8 @@ from kinetic_core.backends.kubernetes.names import CHUNK, CONTAINER, IDLE_SECOND
 from kinetic_core.backends.kubernetes.objects import Condition, Job, Pod, seconds
 from kinetic_core.backends.kubernetes.pods import gone_pods
 from kinetic_core.errors import ObjectNotFound
-from kinetic_core.job import JobObservation, JobReference
-from kinetic_core.jobs.facts import attempt_header
+from kinetic_core.job import JobObservation, JobReference, Step
+from kinetic_core.jobs.facts import attempt_header, told_times
 from kinetic_core.jobs.fallback import PassedOver, passed_over
 from kinetic_core.jobs.observe import observe
 from kinetic_core.jobs.phases import LocalPhase, Phase
@@ -38,6 +38,8 @@ _TOLD_BY_THE_RUNNER = {
     "idle": "idle",
 }
 """Times in the header of an outcome, and the phase that begins then."""
+_PREPARING = {Step.PACK: "packing", Step.BUILD: "build", Step.UPLOAD: "upload"}
+"""Phases of preparing a job, by its steps."""
 _TOLD_BY_EVENTS = {"TriggeredScaleUp": "scale-up", "Pulling": "image", "Pulled": "container"}
 """Reasons of the cluster autoscaler's and the kubelet's events, and the phase that begins then."""
 _BEFORE_EVENTS = ("scheduling", "container")
@@ -54,8 +56,9 @@ _WHOLE_SECOND = 1.0
 class Explanation:
     """State and timeline of a job until now. `str()` of an explanation is for people.
 
-    The phases follow each other without a gap, from the submission to the end or to now. Those are also
-    `created_at` and `finished_at` of the `observation`.
+    The phases follow each other without a gap, from the call to the end or to now: the steps of preparing
+    the job, then what followed its submission. That and the end are `created_at` and `finished_at` of the
+    `observation`.
     """
 
     job_id: str
@@ -65,7 +68,7 @@ class Explanation:
 
     @property
     def seconds(self) -> float:
-        """Return the time from the job's submission to its end, or to now, in seconds."""
+        """Return the time from the call to the job's end, or to now, in seconds."""
         return self.phases[-1].end - self.phases[0].began if self.phases else 0.0
 
     def __str__(self) -> str:
@@ -97,8 +100,17 @@ def explain(backend: Backend, reference: JobReference) -> Explanation:
     known = known_phases(backend, reference, found, header, is_over=observation.is_terminal)
     if known:
         ended = known[-1].end if observation.is_terminal else None
-        observation = replace(observation, created_at=known[0].began, finished_at=ended)
+        submitted = known[0].began + reference.preparation_seconds
+        observation = replace(observation, created_at=submitted, finished_at=ended)
     return Explanation(reference.job_id, observation, known, passed_over(backend, reference))
+
+
+def current_phase(backend: Backend, reference: JobReference, attempt: int) -> str:
+    """Return the phase in which an attempt runs, as its runner has told; "" before it has."""
+    found = backend.get(reference.namespace, reference.job_id)
+    times = told_times(backend, reference, attempt, found[0]) if found else {}
+    marks = _runner_marks(times, attempt, has_started=False)
+    return max(marks)[1] if marks else ""
 
 
 def known_phases(
@@ -128,10 +140,11 @@ def known_phases(
             outcome,
             time.time(),
             passed[-1].at if passed else None,
-            _noted(backend, reference, found[0] if found else {}, pods, outcome),
+            _noted(backend, reference, found[0] if found else {}, pods, outcome, is_over=is_over),
             is_over=is_over,
         )
     )
+    known = _with_preparation(reference, known)
     if backend.name == "local":
         known = tuple(LocalPhase(one.name, one.attempt, one.began, one.seconds) for one in known)
     if not (job and variable(job, IDLE_SECONDS)):
@@ -141,27 +154,50 @@ def known_phases(
     return tuple(replace(each, name="idle") if each.name in own else each for each in known)
 
 
+def _with_preparation(reference: JobReference, known: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """Return the known phases of a job after those of preparing it, which end where the first of them begins.
+
+    A job is uploaded before its submission, and after it until its Job is made: that is one phase.
+    """
+    if not known:
+        return known
+    began = known[0].began - reference.preparation_seconds
+    lengths = [(_PREPARING[step], lasted) for step, lasted in reference.steps]
+    if lengths and lengths[-1][0] == known[0].name:
+        lengths[-1] = known[0].name, lengths[-1][1] + known[0].seconds
+        known = known[1:]
+    before = []
+    for name, lasted in lengths:
+        before += [Phase(name, 0, began, lasted)] if lasted else []
+        began += lasted
+    return (*before, *known)
+
+
 def _noted(
     backend: Backend,
     reference: JobReference,
     job: Mapping[str, Any],
     pods: Sequence[Mapping[str, Any]],
     outcome: Mapping[str, Any],
+    *,
+    is_over: bool,
 ) -> dict[int, Mapping[str, float]]:
     """Return the times of the attempts that are not the outcome's, as their runners noted them.
 
-    An outcome that an observer has stored has no times, and its number of attempts may be too low: the pods
-    were gone. Then all attempts are asked for that there may have been.
+    An attempt that runs, or was lost, has left no word but the times it has stored meanwhile. Of a job that
+    is over without an outcome of its runner's the pods may be gone, and an observer's outcome may count too
+    few attempts. Then all attempts are asked for that there may have been.
     """
     last = max([int(outcome.get("attempt") or 0), *(Pod(pod).attempt for pod in pods)])
-    has_times = bool(outcome.get("times"))
+    attempts: Iterable[int] = range(last if outcome or not pods else last + 1)
+    if (outcome or is_over) and not outcome.get("times"):
+        attempts = count()
     found: dict[int, Mapping[str, float]] = {}
-    for attempt in count():
-        if attempt >= last and (has_times or not outcome):
-            break
+    for attempt in attempts:
         header = attempt_header(backend, reference, attempt, job or None)
-        if header is not None:
-            found[attempt] = header.times
+        times = header.times if header is not None else told_times(backend, reference, attempt, job or None)
+        if times:
+            found[attempt] = times
         elif attempt >= last:
             break
     return found
@@ -332,7 +368,7 @@ def _attempt_marks(
 
     Times of one machine that cannot lie between `earliest` and `latest` are shifted.
     """
-    own = list(_pod_marks(one.pod, one.number, closing, has_times=bool(one.times))) if one.pod else []
+    own = list(_pod_marks(one.pod, one.number, closing, one.times)) if one.pod else []
     named = {name: at for at, name, _ in own}
     least = max(earliest, named.get("container", earliest))
     began = named.get("start", least)
@@ -374,8 +410,10 @@ def _moved(times: Mapping[str, float], earliest: float, latest: float) -> dict[s
     return {name: at - wrong for name, at in times.items()}
 
 
-def _pod_marks(pod: Mapping[str, Any], attempt: int, closing: str, *, has_times: bool) -> Iterator[_Mark]:
-    """Yield when each phase of one attempt began; `has_times`: the runner noted its own phases."""
+def _pod_marks(
+    pod: Mapping[str, Any], attempt: int, closing: str, times: Mapping[str, float]
+) -> Iterator[_Mark]:
+    """Yield when each phase of one attempt began; `times` are those of which its runner has told."""
     state = _container_state(pod)
     ended = state.get("terminated") or {}
     scheduled = [
@@ -386,8 +424,8 @@ def _pod_marks(pod: Mapping[str, Any], attempt: int, closing: str, *, has_times:
     stamps = {
         "scheduling": pod["metadata"].get("creationTimestamp"),
         "container": scheduled[0] if scheduled else None,
-        "start" if has_times else "running": (state.get("running") or ended).get("startedAt"),
-        closing: None if has_times else ended.get("finishedAt"),
+        "start" if times else "running": (state.get("running") or ended).get("startedAt"),
+        closing: None if "finished" in times else ended.get("finishedAt"),
     }
     for name, stamp in stamps.items():
         at = seconds(stamp)

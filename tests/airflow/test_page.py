@@ -123,7 +123,7 @@ def test_an_opened_job_knows_the_build_of_its_image(server: Server) -> None:
     _, answer = server.jobs("sweep", "admin", "?map_index=1")
     _, opened = server.jobs("sweep", "admin", f"/{answer['jobs'][0]['job_id']}")
     before = [(each["name"], each["seconds"]) for each in opened["airflow"]["before"]]
-    assert before == [("image build", 300.0), ("airflow queue", 12.0), ("airflow worker", 288.0)]
+    assert before == [("build", 300.0), ("airflow queue", 12.0), ("airflow worker", 288.0)]
 
 
 @pytest.mark.promise("page: Waiting time by cause as a small timeline")

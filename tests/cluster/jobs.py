@@ -14,6 +14,8 @@ from tests.conftest import wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu", cpu=0.1)
 """With a tenth of a core each: the only node for such jobs has two, for which tests would wait in turn."""
+PREPARATION = "packing", "build", "upload"
+"""Phases before a job's submission; the last one goes on until its Job is there."""
 
 
 def pods(api: ClusterApi, handle: kinetic_core.JobHandle) -> list[dict[str, Any]]:

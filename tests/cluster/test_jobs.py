@@ -32,7 +32,7 @@ from kinetic_core.errors import (
 from kinetic_core.jobs.listing import summaries
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
-from tests.cluster.jobs import greet, on_cpu, pods, running, sleep
+from tests.cluster.jobs import PREPARATION, greet, on_cpu, pods, running, sleep
 from tests.cluster.objects import kubectl
 from tests.conftest import wait_for
 
@@ -201,7 +201,7 @@ def test_found_again_from_another_process_with_its_log(gke: dict[str, str]) -> N
         {"start", "function"}
         <= named
         <= {
-            "upload",
+            *PREPARATION,
             "queue",
             "scheduling",
             "image",

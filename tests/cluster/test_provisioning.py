@@ -22,6 +22,7 @@ from kinetic_core.errors import CloudError
 from kinetic_core.google_cloud import GoogleService, ask_google
 from kinetic_core.store.gcs import GcsObjectStore
 from tests.cluster.commands import KINETIC, typed, well
+from tests.cluster.jobs import PREPARATION
 from tests.conftest import Kinetic, wait_for
 from tests.google_project import FakeProject
 
@@ -134,7 +135,7 @@ def test_a_pool_that_grows_for_a_job_is_in_what_explain_tells(
     wait_for(lambda: node_of(api, namespace).startswith(f"gke-{cluster}-tpu-v6e-8"), 90)
     told = job.explain()
     names = [phase.name for phase in told.phases]
-    before = [name for name in names[: names.index("scale-up")] if name != "upload"]
+    before = [name for name in names[: names.index("scale-up")] if name not in PREPARATION]
     assert before in (["scheduling"], ["queue"], ["queue", "scheduling"], [])
     assert told.phases[names.index("scale-up")].seconds >= 3, "its machines take five to come"
     assert "a node pool grew for it" in str(told)

@@ -115,7 +115,8 @@ def test_a_malformed_handle_is_named(handle: bytes, backend: Backend) -> None:
 
 @pytest.mark.parametrize(
     "changed", [{name: 7} for name in ("job_id", "namespace", "created_at", "group_kind", "debug")]
-    + [{"group_index": "1"}, {"created_at": "never"}, {"k8s_name": None}],
+    + [{"group_index": "1"}, {"created_at": "never"}, {"k8s_name": None}]
+    + [{"preparation": told} for told in ("pack", "pack=1", "pack=-1.000", "nap=1.0", "pack=1.0upload=2.0")],
     ids=str,
 )  # fmt: skip
 def test_a_reference_is_of_its_types(changed: dict[str, Any], finished: JobHandle) -> None:

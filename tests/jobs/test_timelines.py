@@ -14,6 +14,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.notes import encode_note
 from kinetic_core.backends.kubernetes.names import CANCELLED, CHUNK, CONTAINER, FAILED_COUNT
 from kinetic_core.backends.kubernetes.pods import gone_pods, made_pods
 from kinetic_core.backends.local.backend import LocalBackend
@@ -22,7 +23,7 @@ from kinetic_core.job import JobStatus
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.phases import Phase
 from kinetic_core.jobs.signing import outcome_key
-from kinetic_core.jobs.timeline import explain, phases
+from kinetic_core.jobs.timeline import current_phase, explain, phases
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.conftest import wait_for
@@ -301,6 +302,51 @@ def test_a_job_cancelled_while_it_ran_did_not_only_wait(place: Place) -> None:
     ].get("annotations", {})
 
 
+def tell_times(place: Place, times: dict[str, float], sequence: int, key: bytes | None = None) -> None:
+    """Store when phases of the job's first attempt began, as its runner does, or as somebody with a `key`."""
+    name = object_names.times(place.reference.job_id, 0, sequence)
+    there = place.backend.get("default", place.reference.job_id)
+    assert there is not None
+    place.store.create_if_absent(
+        name, encode_note(key or outcome_key(there[0]) or b"", name, {"times": times})
+    )
+
+
+def test_a_running_attempt_is_told_apart(place: Place) -> None:
+    wait_for(lambda: place.reconcile().status is JobStatus.RUNNING)
+    assert current_phase(place.backend, place.reference, 0) == ""
+    assert explain(place.backend, place.reference).phases[-1].name == "running"
+    times = {"started": time.time(), "data": time.time()}
+    tell_times(place, times, 0)
+    assert current_phase(place.backend, place.reference, 0) == "data"
+    assert explain(place.backend, place.reference).phases[-1].name == "data"
+    tell_times(place, {**times, "user_started": time.time()}, 1)
+    assert current_phase(place.backend, place.reference, 0) == "function"
+    told = explain(place.backend, place.reference).phases
+    assert told[-1].name == "function"
+    assert "running" not in {each.name for each in told}
+
+
+@pytest.mark.attack
+def test_times_that_another_has_stored_are_not_believed(place: Place) -> None:
+    wait_for(lambda: place.reconcile().status is JobStatus.RUNNING)
+    now = time.time()
+    tell_times(place, {"started": now - 2, "data": now - 1}, 0)
+    tell_times(place, {"started": now - 2, "user_started": now - 2}, 1, b"another's key")
+    assert current_phase(place.backend, place.reference, 0) == "data"
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_the_preparation_of_a_call_is_explained() -> None:
+    handle = kinetic_core.run(accelerator="cpu")(end).run_async("returns")
+    assert [step for step, _ in handle.steps] == ["pack", "upload"]
+    called = datetime.fromisoformat(handle.created_at).timestamp() - handle.preparation_seconds
+    told = kinetic_core.attach(handle.job_id).explain()
+    assert told.phases[0].name == "packing"
+    assert told.phases[0].began == pytest.approx(called, abs=1e-4)
+    assert told.observation.created_at == pytest.approx(called + handle.preparation_seconds, abs=1e-4)
+
+
 def end(kind: str) -> object:
     """What a job does, on this machine."""
     if kind == "raises":
@@ -318,10 +364,10 @@ def test_the_phases_of_a_job_on_this_machine_add_up(kind: str) -> None:
         handle.cancel()
     wait_for(lambda: handle.status().is_terminal)
     told, seen = handle.explain(), handle.observe()
-    submitted = datetime.fromisoformat(handle.created_at).timestamp()
+    called = datetime.fromisoformat(handle.created_at).timestamp() - handle.preparation_seconds
     assert seen.finished_at is not None
-    assert told.phases[0].began == submitted
-    assert sum(each.seconds for each in told.phases) == pytest.approx(seen.finished_at - submitted, abs=1e-4)
+    assert told.phases[0].began == pytest.approx(called, abs=1e-4)
+    assert sum(each.seconds for each in told.phases) == pytest.approx(seen.finished_at - called, abs=1e-4)
 
 
 @pytest.mark.usefixtures("local_jobs")
@@ -329,7 +375,7 @@ def test_a_collected_job_of_this_machine_keeps_its_times() -> None:
     handle = kinetic_core.run(accelerator="cpu")(end).run_async("returns")
     assert handle.result() == "returns"
     told = handle.explain()
-    assert [each.name for each in told.phases[:2]] == ["upload", "queue"]
+    assert [each.name for each in told.phases[:3]] == ["packing", "upload", "queue"]
     assert "unknown" not in {each.name for each in told.phases}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobHandle, JobStatus
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import backend_of
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import WaitTimeout
@@ -78,6 +79,12 @@ def test_a_lost_job_is_told_as_lost_and_left_as_it_is(tmp_path: Path, kinetic: K
     assert not is_alive(other)
 
 
+def stored_times(job_id: str) -> int:
+    """How many notes an attempt has left of when its phases began."""
+    store = read_settings().local_store / "store"
+    return len(list((store / object_names.times(job_id, 0, 0)).parent.glob("*")))
+
+
 def test_looking_at_a_batch_brings_no_supervisor(tmp_path: Path, kinetic: Kinetic) -> None:
     with run_script(tmp_path, SIX) as script:
         group_id = first_run(script, tmp_path, 2)
@@ -86,6 +93,9 @@ def test_looking_at_a_batch_brings_no_supervisor(tmp_path: Path, kinetic: Kineti
     first, *others = supervisors(group_id)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: not is_alive(first))
+    running = [f"{group_id}-{index}" for index in range(2)]
+    for job_id in running:  # a running attempt stores once, after two seconds, what it does
+        wait_for(lambda job_id=job_id: stored_times(job_id) > 0)
     before = files()
     batch = kinetic_core.attach_batch(group_id)
     counts = batch.status_counts()

@@ -3,6 +3,8 @@
 import { duration, element } from "./dom.mjs";
 
 const CAUSES = [
+  "packing",
+  "build",
   "upload",
   "capacity",
   "queue",
@@ -37,7 +39,6 @@ function words(phase) {
 
 function cause(name) {
   if (name.startsWith("airflow ")) return "cause cause-airflow";
-  if (name === "image build") return "cause cause-image";
   return `cause cause-${CAUSES.includes(name) ? name : "other"}`;
 }
 

@@ -241,7 +241,7 @@ def held_and_killed():
 
 @dag(schedule=None, catchup=False)
 def late():
-    long_job.override(execution_timeout=timedelta(seconds=8), retries=0)(120, "late")
+    long_job.override(execution_timeout=timedelta(seconds=20), retries=0)(120, "late")
 
 
 @dag(schedule=None, catchup=False)

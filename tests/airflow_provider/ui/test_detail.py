@@ -136,7 +136,7 @@ def test_a_build_and_the_leg_after_it_are_told_by_the_task(times: Times) -> None
     build = BuildWait(1, 5.0, 12.0, 15.0)
     expected = [
         ("airflow worker", 2.0),
-        ("image build", 7.0),
+        ("build", 7.0),
         ("airflow queue", 3.0),
         ("airflow worker", 5.0),
     ]
@@ -146,12 +146,12 @@ def test_a_build_and_the_leg_after_it_are_told_by_the_task(times: Times) -> None
 def test_a_build_for_which_a_worker_waits_is_a_phase() -> None:
     found = of_airflow(Times(1.0, 2.0, 3.0, None), PHASES, BuildWait(1, 5.0, 12.0, 12.0))
     queue = [("airflow scheduler", 1.0), ("airflow queue", 1.0)]
-    assert found == [*queue, ("airflow worker", 2.0), ("image build", 7.0), ("airflow worker", 8.0)]
+    assert found == [*queue, ("airflow worker", 2.0), ("build", 7.0), ("airflow worker", 8.0)]
 
 
 def test_a_build_whose_end_nobody_noted_ends_with_the_task() -> None:
     found = of_airflow(Times(1.0, 2.0, 3.0, 9.0), [], BuildWait(1, 5.0))
-    assert found[-2:] == [("airflow worker", 2.0), ("image build", 4.0)]
+    assert found[-2:] == [("airflow worker", 2.0), ("build", 4.0)]
 
 
 def test_times_of_another_leg_or_try_are_left_out() -> None:
