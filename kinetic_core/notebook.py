@@ -97,9 +97,11 @@ def explanation_html(told: Explanation) -> str:
 
 
 def usage_html(usage: Usage) -> str:
-    """Show what a job has held, by use."""
+    """Show what a job has held, by use, and what that costs if there is a price."""
     rows = [(escape(use), f"{seconds:.1f} s") for use, seconds in usage.seconds.items()]
     used = f"{usage.held:.1f} {usage.unit}-seconds"
+    if usage.cost is not None:
+        used += f", {usage.cost:.4f} {escape(usage.currency)}"
     head = f"<b>{escape(usage.job_id)}</b> {escape(str(usage.accelerator))}: {used}"
     return f"<div>{head}{_table(rows)}</div>"
 

@@ -49,6 +49,8 @@ _FIRST = "preparing"
 _RUNNING = "running"
 _SHORTEST = 0.05
 """Seconds below which a phase is left out of what a call took."""
+FEW = 3
+"""Inputs that a batch still waits for, up to which each is named."""
 _USER_FAULTS = (FailureClass.USER_ERROR, FailureClass.OUT_OF_MEMORY, FailureClass.OUT_OF_DISK)
 
 
@@ -171,7 +173,7 @@ class Progress:
     def leave(self, handle: JobHandle) -> None:
         """Say, piped or not, that the job of an interrupted call goes on, and the command that stops it."""
         self._line.say(f"{handle.job_id} goes on")
-        self._line.say(f"hint: {_stop(handle)}")
+        self._line.say(f"hint: {stopping('jobs', handle.job_id, handle.backend)}")
 
     def begin(self, phase: str, detail: str = "") -> None:
         """Begin a phase, or say something new about the one that lasts."""
@@ -290,25 +292,29 @@ class Progress:
             self._line.draw(*self._texts(self._clock()))
 
 
-def _stop(handle: JobHandle) -> str:
-    """Return the command that stops a job, with the job's backend unless a new command looks there."""
+def stopping(kind: str, name: str, backend: str) -> str:
+    """Return the command that stops a job or a batch, with its backend unless a new command looks there.
+
+    `kind` is the command's word for it: `jobs` or `batch`.
+    """
     from kinetic_core.connections import default_connections
 
-    command = f"kinetic jobs cancel {handle.job_id}"
+    command = f"kinetic {kind} cancel {name}"
     try:
         chosen = default_connections().settings.backend
     except KineticError:
         chosen = ""
-    is_found = handle.backend == chosen or (chosen is None and handle.backend in ("local", "gke"))
-    return command if is_found else f"{command} --backend {handle.backend}"
+    is_found = backend == chosen or (chosen is None and backend in ("local", "gke"))
+    return command if is_found else f"{command} --backend {backend}"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds.
+    """State of a batch: `done` of `size` inputs have ended; `slowest` is an input's index and seconds so far.
 
     `failed` and `cancelled` inputs are those of `done` without a value; no input is both. `running` counts
-    jobs or chunks; `waits` is the job that has waited longest, if none runs.
+    jobs or chunks; `waits` is the job that has waited longest, if none runs. `left` are the last inputs that
+    have not ended; empty while there are more than `FEW` of them.
     """
 
     size: int
@@ -319,6 +325,7 @@ class Counts:
     cancelled: int = 0
     running: int = 0
     waits: JobObservation | None = None
+    left: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return ", ".join([*self.numbers(), *self.slowest_input()])
@@ -328,10 +335,12 @@ class Counts:
         parts = [f"{self.done}/{self.size} done"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.cancelled} cancelled"] if self.cancelled else []
-        return parts + ([f"{self.retried} retried"] if self.retried else [])
+        parts += [f"{self.retried} retried"] if self.retried else []
+        several = "inputs" if len(self.left) > 1 else "input"
+        return parts + ([f"left: {several} {', '.join(map(str, self.left))}"] if self.left else [])
 
     def slowest_input(self) -> list[str]:
-        """Return which input took longest; nothing before one has ended."""
+        """Return which input takes or took longest; nothing before one has begun."""
         if self.slowest is None:
             return []
         return [f"slowest: input {self.slowest[0]}, {duration(self.slowest[1])}"]
@@ -374,6 +383,12 @@ class BatchProgress:
             self._shown = tuple(map(", ".join, lines))
             self._tell(seen, why, now)
         self._line.draw(*(f"{duration(now - self._start)} {each}" for each in self._shown))
+
+    def leave(self, what_becomes: str, command: str) -> None:
+        """Say, piped or not, what becomes of an interrupted batch, and the command that stops it."""
+        self._line.draw()
+        self._line.say(what_becomes)
+        self._line.say(f"hint: {command}")
 
     def hide(self) -> None:
         """Remove the line, until it is shown again."""

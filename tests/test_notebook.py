@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
@@ -78,6 +79,8 @@ def test_usage_is_summed() -> None:
     seconds = {"waiting": 5.0, "pulling": 1.0, "installing": 0.0, "running": 2.0, "idle": 0.0}
     told = words(usage_html(Usage("job-1", parse_accelerator("tpu-v5e-4"), 4, seconds)))
     assert told.startswith("job-1 tpu-v5e-4: 12.0 chip-seconds")
+    paid = Usage("job-1", parse_accelerator("tpu-v5e-4"), 4, seconds, 0.0125, "EUR")
+    assert words(usage_html(paid)).startswith("job-1 tpu-v5e-4: 12.0 chip-seconds, 0.0125 EUR")
     on_cores = words(usage_html(Usage("job-2", parse_accelerator("cpu:2"), 2, seconds)))
     assert on_cores.startswith("job-2 cpu:2: 6.0 core-seconds")
 
@@ -135,3 +138,24 @@ def test_a_batch_is_drawn_anew_while_it_is_awaited(
     if kernel:
         assert "2 inputs: 2 succeeded" not in cell.shown[0]
         assert cell.shown[-1] == f"{batch.group_id} 2 inputs: 2 succeededsucceeded"
+
+
+def test_the_board_of_an_attached_batch_is_true_at_once(local_jobs: None) -> None:
+    batch = kinetic_core.run(accelerator="cpu", backend="local")(abs).run_async_map(range(20))
+    batch.results(cleanup=False)
+    again = kinetic_core.attach_batch(batch.group_id)
+    assert words(again._repr_html_()) == f"{batch.group_id} 20 inputs: 20 succeededsucceeded"
+
+
+def test_a_job_with_a_price_says_what_it_cost(
+    local_jobs: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "prices.toml"
+    table.write_text('currency = "EUR"\n[on_demand]\ncpu = 3600.0\n')
+    handle = kinetic_core.run(accelerator="cpu", backend="local")(abs).run_async(-1)
+    handle.result(cleanup=False)
+    assert handle.usage().cost is None
+    monkeypatch.setenv("KINETIC_PRICES", str(table))
+    usage = kinetic_core.attach(handle.job_id).usage()
+    assert usage.cost == pytest.approx(usage.held)
+    assert f"core-seconds, {usage.held:.4f} EUR" in words(usage._repr_html_())

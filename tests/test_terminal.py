@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import dataclass, replace
 
 import pytest
 
 from kinetic_core._runner.wire import Failure, FailureClass
+from kinetic_core.batches.progress import Board
 from kinetic_core.job import JobObservation, JobStatus, Step, StepBegun
 from kinetic_core.terminal import BatchProgress, Counts, LiveLine, Progress, duration
+from tests.jobs.test_summaries import reference
 from tests.screen import terminal
 
 
@@ -199,6 +202,25 @@ def test_a_batch_shows_counts_slowest_and_the_rest() -> None:
     assert told[10:] == [
         "kinetic: 200/200 done, 4 failed, 10 retried, slowest: input 3, 41.2 s; took 1 min 20 s"
     ]
+
+
+def test_the_last_inputs_of_a_batch_are_named() -> None:
+    assert str(Counts(20, 19, left=(2,))) == "19/20 done, left: input 2"
+    assert str(Counts(20, 18, 1, left=(2, 7))) == "18/20 done, 1 failed, left: inputs 2, 7"
+
+
+def test_the_slowest_input_may_still_run() -> None:
+    board, now = Board(9), time.time()
+    board.jobs[:] = [reference(1)] * 9
+    for index in range(7):
+        board.ended[index] = JobObservation(JobStatus.SUCCEEDED, started_at=now - 5, finished_at=now - 3)
+    board.living[7] = JobObservation(JobStatus.RUNNING, started_at=now - 60)
+    board.living[8] = JobObservation(JobStatus.PENDING, created_at=now - 90)
+    counts = board.counts()
+    assert counts.slowest is not None
+    assert counts.slowest[0] == 7
+    assert counts.slowest[1] == pytest.approx(60, abs=5)
+    assert counts.left == (7, 8)
 
 
 def test_a_narrow_terminal_keeps_counts_and_the_rest() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from kinetic_core.errors import (
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED, Picture
-from kinetic_core.terminal import BatchProgress
+from kinetic_core.terminal import BatchProgress, stopping
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.handle import JobHandle
@@ -89,6 +88,16 @@ class BatchCounts:
     state: JobObservation | None
 
 
+@dataclass(frozen=True)
+class _Heard:
+    """Board of a batch as this process has heard of its inputs, which is drawn anew while somebody waits."""
+
+    draw: Callable[[Mapping[int, JobStatus]], str]
+
+    def _repr_html_(self) -> str:
+        return self.draw({})
+
+
 class BatchHandle:
     """Handle of one function over many inputs. Made by `run_async_map` and by `attach_batch`."""
 
@@ -102,7 +111,7 @@ class BatchHandle:
         self._scheduler = scheduler
         self._cached_failures: list[JobHandle] | None = None
         self._collected: dict[str, JobHandle] = {}
-        self._progress = BatchProgress(picture=Picture(self).draw)
+        self._progress = BatchProgress(picture=Picture(_Heard(self._picture)).draw)
 
     @property
     def jobs(self) -> list[JobHandle | None]:
@@ -269,11 +278,23 @@ class BatchHandle:
         return f"<batch {self.group_id}{name}: {size} inputs{waits}, {ended} ended{told}>"
 
     def _repr_html_(self) -> str:
-        """Draw the batch as a board of its inputs, as this process has heard of them."""
+        """Draw the batch as a board of its inputs, as `statuses` tells them, or as this process has heard."""
+        try:
+            told = self.statuses()
+        except KineticError as exc:
+            _LOG.info("the board of %s is as this process has heard: %s", self.group_id, exc)
+            told = []
+        return self._picture(dict(told))
+
+    def _picture(self, told: Mapping[int, JobStatus]) -> str:
+        """Draw the board of the inputs; of those that are not `told`, as this process has heard of them."""
         from kinetic_core.notebook import batch_html
 
         with self._board.changed:
-            return batch_html(self.group_id, self.name, self._board.states())
+            states = self._board.states()
+        for index, status in told.items():
+            states[index] = status.value.lower()
+        return batch_html(self.group_id, self.name, states)
 
     def _wait_for(self, condition: Callable[[], T | None], deadline: float | None) -> T:
         """Wait on the board; Ctrl-C starts no further job, and prints what goes on and how to stop it."""
@@ -284,9 +305,9 @@ class BatchHandle:
             with self._board.changed:
                 living = self._board.active()
             scheduler = self._scheduler
-            sys.stderr.write(
-                f"kinetic: {self.group_id} {scheduler.when_left(living)}. To stop them: "
-                f"kinetic_core.attach_batch({self.group_id!r}, backend={scheduler.backend.name!r}).cancel()\n"
+            self._progress.leave(
+                f"{self.group_id} {scheduler.when_left(living)}",
+                stopping("batch", self.group_id, scheduler.backend.name),
             )
             raise
         finally:

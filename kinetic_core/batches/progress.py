@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.errors import WaitTimeout
-from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.job import ChunkObservation, JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED
-from kinetic_core.terminal import SHOW_SECONDS, BatchProgress, Counts
+from kinetic_core.terminal import FEW, SHOW_SECONDS, BatchProgress, Counts
 
 T = TypeVar("T")
 
@@ -194,12 +194,16 @@ class Board:
 
     def counts(self) -> Counts:
         """Count what has become of the inputs. Call it under `changed`."""
+        now = time.time()
         took = {
-            index: seen.finished_at - seen.started_at
-            for index, seen in self.ended.items()
-            if seen.started_at is not None and seen.finished_at is not None
+            index: (seen.finished_at or now) - seen.started_at
+            for index, seen in (*self.ended.items(), *self.living.items())
+            if seen.started_at is not None and not isinstance(seen, ChunkObservation)
+            if seen.finished_at is not None or not seen.is_terminal
         }
-        states, state = Counter(self.states()), self.state()
+        each = self.states()
+        states, state = Counter(each), self.state()
+        left = [index for index, word in enumerate(each) if word in (SUBMITTED, NOT_BEGUN)]
         cancelled = states[JobStatus.CANCELLED.value.lower()]
         done = self.size - states[SUBMITTED] - states[NOT_BEGUN]
         return Counts(
@@ -211,6 +215,7 @@ class Board:
             cancelled,
             sum(seen.status is JobStatus.RUNNING for seen in self.living.values()),
             state if state is not None and state.status is JobStatus.PENDING else None,
+            tuple(left) if len(left) <= FEW and len(left) < self.size else (),
         )
 
     def wait_for(

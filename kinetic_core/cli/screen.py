@@ -26,7 +26,7 @@ from kinetic_core.cli.watch import LogTail, Watched
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.fallback import remedy
-from kinetic_core.terminal import in_letters_of
+from kinetic_core.terminal import duration, in_letters_of
 
 _FRAME_SECONDS = 0.2
 _HELP = "up/down choose  c cancel  e explain  q leave"
@@ -159,7 +159,7 @@ def render(view: View, width: int, height: int) -> RenderableType:
     else:
         lines = view.tail.last(space) if view.tail else []
         if not lines:
-            lines = _folded(f"hint: {hint}", width) if (hint := view.hint()) else [_SILENT]
+            lines = [part for line in _waits(view) or [_SILENT] for part in _folded(line, width)]
     body = [view.text(line) for line in lines]
     filler = [Text("")] * (space - len(body))
     note = view.text(view.note or _HELP, "reverse")
@@ -170,28 +170,44 @@ def _table(view: View, width: int, rows: int) -> Table:
     """`rows` jobs around the chosen one."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     narrow = width < _NARROW
-    table.add_column("JOB", no_wrap=True, overflow=view.overflow, ratio=6)
+    first = max(0, min(view.chosen - rows // 2, len(view.watched.handles) - rows))
+    shown = list(enumerate(view.watched.states()))[first : first + rows]
+    functions = max((len(handle.func_name) for _, (handle, _) in shown), default=0)
+    # Names take what they need, within limits, so that the reason has the rest.
+    table.add_column("JOB", no_wrap=True, overflow=view.overflow, max_width=width // (4 if narrow else 3))
     table.add_column("STATUS", no_wrap=True, min_width=_STATUS_WIDTH)
     if not narrow:
-        table.add_column("FUNCTION", no_wrap=True, overflow=view.overflow, ratio=4)
-    table.add_column("REASON", no_wrap=True, overflow=view.overflow, ratio=10)
-    first = max(0, min(view.chosen - rows // 2, len(view.watched.handles) - rows))
-    for number, (handle, seen) in list(enumerate(view.watched.states()))[first : first + rows]:
+        function_width = min(max(functions, len("FUNCTION")), width // 5)
+        table.add_column("FUNCTION", no_wrap=True, overflow=view.overflow, width=function_width)
+    table.add_column("REASON", no_wrap=True, overflow=view.overflow, ratio=1)
+    for number, (handle, seen) in shown:
         status = seen.status.value if seen else "..."
         cells = [view.text(handle.job_id), Text(status, style=STYLES.get(status, ""))]
         cells += [] if narrow else [view.text(handle.func_name)]
-        cells.append(view.text(_reason(seen)))
+        cells.append(view.text(_reason(seen, is_brief=narrow)))
         table.add_row(*cells, style="reverse" if number == view.chosen else "")
     return table
 
 
-def _reason(seen: JobObservation | None) -> str:
+def _reason(seen: JobObservation | None, *, is_brief: bool) -> str:
+    """How long it has run or waited, and why; `is_brief` leaves out how long it has waited."""
     if seen is None:
         return "looking"
     said = f"{seen.reason}: {seen.message}" if seen.message else seen.reason
-    if seen.started_at and not seen.is_terminal:
-        return f"{max(0.0, time.time() - seen.started_at):.0f} s  {said}"
+    waited = None if is_brief else seen.created_at
+    since = seen.started_at if seen.status is JobStatus.RUNNING else waited
+    if since and not seen.is_terminal:
+        return f"{duration(max(0.0, time.time() - since))}  {said}"
     return said
+
+
+def _waits(view: View) -> list[str]:
+    """Why the chosen job waits, in full, and what ends that; nothing of one that does not wait."""
+    seen = view.watched.states()[view.chosen][1]
+    if seen is None or seen.status is not JobStatus.PENDING:
+        return []
+    said = in_letters_of(view.stream, printable(seen.message)).splitlines()
+    return [*said, *([f"hint: {hint}"] if (hint := view.hint()) else [])]
 
 
 def _folded(line: str, width: int) -> list[str]:

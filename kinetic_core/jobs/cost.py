@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,18 @@ UNITS = ("chip", "core")
 
 @dataclass(frozen=True)
 class Usage:
-    """Usage of one job so far. `units` are chips of the whole slice, or cores without accelerator."""
+    """Usage of one job so far. `units` are chips of the whole slice, or cores without accelerator.
+
+    `cost` is what that costs, in the `currency` of the settings' price table; None without a price.
+    """
 
     job_id: str
     accelerator: Accelerator
     units: int
     seconds: Mapping[str, float]
     """Seconds by use, in the order of `USES`; a use that took no time is 0."""
+    cost: float | None = None
+    currency: str = ""
 
     @property
     def unit(self) -> str:
@@ -80,6 +85,12 @@ def usage_of(backend: Backend, reference: JobReference) -> Usage:
     told = ((phase.name, phase.seconds) for phase in explain(backend, reference).phases)
     accelerator = accelerator_now(backend, reference)
     return usage_in(reference.job_id, accelerator, told)
+
+
+def priced(usage: Usage, settings: Settings) -> Usage:
+    """Add what the usage costs by the settings' price table. Raises ConfigurationError."""
+    prices = known_prices(settings)
+    return usage if prices is None else replace(usage, cost=prices.cost(usage), currency=prices.currency)
 
 
 def usage_in(job_id: str, accelerator: str, phases: Iterable[tuple[str, float]]) -> Usage:

@@ -113,10 +113,15 @@ class JobHandle(JobReference):
         return explain(self.place, self)
 
     def usage(self) -> Usage:
-        """Return the seconds for which the job has held hardware so far, by use. A notebook shows a table."""
-        from kinetic_core.jobs.cost import usage_of
+        """Return the seconds for which the job has held hardware so far, by use, and what they cost.
 
-        return usage_of(self.place, self)
+        A notebook shows a table. The cost is None without a price for the accelerator in the price table that
+        the settings name. Raises ConfigurationError for a table that cannot be read.
+        """
+        from kinetic_core.jobs.cost import priced, usage_of
+
+        place = self.place
+        return priced(usage_of(place, self), place.connections.settings)
 
     def logs(self, follow: bool = False, host: int | None = None) -> str | None:
         """Return what the job printed; with `follow`, print the log to stdout until the job ends.

@@ -230,6 +230,7 @@ def test_ctrl_c_ends_nothing_and_says_what_goes_on(tmp_path: Path) -> None:
         script.send_signal(signal.SIGINT)
         _, err = script.communicate(timeout=90)
     assert f"{group_id} goes on without this process, 6 of its jobs have not ended" in err
+    assert f"hint: kinetic batch cancel {group_id}\n" in err
     batch = kinetic_core.attach_batch(group_id)
     assert "6 inputs, 0 ended>" in repr(batch)
     (tmp_path / "go").touch()

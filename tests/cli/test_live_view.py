@@ -70,7 +70,7 @@ def test_the_live_view(
     terminal("send-keys", "Down")
     wait_for(lambda: f"─ {other.job_id} ─" in screen())
     terminal("send-keys", "e")
-    wait_for(lambda: "called your code" in screen())
+    wait_for(lambda: "packing: " in screen())
     terminal("send-keys", "e", "c")
     wait_for(lambda: "y or n" in screen())
     terminal("send-keys", "y")
@@ -112,7 +112,7 @@ def test_an_explanation_stays_when_all_jobs_have_ended(
 
     wait_for(lambda: "line 49" in screen())
     terminal("send-keys", "e")
-    wait_for(lambda: "called your code" in screen())
+    wait_for(lambda: "packing: " in screen())
     running.cancel()
     wait_for(lambda: "all have ended" in screen())
     wait_for(lambda: f"{running.job_id} is CANCELLED" in screen())
@@ -153,5 +153,7 @@ def test_the_live_view_says_why_a_job_waits(
     assert job_id.rstrip("…") == waiting.job_id[: len(job_id.rstrip("…"))]
     assert (status, said[0] == ("takes_all" if width == 100 else "WaitingForSlot:")) == ("PENDING", True)
     if width == 100:
-        assert "WaitingForSlot: no CPU slot is free" in row()
+        assert "s  WaitingForSlot: no CPU slot is free" in row()
+        below = " ".join(terminal("capture-pane", "-p").stdout.split("\n")[3:])
+        assert "no CPU slot is free; this machine has" in below
     assert row().isascii() is bool(locale)

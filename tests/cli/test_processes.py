@@ -165,6 +165,7 @@ def test_ctrl_c_stops_the_verb_and_not_the_job(running: kinetic_core.JobHandle) 
         assert (process.returncode, last) == (130, "interrupted")
         allowed = (
             f"{batch.group_id} goes on without this process",
+            f"hint: kinetic batch cancel {batch.group_id}",
             "kinetic: 0/1 done",
             "kinetic: running: ",
         )
