@@ -306,7 +306,13 @@ class Table:
         try:
             given = self.signature.bind(*positional, **named).arguments
         except TypeError as error:
-            raise TypeError(f"{caller}() {error}; docs/reference/options.md lists the options") from None
+            from difflib import get_close_matches
+
+            unknown = next((name for name in named if name not in self.rows), "")
+            close = "".join(f"did you mean {one}=? " for one in get_close_matches(unknown, self.rows, n=1))
+            raise TypeError(
+                f"{caller}() {error}; {close}docs/reference/options.md lists the options"
+            ) from None
         return {
             name: row.check(name, value)
             for name, row in self.rows.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from kinetic_core.cli.completion import batch_ids
 from kinetic_core.cli.exit_codes import Exit
+from kinetic_core.cli.jobs import Statuses, shown_seconds, statuses_named
 from kinetic_core.cli.outcomes import make_project_importable, value_fields
 from kinetic_core.cli.parallel import side_by_side
 from kinetic_core.cli.root import batch_app
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 _ID = "grp-0123456789abcdef"
 GroupId = Annotated[str, typer.Argument(metavar="BATCH", help="id of the batch", autocompletion=batch_ids)]
 
+_LISTED = 50
+"""Inputs that a status lists at a terminal."""
+_ORDER = {"FAILED": -1, "SUCCEEDED": 1}
+"""Which inputs come first where not all are listed, and which last."""
 _ERRORS = 5
 """Failed inputs whose errors a status shows: each is a request, and a batch may have 100,000 inputs."""
 
@@ -46,17 +52,33 @@ def list_batches(session: Session) -> None:
             one["name"] or "",
             one["function"],
             f"{one['inputs']}",
+            shown_seconds(time.time() - one["created_at"]),
             "yes" if one["submitted"] else "no",
         )
         for one in found
     ]
-    columns = ("BATCH", "NAME", "FUNCTION", "INPUTS", "ALL SUBMITTED")
-    session.output.table(columns, rows, ("ALL SUBMITTED", "FUNCTION", "NAME"))
+    columns = ("BATCH", "NAME", "FUNCTION", "INPUTS", "AGE", "ALL SUBMITTED")
+    session.output.table(columns, rows, ("ALL SUBMITTED", "AGE", "FUNCTION", "NAME"))
 
 
-@verb(batch_app, "status", examples=[f"kinetic batch status {_ID}"])
-def status(session: Session, group_id: GroupId) -> None:
-    """Say how the jobs of a batch are."""
+@verb(
+    batch_app,
+    "status",
+    examples=[f"kinetic batch status {_ID}", f"kinetic batch status {_ID} --status failed --status running"],
+)
+def status(
+    session: Session,
+    group_id: GroupId,
+    status: Statuses = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", min=1, help=f"inputs that are listed; at a terminal {_LISTED}, else all"
+        ),
+    ] = None,
+) -> None:
+    """Say how the inputs of a batch are, first those that failed if not all are listed."""
+    wanted = statuses_named(status or ())
     batch = _attached(session, group_id)
     seen = batch.statuses()
     jobs = batch.jobs
@@ -72,7 +94,8 @@ def status(session: Session, group_id: GroupId) -> None:
                 "jobs": [
                     {"index": index, "job_id": f"{group_id}-{index}", "status": state.value}
                     for index, state in seen
-                ],
+                    if not wanted or state in wanted
+                ][:limit],
                 "not_submitted": {str(index): str(error) for index, error in failures.items()},
             },
         )
@@ -81,8 +104,14 @@ def status(session: Session, group_id: GroupId) -> None:
     session.output.line(f"{group_id}: {len(jobs)} inputs: {told}")
     errors, failed = _first_errors(batch, seen)
     columns = ("INDEX", "STATUS", "ERROR") if errors else ("INDEX", "STATUS")
-    rows = [(f"{index}", state.value, errors.get(index, ""))[: len(columns)] for index, state in seen]
+    listed = [(index, state) for index, state in seen if not wanted or state in wanted]
+    most = limit or (_LISTED if session.output.is_terminal else len(listed))
+    first = sorted(listed, key=lambda one: (_ORDER.get(one[1].value, 0), one[0]))[:most]
+    shown = listed if len(listed) <= most else first
+    rows = [(f"{index}", state.value, errors.get(index, ""))[: len(columns)] for index, state in shown]
     session.output.table(columns, rows)
+    if len(listed) > len(shown):
+        session.output.line(f"and {len(listed) - len(shown)} more: --limit {len(listed)} lists all")
     if failed > len(errors):
         session.output.line(f"hint: `kinetic batch results {group_id}` shows all {failed} errors")
     for index, error in sorted(failures.items()):

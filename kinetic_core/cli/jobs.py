@@ -42,6 +42,13 @@ Origins = Annotated[
     list[str] | None,
     typer.Option("--origin", metavar="KEY=VALUE", help="jobs of this origin: dag_id=…, run_id=…, task_id=…"),
 ]
+Statuses = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="those that are pending, running, succeeded, failed or cancelled; may be repeated",
+        autocompletion=statuses,
+    ),
+]
 Timeout = Annotated[float | None, typer.Option(help="seconds to wait at most; the job goes on")]
 Ignored = Annotated[float | None, typer.Option(hidden=True)]
 """An option of keras-kinetic's command, for scripts that give it: no end is polled for here."""
@@ -134,19 +141,13 @@ def _outcome(job: JobSummary) -> str:
 def list_jobs(
     session: Session,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="the newest so many only")] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="jobs that are pending, running, succeeded, failed or cancelled; may be repeated",
-            autocompletion=statuses,
-        ),
-    ] = None,
+    status: Statuses = None,
     function: Annotated[str | None, typer.Option(help="jobs of this function; `*` matches anything")] = None,
     user: Annotated[str | None, typer.Option(help="jobs of whom; `*` matches anything")] = None,
     origin: Origins = None,
 ) -> None:
     """List the jobs of a namespace, finished ones too, newest first. A batch in shared Jobs is one line."""
-    statuses = _statuses(status or ())
+    statuses = statuses_named(status or ())
     selects = bool(origin or statuses or function or user)
     found = [
         job
@@ -164,7 +165,7 @@ def list_jobs(
     job_table(session, found)
 
 
-def _statuses(names: Sequence[str]) -> set[JobStatus]:
+def statuses_named(names: Sequence[str]) -> set[JobStatus]:
     """Read names of statuses. Raises InvalidRequest."""
     from kinetic_core.job import JobStatus
 

@@ -40,7 +40,9 @@ _ABOUT_OPTIONS = """\
 ## Of `run`
 
 What `@kinetic_core.run(...)` takes. Each option is checked where it is written. Those up to `debug` may be
-given by position. Those marked *pod* mean something on a cluster only.
+given by position. Those marked *pod* describe the job's pod. Backend `local` has none: there `cpu`,
+`labels`, `secrets`, `lease` and `hang_after` have their effect or are refused, and of the others each call
+says that they have none.
 
 `@task.kinetic(...)` and `KineticOperator` take them too, but for `debug`; `retries` and `queue` are called
 `job_retries` and `job_queue` there. In a task each may be a template, or

@@ -248,3 +248,17 @@ def test_jobs_of_one_second_are_listed_newest_first() -> None:
     assert [each.job_id for each in kinetic_core.list_jobs(backend="local", limit=4)] == [
         each.job_id for each in reversed(made)
     ]
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_the_inputs_of_a_batch_are_selected_by_status(kinetic: Kinetic) -> None:
+    batch = kinetic_core.run(accelerator="cpu", backend="local")(abs).run_async_map([1, "x", 3])
+    batch.wait()
+    told = kinetic("batch", "status", batch.group_id, "--status", "failed").out
+    assert [line.split()[0] for line in told.splitlines()[2:]] == ["1"]
+    told = kinetic("batch", "status", batch.group_id, "--limit", "2").out
+    assert [line.split()[:2] for line in told.splitlines()[2:]] == [
+        ["1", "FAILED"],
+        ["0", "SUCCEEDED"],
+        ["and", "1"],
+    ]

@@ -41,6 +41,8 @@ def test_a_row_is_all_that_a_new_option_needs() -> None:
         LongerOptions.checked(**{**options, "nice": 20})
     with pytest.raises(TypeError, match=r"run\(\) got an unexpected keyword argument 'nice'.*options\.md"):
         RunOptions.checked(**options)
+    with pytest.raises(TypeError, match=r"'acelerator'; did you mean accelerator=\?"):
+        RunOptions.checked(acelerator="cpu")
 
     @LONGER.describes
     def longer(**options: Any) -> None:
