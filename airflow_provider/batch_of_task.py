@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.batches.definition import Plan, batch_digest, manifest_object
 from kinetic_core.batches.handle import BatchCounts, BatchHandle
 from kinetic_core.batches.outcomes import StoredBatch
-from kinetic_core.batches.submit import attach_stored, call_digest, submit_clientless
+from kinetic_core.batches.submit import attach_stored, call_digest, cancel_stored, submit_clientless
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, JobConflict, KineticError, MalformedObject
 from kinetic_core.job import JobObservation, JobReference, JobStatus
@@ -238,14 +239,8 @@ def _superseded(identity: TaskIdentity, later: _Living) -> SupersededTry:
 
 def cancel_batch(backend: Backend, group_id: str) -> None:
     """Start no further input of a batch and stop those that run; values that are stored stay. Idempotent."""
-    try:
-        batch = attach_stored(backend, group_id, goes_on=False)
-    except BatchNotFound:
-        return
-    try:
-        batch.cancel()
-    finally:
-        batch.close()
+    with suppress(BatchNotFound):
+        cancel_stored(backend, group_id)
 
 
 def cancel_unless_superseded(backend: Backend, reference: JobReference, origin: Origin | None) -> bool:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from measuring import Verdict, median_seconds, report, seconds
@@ -17,6 +18,7 @@ import kinetic_core
 from kinetic_core.jobs import collect
 
 _JOBS, _AT_ONCE = 100, 4
+_HUGE, _BEGUN = 10_000, 8
 
 
 @kinetic_core.run(accelerator="cpu", backend="local")
@@ -29,6 +31,13 @@ def clock() -> float:
     import time
 
     return time.time()
+
+
+@kinetic_core.run(accelerator="cpu", backend="local")
+def sleeping(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
 
 
 def bare_processes() -> None:
@@ -63,6 +72,29 @@ def start_delay() -> float:
     return entered - started
 
 
+def cancelling() -> list[Verdict]:
+    """Ten thousand inputs of which eight have begun, cancelled by the command; then what lists take."""
+    batch = sleeping.run_async_map([600] * _HUGE, max_concurrent=_BEGUN)
+    batch.close()
+    logs = Path(os.environ["KINETIC_LOCAL_STORE"], "logs")
+    while not any(logs.glob(f"{batch.group_id}-*")):
+        time.sleep(0.1)
+    asked = [
+        (f"{_HUGE} inputs of which {_BEGUN} have begun, cancelled", ("batch", "cancel", batch.group_id), 5.0),
+        ("kinetic jobs list -n 5, beside them", ("jobs", "list", "-n5"), 2.0),
+        ("kinetic, beside them", (), 3.0),
+        ("kinetic cost, beside them", ("cost",), 5.0),
+        ("kinetic jobs list of all", ("jobs", "list"), 8.0),
+    ]
+    return [Verdict(what, seconds(partial(command, *words)), target, "s") for what, words, target in asked]
+
+
+def command(*words: str) -> None:
+    program = Path(sys.executable).with_name("kinetic")
+    environment = {**os.environ, "KINETIC_BACKEND": "local"}
+    subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL, env=environment)
+
+
 def measure() -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as home:
         os.environ["KINETIC_LOCAL_STORE"] = home
@@ -89,6 +121,7 @@ def measure() -> list[Verdict]:
                 0.15,
                 "s",
             ),
+            *cancelling(),
         ]
 
 

@@ -202,11 +202,11 @@ class Progress:
 
     def submitting(self, done: int, size: int) -> None:
         """Show how many inputs of a batch are submitted; without a terminal, only if that takes long."""
-        if not done:
-            self.begin("submitting")
-            self._told_at = self._clock()
-        inputs = f"{size} input{'' if size == 1 else 's'}"
-        self.begin("submitting", f"{done} of {inputs}" if done else inputs)
+        self._count_inputs("submitting", done, size)
+
+    def cancelling(self, done: int, size: int) -> None:
+        """Show how many inputs of a batch have ended since it is cancelled; otherwise as `submitting`."""
+        self._count_inputs("cancelling", done, size)
 
     def attach(self, submitted: float, now: float) -> None:
         """Count from the submission of a job, which another process submitted; both in Unix seconds."""
@@ -256,6 +256,13 @@ class Progress:
             self._line.say(f"{name} failed: {told}; starting again")
         else:
             self._line.say(f"{name} was lost: {told}; starting again")
+
+    def _count_inputs(self, phase: str, done: int, size: int) -> None:
+        if not done:
+            self.begin(phase)
+            self._told_at = self._clock()
+        inputs = f"{size} input{'' if size == 1 else 's'}"
+        self.begin(phase, f"{done} of {inputs}" if done else inputs)
 
     def _end(self, how: str) -> None:
         now = self._clock()

@@ -168,13 +168,14 @@ def end_local_jobs(store: Path) -> None:
 
 def _live_jobs(store: Path) -> list[tuple[bool, str, str]]:
     """Whether it has begun, namespace and id of each job that has not ended; none whose record is damaged."""
-    from kinetic_core.backends.local.record import is_over
+    from kinetic_core.backends.local.layout import Layout
+    from kinetic_core.backends.local.record import is_over, read_job
 
     live = []
     for path in store.glob("cluster/*/*.json"):
         try:
-            record = json.loads(path.read_bytes())
-            if not is_over(record):
+            record = read_job(Layout(str(store)), path.parent.name, path.stem)
+            if record is not None and not is_over(record):
                 live.append(("waits" not in record, path.parent.name, path.stem))
         except (OSError, ValueError, TypeError, LookupError):  # removed just now, or damaged by a test
             continue

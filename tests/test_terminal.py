@@ -102,6 +102,16 @@ def test_a_pipe_hears_of_a_submission_that_takes_long() -> None:
     assert stream.getvalue().splitlines() == told
 
 
+def test_a_terminal_counts_what_a_cancellation_has_ended() -> None:
+    with terminal() as (stream, screen), Progress(stream, clock=Clock()) as progress:
+        progress.cancelling(0, 10_000)
+        progress.cancelling(9_992, 10_000)
+        progress.cancelling(9_993, 10_000)
+    drawn = [line[2:] for line in screen.drawn if line]
+    for told in ("10000 inputs", "9992 of 10000 inputs", "9993 of 10000 inputs"):
+        assert f"0.0 s cancelling: {told}" in drawn
+
+
 def attached(seen: JobObservation) -> list[str]:
     """What is told of a job that was submitted 600 seconds before, looked at, and ends 7 seconds later."""
     stream, clock = io.StringIO(), Clock(5.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -66,7 +66,13 @@ class SupervisedQueue(Protocol):
         """Forget jobs of a batch that have ended, or were never made, so that they can be created anew."""
 
     def drop(self, namespace: str, group_id: str) -> None:
-        """End the jobs that still wait, as dropped."""
+        """End the jobs that still wait, as dropped. Once it has returned no other job of the batch begins."""
+
+    def begun(self, namespace: str, group_id: str) -> tuple[list[str], list[str]]:
+        """The jobs that have begun and not ended, and those that wait or were dropped."""
+
+    def reopen(self, namespace: str, group_id: str) -> None:
+        """Let jobs that are made from now on wait again, after `drop`; those that it has ended stay so."""
 
 
 class BatchQueues(Protocol):
@@ -216,6 +222,14 @@ class Backend(Protocol):
         """Every Job of ours there is, by job id, with the Pods that have not ended.
 
         Unless it must be `fresh`, as this process's own watch knows them, if there is one.
+        """
+
+    def states(
+        self, namespace: str, job_ids: Collection[str], *, and_alive: bool = False
+    ) -> Mapping[str, Found]:
+        """For a list: these Jobs, as far as they exist, and with `and_alive` all that have not ended.
+
+        Where that is cheaper, a Job that has ended or waits for its turn has its status alone.
         """
 
     def signing_secret(self, namespace: str, *, make: bool = False) -> bytes | None:

@@ -29,7 +29,7 @@ from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.queue import Line, Rules, line_frame, line_name, packed_line, read_line
 from kinetic_core.batches.rerun import run_again
-from kinetic_core.batches.scheduler import finish
+from kinetic_core.batches.scheduler import Tell, finish
 from kinetic_core.batches.single import JobPerInput, is_created, read_board, store_manifest
 from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.jobs.bundle import Packed
@@ -150,15 +150,15 @@ class ClientDrivenScheduler(JobPerInput):
     def __init__(self, backend: Backend, manifest: Mapping[str, Any]) -> None:
         super().__init__(backend, manifest["namespace"], manifest["group_id"])
 
-    def cancel(self, board: Board) -> None:
+    def cancel(self, board: Board, tell: Tell) -> None:
         """Start no further job and stop every job that has not ended; return when none of their pods runs."""
         self.stop()
         finish(self.backend, self.group_id, board)
         started = _started(self.backend, self.group_id)  # some perhaps by others, just now
         with board.changed:
             living = [input_id(self.group_id, index) for index in started if index not in board.ended]
-        found = [one for one in (find(self.backend, job_id) for job_id in living) if one is not None]
-        self.cancel_all([JobHandle.of(one, self.backend.connections) for one in found])
+        ended = board.size - len(living)
+        self.cancel_all(living, lambda done, _: tell(ended + done, board.size))
 
     def discard(self, jobs: Sequence[JobHandle]) -> None:
         """Remove the jobs; until all values are collected, other clients need the keys."""

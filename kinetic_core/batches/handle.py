@@ -24,7 +24,8 @@ from kinetic_core.errors import (
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED, Picture
-from kinetic_core.terminal import BatchProgress, stopping
+
+from kinetic_core.terminal import BatchProgress, Progress, stopping
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.handle import JobHandle
@@ -257,7 +258,9 @@ class BatchHandle:
     def cancel(self) -> None:
         """Start no further job and stop every job that has not ended; return when none of their pods runs."""
         self._board.stop(cancel=True)
-        self._scheduler.cancel(self._board)
+        with Progress() as progress:
+            progress.cancelling(0, self._board.size)
+            self._scheduler.cancel(self._board, progress.cancelling)
 
     def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
         """Remove the Kubernetes objects (`k8s`) and the stored objects but outputs (`gcs`) of all inputs.

@@ -34,7 +34,7 @@ from kinetic_core.batches.definition import (
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
-from kinetic_core.batches.scheduler import finish, in_parallel
+from kinetic_core.batches.scheduler import Tell, finish, in_parallel
 from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
 from kinetic_core.job import BucketMount, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed, asked_output_dir, output_dir
@@ -254,7 +254,7 @@ class IndexedScheduler:
             mark = object_names.chunk_cancel(self._group_id, key_id_of(job))
             self.backend.store.create_if_absent(mark, b"")
 
-    def cancel(self, board: Board) -> None:
+    def cancel(self, board: Board, tell: Tell) -> None:  # noqa: ARG002  the inputs of a Job end all at once
         """Start no further input and stop every living job; return when none of their pods runs.
 
         The kernel drops the signal to a container whose Python has not begun yet. Such a pod would run its

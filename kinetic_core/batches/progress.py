@@ -145,6 +145,25 @@ class Board:
                 self.jobs[index] = None
             self.changed.notify_all()
 
+    def drop(self, indexes: Iterable[int]) -> None:
+        """Record submitted inputs that will never be launched, and observe them no longer."""
+        with self.changed:
+            known = (i for i in indexes if i < self.size and i not in self.ended)
+            dropped = {i for i in known if self.jobs[i] is not None}
+            self.dropped |= dropped
+            for index in dropped:
+                self.jobs[index] = None
+                self.living.pop(index, None)
+            subscriptions = [self._subscriptions.pop(i) for i in dropped if i in self._subscriptions]
+            self.changed.notify_all()
+        for subscription in subscriptions:
+            subscription.close()
+
+    def has_none(self, index: int) -> bool:
+        """Return whether it is known that an input has no job, and why."""
+        with self.changed:
+            return index in self.submission_failures or index in self.dropped
+
     def lose(self, unavailable: Mapping[int, str]) -> None:
         """Record inputs, with their job ids, whose stored objects are gone."""
         with self.changed:
@@ -245,10 +264,12 @@ class Board:
                 self.changed.wait(remaining)
 
     def _observed(self, index: int, observation: JobObservation) -> None:
-        self.note(index, observation)
-        if not observation.is_terminal:
-            return
         with self.changed:
+            if index in self.dropped:
+                return
+            self.note(index, observation)
+            if not observation.is_terminal:
+                return
             if observation.reason == DROPPED:
                 self.jobs[index] = None
                 self.dropped.add(index)

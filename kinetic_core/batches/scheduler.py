@@ -7,7 +7,7 @@ this machine gives each job its turn) and `client_driven` (a client creates the 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetic_core._runner import object_names
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kinetic_core.jobs.handle import JobHandle
 
 _WORKERS = 16
+Tell = Callable[[int, int], None]
+"""Is told how many of so many inputs are done."""
 
 
 class Scheduler(Protocol):
@@ -34,8 +36,8 @@ class Scheduler(Protocol):
     def stop(self) -> None:
         """Start no further input."""
 
-    def cancel(self, board: Board) -> None:
-        """Start no further input, and stop every job that has not ended."""
+    def cancel(self, board: Board, tell: Tell) -> None:
+        """Start no further input, and stop every job that has not ended; `tell` how many of them have."""
 
     def value(self, job: JobHandle) -> Any:
         """Return the value of a job that has ended, or raise its exception."""
@@ -57,12 +59,20 @@ def finish(backend: Backend, group_id: str, board: Board) -> None:
     backend.store.create_if_absent(object_names.finished(group_id), json.dumps({"dropped": dropped}).encode())
 
 
-def in_parallel(action: Any, things: Sequence[Any]) -> list[tuple[Any, BaseException | None]]:
-    """Apply an action to each thing on a few threads; return each thing with the error that it met."""
+def in_parallel(
+    action: Any, things: Sequence[Any], tell: Tell | None = None
+) -> list[tuple[Any, BaseException | None]]:
+    """Apply an action to each thing on a few threads; return each thing with the error that it met.
+
+    `tell` is called in this thread whenever an action has ended.
+    """
     if not things:
         return []
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
     with ThreadPoolExecutor(min(_WORKERS, len(things)), "kinetic-batch") as pool:
         futures = [(thing, pool.submit(action, thing)) for thing in things]
+        if tell is not None:
+            for done, _ in enumerate(as_completed([future for _, future in futures]), 1):
+                tell(done, len(things))
     return [(thing, future.exception()) for thing, future in futures]

@@ -24,10 +24,11 @@ from kinetic_core.batches.definition import (
     noted_failure,
 )
 from kinetic_core.batches.progress import Board
-from kinetic_core.batches.scheduler import in_parallel
+from kinetic_core.batches.scheduler import Tell, in_parallel
 from kinetic_core.errors import MalformedObject
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
+from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.facts import observed
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.inputs import read_manifest
@@ -105,7 +106,7 @@ class _Reader:
         dropped = self._dropped()
         finished = dropped is not None
         for index in range(self.board.size):
-            if self.board.jobs[index] is None and index not in self.board.submission_failures:
+            if self.board.jobs[index] is None and not self.board.has_none(index):
                 self._read(index, finished)
         with self.board.changed:
             known = sum(job is not None for job in self.board.jobs) + len(self.board.submission_failures)
@@ -188,9 +189,13 @@ class JobPerInput:
         """Keep every client, here or elsewhere, from starting another input."""
         self.backend.store.create_if_absent(object_names.stop(self.group_id), b"cancelled")
 
-    @staticmethod
-    def cancel_all(jobs: Sequence[JobHandle]) -> None:
-        """Cancel all jobs; then raise the first error that a cancellation met."""
-        for _, error in in_parallel(JobHandle.cancel, jobs):
+    def cancel_all(self, job_ids: Sequence[str], tell: Tell) -> None:
+        """Cancel all jobs that are stored; then raise the first error that a cancellation met."""
+        for _, error in in_parallel(self._cancel_one, job_ids, tell):
             if error is not None:
                 raise error
+
+    def _cancel_one(self, job_id: str) -> None:
+        reference = find(self.backend, job_id)
+        if reference is not None:
+            cancel(self.backend, reference)

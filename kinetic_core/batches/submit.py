@@ -21,13 +21,19 @@ from kinetic_core.batches.indexed import (
     start_indexed,
     submit_batch,
 )
-from kinetic_core.batches.supervised import DIGEST, attach_supervised, start_supervised, take_up
+from kinetic_core.batches.supervised import (
+    DIGEST,
+    SupervisedScheduler,
+    attach_supervised,
+    start_supervised,
+    take_up,
+)
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.job import JobReference, Line
 from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.cost import hourly_cost
-from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, read_manifest
+from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, SUPERVISED, read_manifest
 from kinetic_core.jobs.prepare import Group, reference_of
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
 from kinetic_core.terminal import Progress
@@ -158,15 +164,38 @@ def attach_stored(
     goes_on: bool = True,
 ) -> BatchHandle:
     """Return the handle of a batch in the store of this backend; otherwise as `attach_batch`."""
-    try:
-        manifest = read_manifest(backend.store, group_id)
-    except ObjectNotFound:
-        raise BatchNotFound(f"no batch {group_id} in {backend.store.uri}") from None
+    manifest = _manifest(backend, group_id)
     if manifest["scheduler"] == INDEXED:
         return attach_indexed(backend, group_id, manifest, poll_interval, poll_timeout)
     if manifest["scheduler"] == CLIENT_DRIVEN:
         return attach_client_driven(backend, manifest, poll_interval, poll_timeout, goes_on=goes_on)
     return attach_supervised(backend, manifest, poll_interval, poll_timeout)
+
+
+def cancel_stored(backend: Backend, group_id: str) -> None:
+    """Start no further input of a stored batch and stop those that run; return when none of them does.
+
+    Idempotent; values that are stored stay. Raises BatchNotFound, and as `attach_batch` does.
+    """
+    manifest = _manifest(backend, group_id)
+    if manifest["scheduler"] == SUPERVISED:
+        size = manifest["total_expected"]
+        with Progress() as progress:
+            progress.cancelling(0, size)
+            SupervisedScheduler(backend, manifest).cancel_stored(size, progress.cancelling)
+        return
+    batch = attach_stored(backend, group_id, goes_on=False)
+    try:
+        batch.cancel()
+    finally:
+        batch.close()
+
+
+def _manifest(backend: Backend, group_id: str) -> dict[str, Any]:
+    try:
+        return read_manifest(backend.store, group_id)
+    except ObjectNotFound:
+        raise BatchNotFound(f"no batch {group_id} in {backend.store.uri}") from None
 
 
 def submit_clientless(packed: Packed, items: Sequence[Any], plan: Plan) -> JobReference:

@@ -11,6 +11,7 @@ from typing import Any
 from kinetic_core._runner import object_names
 from kinetic_core._runner.object_names import input_id
 from kinetic_core.backends.base import Backend, SupervisedQueue
+from kinetic_core.backends.kubernetes.chunks import input_of
 from kinetic_core.batches.definition import (
     Plan,
     batch_digest,
@@ -20,7 +21,7 @@ from kinetic_core.batches.definition import (
 )
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.progress import Board
-from kinetic_core.batches.scheduler import finish
+from kinetic_core.batches.scheduler import Tell, finish
 from kinetic_core.batches.single import JobPerInput, read_board, store_manifest, submit_input
 from kinetic_core.errors import ObjectNotFound, StoreError
 from kinetic_core.job import JobStatus, Line
@@ -49,7 +50,7 @@ def take_up(
     assert queue is not None  # noqa: S101  only there inputs wait for their turn
     digest = batch_digest(packed, items, plan)
     with queue.take_up(namespace, line) as (waiting, is_idle):
-        manifest = _manifest(packed, plan, len(items), digest)
+        manifest = _manifest(packed, plan, len(items), digest, queue)
         batch = _Stored(packed.backend, queue, namespace, plan.group_id, len(items))
         begin_anew = plan.skip_done and is_idle
         missing = batch.without_value() if begin_anew else batch.never_made()
@@ -95,6 +96,8 @@ class _Stored:
         if may_start:
             store.delete(object_names.stop(self.group_id))
         self.queue.forget(self.namespace, [input_id(self.group_id, index) for index in indexes])
+        if may_start:
+            self.queue.reopen(self.namespace, self.group_id)
         for index in indexes:
             reference = find(self.backend, input_id(self.group_id, index))
             if reference is not None:
@@ -115,12 +118,15 @@ class _Stored:
         return JobStatus.NOT_FOUND if reference is None else reconcile(self.backend, reference).status
 
 
-def _manifest(packed: Packed, plan: Plan, size: int, digest: str) -> Mapping[str, Any]:
+def _manifest(
+    packed: Packed, plan: Plan, size: int, digest: str, queue: SupervisedQueue
+) -> Mapping[str, Any]:
     store = packed.backend.store
     try:
         manifest = read_manifest(store, plan.group_id)
     except ObjectNotFound:
         store.delete_all(object_names.batch(plan.group_id, ""))  # what a clean-up that was killed has left
+        queue.reopen(packed.spec.namespace, plan.group_id)
         manifest = store_manifest(packed, plan, size, SUPERVISED, **{DIGEST: digest})
     if manifest["scheduler"] != SUPERVISED or manifest.get(DIGEST) != digest:
         raise other_batch(plan.group_id)
@@ -138,14 +144,29 @@ class SupervisedScheduler(JobPerInput):
         super().__init__(backend, manifest["namespace"], manifest["group_id"])
         self._may_be_asked_for_again = DIGEST in manifest
 
-    def cancel(self, board: Board) -> None:
+    def cancel(self, board: Board, tell: Tell) -> None:
         """Start no further job and stop every job that has not ended; return when none of them runs."""
+        begun, dropped = self._drop()
+        board.drop(index for _, index in filter(None, map(input_of, dropped)))
+        self._cancel(begun, board.size, tell)
+
+    def cancel_stored(self, size: int, tell: Tell) -> None:
+        """Cancel, without a board, a batch of so many inputs: none but those that have begun is read."""
+        begun, _ = self._drop()
+        self._cancel(begun, size, tell)
+
+    def _drop(self) -> tuple[list[str], list[str]]:
+        """End the jobs that wait; return those that have begun and not ended, and those that were dropped."""
         self.stop()
-        assert self.backend.supervised_queue is not None  # noqa: S101  only there inputs wait for their turn
-        self.backend.supervised_queue.drop(self.namespace, self.group_id)
-        with board.changed:
-            living = [job for i, job in enumerate(board.jobs) if job and i not in board.ended]
-        self.cancel_all(living)
+        queue = self.backend.supervised_queue
+        assert queue is not None  # noqa: S101  only there inputs wait for their turn
+        queue.drop(self.namespace, self.group_id)
+        return queue.begun(self.namespace, self.group_id)
+
+    def _cancel(self, begun: Sequence[str], size: int, tell: Tell) -> None:
+        ended = size - len(begun)
+        tell(ended, size)
+        self.cancel_all(begun, lambda done, _: tell(ended + done, size))
 
     def discard(self, jobs: Sequence[JobHandle]) -> None:
         """Remove the jobs, but keep their keys if the same call may be made again."""

@@ -166,7 +166,10 @@ def results(
 @verb(batch_app, "cancel", examples=[f"kinetic batch cancel {_ID}"])
 def cancel(session: Session, group_id: GroupId) -> None:
     """Submit nothing more of a batch and stop its jobs."""
-    _attached(session, group_id).cancel()
+    from kinetic_core.backends.base import known_backend
+    from kinetic_core.batches.submit import cancel_stored
+
+    cancel_stored(known_backend(session.backend, session.connections), group_id)
     if session.output.as_json:
         session.output.json("batch.cancel", {"group_id": group_id})
     session.output.line(f"cancelled {group_id}")

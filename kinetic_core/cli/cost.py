@@ -13,7 +13,7 @@ import typer
 
 from kinetic_core.cli.completion import batch_ids
 from kinetic_core.cli.exit_codes import exit_code
-from kinetic_core.cli.jobs import Origins, attached, of_origin, submitted_at, summaries_of
+from kinetic_core.cli.jobs import Origins, attached, of_origin, submitted_at, submitted_jobs
 from kinetic_core.cli.jobs import job_ids as known_ids
 from kinetic_core.cli.parallel import raise_if_all, side_by_side
 from kinetic_core.cli.root import app
@@ -145,7 +145,7 @@ def cost(
 
 def _named(session: Session, job_ids: Sequence[str], batch: str | None, origins: Sequence[str]) -> _Asked:
     """The jobs that ids, a batch and an origin name."""
-    listed = of_origin(summaries_of(session), origins) if origins else []
+    listed = of_origin(submitted_jobs(session), origins) if origins else []
     asked = _Asked({one.job_id: one for one in listed})
     for job_id in dict.fromkeys((*job_ids, *asked.listed)):
         asked.add(session, job_id, is_batch=job_id in asked.listed and asked.listed[job_id].inputs > 0)
@@ -160,7 +160,7 @@ def _recent(session: Session, since: float, limit: int) -> _Asked:
     A batch that does not fit is left out whole.
     """
     asked = _Asked()
-    for job in summaries_of(session):
+    for job in submitted_jobs(session):
         if job.problem or (submitted_at(job) or 0.0) < since:
             continue
         size = job.inputs or 1

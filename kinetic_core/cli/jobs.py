@@ -20,6 +20,7 @@ from kinetic_core.cli.verb import Session, verb
 from kinetic_core.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from kinetic_core.backends.base import Backend
     from kinetic_core.job import JobStatus
     from kinetic_core.jobs.handle import JobHandle
     from kinetic_core.jobs.listing import JobSummary
@@ -73,13 +74,25 @@ def summaries_of(
     session: Session | None, limit: int | None = None, *, and_alive: bool = False
 ) -> list[JobSummary]:
     """The newest jobs of the namespace, `and_alive` those that are older and have not ended."""
-    from kinetic_core.backends.base import known_backend
-    from kinetic_core.connections import default_connections
     from kinetic_core.jobs.listing import summaries
 
+    return summaries(*_place(session), limit, and_alive=and_alive)
+
+
+def submitted_jobs(session: Session | None) -> list[JobSummary]:
+    """All jobs of the namespace, newest first, as they were submitted: without status."""
+    from kinetic_core.jobs.listing import submitted
+
+    return list(submitted(*_place(session)))
+
+
+def _place(session: Session | None) -> tuple[Backend, str]:
+    """The backend and the namespace whose jobs are listed."""
+    from kinetic_core.backends.base import known_backend
+    from kinetic_core.connections import default_connections
+
     connections = session.connections if session else default_connections()
-    backend = known_backend(session.backend if session else None, connections)
-    return summaries(backend, connections.settings.namespace, limit, and_alive=and_alive)
+    return known_backend(session.backend if session else None, connections), connections.settings.namespace
 
 
 def summary_fields(job: JobSummary) -> dict[str, Any]:

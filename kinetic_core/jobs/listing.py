@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -185,25 +185,33 @@ def summaries(
     With a namespace, `and_alive` adds all jobs that are older and have not ended. A job whose stored handle
     is needed and cannot be read is listed with its `problem`.
     """
-    wanted = (job for job in _indexed(backend) if namespace in (None, job.namespace) or job.problem)
+    wanted = submitted(backend, namespace)
     found = list(itertools.islice(wanted, limit))
     if not found:
         return []
     known: dict[str, Mapping[str, Found]] = {}
     if and_alive and namespace is not None and len(found) == limit:
-        known[namespace] = backend.all(namespace)
+        known[namespace] = backend.states(namespace, [job.job_id for job in found], and_alive=True)
         found += _selected(wanted, _not_ended(backend, namespace, known[namespace]), found)
     ended = _ended(backend, found)
     alive: dict[str, JobObservation] = {}
     for each in {job.namespace for job in found if job.namespace and not job.inputs}:
+        job_ids = [job.job_id for job in found if job.namespace == each and not job.inputs]
+        states = known[each] if each in known else backend.states(each, job_ids)
         alive |= {
-            job_id: _alive(backend, job_id, objects)
-            for job_id, objects in (known[each] if each in known else backend.all(each)).items()
-            if not (job_id in ended and ended[job_id].state and _says_no_end(objects[0]))
+            job_id: _alive(backend, job_id, states[job_id])
+            for job_id in job_ids
+            if job_id in states
+            and not (job_id in ended and ended[job_id].state and _says_no_end(states[job_id][0]))
         }
     batches = [job for job in found if job.inputs]
     whole = {job.job_id: job for job in _with_progress(backend, batches, ended)} if batches else {}
     return [whole.get(job.job_id) or _with_state(job, ended, alive) for job in found]
+
+
+def submitted(backend: Backend, namespace: str | None = None) -> Iterator[JobSummary]:
+    """Yield the jobs of the backend's cluster, newest first, as their index entries say: without status."""
+    return (job for job in _indexed(backend) if namespace in (None, job.namespace) or job.problem)
 
 
 def _not_ended(backend: Backend, namespace: str, jobs: Mapping[str, Found]) -> set[str]:
@@ -356,12 +364,20 @@ def _ended(backend: Backend, jobs: Sequence[JobSummary]) -> dict[str, _End]:
     namespaces = {job.job_id: job.namespace for job in jobs}
     keys = {namespace: Keys(backend, namespace) for namespace in set(namespaces.values())}
     ended: dict[str, _End] = {}
-    for info in backend.store.list("jobs/", object_names.result("*")):
+    for info in _outcomes(backend, namespaces):
         job_id = info.name.split("/")[1]
         group_id = None if job_id in namespaces else (input_of(job_id) or (None,))[0]
         if (namespace := namespaces.get(group_id or job_id)) is not None:
             ended[job_id] = _End(keys[namespace].state_of(info, group_id), info.created)
     return ended
+
+
+def _outcomes(backend: Backend, job_ids: Iterable[str]) -> Iterator[ObjectInfo]:
+    """Yield the outcomes of these jobs; in a bucket all that are stored, with a request for each thousand."""
+    if backend.name != "local":  # else each of the jobs has an outcome of its own, and a directory
+        return backend.store.list("jobs/", object_names.result("*"))
+    found = (backend.store.find(object_names.result(job_id)) for job_id in job_ids)
+    return (info for info in found if info is not None)
 
 
 def _with_progress(

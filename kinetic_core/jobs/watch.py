@@ -287,7 +287,8 @@ class JobWatch:
             for job_id in due:
                 self._look_at.pop(job_id, None)
         for job_id, subscriptions in due.items():
-            self._tell(job_id, subscriptions)
+            if not all(each.closed for each in subscriptions):  # a cancelled batch closes thousands at once
+                self._tell(job_id, subscriptions)
 
     def _with_inputs(self, changed: set[str]) -> set[str]:
         """Add the inputs of batches that share a changed Job."""

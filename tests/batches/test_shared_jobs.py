@@ -212,7 +212,7 @@ def test_cancelling_leaves_a_mark_for_pods_that_hear_no_signal(place: Any) -> No
     here: Place = place()
     whole, _ = here.submit([1, 2])
     (job,) = here.jobs()
-    IndexedScheduler(here.backend, whole).cancel(Board(2))
+    IndexedScheduler(here.backend, whole).cancel(Board(2), lambda *_: None)
     assert here.store.find(object_names.chunk_cancel("grp-a", key_id_of(job))) is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kinetic_core.accelerators.grammar import Accelerator
@@ -206,6 +206,13 @@ class GkeBackend:
             pods.setdefault(pod["metadata"]["labels"].get(JOB_ID, ""), []).append(pod)
         found = {job_id: current(some, pods.get(job_id, [])) for job_id, some in jobs.items() if job_id}
         return {job_id: each for job_id, each in found.items() if each is not None}
+
+    def states(
+        self, namespace: str, job_ids: Collection[str], *, and_alive: bool = False
+    ) -> dict[str, tuple[Object, list[Object]]]:
+        """Read all jobs: two requests, however many are asked for."""
+        del job_ids, and_alive
+        return self.all(namespace)
 
     def signing_secret(self, namespace: str, *, make: bool = False) -> bytes | None:
         """Read the namespace's secret, once per client and ten minutes."""

@@ -72,9 +72,14 @@ class Signals:
 
 
 class Agent:
-    """One job, from its record's first state to its last."""
+    """One job, from its record's first state to its last.
 
-    def __init__(self, layout: Layout, namespace: str, job_id: str, lock: int) -> None:
+    `lock` is the job's, and held. `turn` is held until the record no longer says that the job waits.
+    """
+
+    def __init__(
+        self, layout: Layout, namespace: str, job_id: str, lock: int, turn: int | None = None
+    ) -> None:
         self._layout = layout
         self._job_id = job_id
         self._path = layout.record(namespace, job_id)
@@ -85,6 +90,7 @@ class Agent:
         self._spec: dict[str, Any] = record["job"]["spec"]
         self._signals = Signals()
         self._held = [lock]
+        self._turn = turn
         self._child: int | None = None
         self._limit: MemoryLimit | None = None
 
@@ -97,6 +103,8 @@ class Agent:
         self._set_deadline()
         try:
             write_record(self._path, self._record)
+            if self._turn is not None:
+                os.close(self._turn)
             try:
                 with self._signals:
                     self._held += take_slots(self._layout.slots, self._slots_wanted(), self._note_wait)

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
@@ -26,12 +26,14 @@ from kinetic_core.backends.kubernetes.names import (
 )
 from kinetic_core.backends.kubernetes.set_objects import waits_for_worker
 from kinetic_core.backends.local import process
-from kinetic_core.backends.local.layout import Layout
+from kinetic_core.backends.local.layout import DROPPED_MARK, Layout
 from kinetic_core.backends.local.memory_limit import limit_memory
 from kinetic_core.backends.local.ports import LocalPorts
 from kinetic_core.backends.local.queue import LocalQueue, start_agent, unpack_runner
 from kinetic_core.backends.local.record import (
+    DROPPED_CONDITION,
     NEEDS_SLOTS,
+    dropped_at,
     end,
     end_waiting,
     forget,
@@ -41,7 +43,8 @@ from kinetic_core.backends.local.record import (
     is_waiting,
     keep_times,
     kept_times,
-    read_record,
+    read_job,
+    read_summary,
     take_lock,
     timestamp,
     write_record,
@@ -65,11 +68,14 @@ class Snapshot:
 
 
 def record_times(folder: str) -> dict[str, tuple[int, int]]:
-    """Modification time (ns) and inode of every record in a directory: a rewritten one has another inode."""
+    """Modification time (ns) and inode of every record in a directory: a rewritten one has another inode.
+
+    And of every file that ends all jobs of a batch that wait.
+    """
     found = {}
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".json"):
+            if entry.name.endswith((".json", DROPPED_MARK)):
                 try:
                     facts = entry.stat()
                 except FileNotFoundError:
@@ -266,7 +272,7 @@ class LocalBackend:
         Raises StoreError, BackendUnavailable.
         """
         try:
-            record = read_record(self._layout.record(namespace, job_id))
+            record = read_job(self._layout, namespace, job_id)
             if record is None or is_over(record):
                 return
             if line := record.get("line"):
@@ -299,15 +305,64 @@ class LocalBackend:
     ) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
         """Always fresh. A job whose record is damaged is left out with a warning."""
         found = {}
-        for record in sorted(Path(self._layout.cluster(namespace)).glob("*.json")):
+        for job_id in self._ids(namespace):
             try:
-                objects = self.get(namespace, record.stem)
+                objects = self.get(namespace, job_id)
             except StoreError as exc:
-                _LOG.warning("leaving %s out: %s", record.stem, exc)
+                _LOG.warning("leaving %s out: %s", job_id, exc)
                 continue
             if objects is not None:
-                found[record.stem] = objects
+                found[job_id] = objects
         return found
+
+    def _ids(self, namespace: str) -> list[str]:
+        try:
+            names = os.listdir(self._layout.cluster(namespace))
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+    def states(
+        self, namespace: str, job_ids: Collection[str], *, and_alive: bool = False
+    ) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Read the end of each record, and more of those alone that live."""
+        wanted = set(job_ids)
+        dropped: dict[str, str | None] = {}
+        found = {}
+        for job_id in self._ids(namespace) if and_alive else wanted:
+            try:
+                objects = self._state(namespace, job_id, dropped, even_ended=job_id in wanted)
+            except (StoreError, OSError) as exc:
+                _LOG.warning("leaving %s out: %s", job_id, exc)
+                continue
+            if objects is not None:
+                found[job_id] = objects
+        return found
+
+    def _state(
+        self, namespace: str, job_id: str, dropped: dict[str, str | None], *, even_ended: bool
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """What `states` says of one job. `dropped`: since when batches are, as far as somebody has looked."""
+        path = self._layout.record(namespace, job_id)
+        summary = read_summary(path)
+        if summary is not None and "line" in summary:
+            group_id = summary["line"]["group_id"]
+            if group_id not in dropped:
+                dropped[group_id] = dropped_at(self._layout, namespace, group_id)
+                summary = read_summary(path)  # it may have begun meanwhile
+        at = dropped[summary["line"]["group_id"]] if summary and "line" in summary else None
+        if summary is None or not (even_ended or (at is None and "ended" not in summary)):
+            return None
+        record: dict[str, Any] = {"job": {"metadata": {}, "status": {}}, "pods": [], **summary}
+        if "ended" in summary:
+            record["job"]["status"]["conditions"] = [summary["ended"]]
+        elif "line" not in summary:
+            return self.get(namespace, job_id)
+        elif at is not None:
+            end(record, *DROPPED_CONDITION, at)
+        else:
+            record["waits"] = True
+        return with_reason(record), []
 
     def signing_secret(self, namespace: str, *, make: bool = False) -> bytes | None:
         """A file of this user's; jobs on this machine are the same user's."""
@@ -335,13 +390,13 @@ class LocalBackend:
 
     def delete(self, namespace: str, job_id: str) -> None:
         """Cancel: returns when the job's processes are dead."""
-        path, lock = self._layout.record(namespace, job_id), self._layout.lock(namespace, job_id)
+        before = "Cancelled", "cancelled before its turn"
         while True:
             self._end_if_lost(namespace, job_id)
-            record = read_record(path)
+            record = read_job(self._layout, namespace, job_id)
             if record is None or is_over(record):
                 return
-            if is_waiting(record) and end_waiting(path, lock, "Cancelled", "cancelled before its turn"):
+            if is_waiting(record) and end_waiting(self._layout, namespace, job_id, *before):
                 return
             agent, group = record.get("agent"), record.get("group")
             if agent and process.is_same(agent):
@@ -352,11 +407,10 @@ class LocalBackend:
 
     def release(self, namespace: str, job_id: str, succeeded: bool) -> None:
         """Write down that a call has ended on its worker: nothing else outlives a job's processes here."""
-        path, lock = self._layout.record(namespace, job_id), self._layout.lock(namespace, job_id)
-        record = read_record(path)
+        record = read_job(self._layout, namespace, job_id)
         if record is not None and is_waiting(record) and waits_for_worker(record["job"]):
             how = ("CompletionsReached", "Complete") if succeeded else ("FailedIndexes", "Failed")
-            end_waiting(path, lock, how[0], "its worker has run it", how[1])
+            end_waiting(self._layout, namespace, job_id, how[0], "its worker has run it", how[1])
 
     def start(self, namespace: str, job_id: str) -> None:
         """Start the agent of a call that was meant for a worker. Raises StoreError, BackendUnavailable."""
@@ -365,7 +419,7 @@ class LocalBackend:
         if lock is None:
             return  # somebody else does it, or has done it
         try:
-            record = read_record(path)
+            record = read_job(self._layout, namespace, job_id)
             if record is None or not is_waiting(record) or "line" in record:
                 return
             record["job"]["spec"]["parallelism"] = 1
@@ -419,6 +473,8 @@ class LocalBackend:
                 seen = Snapshot(stamp, record_times(folder), previous.swept)
                 changed = {name for name, at in seen.times.items() if previous.times.get(name) != at}
                 changed |= previous.times.keys() - seen.times.keys()
+                if any(name.endswith(DROPPED_MARK) for name in changed):
+                    return seen, None
                 return seen, {name.removesuffix(".json") for name in changed}
             return Snapshot(stamp, record_times(folder), time.monotonic()), None
         except FileNotFoundError:
@@ -437,9 +493,8 @@ class LocalBackend:
 
     def _observed(self, namespace: str, job_id: str) -> tuple[dict[str, Any] | None, bool]:
         """The record, that of a lost job ended, and whether `control` would do anything. Raises OSError."""
-        path = self._layout.record(namespace, job_id)
         while True:
-            record = read_record(path)
+            record = read_job(self._layout, namespace, job_id)
             if record is None or is_over(record):
                 return record, False
             waits, line = is_waiting(record), record.get("line")
@@ -450,7 +505,7 @@ class LocalBackend:
                 is_left = waits and line is None and not waits_for_worker(record["job"])
                 return record, unsupervised or is_left
             if (
-                read_record(path) == record
+                read_job(self._layout, namespace, job_id) == record
             ):  # else it has ended, or was made again, between reading and asking
                 end(record, *_LOST)
                 del record["job"]["status"]["conditions"][-1]["lastTransitionTime"]  # which nobody knows
@@ -458,22 +513,21 @@ class LocalBackend:
 
     def _end_if_lost(self, namespace: str, job_id: str) -> None:
         """Record that nothing of a job lives any more, and end what it may have started. Raises OSError."""
-        path = self._layout.record(namespace, job_id)
-        record = read_record(path)
+        record = read_job(self._layout, namespace, job_id)
         if record is None or is_over(record) or is_waiting(record):
             return
         lock = take_lock(self._layout.lock(namespace, job_id))
         if lock is None:
             return
         try:
-            record = read_record(path)  # it may have ended between reading and locking
+            record = read_job(self._layout, namespace, job_id)  # it may have ended before it was locked
             if record is None or is_over(record) or is_waiting(record):  # or have been made again
                 return
             if (group := record.get("group")) is not None and process.is_same(group):
                 process.kill_tree(group["pid"])
             process.kill_marked(self._layout.work(job_id))
             end(record, *_LOST)
-            write_record(path, record)
+            write_record(self._layout.record(namespace, job_id), record)
         finally:
             os.close(lock)
 
@@ -485,10 +539,10 @@ class LocalBackend:
 
     def _lock_or_existing(self, namespace: str, job_id: str, digest: str) -> int | None:
         """The lock of a job that does not exist yet; None if the same job does."""
-        path, deadline = self._layout.record(namespace, job_id), time.monotonic() + 10
+        deadline = time.monotonic() + 10
         while True:
             lock = take_lock(self._layout.lock(namespace, job_id))
-            record = read_record(path)
+            record = read_job(self._layout, namespace, job_id)
             if record is not None:
                 if lock is not None:
                     os.close(lock)

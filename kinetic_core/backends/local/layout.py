@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+DROPPED_MARK = ".dropped"
+"""How the name ends of the file that ends all jobs of a batch that wait for their turn."""
+
 
 class Layout:
     """Paths below a root, as strings; the agent, which every job waits for, imports neither pathlib nor
@@ -13,7 +16,8 @@ class Layout:
 
         store/                        the object store
         cluster/{namespace}/          {job id}.json: a Job and its Pods; {job id}.lock: held while it lives
-                                      {batch id}.batch.lock, {batch id}.making.lock: see queue.py
+                                      {batch id}.batch.lock, .making.lock, .turn.lock: see queue.py
+                                      {batch id}.dropped: since when its jobs that wait are ended
         origins/{namespace}/          {origin}-{job id}: an empty file for each job that has an origin
         removed/{hour}/{namespace}/   {job id}.json: the times of a Job and its Pods that were removed then
         signing-secret                from which the keys of outcomes are made
@@ -65,6 +69,12 @@ class Layout:
 
     def making_lock(self, namespace: str, group_id: str) -> str:
         return os.path.join(self.cluster(namespace), f"{group_id}.making.lock")
+
+    def turn_lock(self, namespace: str, group_id: str) -> str:
+        return os.path.join(self.cluster(namespace), f"{group_id}.turn.lock")
+
+    def dropped(self, namespace: str, group_id: str) -> str:
+        return os.path.join(self.cluster(namespace), f"{group_id}{DROPPED_MARK}")
 
     def work(self, job_id: str) -> str:
         return os.path.join(self.root, "work", job_id)

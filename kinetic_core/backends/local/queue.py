@@ -23,9 +23,11 @@ from kinetic_core.backends.local.record import (
     is_over,
     is_waiting,
     job_ids,
-    read_record,
+    read_job,
+    read_summary,
     take_lock,
     wait_for_lock,
+    write_dropped,
 )
 from kinetic_core.errors import BackendUnavailable, StoreError
 from kinetic_core.job import Line
@@ -113,7 +115,8 @@ def _start(layout: Layout, module: str, words: list[str], lock: int | None) -> N
 class LocalQueue:
     """A batch's lock is held by whoever makes its jobs, and then by its supervisor, so that there is one.
 
-    A batch of which jobs can be made while it has a supervisor has a second lock for that.
+    A batch of which jobs can be made while it has a supervisor has a second lock for that. A third, the
+    turn's, is shared by all of its jobs that are about to begin; whoever drops those that wait has it alone.
     """
 
     def __init__(self, layout: Layout, in_line: Callable[[Line], LocalBackend]) -> None:
@@ -184,8 +187,22 @@ class LocalQueue:
             os.close(lock)
 
     def drop(self, namespace: str, group_id: str) -> None:
-        """End the jobs that still wait; one that is being started just now is not among them."""
+        """End the jobs that still wait, at once; when this has returned, no other job of the batch begins."""
         drop_waiting(self._layout, namespace, group_id)
+
+    def begun(self, namespace: str, group_id: str) -> tuple[list[str], list[str]]:
+        """The jobs that have begun and not ended, and those that wait for their turn or were dropped."""
+        begun: list[str] = []
+        waiting: list[str] = []
+        for job_id in job_ids(self._layout, namespace, group_id):
+            summary = read_summary(self._layout.record(namespace, job_id))
+            if summary is not None and "ended" not in summary:
+                (waiting if "line" in summary else begun).append(job_id)
+        return begun, waiting
+
+    def reopen(self, namespace: str, group_id: str) -> None:
+        """Let jobs that are made from now on wait again, after `drop`; those that it has ended stay so."""
+        write_dropped(self._layout, namespace, group_id)
 
     def forget(self, namespace: str, job_ids: Iterable[str]) -> None:
         """Forget jobs that have ended, so that they can be made again: even their agents have ended then."""
@@ -205,5 +222,5 @@ class LocalQueue:
 
     def _waiting(self, namespace: str, group_id: str) -> bool:
         ids = job_ids(self._layout, namespace, group_id)
-        records = (read_record(self._layout.record(namespace, job_id)) for job_id in ids)
+        records = (read_job(self._layout, namespace, job_id) for job_id in ids)
         return any(record is not None and is_waiting(record) for record in records)

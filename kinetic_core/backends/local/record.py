@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     Found = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 
 
+SUMMARY = "summary"
+"""Last field of a record in its file, which can be read without the others; see `read_summary`."""
+_SUMMARY_BYTES = 1024
+"""How far before the end of the file it begins at most."""
 NEEDS_SLOTS = "needs_slots"
 """Field of a record whose agent has found too few slots free, and waits."""
 
@@ -46,7 +50,55 @@ def read_record(path: str) -> dict[str, Any] | None:
         return None
     except ValueError as exc:
         raise OSError(errno.EIO, f"{path} is damaged: {exc}; remove it and the job is lost") from exc
+    record.pop(SUMMARY, None)
     return record
+
+
+def read_job(layout: Layout, namespace: str, job_id: str) -> dict[str, Any] | None:
+    """Read a job's record; that of a job which waits in a batch that was dropped says how the job ended.
+
+    Raises OSError for a record that is damaged.
+    """
+    path = layout.record(namespace, job_id)
+    record = read_record(path)
+    if record is None or not is_waiting(record) or "line" not in record:
+        return record
+    if (at := dropped_at(layout, namespace, record["line"]["group_id"])) is None:
+        return record
+    record = read_record(path)  # it may have begun before its batch was dropped, and after it was read
+    if record is not None and is_waiting(record):
+        end(record, *DROPPED_CONDITION, at)
+    return record
+
+
+def read_summary(path: str) -> dict[str, Any] | None:
+    """Read how a job is, as `_summary` says, from the end of its record alone; None if there is no record.
+
+    Raises OSError for a record that is damaged.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        end_of_file = os.pread(descriptor, _SUMMARY_BYTES, max(0, size - _SUMMARY_BYTES))
+    finally:
+        os.close(descriptor)
+    _, name, text = end_of_file.rpartition(f'"{SUMMARY}":'.encode())  # in a text it has backslashes
+    with suppress(ValueError):
+        if name:
+            summary: dict[str, Any] = json.loads(text.removesuffix(b"}"))
+            return summary
+    record = read_record(path)
+    return None if record is None else _summary(record)
+
+
+def _summary(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a job is: `ended`, its final condition; `line`, where it waits; nothing while it lives."""
+    if (final := _final(record)) is not None:
+        return {"ended": {name: text for name, text in final.items() if name != "message"}}
+    return {"line": record["line"]} if record.get("waits") and "line" in record else {}
 
 
 def _private(path: str, flags: int) -> int:
@@ -58,10 +110,15 @@ def write_record(path: str, record: Mapping[str, Any], *, new: bool = False) -> 
 
     Raises RecordGone if its directory is no longer there.
     """
+    whole = {**record, SUMMARY: _summary(record)}
+    _write(path, json.dumps(whole, separators=(",", ":")), new=new)  # json.dump would do without its C part
+
+
+def _write(path: str, text: str, *, new: bool = False) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8", opener=_private) as stream:
-            stream.write(json.dumps(record, separators=(",", ":")))  # json.dump would do without its C part
+            stream.write(text)
         if new:
             os.link(temporary, path)
             os.unlink(temporary)
@@ -103,6 +160,11 @@ def wait_for_lock(path: str) -> int:
     return _locked(path, fcntl.LOCK_EX)
 
 
+def share_lock(path: str) -> int:
+    """The descriptor of the lock, held beside others who share it; whoever has it alone is waited for."""
+    return _locked(path, fcntl.LOCK_SH)
+
+
 def _locked(path: str, how: int) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -115,9 +177,13 @@ def _locked(path: str, how: int) -> int:
 
 def is_over(record: Mapping[str, Any]) -> bool:
     """Whether the Job has ended, one way or the other."""
+    return _final(record) is not None
+
+
+def _final(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     conditions = record["job"].get("status", {}).get("conditions", ())
     final = ("Complete", "Failed")
-    return any(condition["type"] in final and condition["status"] == "True" for condition in conditions)
+    return next((one for one in conditions if one["type"] in final and one["status"] == "True"), None)
 
 
 def is_waiting(record: Mapping[str, Any]) -> bool:
@@ -125,26 +191,28 @@ def is_waiting(record: Mapping[str, Any]) -> bool:
     return bool(record.get("waits")) and not is_over(record)
 
 
-def end_waiting(path: str, lock_path: str, reason: str, message: str, kind: str = "Failed") -> bool:
+def end_waiting(
+    layout: Layout, namespace: str, job_id: str, reason: str, message: str, kind: str = "Failed"
+) -> bool:
     """End a job that waits for its turn; False if it does not, or is being started just now."""
-    lock = take_lock(lock_path)
+    lock = take_lock(layout.lock(namespace, job_id))
     if lock is None:
         return False
     try:
-        record = read_record(path)
+        record = read_job(layout, namespace, job_id)
         if record is None or not is_waiting(record):
             return False
         end(record, kind, reason, message)
-        write_record(path, record)
+        write_record(layout.record(namespace, job_id), record)
         return True
     finally:
         os.close(lock)
 
 
-def end(record: dict[str, Any], kind: str, reason: str, message: str) -> None:
-    """Give the Job its final condition: `Complete` or `Failed`."""
+def end(record: dict[str, Any], kind: str, reason: str, message: str, at: str = "") -> None:
+    """Give the Job its final condition: `Complete` or `Failed`, since a time, or now."""
     condition = {"type": kind, "status": "True", "reason": reason, "message": message}
-    condition["lastTransitionTime"] = timestamp()
+    condition["lastTransitionTime"] = at or timestamp()
     status = record["job"].setdefault("status", {})
     status["conditions"] = [*status.get("conditions", ()), condition]
     status["active"] = 0
@@ -217,8 +285,51 @@ def forget_old_times(layout: Layout) -> None:
                 remove_tree(layout.removed(int(name)))
 
 
+DROPPED_CONDITION = "Failed", DROPPED, "not started: its batch was stopped"
+"""Type, reason and message of the condition."""
+
+
 def drop_waiting(layout: Layout, namespace: str, group_id: str) -> None:
-    """End a batch's jobs that wait for their turn; not one that is being started just now."""
+    """End all jobs of a batch that wait for their turn, with one file that every reader of them looks for.
+
+    Waits for the jobs that are being started just now, which go on: when this has returned none begins.
+    """
+    mark = layout.dropped(namespace, group_id)
+    if os.path.exists(mark) or not os.path.isdir(layout.cluster(namespace)):
+        return
+    with suppress(FileNotFoundError, RecordGone):  # all was removed
+        turn = wait_for_lock(layout.turn_lock(namespace, group_id))
+        try:
+            _write(mark, json.dumps({"at": timestamp()}))
+        finally:
+            os.close(turn)
+
+
+def dropped_at(layout: Layout, namespace: str, group_id: str) -> str | None:
+    """Return when the jobs of a batch that wait were dropped; None if they were not. Raises OSError."""
+    mark = layout.dropped(namespace, group_id)
+    try:
+        with open(mark, encoding="utf-8") as stream:
+            return str(json.load(stream)["at"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as exc:
+        raise OSError(errno.EIO, f"{mark} is damaged: {exc!r}; remove it and its inputs wait again") from exc
+
+
+def write_dropped(layout: Layout, namespace: str, group_id: str) -> None:
+    """Write into the records of jobs that were dropped how they ended; then jobs of the batch wait again."""
+    if dropped_at(layout, namespace, group_id) is None:
+        return
     for job_id in job_ids(layout, namespace, group_id):
-        path, lock = layout.record(namespace, job_id), layout.lock(namespace, job_id)
-        end_waiting(path, lock, DROPPED, "not started: its batch was stopped")
+        path = layout.record(namespace, job_id)
+        if "line" not in (read_summary(path) or {}):
+            continue
+        lock = wait_for_lock(layout.lock(namespace, job_id))
+        try:
+            if (record := read_job(layout, namespace, job_id)) is not None:
+                write_record(path, record)
+        finally:
+            os.close(lock)
+    with suppress(FileNotFoundError):
+        os.unlink(layout.dropped(namespace, group_id))

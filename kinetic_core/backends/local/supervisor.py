@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kinetic_core._runner import object_names
@@ -31,7 +31,8 @@ from kinetic_core.backends.local.record import (
     is_over,
     is_waiting,
     job_ids,
-    read_record,
+    read_job,
+    share_lock,
     take_lock,
     wait_for_lock,
     write_record,
@@ -151,13 +152,14 @@ class Supervisor:
         if lock is None:  # somebody cancels it, or a supervisor that died has just started it
             self._guard(job_id)
             return
-        try:
+        with ExitStack() as held:
+            held.callback(os.close, lock)
+            turn = share_lock(self._layout.turn_lock(self._namespace, self._line.group_id))
+            held.callback(os.close, turn)  # the agent has it until its record says that it has begun
             record = self._record(job_id)
             if record is not None and is_waiting(record):
-                agent = self._child(lambda: Agent(self._layout, self._namespace, job_id, lock).run())
+                agent = self._child(lambda: Agent(self._layout, self._namespace, job_id, lock, turn).run())
                 self._agents[agent] = job_id
-        finally:
-            os.close(lock)
 
     def _guard(self, job_id: str) -> None:
         self._guards[self._child(lambda: self._await_end(job_id))] = job_id
@@ -220,7 +222,7 @@ class Supervisor:
 
     def _record(self, job_id: str) -> dict[str, Any] | None:
         try:
-            return read_record(self._layout.record(self._namespace, job_id))
+            return read_job(self._layout, self._namespace, job_id)
         except OSError as exc:
             sys.stderr.write(f"kinetic: leaving {job_id} out: {exc}\n")  # the others go on
             return None
