@@ -24,7 +24,6 @@ from kinetic_core.errors import (
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED, Picture
-
 from kinetic_core.terminal import BatchProgress, Progress, stopping
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kinetic_core._runner import object_names, wire
@@ -73,7 +73,29 @@ def batch_times(
     ended before the batch was submitted, as inputs have that an earlier try of its task ran, counts in
     `run_seconds` alone. Takes three requests per thousand inputs.
     """
-    group_id, submitted = whole.job_id, submitted_at(whole)
+    submitted = submitted_at(whole)
+    ran, ends = _ran(store, whole.job_id, size, now)
+    over = (each for each in (*ends, *(until for _, until in ran)) if each > submitted)
+    last = max(over, default=now) if is_over else now
+    first = min((began for began, until in ran if until > submitted), default=last)
+    return BatchTimes(
+        run_seconds=_sum(ran),
+        seconds=max(last - submitted, 0.0),
+        waited=max(first - submitted, 0.0),
+    )
+
+
+def run_seconds(store: ObjectStore, group_id: str, size: int, now: float) -> float:
+    """Return for how long all attempts of a batch's inputs have run, in seconds; see `batch_times`."""
+    return _sum(_ran(store, group_id, size, now)[0])
+
+
+_Stretch = tuple[float, float]
+"""When an attempt began to run and when that ended, in Unix seconds."""
+
+
+def _ran(store: ObjectStore, group_id: str, size: int, now: float) -> tuple[list[_Stretch], list[float]]:
+    """Return when the attempts of the first `size` inputs ran, and when the inputs ended."""
     every = f"{group_id}-*"
     results = stored_of(store, group_id, object_names.result(every))
     ends = {index: info.created for index, info in results if index < size}
@@ -84,15 +106,11 @@ def batch_times(
         following = claimed.get((index, attempt + 1), ends.get(index, now))
         return ended.get((index, attempt), following)
 
-    ran = [(began, end(*place)) for place, began in claimed.items()]
-    over = (each for each in (*ends.values(), *(until for _, until in ran)) if each > submitted)
-    last = max(over, default=now) if is_over else now
-    first = min((began for began, until in ran if until > submitted), default=last)
-    return BatchTimes(
-        run_seconds=sum((max(until - began, 0.0) for began, until in ran), 0.0),
-        seconds=max(last - submitted, 0.0),
-        waited=max(first - submitted, 0.0),
-    )
+    return [(began, end(*place)) for place, began in claimed.items()], list(ends.values())
+
+
+def _sum(ran: Sequence[_Stretch]) -> float:
+    return sum((max(until - began, 0.0) for began, until in ran), 0.0)
 
 
 def _of_attempts(

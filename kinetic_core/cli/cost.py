@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,7 @@ _MOST_DAYS = 36500
 
 @dataclass(frozen=True)
 class _Entry:
-    """A job, what it used if that is known, and what it cost if there is a price for it."""
+    """A job or a batch, what it used if that is known, and what it cost if there is a price for it."""
 
     job_id: str
     accelerator: str
@@ -43,6 +44,7 @@ class _Entry:
     usage: Usage | None = None
     amount: float | None = None
     problem: str = ""
+    jobs: int = 1
 
 
 @dataclass
@@ -73,6 +75,8 @@ class _Asked:
 
     listed: dict[str, JobSummary] = field(default_factory=dict)
     handles: list[JobHandle] = field(default_factory=list)
+    batches: dict[str, list[JobSummary]] = field(default_factory=dict)
+    """What lists say of a batch: one line of all its inputs, or one of each."""
     unknown: dict[str, KineticError] = field(default_factory=dict)
     not_counted: int = 0
 
@@ -108,7 +112,9 @@ def cost(
         float,
         typer.Option(min=0, max=_MOST_DAYS, help="where no job is named: those submitted in so many days"),
     ] = 7.0,
-    limit: Annotated[int, typer.Option(min=1, help="where no job is named: the newest so many")] = 500,
+    limit: Annotated[
+        int, typer.Option(min=1, help="where no job is named: the newest so many; a batch counts as one")
+    ] = 500,
     prices: Annotated[
         Path | None, typer.Option(help="your price table, a TOML file; else that of $KINETIC_PRICES")
     ] = None,
@@ -116,7 +122,8 @@ def cost(
     """Say what jobs have used of their hardware by now, and on what; with a price table, what it costs.
 
     Without a job, a batch or an origin: the jobs of the last week, by function and user, dearest first.
-    WAITING holds no hardware. From PULLING on it does.
+    WAITING holds no hardware. From PULLING on it does. Of a batch that is not named, RUNNING is the time for
+    which its inputs ran, from the start of their runners.
     """
     from kinetic_core.jobs.cost import known_prices, read_prices
 
@@ -126,9 +133,7 @@ def cost(
         asked = _named(session, job_ids or [], batch, origin or [])
     else:
         asked = _recent(session, now - days * _DAY, limit)
-    raise_if_all(asked.unknown, len(asked.unknown) + len(asked.handles))
-    entries = side_by_side(lambda handle: _look(handle, table, asked.listed), asked.handles, _AT_ONCE)
-    entries += [_Entry(job_id, "", problem=str(error)) for job_id, error in asked.unknown.items()]
+    entries = _entries(session, asked, table)
     total = _total(entries, table)
     if session.output.as_json:
         told = {
@@ -143,6 +148,15 @@ def cost(
     return next((exit_code(error) for error in asked.unknown.values()), None)
 
 
+def _entries(session: Session, asked: _Asked, table: Prices | None) -> list[_Entry]:
+    """What the jobs and batches have used, by the price table. Raises the first error if none can be had."""
+    raise_if_all(asked.unknown, len(asked.unknown) + len(asked.handles) + len(asked.batches))
+    found = side_by_side(lambda handle: _look(handle, table, asked.listed), asked.handles, _AT_ONCE)
+    look = partial(_look_at_batch, session, table)
+    found += side_by_side(look, list(asked.batches.values()), _AT_ONCE)
+    return found + [_Entry(job_id, "", problem=str(error)) for job_id, error in asked.unknown.items()]
+
+
 def _named(session: Session, job_ids: Sequence[str], batch: str | None, origins: Sequence[str]) -> _Asked:
     """The jobs that ids, a batch and an origin name."""
     listed = of_origin(submitted_jobs(session), origins) if origins else []
@@ -155,21 +169,21 @@ def _named(session: Session, job_ids: Sequence[str], batch: str | None, origins:
 
 
 def _recent(session: Session, since: float, limit: int) -> _Asked:
-    """The newest jobs submitted since then, in Unix seconds: at most `limit`, each input of a batch as one.
-
-    A batch that does not fit is left out whole.
-    """
+    """The newest jobs and batches submitted since then, in Unix seconds: at most `limit`."""
     asked = _Asked()
     for job in submitted_jobs(session):
         if job.problem or (submitted_at(job) or 0.0) < since:
             continue
-        size = job.inputs or 1
-        if size > limit:
-            asked.not_counted += size
-            continue
-        limit -= size
-        asked.listed[job.job_id] = job
-        asked.add(session, job.job_id, is_batch=job.inputs > 0)
+        batch = job.job_id if job.inputs else job.group_id
+        if batch in asked.batches:
+            asked.batches[batch].append(job)
+        elif len(asked.listed) + len(asked.batches) == limit:
+            asked.not_counted += job.inputs or 1
+        elif batch:
+            asked.batches[batch] = [job]
+        else:
+            asked.listed[job.job_id] = job
+            asked.add(session, job.job_id, is_batch=False)
     return asked
 
 
@@ -194,6 +208,28 @@ def _look(handle: JobHandle, prices: Prices | None, listed: Mapping[str, JobSumm
     return _Entry(handle.job_id, str(usage.accelerator), handle.func_name, user, usage, amount)
 
 
+def _look_at_batch(session: Session, prices: Prices | None, listed: Sequence[JobSummary]) -> _Entry:
+    """What a batch has used, by the times of its stored objects: a few requests for a thousand inputs."""
+    from kinetic_core.backends.base import known_backend
+    from kinetic_core.backends.kubernetes.chunks import input_of
+    from kinetic_core.batches.snapshot import run_seconds
+    from kinetic_core.jobs.cost import usage_in
+
+    one = listed[0]
+    group_id = one.job_id if one.inputs else one.group_id
+    size = one.inputs or len(listed)
+    own = [child for job in listed if (child := input_of(job.job_id)) is not None]
+    most = one.inputs or max((index + 1 for _, index in own), default=size)
+    facts = group_id, one.accelerator, one.func_name, one.user
+    try:
+        backend = known_backend(session.backend, session.connections)
+        ran = run_seconds(backend.store, group_id, most, time.time())
+    except KineticError as exc:
+        return _Entry(*facts, problem=str(exc), jobs=size)
+    usage = usage_in(group_id, one.accelerator, [("function", ran)])
+    return _Entry(*facts, usage, prices.cost(usage) if prices else None, jobs=size)
+
+
 def _groups(entries: Sequence[_Entry]) -> list[_Group]:
     """The jobs by function, user and unit, the most hardware first."""
     found: dict[tuple[str, str, str], _Group] = {}
@@ -202,7 +238,7 @@ def _groups(entries: Sequence[_Entry]) -> list[_Group]:
             continue
         key = (entry.function, entry.user, entry.usage.unit)
         group = found.setdefault(key, _Group(*key))
-        group.jobs += 1
+        group.jobs += entry.jobs
         group.unit_seconds.update(entry.usage.unit_seconds)
         group.amounts += [] if entry.amount is None else [entry.amount]
     return sorted(found.values(), key=lambda group: (-(group.amount or 0.0), -group.held))
