@@ -29,6 +29,8 @@ _SHOWN = 10
 """Jobs that are listed."""
 _RECENT = 200
 """Jobs among which the last failure is looked for."""
+_OF_A_BATCH = 20
+"""Inputs of one batch among these, so that a map of thousands hides nothing that failed before it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _place(session: Session) -> str:
 def _jobs(session: Session) -> tuple[Sequence[JobSummary], str]:
     """The newest jobs, and all that wait or run; else why nobody can say."""
     try:
-        return summaries_of(session, _RECENT, and_alive=True), ""
+        return summaries_of(session, _RECENT, and_alive=True, of_a_batch=_OF_A_BATCH), ""
     except KineticError as exc:
         return (), str(exc)
 

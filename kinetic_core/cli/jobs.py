@@ -71,12 +71,16 @@ def of_origin(jobs: Iterable[JobSummary], origins: Sequence[str]) -> list[JobSum
 
 
 def summaries_of(
-    session: Session | None, limit: int | None = None, *, and_alive: bool = False
+    session: Session | None,
+    limit: int | None = None,
+    *,
+    and_alive: bool = False,
+    of_a_batch: int | None = None,
 ) -> list[JobSummary]:
-    """The newest jobs of the namespace, `and_alive` those that are older and have not ended."""
+    """The newest jobs of the namespace, `and_alive` the others that have not ended; see `summaries`."""
     from kinetic_core.jobs.listing import summaries
 
-    return summaries(*_place(session), limit, and_alive=and_alive)
+    return summaries(*_place(session), limit, and_alive=and_alive, of_a_batch=of_a_batch)
 
 
 def submitted_jobs(session: Session | None) -> list[JobSummary]:

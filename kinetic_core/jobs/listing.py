@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -178,21 +179,31 @@ def index_metadata(reference: JobReference, origin: str = "", user: str = "") ->
 
 
 def summaries(
-    backend: Backend, namespace: str | None = None, limit: int | None = None, *, and_alive: bool = False
+    backend: Backend,
+    namespace: str | None = None,
+    limit: int | None = None,
+    *,
+    and_alive: bool = False,
+    of_a_batch: int | None = None,
 ) -> list[JobSummary]:
     """List the newest jobs of the backend's cluster, newest first, at most `limit`.
 
-    With a namespace, `and_alive` adds all jobs that are older and have not ended. A job whose stored handle
-    is needed and cannot be read is listed with its `problem`.
+    With a namespace, `and_alive` adds, after them, all other jobs that have not ended. Of a batch whose
+    inputs have jobs of their own, the newest `of_a_batch` are listed, by default all. A job whose stored
+    handle is needed and cannot be read is listed with its `problem`.
     """
+    left_out: list[JobSummary] = []
     wanted = submitted(backend, namespace)
+    if of_a_batch is not None:
+        wanted = _of_each_batch(wanted, of_a_batch, left_out)
     found = list(itertools.islice(wanted, limit))
     if not found:
         return []
     known: dict[str, Mapping[str, Found]] = {}
-    if and_alive and namespace is not None and len(found) == limit:
+    if and_alive and namespace is not None and (left_out or len(found) == limit):
         known[namespace] = backend.states(namespace, [job.job_id for job in found], and_alive=True)
-        found += _selected(wanted, _not_ended(backend, namespace, known[namespace]), found)
+        others = itertools.chain(left_out[:], wanted)
+        found += _selected(others, _not_ended(backend, namespace, known[namespace]), found)
     ended = _ended(backend, found)
     alive: dict[str, JobObservation] = {}
     for each in {job.namespace for job in found if job.namespace and not job.inputs}:
@@ -212,6 +223,17 @@ def summaries(
 def submitted(backend: Backend, namespace: str | None = None) -> Iterator[JobSummary]:
     """Yield the jobs of the backend's cluster, newest first, as their index entries say: without status."""
     return (job for job in _indexed(backend) if namespace in (None, job.namespace) or job.problem)
+
+
+def _of_each_batch(jobs: Iterable[JobSummary], most: int, left_out: list[JobSummary]) -> Iterator[JobSummary]:
+    """Yield the jobs, of each batch the first `most` inputs; the others are added to `left_out`."""
+    seen = Counter[str]()
+    for job in jobs:
+        seen[job.group_id] += 1
+        if job.group_id and seen[job.group_id] > most:
+            left_out.append(job)
+        else:
+            yield job
 
 
 def _not_ended(backend: Backend, namespace: str, jobs: Mapping[str, Found]) -> set[str]:

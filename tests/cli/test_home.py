@@ -65,6 +65,25 @@ def test_it_lists_an_old_job_that_runs(
     assert [job["job_id"] for job in told["alive"]] == [running.job_id]
 
 
+def test_a_large_batch_hides_no_failure_before_it(
+    kinetic: Kinetic, own_jobs: None, running: kinetic_core.JobHandle
+) -> None:
+    failed = reads.run_async(3)
+    with pytest.raises(ValueError, match="shard 3"):
+        failed.result()
+    store, group_id = running.place.store, "grp-0000000000000001"
+    store.delete(index_object(running))
+    first = replace(running, group_id=group_id, created_at="2098-01-01T00:00:00Z")
+    store.create_if_absent(index_object(first), b"", index_metadata(first))
+    for number in range(250):
+        later = {"job_id": f"{group_id}-{number}", "created_at": "2099-01-01T00:00:00Z"}
+        newer = replace(running, group_id=group_id, **later)
+        store.create_if_absent(index_object(newer), b"", index_metadata(newer))
+    told = kinetic("home", "--json").json
+    assert told["failed"] == failed.job_id
+    assert [job["job_id"] for job in told["alive"]] == [running.job_id]
+
+
 def test_a_batch_says_why_its_first_inputs_failed(kinetic: Kinetic, own_jobs: None) -> None:
     batch = reads.run_async_map(range(7))
     batch.wait()
