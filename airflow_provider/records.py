@@ -191,7 +191,8 @@ class EarlierJob:
 class BuildWait:
     """Wait of a try for its image, in Unix seconds: from when, until when, and when a worker went on.
 
-    None stands for what has not come. Airflow keeps no times of a leg after the next one has begun.
+    `sent`: when the trigger that waited sent its event, which it holds for a while after the deferral. None
+    stands for what has not come. Airflow keeps no times of a leg after the next one has begun.
     `page` is the address of the build's page, the same for all tasks that wait for the build.
     """
 
@@ -200,6 +201,7 @@ class BuildWait:
     ended: float | None = None
     resumed: float | None = None
     page: str = ""
+    sent: float | None = None
 
     @classmethod
     def from_value(cls, value: Any) -> Self | None:
@@ -208,7 +210,8 @@ class BuildWait:
             found = cls(**value)
         except TypeError:
             return None
-        times = [each for each in (found.began, found.ended, found.resumed) if each is not None]
+        noted = found.began, found.ended, found.resumed, found.sent
+        times = [each for each in noted if each is not None]
         known = type(found.page) is str and (found.page == "" or found.page.startswith(_BUILD_PAGES))
         sound = all(map(is_seconds, times)) and known and len(found.page) <= _LONGEST
         return found if sound and type(found.try_number) is int and found.began is not None else None

@@ -170,7 +170,7 @@ class WorkOperator(BaseOperator):
         if try_number != context["ti"].try_number:
             return self._begin_anew(context)
         self._broken = broken
-        self._note_build(context, ended=event.get("ended", time.time()))
+        self._note_build(context, ended=event.get("ended", time.time()), sent=event.get("sent"))
         if event["status"] == "built":
             has_shown = event.get("shown", (context["ti"].map_index or 0) < 1)
             return self._execute(context, event["deadline"], event.get("build") if has_shown else None)
@@ -363,8 +363,13 @@ class WorkOperator(BaseOperator):
             self._note_build(context, ended=time.time())
         return self._execute(context, deadline)
 
-    def _note_build(self, context: Context, ended: float | None = None, page: str = "") -> None:
-        """Record that this try waits for its image, whose build has that page, or no more with `ended`."""
+    def _note_build(
+        self, context: Context, ended: float | None = None, page: str = "", sent: float | None = None
+    ) -> None:
+        """Record that this try waits for its image, whose build has that page, or no more with `ended`.
+
+        `sent`: when the trigger that waited for the build sent its event.
+        """
         from airflow_provider.records import BUILD_KEY, BuildWait, pulled, push
 
         ti, now = context["ti"], time.time()
@@ -372,7 +377,7 @@ class WorkOperator(BaseOperator):
         if wait is None or wait.try_number != ti.try_number:
             wait = BuildWait(ti.try_number, now if ended is None else ended, page=page)
         if ended is not None:
-            wait = replace(wait, ended=ended, resumed=now)
+            wait = replace(wait, ended=ended, resumed=now, sent=sent)
         push(ti, BUILD_KEY, asdict(wait))
 
     def _wait_for_image(self, context: Context, building: ImageBuilding, deadline: float | None) -> None:

@@ -24,6 +24,8 @@ from kinetic_core.job import JobReference
 
 _LOOKUP_SECONDS = 5.0
 """Seconds between requests for a task's state by a killed trigger while Airflow does not answer."""
+SETTLED_SECONDS = 2.0
+"""Seconds between a trigger's last line and its event: Airflow drops a line that arrives after the event."""
 
 
 class ShortEvent(TriggerEvent):
@@ -90,8 +92,18 @@ class ConnectedTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, **own}
 
     async def _hold(self) -> None:
-        """Wait until an event can be sent: one that comes too soon makes the scheduler fail the task."""
-        await asyncio.sleep(max(0.0, self.deferred_at + config().event_delay - time.time()))
+        """Wait until an event can be sent: one that comes too soon makes the scheduler fail the task.
+
+        A trigger without an id is one of `dag.test()`, which has no scheduler.
+        """
+        delay = config().event_delay
+        left = self.deferred_at + delay - time.time()
+        if self.trigger_id is None or left <= 0:
+            return
+        if left >= SETTLED_SECONDS:
+            reason = f"Airflow's scheduler may fail a task that is resumed within {delay:g} s of its deferral"
+            self.log.info("a worker goes on in %.0f s: %s", left, reason)
+        await asyncio.sleep(left)
 
     async def _client(self) -> Connections:
         """Return the client of the task's connection, which triggers of this process share.

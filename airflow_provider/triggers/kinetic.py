@@ -23,7 +23,7 @@ from airflow_provider.records import KEY, count_end, record_of_cancelled, store,
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
 from airflow_provider.telemetry import StateBoard
 from airflow_provider.threads import in_thread
-from airflow_provider.triggers.base import ConnectedTrigger, ShortEvent, WorkTrigger, asked
+from airflow_provider.triggers.base import SETTLED_SECONDS, ConnectedTrigger, ShortEvent, WorkTrigger, asked
 from airflow_provider.waiting_alert import AlertClock
 from airflow_provider.xcom import Signatures
 from kinetic_core._runner import object_names
@@ -36,8 +36,6 @@ from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import watch
 
 _LINES_A_LOOK = 50
-_SETTLED_SECONDS = 2.0
-"""Seconds between a trigger's last line and its event: Airflow drops a line that arrives after the event."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at the log of a job that prints."""
 _UNFOLLOWED_SECONDS = 60.0
@@ -177,7 +175,7 @@ class KineticJobTrigger(WorkTrigger):
         if event is None:
             await self._hold()
             event = self._event("timeout" if ended is None else "ended")
-        await asyncio.sleep(max(0.0, self._shown_at + _SETTLED_SECONDS - time.monotonic()))
+        await asyncio.sleep(max(0.0, self._shown_at + SETTLED_SECONDS - time.monotonic()))
         return event
 
     async def _end(
@@ -384,7 +382,7 @@ class KineticBuildTrigger(ConnectedTrigger):
         ended = time.time()
         await self._hold()
         told = {"status": status, "message": message, "deadline": self.deadline, "build": self.build}
-        yield ShortEvent({**told, "shown": shown, "ended": ended})
+        yield ShortEvent({**told, "shown": shown, "ended": ended, "sent": time.time()})
 
     def shows(self, follower: BuildFollower) -> bool:
         """Return whether this task shows the build's log: of a mapped task, only one instance does."""

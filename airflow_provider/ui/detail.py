@@ -34,6 +34,13 @@ _MOST_OUTPUTS = 100
 _MOST_ATTEMPTS = 20
 _MOST_HOSTS = 4
 """Hosts of a slice whose logs are shown; all of them are in the task's log."""
+_RESUMPTION = "airflow resumption"
+_WHY_HELD = (
+    "until the trigger's event, which is held within seconds of the deferral: Airflow's scheduler may fail a "
+    "task that is resumed so soon"
+)
+_Stretch = tuple[str, float | None, float | None]
+"""Name of a phase, its begin and its end, in Unix seconds; None if that is not known."""
 
 
 def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
@@ -88,7 +95,8 @@ def airflow_phases(
         before = [
             ("airflow worker", times.started, build.began),
             ("build", build.began, build.ended or begin or times.ended),
-            ("airflow queue", build.ended, build.resumed),
+            (_RESUMPTION, build.ended, build.sent),
+            ("airflow queue", build.sent or build.ended, build.resumed),
             ("airflow worker", build.resumed, begin),
         ]
     if (times.queued or 0.0) <= min(times.started or math.inf, begin or math.inf):
@@ -101,13 +109,28 @@ def airflow_phases(
         name = "airflow scheduler and queue" if instance.try_number == 1 else "airflow retry"
         before = [(name, times.runnable, times.started), *before]
     is_over = instance.record is not None and instance.record.end is not None
-    after = [("airflow end", end if is_over else None, times.ended)]
-    return {"before": _between(before), "after": _between(after)}
+    return {"before": _between(before), "after": _between(_after(instance, end) if is_over else ())}
 
 
-def _between(phases: Iterable[tuple[str, float | None, float | None]]) -> list[dict[str, Any]]:
+def _after(instance: Instance, end: float | None) -> Iterator[_Stretch]:
+    """Yield what Airflow took after a job that has ended at `end`.
+
+    Of a task that a worker has ended, the times of the scheduler and the queue are those of that leg: the
+    trigger's event has put it there, maybe before the cluster had noted the job's end.
+    """
+    times, began = instance.times, end
+    is_own = instance.job_try == instance.try_number
+    if is_own and end is not None and (times.scheduled or 0.0) > (times.started or math.inf):
+        sent = max(end, times.scheduled or 0.0)
+        began = max(sent, times.queued or 0.0)
+        yield from ((_RESUMPTION, end, sent), ("airflow scheduler", sent, began))
+    yield "airflow end", began, times.ended
+
+
+def _between(phases: Iterable[_Stretch]) -> list[dict[str, Any]]:
     return [
         {"name": name, "attempt": 0, "began": began, "seconds": round(ended - began, 3)}
+        | ({"why": _WHY_HELD} if name == _RESUMPTION else {})
         for name, began, ended in phases
         if began is not None and ended is not None and ended > began
     ]

@@ -86,7 +86,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the functions; the store is beside it."""
     monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
     monkeypatch.setenv("KINETIC_PACKAGE_ROOT", str(Path(__file__).parent))
-    monkeypatch.setenv("AIRFLOW__KINETIC__EVENT_DELAY", "0")  # no scheduler is here that needs it
     variables = {
         "REFERENCE_SECRET": "0" * 16,
         "REFERENCE_SECRET_" + "0" * 16: "00" * 32,

@@ -39,7 +39,6 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KineticHook:
     text = json.dumps({"conn_type": "kinetic", "extra": {"backend": "local"}})
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", text)
     monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "kinetic"))
-    monkeypatch.setenv("AIRFLOW__KINETIC__EVENT_DELAY", "0")
     return KineticHook(conn_id)
 
 
@@ -131,3 +130,20 @@ def test_an_unknown_job_is_told(hook: KineticHook) -> None:
         sensor(hook, f"job-{0:016x}").execute({})
     trigger = KineticJobEndTrigger(f"job-{0:016x}", 0.0, None, hook.conn_id)
     assert fired(trigger)["status"] == "ended", "a worker looks, and says that it is gone"
+
+
+def test_only_where_a_scheduler_is_an_event_is_held(hook: KineticHook, capsys: Any) -> None:
+    """The trigger of `dag.test()` has no id, and no scheduler that could fail its task."""
+    from airflow_provider.triggers.job_end import KineticJobEndTrigger
+
+    arguments = f"job-{0:016x}", time.time() + 3600, None, hook.conn_id
+    assert fired(KineticJobEndTrigger(*arguments))["status"] == "ended"
+    trigger = KineticJobEndTrigger(*arguments)
+    trigger.trigger_id = 7
+
+    async def waits() -> None:
+        await asyncio.wait_for(anext(trigger.run()), 2)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(waits())
+    assert "a worker goes on in 36" in "".join(capsys.readouterr())

@@ -121,9 +121,9 @@ def test_an_end_that_makes_no_sense_makes_no_record(change: dict[str, Any]) -> N
 def test_numbers_beyond_reason_make_no_record(odd: Any) -> None:
     """One task's XCom would otherwise end the page's answer about everybody's."""
     assert JobRecord.from_value(record().to_dict() | {"try_number": odd}) is None
-    waits = {"try_number": 1, "began": 5.0, "ended": 7.0, "resumed": 9.0, "page": ""}
+    waits = {"try_number": 1, "began": 5.0, "ended": 7.0, "resumed": 9.0, "page": "", "sent": 8.0}
     assert BuildWait.from_value(waits) == BuildWait(**waits)
-    for name in ("began", "ended", "resumed"):
+    for name in ("began", "ended", "resumed", "sent"):
         assert BuildWait.from_value(waits | {name: odd}) is None
     assert BuildWait.from_value(waits | {"page": odd}) is None
     assert BuildWait.from_value(waits | {"page": "https://example.com/cloud-build/"}) is None

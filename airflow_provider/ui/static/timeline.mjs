@@ -34,7 +34,8 @@ export function total(phases) {
 
 function words(phase) {
   const attempt = phase.attempt ? ` (attempt ${phase.attempt + 1})` : "";
-  return `${phase.name}${attempt} ${duration(phase.seconds)}`;
+  const why = phase.why ? `: ${phase.why}` : "";
+  return `${phase.name}${attempt} ${duration(phase.seconds)}${why}`;
 }
 
 function cause(name) {

@@ -106,7 +106,7 @@ PHASES = [
 def of_airflow(
     times: Times, phases: list[dict[str, Any]], build: BuildWait | None = None, *, is_over: bool = False
 ) -> list[tuple[str, float]]:
-    one = replace(instance(end=ended() if is_over else None), times=times, build=build)
+    one = replace(instance(end=ended() if is_over else None), times=times, build=build, job_try=1)
     told = airflow_phases(one, phases)
     return [(each["name"], each["seconds"]) for each in (*told["before"], *told["after"])]
 
@@ -154,12 +154,36 @@ def test_a_build_whose_end_nobody_noted_ends_with_the_task() -> None:
     assert found[-2:] == [("airflow worker", 2.0), ("build", 4.0)]
 
 
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_the_hold_before_a_resumption_has_its_name() -> None:
+    """A trigger resumes no task within seconds of its deferral: that is no time of Airflow's queue."""
+    ended_by_a_worker = Times(38.0, 39.0, 14.0, 43.0)
+    found = of_airflow(ended_by_a_worker, PHASES, BuildWait(1, 15.0, 16.0, 19.0, sent=18.5), is_over=True)
+    assert found == [
+        ("airflow worker", 1.0),
+        ("image build", 1.0),
+        ("airflow resumption", 2.5),
+        ("airflow queue", 0.5),
+        ("airflow worker", 1.0),
+        ("airflow resumption", 8.0),
+        ("airflow scheduler", 1.0),
+        ("airflow end", 4.0),
+    ]
+    one = replace(instance(end=ended()), times=ended_by_a_worker, job_try=1)
+    held, *others = airflow_phases(one, PHASES)["after"]
+    assert "held within seconds of the deferral" in held["why"]
+    assert not any("why" in each for each in others)
+    adopted = replace(one, try_number=2)
+    assert [each["name"] for each in airflow_phases(adopted, PHASES)["after"]] == ["airflow end"]
+
+
 def test_times_of_another_leg_or_try_are_left_out() -> None:
     def names(times: Times, phases: list[dict[str, Any]], *, is_over: bool) -> list[str]:
         return [name for name, _ in of_airflow(times, phases, is_over=is_over)]
 
     ended_by_a_worker = Times(31.0, 32.0, 14.0, 36.0)
-    assert names(ended_by_a_worker, PHASES, is_over=True) == ["airflow worker", "airflow end"]
+    end_of_two_legs = ["airflow resumption", "airflow scheduler", "airflow end"]
+    assert names(ended_by_a_worker, PHASES, is_over=True) == ["airflow worker", *end_of_two_legs]
     known = replace(ended_by_a_worker, runnable=12.5)
     told = of_airflow(known, PHASES, is_over=True)
     assert told[:2] == [("airflow scheduler and queue", 1.5), ("airflow worker", 6.0)]
