@@ -22,13 +22,11 @@ from .payload import Payload, read_frame
 from .phases import note
 from .shell import leave_workspace
 from .signing_key import forget_key, set_readable
+from .stacks import STACKS_FILE, STACKS_SIGNAL
 from .store import MissingObject, SourceUnreachable, Store, StoreUnavailable
 from .workspace import make_workspace
 
 OUTCOME_FILE = "outcome"
-STACKS_FILE = "stacks"
-STACKS_SIGNAL = signal.SIGUSR2
-"""Signal that makes the child write the stacks of all its threads, whatever they execute."""
 _LEAVE_SECONDS = 5
 _RESERVE = 64 << 10
 """Bytes of disk that are kept for the outcome of an attempt that has filled its disk."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 
 from . import memory, wire
 from .attempt import Job
-from .child import STACKS_FILE, STACKS_SIGNAL
 from .outcome import Outcome
 from .phases import times
 from .watch import Ending
-
-_STACKS_SECONDS = 0.3
-_MOST_STACKS = 1 << 18
-"""Characters of stacks: a note of a slice's host holds them."""
 
 
 def death(
@@ -44,19 +38,6 @@ def death(
         last_lines=last_lines,
     )
     return Outcome("failed", "none", {}, failure)
-
-
-def stacks(job: Job, child: int) -> str:
-    """Return the stacks of user code's threads, without the runner's own frames."""
-    try:
-        os.kill(child, STACKS_SIGNAL)
-        time.sleep(_STACKS_SECONDS)
-        with open(os.path.join(job.work_dir, STACKS_FILE)) as stream:
-            lines = stream.read(_MOST_STACKS).splitlines()
-    except OSError:
-        return ""
-    here = os.path.dirname(stacks.__code__.co_filename)  # as a zip file's modules are called
-    return "\n".join(line for line in lines if here not in line and '"<string>"' not in line)
 
 
 def facts(job: Job, started: float) -> dict[str, object]:

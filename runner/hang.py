@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 from . import object_names, wire
 from .attempt import Job
-from .evidence import stacks
 from .log import LogTee
 from .notes import ForgedNote, encode_note, read_note
 from .outcome import Outcome
 from .phases import times
 from .processes import below, statuses
 from .rendezvous import Rendezvous
+from .stacks import stacks
 from .store import MissingObject, Store, StoreUnavailable
 
 _IDLE_SHARE = 0.02

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import object_names
 from .attempt import Job
+from .stacks import CrashFilter
 from .store import Store
 
 if TYPE_CHECKING:
@@ -43,12 +44,16 @@ class LogTee:
         pipe: int,
         also: TaskLog | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_verbose: bool = False,
     ) -> None:
+        """Read `pipe`. With `is_verbose`, stacks of crashes have the runner's frames, too."""
         os.set_blocking(pipe, False)
         self.pipe = pipe
         self.size = 0
         self._job = job
         self._store = store
+        self._filter = CrashFilter(keeps_all=is_verbose)
         self._pending = bytearray()
         self._tail = b""
         self._sequence = 0
@@ -65,7 +70,9 @@ class LogTee:
 
     def say(self, line: str) -> None:
         """Write a line of the runner's own."""
-        self._take(line.encode() + b"\n")
+        text = line.encode() + b"\n"
+        self.size += len(text)
+        self._take(text)
 
     def pump(self) -> bool:
         """Read the pipe, at most a certain amount; return False at its end."""
@@ -76,8 +83,10 @@ class LogTee:
             except BlockingIOError:
                 return True
             if not chunk:
+                self._take(self._filter.rest())
                 return False
-            self._take(chunk)
+            self.size += len(chunk)
+            self._take(self._filter.passed(chunk))
         return True
 
     def last_lines(self) -> tuple[str, ...]:
@@ -101,6 +110,7 @@ class LogTee:
 
     def _drain(self) -> bool:
         self.pump()
+        self._take(self._filter.rest())
         while self._pending:
             if not self._flush():
                 return False
@@ -116,7 +126,6 @@ class LogTee:
         if self._also is not None:
             self._also.add(chunk)
         self._pending += chunk
-        self.size += len(chunk)
         self._tail = (self._tail + chunk)[-_TAIL:]
 
     def _flush(self) -> bool:

@@ -265,7 +265,8 @@ def _run(
     os.close(writing)
     if (task_log := _task_log(job)) is not None:
         logs.append(task_log)
-    tee = LogTee(job, store, reading, task_log)
+    is_verbose = os.environ.get("KINETIC_LOG_LEVEL") == "DEBUG"
+    tee = LogTee(job, store, reading, task_log, is_verbose=is_verbose)
     _warn(job, tee, adopts=adopts)
     gauge = MemoryGauge(alarm=None if job.has_rendezvous else partial(remember, job), near=NEAR)
     if others is not None:

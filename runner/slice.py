@@ -12,12 +12,13 @@ from dataclasses import replace
 from . import object_names, wire
 from .attempt import Job
 from .deadline import Deadline, deadline_of
-from .evidence import facts, stacks
+from .evidence import facts
 from .notes import ForgedNote
 from .notice import give_notice
 from .outcome import Outcome, commit, committed_code, leave
 from .phases import note, times
 from .rendezvous import FAILED, INTERRUPTED, LATE, STOPPED, Rendezvous, Told
+from .stacks import stacks
 from .store import Content, Store, StoreUnavailable
 from .watch import Ending, Signals
 

@@ -23,7 +23,7 @@ from kinetic_core.backends.kubernetes.job_objects import (
 )
 from kinetic_core.backends.kubernetes.leader_worker_sets import LeaderWorkerSets, check_set
 from kinetic_core.backends.kubernetes.logs import JobLogs
-from kinetic_core.backends.kubernetes.manifest import WORK_DIR, Surroundings
+from kinetic_core.backends.kubernetes.manifest import WORK_DIR, Surroundings, verbosity
 from kinetic_core.backends.kubernetes.names import FAILED_CREATE, JOB_ID, JOB_NAME, ORIGIN_ID
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.pod_exec import PodShells
@@ -137,8 +137,8 @@ class GkeBackend:
             )
 
     def surroundings(self, namespace: str) -> Surroundings:
-        """Return service account (`kinetic` if it exists, else `default`) and the emulator's address."""
-        environment = {"HOME": WORK_DIR}
+        """Return service account (`kinetic` if it exists, else `default`), emulator's address, log level."""
+        environment = {"HOME": WORK_DIR, **verbosity()}
         if self._settings.storage_emulator_host:
             environment["STORAGE_EMULATOR_HOST"] = self._settings.storage_emulator_host
         return Surroundings(self._service_account(namespace), environment)

@@ -7,6 +7,7 @@ with per-index retries and pod failure policies need Kubernetes 1.33 or later.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ from kinetic_core.backends.kubernetes.names import (
 )
 from kinetic_core.backends.kubernetes.slices import set_environment, slice_affinity, slice_environment
 from kinetic_core.job import BucketMount, JobReference, JobSpec
+from kinetic_core.settings import log_level
 
 CACHE_DIR = "/kinetic-cache"
 """Mount path of the cache volume, if the job has one."""
@@ -109,6 +111,11 @@ class Surroundings:
 
     service_account: str = "kinetic"
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def verbosity() -> dict[str, str]:
+    """Return the variable with which a log keeps the runner's frames, if `KINETIC_LOG_LEVEL` is DEBUG."""
+    return {"KINETIC_LOG_LEVEL": "DEBUG"} if log_level() <= logging.DEBUG else {}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic_core.backends.kubernetes.attempts import ClaimedAttempts
-from kinetic_core.backends.kubernetes.manifest import Surroundings
+from kinetic_core.backends.kubernetes.manifest import Surroundings, verbosity
 from kinetic_core.backends.kubernetes.names import (
     NEEDS_CONTROL,
     ORIGIN_ID,
@@ -209,10 +209,14 @@ class LocalBackend:
             )
 
     def surroundings(self, namespace: str) -> Surroundings:
-        """The emulator's address, as pods get it; jobs are this user's processes, with this user's home."""
+        """Return emulator's address and log level, as pods get them.
+
+        Jobs are this user's processes, with this user's home.
+        """
         del namespace
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-        return Surroundings(environment={"STORAGE_EMULATOR_HOST": emulator} if emulator else {})
+        told = {"STORAGE_EMULATOR_HOST": emulator} if emulator else {}
+        return Surroundings(environment={**told, **verbosity()})
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Start the job's agent, or let it wait. Raises JobConflict if the id is taken by a different job."""
