@@ -90,6 +90,8 @@ class WorkOperator(BaseOperator):
     _is_starting: bool = False
     _is_told: bool = False
     _is_leaving: bool = False
+    _has_timed_out: bool = False
+    _has_said_cancelling: bool = False
     _broken: int = 0
     _connections: Connections | None = None
 
@@ -193,11 +195,23 @@ class WorkOperator(BaseOperator):
         five seconds: a job created later would belong to nobody.
         """
         if isinstance(sys.exc_info()[1], AirflowTaskTimeout):
-            self._cancel()
+            if not self._has_timed_out:
+                self._cancel()
             return
         self._is_told = True
         if self._is_starting:
             raise _ToldWhileStarting
+
+    def _cancel_overdue(self) -> None:
+        """Cancel the work, whose time is up; Airflow then calls `on_kill`, which has nothing left to do."""
+        self._cancel()
+        self._has_timed_out = True
+
+    def _say_cancelling(self, work_id: str) -> None:
+        """Say that the work is being cancelled, unless this leg or the trigger before it has said so."""
+        if not self._has_said_cancelling:
+            self.log.info("Cancelling %s", work_id)
+        self._has_said_cancelling = True
 
     def _obey(self, context: Context) -> None:
         """Once told to stop, cancel the job if somebody has ended the task, else see to it that it lives on.

@@ -162,6 +162,7 @@ class KineticBatchOperator(KineticOperator):
         self._batch, self._size, self._broken = reference, int(event["size"]), broken
         self._origin = origin_of(self._identity)
         if event["status"] == "timeout":
+            self._has_said_cancelling = True
             self._end_at_deadline(context)
         return self._finish_batch(context, event["deadline"])
 
@@ -315,7 +316,7 @@ class KineticBatchOperator(KineticOperator):
         """Cancel the batch, record how its inputs have ended, and raise AirflowTaskTimeout."""
         from airflow_provider.batch_record import TIMEOUT
 
-        self._cancel()
+        self._cancel_overdue()
         self._record_cancelled(context, TIMEOUT)
         raise AirflowTaskTimeout(f"{self._known_batch.job_id} was cancelled: {TIMEOUT}")
 
@@ -430,7 +431,7 @@ class KineticBatchOperator(KineticOperator):
 
         del was_cleared  # what has a value keeps it
         if self._batch is not None:
-            self.log.info("Cancelling %s", self._batch.job_id)
+            self._say_cancelling(self._batch.job_id)
             cancel_unless_superseded(self._backend(), self._batch, self._origin)
         elif self._origin is not None:
             options = rendered_options(self._options())

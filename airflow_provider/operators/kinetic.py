@@ -183,6 +183,7 @@ class KineticOperator(WorkOperator):
         )
         has_ended = observation.is_terminal and observation.status is not JobStatus.CANCELLED
         if event["status"] == "timeout" and not has_ended:  # the trigger has cancelled it, or could not
+            self._has_said_cancelling = True
             self._time_out(context, tail, observation.attempt)
         if not observation.is_terminal and self._may_defer:
             self._defer(context, reference, tail.cursor.to_list(), deadline, silent=silent)
@@ -326,7 +327,7 @@ class KineticOperator(WorkOperator):
         from kinetic_core.jobs.collect import collect
         from kinetic_core.jobs.observe import observe
 
-        self._cancel()
+        self._cancel_overdue()
         self._show_rest(tail, attempt)
         reference, backend, text = self._known_job, self._backend(), "execution_timeout has passed"
         try:
@@ -348,7 +349,7 @@ class KineticOperator(WorkOperator):
 
         reference = self._job()
         if reference is not None:
-            self.log.info("Cancelling %s", reference.job_id)
+            self._say_cancelling(reference.job_id)
             backend = self._backend()
             cancel(backend, reference)
             if was_cleared:

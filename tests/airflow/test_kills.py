@@ -116,6 +116,7 @@ def test_execution_timeout_while_deferred_cancels_the_job(cases: Any) -> None:
     ends(cases, "late", ["CANCELLED"])
     log = cases.log("late", "long_job")
     assert log.index("execution_timeout has passed: cancelling job-") < log.index("Trigger fired event")
+    assert log.lower().count("cancelling job-") == 1, "the worker goes on with what the trigger has said"
     (event,) = (line for line in log.splitlines() if "Trigger fired event" in line)
     assert len(event) < 250, event
     (record,) = cases.values("late", "long_job", "kinetic_job")

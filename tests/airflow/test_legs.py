@@ -324,7 +324,7 @@ def test_a_timeout_ends_the_job(store: Path) -> None:
     assert seen.status is JobStatus.CANCELLED
 
 
-def test_a_trigger_cancels_the_job_at_its_deadline(store: Path) -> None:
+def test_a_trigger_cancels_the_job_at_its_deadline(store: Path, capsys: Any) -> None:
     """A worker's slot may be minutes away. The last leg reports how the job ended, and when it did itself."""
     from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
@@ -347,10 +347,15 @@ def test_a_trigger_cancels_the_job_at_its_deadline(store: Path) -> None:
     pushed: dict[str, Any] = {}
     task.context["ti"].xcom_push = lambda key, value: pushed.update({key: value})
     task.event = event.payload
-    with pytest.raises(AirflowTaskTimeout):
+    try:
         task.last_leg()
+    except AirflowTaskTimeout as error:
+        assert "was cancelled: execution_timeout has passed" in str(error)  # noqa: PT017  as Airflow does:
+        task.operator.on_kill()
     end = pushed[KEY]["end"]
     assert (end["status"], end["message"]) == ("CANCELLED", "execution_timeout has passed")
+    lines = "".join(capsys.readouterr())
+    assert lines.lower().count(f"cancelling {task.reference.job_id}") == 1, lines
 
 
 def test_a_job_that_ended_at_its_deadline_has_a_value(store: Path) -> None:
