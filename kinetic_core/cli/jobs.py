@@ -101,10 +101,10 @@ def _place(session: Session | None) -> tuple[Backend, str]:
 
 def summary_fields(job: JobSummary) -> dict[str, Any]:
     """A job of a list, for JSON."""
-    return {**asdict(job), "status": job.status.value}
+    return {**asdict(job), "status": job.status.value, "created_at": submitted_at(job)}
 
 
-def submitted_at(job: JobSummary) -> float | None:
+def submitted_at(job: JobSummary | JobHandle) -> float | None:
     """Return when a job was submitted, in Unix seconds; None if that is not known."""
     from kinetic_core.job import is_timestamp
 

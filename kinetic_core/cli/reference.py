@@ -25,10 +25,11 @@ The extra `cli` installs it, from a checkout `pip install '.[cli]'`. The [guide]
 shows it at work; what `--json` prints is in [its own page](cli-json.md).
 """
 _ABOUT_JSON = """\
-With `--json` a verb prints exactly one JSON object, in ASCII, and nothing else on stdout. Its field `schema`
-is the verb's name, a slash and a version: `jobs.list/1`. Under the same version no field is renamed, removed
-or changes its type; new ones may come. Where the verb fails the object is an `error/1`, and the exit code
-the same as without `--json`; wrong options are told on stderr alone.
+With `--json` a verb prints exactly one JSON object, in ASCII, and nothing else on stdout. Its field
+`schema` is the verb's name, a slash and a version: `jobs.list/2`. Under the same version no field is
+renamed, removed or changes its type; new ones may come. Every time is a number, of Unix seconds in UTC.
+Where the verb fails the object is an `error/1`, and the exit code the same as without `--json`; wrong
+options are told on stderr alone.
 """
 _ABOUT_ACCELERATORS = """\
 What `accelerator=` takes, besides `cpu` and `cpu:8` (cores). `:spot` behind a name is `spot=True`. A name

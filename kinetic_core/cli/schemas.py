@@ -11,7 +11,7 @@ JOB = {
     "func_name": "name of the function",
     "accelerator": "hardware asked for",
     "namespace": "namespace it runs in",
-    "created_at": "submission, ISO 8601 in UTC",
+    "created_at": "submission, Unix seconds; null if not known",
     "group_id": 'batch it belongs to, "" for none',
     "status": "`PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `CANCELLED` or `NOT_FOUND`; with `problem`, "
     "unknown",
@@ -252,7 +252,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "removed": "whether they were ended and removed, with `--origin` cancelled; false is a dry run",
     },
 }
-NUMBERS: dict[str, int] = {"cost": 2}
+NUMBERS: dict[str, int] = {"cost": 2, "home": 2, "jobs.list": 2, "jobs.watch": 2}
 """Those of schemas that are no longer 1."""
 
 

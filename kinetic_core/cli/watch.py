@@ -13,7 +13,7 @@ import typer
 
 from kinetic_core._runner.log import printable
 from kinetic_core.cli.exit_codes import Exit
-from kinetic_core.cli.jobs import attached, job_ids, summaries_of
+from kinetic_core.cli.jobs import attached, job_ids, submitted_at, summaries_of
 from kinetic_core.cli.output import Output
 from kinetic_core.cli.parallel import side_by_side
 from kinetic_core.cli.root import jobs_app
@@ -101,12 +101,13 @@ def _asked_by(job: JobSummary | None) -> dict[str, object]:
 
 
 def _fields(handle: JobHandle, seen: JobObservation | None) -> dict[str, object]:
-    names = ("job_id", "backend", "func_name", "accelerator", "namespace", "created_at")
+    names = ("job_id", "backend", "func_name", "accelerator", "namespace")
     facts: dict[str, object] = {name: getattr(handle, name) for name in names}
     status = seen.status.value if seen else ""
     waits = seen.reason if seen and not seen.is_terminal else ""
     return {
         **facts,
+        "created_at": submitted_at(handle),
         "group_id": handle.group_id or "",
         "status": status,
         "reason": waits,

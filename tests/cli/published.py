@@ -44,14 +44,38 @@ def changes(published: Mapping[str, Fields], now: Mapping[str, set[str]]) -> lis
 
 
 def misfits(told: Mapping[str, Any], published: Fields) -> list[str]:
-    """The fields of an answer that have another type than their schema's."""
+    """The fields of an answer that have another type than their schema's, and times that are no numbers."""
+    texts = [f"{path} is a time as text: {value}" for path, value in texts_of_times(told)]
     seen = {path: kinds for path, kinds in found_kinds(told).items() if path in published}
-    return [
+    return texts + [
         f"{path} is {kind}, and published as {published[path]}"
         for path, kinds in seen.items()
         for kind in sorted(kinds)
         if published[path] != UNSEEN and kind not in published[path].split(" or ")
     ]
+
+
+def texts_of_times(told: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Times that an answer writes as text, with their paths.
+
+    A manifest is Kubernetes' and may have some, an origin is Airflow's.
+    """
+    if isinstance(told, str) and re.fullmatch(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", told):
+        yield path, told
+    for name, value in told.items() if isinstance(told, dict) else ():
+        if name not in ("manifest", "origin"):
+            yield from texts_of_times(value, f"{path}.{name}".lstrip("."))
+    for value in told if isinstance(told, list) else ():
+        yield from texts_of_times(value, f"{path}[]")
+
+
+def times_of(published: Mapping[str, Fields]) -> Iterator[tuple[str, str, str]]:
+    """The fields that are times, by their names: schema, path and type."""
+    for schema, fields in published.items():
+        for path, kind in fields.items():
+            name = path.rpartition(".")[2]
+            if name.endswith("_at") or name in ("at", "began", "written", "since", "until"):
+                yield schema, path, kind
 
 
 def found_kinds(told: Mapping[str, Any]) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ from kinetic_core._runner.log import printable
 from kinetic_core.cli.output import Output
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
 from tests.cli.all_verbs import all_verbs
-from tests.cli.published import PUBLISHED, changes, described, misfits
+from tests.cli.published import PUBLISHED, changes, described, misfits, texts_of_times, times_of
 from tests.conftest import Kinetic, wait_for
 
 on_cpu = kinetic_core.run(accelerator="cpu")
@@ -109,18 +109,32 @@ def test_what_is_published_stays_under_its_number() -> None:
     assert changes(PUBLISHED, now()) == []
 
 
+def test_every_time_is_a_number_of_unix_seconds() -> None:
+    """By name, of every verb; what the verbs print is compared with it wherever they run (`misfits`)."""
+    found = list(times_of(PUBLISHED))
+    assert {"jobs.list/2", "jobs.status/1", "jobs.explain/1", "jobs.outputs/1", "batch.list/1"} <= {
+        schema for schema, _, _ in found
+    }
+    assert [each for each in found if "number" not in each[2].split(" or ")] == []
+    said = [(name, text) for fields in (*SCHEMAS.values(), *SHAPES.values()) for name, text in fields.items()]
+    assert [name for name, text in said if name.endswith("_at") and "Unix seconds" not in text] == []
+    assert not any("ISO" in text for _, text in said)
+    odd = {"jobs": [{"created_at": "2026-11-21T18:00:00.000Z", "why": "since 2026-11-21T18:00:00Z"}]}
+    assert list(texts_of_times(odd)) == [("jobs[].created_at", "2026-11-21T18:00:00.000Z")]
+
+
 def test_a_change_needs_another_number() -> None:
     """Of a field, of one in a list, of a type, and of a whole schema."""
     fields = now()
-    fields["jobs.list/1"] = fields["jobs.list/1"] - {"jobs[].job_id"} | {"jobs[].id"}
+    fields["jobs.list/2"] = fields["jobs.list/2"] - {"jobs[].job_id"} | {"jobs[].id"}
     del fields["reap/1"]
     assert changes(PUBLISHED, fields) == [
         "reap/1 is published and gone",
-        "jobs.list/1 has lost jobs[].job_id: give it another number",
-        "jobs.list/1 has got jobs[].id: write it into published.json",
+        "jobs.list/2 has lost jobs[].job_id: give it another number",
+        "jobs.list/2 has got jobs[].id: write it into published.json",
     ]
     answer = {"jobs": [{"job_id": 7, "inputs": 0}]}
-    assert misfits(answer, PUBLISHED["jobs.list/1"]) == ["jobs[].job_id is number, and published as string"]
+    assert misfits(answer, PUBLISHED["jobs.list/2"]) == ["jobs[].job_id is number, and published as string"]
 
 
 @pytest.mark.promise("command: `--help` with examples")
