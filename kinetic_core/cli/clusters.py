@@ -68,7 +68,7 @@ def _names(profile: Profile, settings: Settings) -> bool:
     return all(profile.get(field) == getattr(settings, field) for field in asked)
 
 
-Plan = Annotated[bool, typer.Option("--plan", help="show the steps and do nothing")]
+Plan = Annotated[bool, typer.Option("--plan", "--dry-run", help="show the steps and do nothing")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 Members = Annotated[
     list[str] | None,

@@ -20,15 +20,24 @@ from kinetic_core.provision.cloud import Cloud
 from kinetic_core.provision.plan import Action, Step
 from kinetic_core.provision.prepare import Prepared
 from kinetic_core.provision.resources import Resource
+from kinetic_core.provision.specification import location_faults, meant_location
 from kinetic_core.provision.vendored import AddOn
 
 
 def named_project(session: Session) -> Connections:
-    """The connections of this call, whose settings must name a project. Raises InvalidRequest."""
+    """The connections of this call, whose settings must name a project and a place. Raises InvalidRequest.
+
+    Says which zone or region may be meant by one that is in no known region.
+    """
     if not session.settings.project:
         error = InvalidRequest("no project is set: pass --project, or set KINETIC_PROJECT or a profile")
         error.hint = "`kinetic profile create NAME` asks for a project and a cluster, and keeps them"
         raise error
+    zone = session.settings.zone
+    for fault in location_faults(zone):
+        raise InvalidRequest(fault)
+    if meant := meant_location(zone):
+        say(f"zone {zone!r} is in no region that is known here. Did you mean {meant!r}?")
     return session.connections
 
 

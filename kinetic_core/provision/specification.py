@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kinetic_core.accelerators.grammar import Accelerator, parse_accelerator
@@ -16,6 +17,18 @@ if TYPE_CHECKING:
     from kinetic_core.jobs.cost import Prices
 
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
+REGIONS = (
+    *("africa-south1", "asia-east1", "asia-east2", "asia-northeast1", "asia-northeast2", "asia-northeast3"),
+    *("asia-south1", "asia-south2", "asia-southeast1", "asia-southeast2", "asia-southeast3"),
+    *("australia-southeast1", "australia-southeast2", "europe-central2", "europe-north1", "europe-north2"),
+    *("europe-southwest1", "europe-west1", "europe-west2", "europe-west3", "europe-west4", "europe-west6"),
+    *("europe-west8", "europe-west9", "europe-west10", "europe-west12", "me-central1", "me-central2"),
+    *("me-west1", "northamerica-northeast1", "northamerica-northeast2", "northamerica-south1"),
+    *("southamerica-east1", "southamerica-west1", "us-central1", "us-east1", "us-east4", "us-east5"),
+    *("us-south1", "us-west1", "us-west2", "us-west3", "us-west4"),
+)
+"""Regions of Google Cloud, for suggestions only: others open now and then, and are asked for all the same."""
+_LOCATION = re.compile(r"[a-z]+-[a-z]+\d+(-[a-z])?")
 _POOL_NODES = 10
 """Most nodes of a pool of single hosts, if nobody says."""
 
@@ -145,12 +158,32 @@ def check(wanted: Wanted) -> None:
         raise InvalidRequest("; ".join(wrong))
 
 
+def meant_location(location: str) -> str | None:
+    """Return the zone or region that a mis-spelt one most resembles; None for one that there may be.
+
+    An unknown number behind a known area, as in `us-west9`, is taken for that of a new region.
+    """
+    parts = re.fullmatch(r"(.+?\d+)-?([a-z]?)", location)
+    region, zone = (parts[1], parts[2]) if parts else (location, "")
+    areas = {each.rstrip("0123456789") for each in REGIONS}
+    if _LOCATION.fullmatch(location) and region.rstrip("0123456789") in areas:
+        return None
+    close = get_close_matches(region, REGIONS, n=1, cutoff=0.8)
+    return "-".join(filter(None, (*close, zone))) if close else None
+
+
+def location_faults(location: str) -> Iterator[str]:
+    """Yield what is wrong with the form of a zone or region, if anything is."""
+    if not _LOCATION.fullmatch(location):
+        meant = "".join(f". Did you mean {one!r}?" for one in filter(None, [meant_location(location)]))
+        yield f"--zone {location!r} is neither a zone (us-central1-a) nor a region (us-central1){meant}"
+
+
 def _faults(wanted: Wanted) -> Iterator[str]:
     # Google's rules: project ids, locations, service account ids (6 to 30), buckets (63), GKE names (40).
     if not re.fullmatch(r"[a-z][-a-z0-9]{4,28}[a-z0-9]", wanted.project):
         yield f"--project {wanted.project!r} is no project id: 6 to 30 lower-case letters, digits and dashes"
-    if not re.fullmatch(r"[a-z]+-[a-z]+\d+(-[a-z])?", wanted.location):
-        yield f"--zone {wanted.location!r} is neither a zone (us-central1-a) nor a region (us-central1)"
+    yield from location_faults(wanted.location)
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?", wanted.cluster):
         yield (
             f"--cluster {wanted.cluster!r}: at most 20 lower-case letters, digits and dashes, a letter "
@@ -160,7 +193,10 @@ def _faults(wanted: Wanted) -> Iterator[str]:
         over = len(wanted.builds_bucket) - 63
         yield f"the bucket {wanted.builds_bucket} has over 63 letters: a --cluster {over} shorter will do"
     if wanted.channel is not None and wanted.channel not in CHANNELS:
-        yield f"--channel {wanted.channel!r} is not one of {', '.join(CHANNELS)}"
+        close = "".join(
+            f". Did you mean {one!r}?" for one in get_close_matches(wanted.channel, CHANNELS, n=1)
+        )
+        yield f"--channel {wanted.channel!r} is not one of {', '.join(CHANNELS)}{close}"
     if wanted.autopilot and not wanted.regional:
         yield f"an Autopilot cluster is regional: --zone {wanted.region}"
     if wanted.autopilot and wanted.pools:

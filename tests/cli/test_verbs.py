@@ -111,6 +111,9 @@ def test_a_failed_job_is_exit_code_1_with_its_own_exception(kinetic: Kinetic, sa
         (["jobs", "list", "--backend", "lcoal"], "error: --backend='lcoal' is not one of"),
         (["jobs", "list", "--backend", "lcoal"], "Did you mean 'local'?"),
         (["jobs", "list", "--backend", "gke"], "needs a bucket: set KINETIC_BUCKET"),
+        (["up", "--project", "my-project", "--zone", "us-west1b", "--dry-run"], "mean 'us-west1-b'?"),
+        (["status", "--project", "my-project", "--zone", "us-west1b"], "Did you mean 'us-west1-b'?"),
+        (["up", "--project", "my-project", "--accelerator", "gpu-l44", "--dry-run"], "'gpu-l4-4'"),
     ],
 )
 def test_user_errors_say_what_to_do(words: list[str], said: str, kinetic: Kinetic, sample: str) -> None:

@@ -21,7 +21,14 @@ from kinetic_core.provision.plan import Action, Found, plan, resources
 from kinetic_core.provision.pools import NodePool
 from kinetic_core.provision.project import Bucket
 from kinetic_core.provision.resources import Json, Request, lacking
-from kinetic_core.provision.specification import Wanted, WantedNamespace, WantedPool, check, wanted_pool
+from kinetic_core.provision.specification import (
+    Wanted,
+    WantedNamespace,
+    WantedPool,
+    check,
+    meant_location,
+    wanted_pool,
+)
 from tests.bucket_policy import BucketPolicy
 from tests.provision.worlds import WANTED, World
 
@@ -55,12 +62,15 @@ def test_a_plan_is_the_same_for_the_same() -> None:
     ("wrong", "said"),
     [
         ({"project": "Nope"}, "no project id"),
-        ({"location": "mars"}, "neither a zone"),
+        ({"location": "mars"}, r"neither a zone .*\(us-central1\)$"),
+        ({"location": "europe-west4b"}, r"Did you mean 'europe-west4-b'\?$"),
+        ({"location": "us-central-1"}, r"Did you mean 'us-central1'\?$"),
         ({"cluster": "a-name-of-21-letters-"}, "at most 20"),
         ({"cluster": "twenty-one-letters-xx"}, "since the service account"),
         ({"project": "a-project-with-thirty-letters-", "cluster": "x"}, "no project id"),
         ({"project": "a-project-with-thirty-letters0", "cluster": "a-cluster-of-20-lett"}, ""),
         ({"channel": "FAST"}, "not one of RAPID"),
+        ({"channel": "REGULR"}, r"Did you mean 'REGULAR'\?$"),
         ({"autopilot": True}, "--zone us-central1"),
         ({"autopilot": True, "location": "us-central1"}, "leave --accelerator out"),
         ({"namespaces": (WantedNamespace("My_Space"),)}, "--namespace 'My_Space'"),
@@ -80,6 +90,22 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(wrong: Json, said: s
         return
     with pytest.raises(InvalidRequest, match=said):
         check(wanted)
+
+
+@pytest.mark.parametrize(
+    ("location", "meant"),
+    [
+        ("us-cental1-a", "us-central1-a"),
+        ("europ-west4", "europe-west4"),
+        ("us-central1-a", None),
+        ("us-west9-b", None),  # a region may be new
+        ("moon-base1-a", None),
+    ],
+)
+def test_a_region_that_looks_mis_spelt_is_guessed(location: str, meant: str | None) -> None:
+    """It is asked for all the same: the list of regions is not complete for ever."""
+    check(replace(WANTED, location=location, pools=()))
+    assert meant_location(location) == meant
 
 
 @pytest.mark.promise("provisioning: Pools: machine type, topology, placement, autoscaling from zero")
