@@ -357,7 +357,8 @@ class BatchProgress:
     """Progress of a batch while somebody waits for it: how many inputs have ended, or why all of them wait.
 
     Without a terminal: a line for each tenth, and for a new reason. `picture` draws the batch in a notebook,
-    whenever its counts have changed.
+    whenever its counts have changed. `remedy` returns what gives the job that has waited longest a node, ""
+    if nobody knows; it may ask the cluster, and is called in a thread.
     """
 
     def __init__(
@@ -365,8 +366,10 @@ class BatchProgress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         picture: Callable[[], None] | None = None,
+        remedy: Callable[[JobObservation], str] | None = None,
     ) -> None:
         self._line, self._clock = LiveLine(stream), clock
+        self._remedy, self._is_asking, self._asked_for = remedy, False, ""
         self._picture = picture
         self._pictured: Counts | None = None
         self._start = self._begun = clock()
@@ -389,6 +392,8 @@ class BatchProgress:
                 lines = [[*numbers, f"{phase}: {why}"] for phase in (_waiting(seen.waits), "waiting")]
             self._shown = tuple(map(", ".join, lines))
             self._tell(seen, why, now)
+            if seen.waits is not None and why not in ("", self._asked_for):
+                self._ask(seen.waits)
         self._line.draw(*(f"{duration(now - self._start)} {each}" for each in self._shown))
 
     def leave(self, what_becomes: str, command: str) -> None:
@@ -423,6 +428,21 @@ class BatchProgress:
             self._line.say(self._shown[0])
             self._reason, self._told_at = why, now
         self._tenths = tenths
+
+    def _ask(self, waits: JobObservation) -> None:
+        """Have somebody asked for a remedy, one at a time, until there is one."""
+        if self._remedy is not None and not self._is_asking:
+            self._is_asking, self._asked_for = True, waits.message
+            asked = self._remedy, waits
+            threading.Thread(target=self._hint, args=asked, name="kinetic-remedy", daemon=True).start()
+
+    def _hint(self, remedy: Callable[[JobObservation], str], waits: JobObservation) -> None:
+        """Say, once, what gives jobs that wait for a node one."""
+        told = remedy(waits)
+        if told and not self._is_over:
+            self._line.say(f"hint: {told}")
+            self._remedy = None
+        self._is_asking = False
 
     def _measure(self, seen: Counts, now: float) -> None:
         """Note when the inputs began to run and when the last one of them ended, as seen from here."""

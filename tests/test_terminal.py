@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import queue
+import threading
 import time
 from dataclasses import dataclass, replace
 
@@ -257,6 +259,31 @@ def test_a_batch_says_why_all_of_its_inputs_wait() -> None:
         f"11.0 s 0/8 done, waiting: {NO_SLOT.message}",
         f"22.0 s 0/8 done, waiting: {NO_SLOT.message}",
         "33.0 s 0/8 done",
+    ]
+
+
+def test_a_batch_says_once_what_gives_its_inputs_a_node() -> None:
+    """Somebody is asked, while the line goes on, until there is an answer, and again for another reason."""
+    clock, piped, asked = Clock(), io.StringIO(), queue.Queue[str]()
+    answers = {"no node": "", "still no node": "kinetic pool add"}
+
+    def remedy(seen: JobObservation) -> str:
+        asked.put(seen.message)
+        return answers[seen.message]
+
+    def unheard() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "kinetic-remedy"]
+
+    progress = BatchProgress(piped, clock, remedy=remedy)
+    for message in ("no node", "no node", "still no node", "still no node", "no node"):
+        waits = JobObservation(JobStatus.PENDING, "Unschedulable", message)
+        progress.show(lambda waits=waits: Counts(8, 0, waits=waits))
+        for thread in unheard():
+            thread.join()
+        clock.now += 11.0
+    assert list(asked.queue) == ["no node", "still no node"]
+    assert [line for line in piped.getvalue().splitlines() if "hint" in line] == [
+        "kinetic: hint: kinetic pool add"
     ]
 
 

@@ -22,6 +22,7 @@ from kinetic_core.errors import (
     WaitTimeout,
 )
 from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.fallback import remedy
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED, Picture
 from kinetic_core.terminal import BatchProgress, Progress, stopping
@@ -111,7 +112,7 @@ class BatchHandle:
         self._scheduler = scheduler
         self._cached_failures: list[JobHandle] | None = None
         self._collected: dict[str, JobHandle] = {}
-        self._progress = BatchProgress(picture=Picture(_Heard(self._picture)).draw)
+        self._progress = BatchProgress(picture=Picture(_Heard(self._picture)).draw, remedy=self._remedy)
 
     @property
     def jobs(self) -> list[JobHandle | None]:
@@ -297,6 +298,14 @@ class BatchHandle:
         for index, status in told.items():
             states[index] = status.value.lower()
         return batch_html(self.group_id, self.name, states)
+
+    def _remedy(self, seen: JobObservation) -> str:
+        """Return what gives a job of this batch that waits for a node one; "" if nobody knows."""
+        board = self._board
+        with board.changed:
+            own = [board.jobs[number] for number, each in board.living.items() if each is seen]
+            job = next((each for each in (*own, *board.jobs) if each is not None), None)
+        return "" if job is None else remedy(self._scheduler.backend, job, seen)
 
     def _wait_for(self, condition: Callable[[], T | None], deadline: float | None) -> T:
         """Wait on the board; Ctrl-C starts no further job, and prints what goes on and how to stop it."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from kinetic_core.backends.kubernetes.names import HOST_INDEX
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import resumption_object
+from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.indexed import IndexedScheduler, can_share
 from kinetic_core.batches.progress import Board
 from kinetic_core.batches.rerun import resume
-from kinetic_core.errors import ConfigurationError, InvalidRequest, JobConflict, StoreError
+from kinetic_core.errors import ConfigurationError, InvalidRequest, JobConflict, StoreError, WaitTimeout
 from kinetic_core.job import Fallback, JobObservation, JobStatus
 from kinetic_core.jobs.cancel import index_object
 from kinetic_core.jobs.facts import observed
@@ -79,6 +81,31 @@ def test_a_batch_of_which_nothing_runs_says_why(place: Any) -> None:
         return None if seen is None else (seen.status, seen.reason, seen.message)
 
     wait_for(lambda: state() == (JobStatus.PENDING, "Unschedulable", "5 Insufficient google.com/tpu"))
+    board.close()
+
+
+def test_a_batch_that_waits_for_a_node_says_what_gives_one(place: Any, capsys: Any) -> None:
+    here: Place = place(lambda _: behaviours.cannot_be_scheduled("1 node(s) had untolerated taint"))
+    whole, _ = here.submit([1, 2])
+    labels = {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-spot": "true"}
+    taint = {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NoSchedule"}
+    node = {"metadata": {"name": "one", "labels": labels}, "spec": {"taints": [taint]}}
+    here.fake.objects.create("Node", "", {**node, "status": {"allocatable": {"nvidia.com/gpu": "1"}}})
+    board = here.watched(2, replace(whole, accelerator="gpu-l4-1"))
+    scheduler: Any = SimpleNamespace(backend=here.backend)
+    batch = BatchHandle("grp-a", None, {}, board, scheduler)
+    told: list[str] = []
+
+    def hints() -> list[str]:
+        with pytest.raises(WaitTimeout):
+            batch.wait(timeout=1)
+        told.extend(line for line in capsys.readouterr().err.splitlines() if "hint" in line)
+        return told
+
+    wait_for(hints)
+    assert hints() == [
+        'kinetic: hint: accelerator="gpu-l4-1:spot": all nodes with gpu-l4-1 are Spot machines'
+    ]
     board.close()
 
 

@@ -161,7 +161,7 @@ def test_the_hold_before_a_resumption_has_its_name() -> None:
     found = of_airflow(ended_by_a_worker, PHASES, BuildWait(1, 15.0, 16.0, 19.0, sent=18.5), is_over=True)
     assert found == [
         ("airflow worker", 1.0),
-        ("image build", 1.0),
+        ("build", 1.0),
         ("airflow resumption", 2.5),
         ("airflow queue", 0.5),
         ("airflow worker", 1.0),
