@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -284,6 +285,46 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         assert kinetic_core.list_jobs() == []
     finally:
         subprocess.run(["umount", str(full)], check=True)
+
+
+def fill(layout: Layout, job_id: str) -> None:
+    """Let the times of a job, once it is removed by this process, find a disk that is full."""
+    hour = int(time.time() // 3600)
+    for folder in (Path(layout.removed(each), "default") for each in (hour, hour + 1)):
+        folder.mkdir(parents=True)
+        (folder / f"{job_id}.json.{os.getpid()}.tmp").symlink_to("/dev/full")
+
+
+def block(layout: Layout, _job_id: str) -> None:
+    """Let there be no directory for the times of removed jobs."""
+    Path(layout.removed()).write_bytes(b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize(("spoil", "why"), [(fill, "No space left on device"), (block, "Not a directory")])
+def test_times_that_cannot_be_kept_stop_no_collecting(
+    spoil: Callable[[Layout, str], None],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "local"))
+    layout = Layout(str(tmp_path / "local"))
+    handle = on_cpu(lambda: 7).run_async()
+    spoil(layout, handle.job_id)
+    with caplog.at_level(logging.INFO, "kinetic_core"):
+        assert handle.result() == 7
+        wait_for(lambda: not Path(layout.record("default", handle.job_id)).exists())
+        wait_for(lambda: "waited" in caplog.text)
+    (line,) = (line for line in caplog.messages if "waited" in line)
+    assert line.startswith(f"explain() will not know how long {handle.job_id} waited: ")
+    assert why in line
+    assert (handle.status(), handle.result()) == (JobStatus.SUCCEEDED, 7)
+    assert str(handle.explain())
+    assert [path for path in Path(layout.removed()).rglob("*") if handle.job_id in path.name] == [
+        path for path in Path(layout.removed()).rglob("*.tmp") if path.is_symlink()
+    ]
 
 
 def test_nothing_is_left_of_a_collected_job() -> None:

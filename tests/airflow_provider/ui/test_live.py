@@ -18,6 +18,8 @@ from airflow_provider.ui.places import Places, Remembered
 from airflow_provider.ui.rows import Instance, LiveBatch
 from kinetic_core.backends.kubernetes.names import CANCELLED
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError
+from kinetic_core.jobs.prepare import address
+from kinetic_core.jobs.submit import submit
 from kinetic_core.settings import Settings
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.memory_store import MemoryObjectStore
@@ -184,6 +186,31 @@ def test_a_batch_of_which_nothing_runs_waits(tmp_path: Path) -> None:
         return [(each["status"], each["reason"], each["message"]) for each in (listed, shown)]
 
     wait_for(lambda: rows() == [("PENDING", "Unschedulable", "3 inputs: no nodes")] * 2)
+    here.close()
+
+
+def test_an_account_that_may_not_watch_sees_its_jobs(tmp_path: Path) -> None:
+    """The page lists them then, whenever somebody looks: what it shows is never what a watch has missed."""
+    here = Place(tmp_path, lambda _: behaviours.cannot_be_scheduled("no nodes"))
+    here.fake.faults.answer(r"^GET \S*/jobs\?\S*watch=true", 403, times=None)
+    one = instance(0, store_uri=here.store.uri)
+    submit(address(here.packed(), (2,), job_id=job_id(one)))
+
+    def told() -> tuple[str, str]:
+        (listed,), troubles = look(here.backend, [one])
+        assert troubles == []
+        return listed["status"], listed["message"]
+
+    def lists() -> int:
+        return here.fake.faults.count(r"^GET \S*/jobs\?(?!\S*watch=true)")
+
+    wait_for(lambda: told() == ("PENDING", "no nodes"))
+    wait_for(lambda: here.fake.faults.count("watch=true") > 0)
+    before = lists()
+    assert (told(), lists() > before) == (("PENDING", "no nodes"), True)
+    (job,) = here.jobs()
+    here.fake.objects.remove("Job", "default", job["metadata"]["name"])
+    assert told() == ("UNKNOWN", "its Job has gone; the task has not said yet how it ended")
     here.close()
 
 
