@@ -268,7 +268,10 @@ class BatchHandle:
         Raises InvalidRequest while a job of the batch runs: cancel first.
         """
         self._must_be_over()
-        self._scheduler.remove([job for job in self.jobs if job is not None], k8s=k8s, gcs=gcs)
+        with self._board.changed:
+            never_begun = list(self._board.never_begun.values())
+        begun = [job for job in self.jobs if job is not None]
+        self._scheduler.remove([*begun, *never_begun], k8s=k8s, gcs=gcs)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""

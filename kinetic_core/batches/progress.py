@@ -38,6 +38,8 @@ class Board:
     An input without a job is in `submission_failures`, `dropped` (never launched) or `unavailable`
     (launched, but its stored objects are gone).
 
+    `never_begun` has the jobs of those dropped inputs that were submitted: they are stored.
+
     `living` has the last observation of each job or chunk that has not ended, by the input's index or the
     chunk's number.
 
@@ -52,6 +54,7 @@ class Board:
         self.living: dict[int, JobObservation] = {}
         self.submission_failures: dict[int, Exception] = {}
         self.dropped: set[int] = set()
+        self.never_begun: dict[int, JobHandle] = {}
         self.unavailable: dict[int, str] = {}
         self.error: BaseException | None = None
         self.stopping = False
@@ -152,7 +155,7 @@ class Board:
             dropped = {i for i in known if self.jobs[i] is not None}
             self.dropped |= dropped
             for index in dropped:
-                self.jobs[index] = None
+                self._forget(index)
                 self.living.pop(index, None)
             subscriptions = [self._subscriptions.pop(i) for i in dropped if i in self._subscriptions]
             self.changed.notify_all()
@@ -271,7 +274,7 @@ class Board:
             if not observation.is_terminal:
                 return
             if observation.reason == DROPPED:
-                self.jobs[index] = None
+                self._forget(index)
                 self.dropped.add(index)
             else:
                 self.ended[index] = observation
@@ -279,6 +282,10 @@ class Board:
             self.changed.notify_all()
         if subscription is not None:
             subscription.close()
+
+    def _forget(self, index: int) -> None:
+        if (job := self.jobs[index]) is not None:
+            self.never_begun[index], self.jobs[index] = job, None
 
     def failed(self) -> list[int]:
         """List the indices of jobs that ended without a value. Call it under `changed`."""

@@ -262,3 +262,28 @@ def test_two_processes_at_once_lead_to_one_set_of_jobs(tmp_path: Path, again: bo
 def test_bad_ids_are_refused(tmp_path: Path, group_id: str) -> None:
     with pytest.raises(InvalidRequest, match="group_id"):
         sweep(tmp_path, 1, group_id=group_id)
+
+
+def cancelled(folder: Path) -> kinetic_core.BatchHandle:
+    """A batch of three inputs, of which one ran until it was cancelled."""
+    batch = sweep(folder, 100, 101, 102, max_concurrent=1)
+    wait_for(lambda: runs(folder) == [100])
+    batch.cancel()
+    wait_for(lambda: not supervisors(own_id(folder)))
+    (folder / "go").touch()
+    return batch
+
+
+def test_what_was_cancelled_runs_again_if_asked_for(tmp_path: Path) -> None:
+    cancelled(tmp_path)
+    asked = 100, 101, 102
+    assert sweep(tmp_path, *asked, max_concurrent=1).status_counts() == {"CANCELLED": 3}
+    assert sweep(tmp_path, *asked, max_concurrent=1, skip_done=True).results(timeout=90) == [*asked]
+    assert runs(tmp_path) == [100, *asked]
+
+
+@pytest.mark.parametrize("k8s", [True, False])
+def test_a_cancelled_batch_that_was_removed_runs_anew(tmp_path: Path, k8s: bool) -> None:
+    cancelled(tmp_path).cleanup(k8s=k8s)
+    assert sweep(tmp_path, 100, 101, 102, max_concurrent=1).results(timeout=90) == [100, 101, 102]
+    assert runs(tmp_path) == [100, 100, 101, 102]
