@@ -216,7 +216,8 @@ class WatchCache:
                         return
                     self._broken.add(kind)
                     _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
-                    self._tell_trouble(exc)
+                    if kind not in self._synced:
+                        self._tell_trouble(exc)
                     time.sleep(next(waits))
         finally:
             with self._lock:
