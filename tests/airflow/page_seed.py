@@ -41,7 +41,7 @@ from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 
 ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
-BUILT, BUILDING = 1, (991, 992)
+BUILT, BUILDING = 1, (991, 992, 993)
 BUILD = BuildWait(1, 1767225000.0, 1767225300.0, 1767225312.0)
 """Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
 connection leads elsewhere, one whose connection is not there, one that failed in the try before.
@@ -222,6 +222,29 @@ def seed(dag_id: str, run_id: str) -> None:
         connection.execute(XComModel.__table__.insert(), records)
 
 
+def hand_over(dag_id: str, run_id: str, index: int) -> None:
+    """Write that the image for which a task waited is built, and that its job has begun and ended since."""
+    of = TaskIdentity(dag_id, run_id, "began", "train", index, 1)
+    now, task = time.time(), {"dag_id": dag_id, "run_id": run_id, "task_id": "train"}
+    with create_session() as session:
+        alive = session.scalars(select(XComModel).filter_by(**task, map_index=ALIVE, key=KEY)).one()
+        template = JobRecord.from_value(alive.value)
+        assert template is not None
+        state, told = record_of(of, template.reference, random.Random(7))
+        wait = session.scalars(select(XComModel).filter_by(**task, map_index=index, key=BUILD_KEY)).one()
+        built = {**wait.value, "ended": now - 9.0, "sent": now - 2.0, "resumed": now - 1.0}
+        place = {**task, "dag_run_id": alive.dag_run_id, "map_index": index, "key": KEY}
+        connection, xcom, ti = session.connection(), XComModel.__table__, TaskInstance.__table__
+        mine = [ti.c[name] == value for name, value in (task | {"map_index": index}).items()]
+        connection.execute(ti.update().where(*mine).values(state=state))
+        of_build = [xcom.c[name] == value for name, value in (task | {"map_index": index}).items()]
+        connection.execute(xcom.update().where(*of_build, xcom.c.key == BUILD_KEY).values(value=built))
+        connection.execute(xcom.insert(), [{**place, "value": told.to_dict()}])
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "hand-over":
+        hand_over(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        sys.exit()
     for name, number in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
         seed(name, number)

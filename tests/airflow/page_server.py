@@ -60,6 +60,11 @@ class Server:
     def jobs(self, dag_id: str, user: str | None, query: str = "") -> tuple[int, Any]:
         return self.get(f"/kinetic/api/dags/{dag_id}/runs/{quote(self.runs[dag_id])}/jobs{query}", user)
 
+    def seed(self, *words: str) -> None:
+        """Write more of what runs would leave: see page_seed.py."""
+        command = [sys.executable, str(HERE / "page_seed.py"), *words]
+        subprocess.run(command, env=self.airflow.environment, check=True, cwd=HERE)
+
     def page(self, dag_id: str, more: str = "") -> str:
         return f"{self.url}/kinetic/page/?dag={dag_id}&run={quote(self.runs[dag_id], safe='')}{more}"
 

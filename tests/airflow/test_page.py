@@ -136,11 +136,40 @@ def test_a_task_that_waits_for_its_image_opens(server: Server, tab: chromium.Tab
         "e.nextSibling.textContent]))"
     )
     assert told["Why"] == "image build: the task waits for its image, which is being built"
-    assert told["Shared by"] == "2 tasks since 2026-01-01T00:06:31Z"
+    assert told["Shared by"] == "3 tasks since 2026-01-01T00:06:31Z"
     assert " h " in told["Image build"]
     assert tab.ask("document.querySelector('#detail a').href") == BUILD_PAGE
     of_jobs = "document.querySelectorAll('#detail pre, #detail .command, .board:not([hidden])')"
     assert tab.ask(f"{of_jobs}.length") == 0
+    assert tab.troubles() == []
+
+
+CHOICES = {"a search": ("text", "train[993]", "993"), "a filter": ("status", "NO_JOB", "992")}
+
+
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+@pytest.mark.parametrize(("name", "value", "index"), CHOICES.values(), ids=CHOICES)
+def test_an_opened_row_goes_over_from_its_build_to_its_job(
+    server: Server, tab: chromium.Tab, name: str, value: str, index: str
+) -> None:
+    """By itself: nobody presses anything, and the list that was filtered by "no job yet" has lost the row."""
+    tab.open(server.page("sweep"))
+    tab.until(f"{ROWS} === 100")
+    choose = f"(() => {{ const s = document.querySelector('[name={name}]'); s.value = '{value}';"
+    tab.ask(f"{choose} s.dispatchEvent(new Event('input', {{bubbles: true}})); }})()")
+    tab.until(f"{ROWS} < 20")
+    row = f"[...document.querySelectorAll('#jobs button')].find((e) => e.textContent === 'train[{index}]')"
+    tab.ask(f"{row}.click()")
+    tab.until("document.querySelector('#detail .state')?.textContent === 'no job yet'")
+    tab.ask("window.opened = true")
+    server.seed("hand-over", "sweep", server.runs["sweep"], index)
+    tab.until("document.querySelector('#detail .state')?.textContent === 'succeeded'")
+    tab.until("document.querySelector('#detail .stretches') !== null")
+    shown = tab.ask("document.querySelector('#detail').textContent")
+    assert [each for each in ("Shared by", "no job yet") if each in shown] == []
+    phases = tab.ask("[...document.querySelectorAll('#detail .stretches li')].map((e) => e.textContent)")
+    assert [each for each in phases if each.startswith("airflow resumption 7.0 s: until the trigger's event")]
+    assert tab.ask("window.opened") is True, "it is the same page"
     assert tab.troubles() == []
 
 

@@ -40,6 +40,11 @@ export class Api {
     return this.ask(`${this.home}?${new URLSearchParams(wanted)}`, signal);
   }
 
+  /** The row of a task instance, whatever the list shows. */
+  row({ dag_id, run_id, task_id, map_index }, signal) {
+    return this.ask(`${ofRun(dag_id, run_id)}?${new URLSearchParams({ task_id, map_index, limit: 1 })}`, signal);
+  }
+
   /** The latest runs of a task, or of one of its map indexes. */
   history({ dag, task, map }, signal) {
     const wanted = new URLSearchParams({ limit: 1, ...(map === null ? {} : { map_index: map }) });

@@ -152,9 +152,14 @@ export class Detail {
     if (!this.alone) this.home.focus();
   }
 
-  /** Go on with what the list's newest rows say: a task whose image is built gets its job, one that is tried again another. */
+  /**
+   * Go on with what the newest rows say: a task whose image is built gets its job, one that is tried again another.
+   * Return whether its row is among them.
+   */
   follow(jobs) {
-    this.job = jobs.find((each) => keyOf(each) === this.id) ?? this.job;
+    const row = jobs.find((each) => keyOf(each) === this.id);
+    this.job = row ?? this.job;
+    return Boolean(row);
   }
 
   close() {

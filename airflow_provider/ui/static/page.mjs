@@ -44,7 +44,7 @@ class Page {
       const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, asking.signal);
       this.#openOnly(answer);
       this.#show(answer);
-      this.detail.follow(answer.jobs);
+      if (this.detail.id) await this.#follow(answer.jobs, asking.signal);
       if (this.detail.id) await this.#refreshDetail(asking.signal);
       this.failures = 0;
       pause = answer.running ? RUNNING_PAUSE : IDLE_PAUSE;
@@ -60,6 +60,11 @@ class Page {
   #again() {
     if (document.hidden) addEventListener("visibilitychange", () => this.refresh(), { once: true });
     else this.refresh();
+  }
+
+  /** The newest row of what is open, also once a filter or the order has moved it out of the list. */
+  async #follow(jobs, signal) {
+    if (!this.detail.follow(jobs)) this.detail.follow((await this.api.row(this.detail.job, signal)).jobs);
   }
 
   async #refreshDetail(signal) {
