@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider.batch_record import BatchRecord, Cause, group_causes
 from airflow_provider.records import advice, readable
-from airflow_provider.ui.detail import outputs, tail
+from airflow_provider.ui.detail import NO_LINE, UNREAD, outputs, silence, tail
 from airflow_provider.ui.rows import Instance, LiveBatch, row, without_text
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.outcomes import StoredBatch
@@ -172,6 +172,7 @@ def input_detail(record: BatchRecord, index: int, home: Backend | str) -> dict[s
         "traceback": "",
         "advice": "",
         "log": [],
+        "silence": UNREAD,
         "outputs": [],
         "troubles": [],
     }
@@ -181,9 +182,12 @@ def input_detail(record: BatchRecord, index: int, home: Backend | str) -> dict[s
         reference = StoredBatch(home, record.reference).reference(index)
         shown |= _seen(observe(home, reference))
         shown["log"] = tail(home, reference, max(shown["attempts"] - 1, 0))
+        if not shown["log"]:
+            shown["silence"] = silence(home, reference, shown["status"], shown["reason"])
         shown["outputs"] = outputs(home, reference)
     except (JobNotFound, ObjectNotFound):
         shown |= {"status": "NO_JOB", "message": "it has not begun, or nothing of it is stored any more"}
+        shown["silence"] = NO_LINE
     except (KineticError, OSError) as error:
         shown["troubles"] = [str(error)]
     return shown

@@ -30,6 +30,9 @@ from kinetic_core.jobs.timeline import known_phases
 
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 200
+NO_LINE = "no line of it is stored"
+UNREAD = "its lines could not be read"
+"""What stands for the lines of a job without a stored outcome, and of one whose store gives no answer."""
 _MOST_OUTPUTS = 100
 _MOST_ATTEMPTS = 20
 _MOST_HOSTS = 4
@@ -56,6 +59,7 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         "advice": "",
         "traceback": "",
         "log": [],
+        "silence": UNREAD,
         "outputs": [],
         "troubles": [],
     }
@@ -67,6 +71,9 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
             live = _live(home, reference)
             shown["advice"] = _remedy(home, reference, live)
         shown["log"] = tail(home, reference, _attempt(record, live))
+        if not shown["log"]:
+            told = row(instance, live)
+            shown["silence"] = silence(home, reference, told["status"], told["reason"])
         shown["outputs"] = outputs(home, reference)
         if record.end is not None and record.end.status is JobStatus.FAILED:
             shown |= _failure(home, reference)
@@ -145,6 +152,19 @@ def tail(backend: Backend, reference: JobReference, attempt: int) -> list[str]:
         found = text.decode(errors="replace").splitlines()[-TAIL_LINES // hosts :]
         lines += (f"[host {host}] {line}" if hosts > 1 else line for line in found)
     return lines
+
+
+def silence(backend: Backend, reference: JobReference, status: str, reason: str) -> str:
+    """Return why a job or an input of that status and reason has no stored line.
+
+    A runner stores all lines before the outcome that it commits; one that was killed may have kept some.
+    """
+    if status in (JobStatus.PENDING.value, JobStatus.RUNNING.value):
+        return "no line is stored yet"
+    if backend.store.find(object_names.result(reference.job_id)) is None:
+        return NO_LINE
+    has_told = status == JobStatus.SUCCEEDED.value or reason == FailureClass.USER_ERROR
+    return "it printed nothing" if has_told else "it printed nothing that was stored"
 
 
 def _live(backend: Backend, reference: JobReference) -> Live | None:

@@ -11,7 +11,7 @@ from airflow_provider.access import Access
 from airflow_provider.batch_record import BatchRecord
 from airflow_provider.records import JobRecord
 from airflow_provider.ui.board import Failures, board, input_detail, without_texts
-from airflow_provider.ui.detail import detail
+from airflow_provider.ui.detail import UNREAD, detail
 from airflow_provider.ui.instances import Subject, instances, runnable_since
 from airflow_provider.ui.live import Answers, live_batch, live_rows
 from airflow_provider.ui.places import PATIENCE, Places, Remembered
@@ -189,7 +189,7 @@ class Questions:
             return await self._details.get(job_id, ask, PATIENCE)
         except TimeoutError:
             trouble = f"no answer about {job_id} within {PATIENCE:g} s"
-            return row(instance, None, trouble) | {"troubles": [trouble]}
+            return row(instance, None, trouble) | {"silence": UNREAD, "troubles": [trouble]}
 
     def _detailed(self, instance: Instance, record: JobRecord, home: Backend | str) -> dict[str, Any]:
         if instance.times.are_of_later_leg:

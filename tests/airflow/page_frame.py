@@ -72,6 +72,8 @@ def job(index: int) -> dict[str, Any]:
     }
 
 
+SILENT = 7
+"""Map index of a job that succeeded and printed nothing."""
 ADVICE = "`kinetic pool add --accelerator tpu-v6e-8`: no pool of the cluster has it"
 """What to do, as the server says it."""
 
@@ -91,6 +93,7 @@ def detail(index: int) -> dict[str, Any]:
     trace = 'Traceback (most recent call last):\n  File "training.py", line 31, in train_a_model\n'
     trace += "    shard = read(number)\nValueError: shard 3 is corrupt\n"
     has_failed = told["status"] == "FAILED"
+    silence = "it printed nothing" if index == SILENT else "no line is stored yet"
     if has_failed:
         told |= {"try_number": 2, "job_try": 2, "attempts": 2, "earlier": earlier(index)}
     return told | {
@@ -98,7 +101,8 @@ def detail(index: int) -> dict[str, Any]:
         "links": [{"name": "Job", "address": "https://console.cloud.google.com/kubernetes/job"}],
         "namespace": "default",
         "image": "registry.example/team/training:2026-11-23",
-        "log": lines,
+        "log": [] if index == SILENT else lines,
+        "silence": silence,
         "outputs": [{"name": "model.ckpt", "size": 7_340_032}],
         "troubles": [],
         "advice": ADVICE if told["status"] == "PENDING" else "",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import chromium
 import pytest
-from page_frame import BATCH, INPUTS, frame, history, job, small, squares
+from page_frame import BATCH, INPUTS, SILENT, frame, history, job, small, squares
 
 from tests.conftest import needs_program
 
@@ -159,6 +159,16 @@ def test_each_attempt_says_why_it_ended(tab: chromium.Tab, address: str) -> None
     assert tab.ask("document.querySelectorAll('img').length") == 0
     look(tab, address, "job", 733, "light")
     assert tab.ask(f"{section} !== undefined")
+
+
+@pytest.mark.promise("page: Log tail")
+def test_a_job_that_printed_nothing_says_so(tab: chromium.Tab, address: str) -> None:
+    tab.open(f"{address}?{RUN}&task=train_a_model&map={SILENT}&at=silent")
+    said = "[...document.querySelectorAll('#detail section')].map((each) => each.textContent)"
+    tab.until(f"location.search.endsWith('&at=silent') && {said}.includes('Last linesit printed nothing')")
+    assert tab.ask("document.querySelectorAll('#detail pre').length") == 0
+    verbs = "[...document.querySelectorAll('#detail .command code')].map((each) => each.textContent)"
+    assert "cancel" not in " ".join(tab.ask(verbs))
 
 
 @pytest.mark.parametrize(("are_batches", "one"), [(False, "job"), (True, "batch")])

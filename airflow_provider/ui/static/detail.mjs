@@ -5,7 +5,7 @@ import { address, duration, element, size, usage } from "./dom.mjs";
 import { badge, isBatch, keyOf, nameOf, spell, why } from "./table.mjs";
 import { stretches, timeline, total } from "./timeline.mjs";
 
-const ENDED = ["SUCCEEDED", "FAILED", "NOT_FOUND"];
+const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED", "NOT_FOUND"];
 
 /** How many tasks wait for the same build, and since when; undefined if that is not known. */
 function shared(build) {
@@ -93,6 +93,11 @@ function pre(name, text) {
   return text ? element("pre", { class: name, tabindex: "0" }, text) : null;
 }
 
+/** The last lines, or why there are none; the server says that with the rest. */
+function lines({ log, silence }) {
+  return pre("log", (log ?? []).join("\n")) ?? element("p", { class: "hint" }, silence ?? "loading…");
+}
+
 function troublesOf(told) {
   const troubles = list(told.troubles ?? []);
   troubles?.setAttribute("class", "troubles");
@@ -113,7 +118,7 @@ function input(told) {
     element("p", {}, why(told)),
     told.advice ? element("p", {}, hint(told.advice)) : null,
     section("Traceback", pre("traceback", (told.traceback ?? "").trimEnd())),
-    section("Last lines", pre("log", (told.log ?? []).join("\n")) ?? element("p", { class: "hint" }, "no line is stored yet")),
+    section("Last lines", lines(told)),
     section("Outputs", files(told.outputs)),
     section("In a terminal", commands(told)),
   ].filter(Boolean);
@@ -183,20 +188,19 @@ export class Detail {
     if (isBatch(job)) this.board.show(job);
     else this.board.clear();
     const links = job.build?.page ? [{ name: "Build", address: job.build.page }] : job.links ?? [];
-    const log = pre("log", job.log?.join("\n"));
-    const nothing = element("p", { class: "hint" }, job.log ? "no line is stored yet" : "loading…");
+    const log = lines(job);
     const parts = [
       facts(job),
       job.may_cancel ? this.#end(job) : null,
       section("Where its time went", took ? element("div", {}, timeline(phases, total(phases)), stretches(phases)) : null),
       section("Links", list(links.map((link) => address(link.address, link.name)))),
-      isBatch(job) || !job.job_id ? null : section("Last lines", log ?? nothing),
+      isBatch(job) || !job.job_id ? null : section("Last lines", log),
       section("Attempts", attempts(job)),
       job.job_id ? section("In a terminal", commands(job)) : null,
       section("Outputs", files(job.outputs)),
     ];
     this.body.replaceChildren(...parts.filter(Boolean));
-    if (log && atEnd) log.scrollTop = log.scrollHeight;
+    if (atEnd) log.scrollTop = log.scrollHeight;
   }
 
   /** Show the charts of the task's latest runs; null for none. */

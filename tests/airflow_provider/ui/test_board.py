@@ -133,9 +133,11 @@ def test_a_batch_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (one["status"], one["reason"], one["attempts"]) == ("FAILED", "user error", 1)
     assert one["message"] == "ValueError: odd"
     assert one["traceback"].endswith("ValueError: odd\n")
-    assert input_detail(told, 2, backend)["status"] == "SUCCEEDED"
+    good = input_detail(told, 2, backend)
+    assert (good["status"], good["silence"]) == ("SUCCEEDED", "it printed nothing")
     backend.store.delete_all(f"jobs/{started.reference.job_id}-3/")
-    assert input_detail(told, 3, backend)["status"] == "NO_JOB"
+    removed = input_detail(told, 3, backend)
+    assert (removed["status"], removed["silence"]) == ("NO_JOB", "no line of it is stored")
     again = board(instance(told), told, backend, 0, failures)
     assert again["causes"] == shown["causes"], "what is known is not read again"
     backend.store.delete_all(f"batches/{started.reference.job_id}/")

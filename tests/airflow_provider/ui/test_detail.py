@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.access import ENVIRONMENT
 from airflow_provider.records import BuildWait, EarlierJob, JobEnd, JobRecord
-from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, tail
+from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, silence, tail
 from airflow_provider.ui.places import Places, settings_of
 from airflow_provider.ui.rows import Instance, Times
 from kinetic_core._runner import object_names
@@ -209,6 +209,7 @@ def test_a_job_that_failed_shows_what_it_raised(tmp_path: Path) -> None:
         Instance("train", -1, "", "failed", 1, told), told, Places().of(reference, settings_of(ENVIRONMENT))
     )
     assert (shown["message"], shown["advice"]) == ("ValueError: shard 3 is corrupt", "")
+    assert (shown["log"], shown["silence"]) == ([], "it printed nothing")
     assert shown["traceback"].endswith(
         'in fail\n    raise ValueError("shard 3 is corrupt")\nValueError: shard 3 is corrupt\n'
     )
@@ -299,6 +300,21 @@ def test_the_hosts_of_a_slice_say_which_they_are() -> None:
     assert lines == [f"[host {host}] I am {host}" for host in range(4)]
 
 
+@pytest.mark.promise("page: Log tail")
+def test_a_job_without_lines_says_why() -> None:
+    store, told = MemoryObjectStore("memory://jobs"), record()
+    kept: Any = Kept(store)
+
+    def said(status: JobStatus, reason: str = "") -> str:
+        return silence(kept, told.reference, status.value, reason)
+
+    assert said(JobStatus.RUNNING) == "no line is stored yet"
+    assert said(JobStatus.SUCCEEDED) == "no line of it is stored", "all of it has been removed"
+    store.create_if_absent(object_names.result(told.reference.job_id), b"")
+    assert said(JobStatus.SUCCEEDED) == said(JobStatus.FAILED, "user error") == "it printed nothing"
+    assert said(JobStatus.FAILED, "out of memory") == "it printed nothing that was stored"
+
+
 @pytest.mark.promise("page: Store or cluster down")
 def test_a_silent_store_is_told_beside_the_rest() -> None:
     class Broken(MemoryObjectStore):
@@ -310,6 +326,7 @@ def test_a_silent_store_is_told_beside_the_rest() -> None:
     shown = detail(of, of.record, Kept(Broken("memory://jobs")))  # type: ignore[arg-type]
     assert shown["troubles"] == ["the bucket does not answer"]
     assert (shown["function"], shown["log"]) == ("train", [])
+    assert shown["silence"] == "its lines could not be read"
 
 
 def test_a_job_without_its_connection_is_shown_in_part() -> None:
