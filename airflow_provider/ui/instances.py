@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy import func, null, or_, select, tuple_
 
 from airflow_provider import batch_record
 from airflow_provider.batch_record import BatchRecord
@@ -121,8 +122,9 @@ def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
     )
     rows = select(
         *(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
-        *(ti.rendered_map_index, ti.state, ti.try_number),
+        *(ti.rendered_map_index, ti.state, ti.try_number, ti.pool),
         *(ti.scheduled_dttm, ti.queued_dttm, ti.start_date, ti.end_date),
+        ti.get("retry_delay_override", null()).label("retry_delay"),  # Airflow 3.3 and newer
     )
     if subject.dag_id:
         wanted = select(run.id).where(run.dag_id == subject.dag_id, run.run_id.in_(runs))
@@ -165,11 +167,18 @@ def _instance(found: Any, told: Mapping[_Place, Any]) -> Instance:
         run_id=found.run_id,
         dag_id=found.dag_id,
         batch=batch if batch is not None and batch.is_of(*place) else None,
+        pool=found.pool or "",
         build=build if build is not None and build.try_number == found.try_number else None,
-        times=Times(
-            *map(_seconds, (found.scheduled_dttm, found.queued_dttm, found.start_date, found.end_date))
-        ),
+        times=_times(found),
     )
+
+
+def _times(found: Any) -> Times:
+    told = found.scheduled_dttm, found.queued_dttm, found.start_date, found.end_date
+    times = Times(*map(_seconds, told))
+    if times.ended is None or found.retry_delay is None:
+        return times
+    return replace(times, next_try=times.ended + found.retry_delay)
 
 
 def _seconds(when: datetime | None) -> float | None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider.batch_record import BatchRecord
@@ -33,13 +34,31 @@ _OUR_WORDS = {*FailureClass, INPUTS_FAILED} - {FailureClass.USER_ERROR, FailureC
 HIDDEN = "what the function raised is in the task's log, which you may not read"
 
 
+BEFORE_JOB: Mapping[str, tuple[str, str]] = {
+    "no state": ("airflow scheduler", "it waits for its tasks upstream, or for Airflow's scheduler"),
+    "scheduled": (
+        "airflow scheduler",
+        "it waits for a free slot of {pool}, or of Airflow's other limits: parallelism, active tasks of the DAG",
+    ),
+    "queued": ("airflow queue", "it waits for a worker of Airflow's executor, and holds its slot of {pool}"),
+    "running": ("airflow worker", "its worker prepares the job: it packs the project and uploads it"),
+    "restarting": ("airflow worker", "Airflow stops its worker, then begins the task again"),
+    "up_for_retry": ("airflow retry", "{before}; the next one begins {after}"),
+    "up_for_reschedule": ("airflow retry", "it waits for the time at which Airflow looks at it again"),
+    "deferred": ("airflow trigger", "it is deferred: the task's log says what its trigger waits for"),
+    "awaiting_input": ("airflow input", "it waits for somebody's answer in Airflow"),
+}
+"""Reason and text of a task without a job, by the state that Airflow gives the task."""
+
+
 @dataclass(frozen=True)
 class Times:
     """Times of a task instance's last try in Unix seconds, None for what has not come.
 
     Whenever a worker gets the task again, Airflow overwrites the times at which it was scheduled and queued,
     and keeps the time at which it first started. `runnable`, when nothing but Airflow was left to wait for,
-    is asked for then, and only where one task is shown.
+    is asked for then, and only where one task is shown. `next_try`, of a task that is up for retry, is known
+    only where a retry policy has said it.
     """
 
     scheduled: float | None = None
@@ -47,6 +66,7 @@ class Times:
     started: float | None = None
     ended: float | None = None
     runnable: float | None = None
+    next_try: float | None = None
 
     @property
     def are_of_later_leg(self) -> bool:
@@ -74,6 +94,7 @@ class Instance:
     batch: BatchRecord | None = None
     times: Times = Times()
     build: BuildWait | None = None
+    pool: str = ""
 
     @property
     def waits_for_image(self) -> BuildWait | None:
@@ -157,7 +178,30 @@ def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") ->
         return shown | {"reason": "image build", "message": text}
     if instance.state in TASK_ENDED:
         return shown | {"status": NEVER, "message": f"the task is {instance.state} and has started no job"}
-    return shown
+    return shown | _before_job(instance)
+
+
+def _before_job(instance: Instance) -> dict[str, Any]:
+    """Return why a task has no job yet, and for how long Airflow has had it in this state, if that is known."""
+    times, build = instance.times, instance.build
+    reason, text = BEFORE_JOB.get(instance.state, ("", f"the task is {instance.state}"))
+    ended = "" if times.ended is None else f" at {_clock(times.ended)}"
+    known = {
+        "pool": f"pool {instance.pool!r}" if instance.pool else "its pool",
+        "before": f"the try before has ended{ended}",
+        "after": "after the task's retry delay" if times.next_try is None else f"at {_clock(times.next_try)}",
+    }
+    began = {
+        "scheduled": times.scheduled,
+        "queued": times.queued,
+        "running": (build.resumed if build else None) or times.started,
+    }.get(instance.state)
+    waited = None if began is None else round(max(time.time() - began, 0.0), 1)
+    return {"reason": reason, "message": text.format_map(known), "waited": waited}
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _of_job(instance: Instance, record: JobRecord, live: Live | None, trouble: str) -> dict[str, Any]:

@@ -25,14 +25,14 @@ _ENDS = (
     ("FAILED", "user error", "ValueError: shard 3 is corrupt"),
     ("PENDING", "FailedScheduling", "0/4 nodes are available: 4 Insufficient google.com/tpu"),
     ("FAILED", "out of memory", "killed at 31.8 GiB of 32 GiB"),
-    ("NO_JOB", "", ""),
+    ("NO_JOB", "airflow scheduler", "it waits for a free slot of pool 'default_pool'"),
 )
 
 
 def job(index: int) -> dict[str, Any]:
     """Row of the `index`-th mapped task."""
     status, reason, message = _ENDS[index % len(_ENDS)]
-    task_state = {"SUCCEEDED": "success", "FAILED": "failed"}.get(status, "deferred")
+    task_state = {"SUCCEEDED": "success", "FAILED": "failed", "NO_JOB": "scheduled"}.get(status, "deferred")
     told = {
         "dag_id": "training",
         "run_id": "manual__2026-11-23T13:00:00+00:00",

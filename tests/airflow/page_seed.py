@@ -41,10 +41,11 @@ from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 
 ALIVE, FOREIGN, FORGED, CONNECTED, GONE, AGAIN = 0, 2, 3, 6, 8, 9
-BUILT, BUILDING = 1, (991, 992, 993)
+BUILT, BUILDING, SCHEDULED = 1, (991, 992, 993), 999
 BUILD = BuildWait(1, 1767225000.0, 1767225300.0, 1767225312.0)
 """Map indexes: a job that runs, one of another deployment, a record with another task's job, one whose
-connection leads elsewhere, one whose connection is not there, one that failed in the try before.
+connection leads elsewhere, one whose connection is not there, one that failed in the try before; with a build
+that is over, with builds that go on, and one that waits for a slot of its pool.
 """
 COLUMNS = {"state": "new", "try_number": "number", "rendered_map_index": "label"}
 SHAPES = ("tpu-v6e-8", "tpu-v5e-16", "gpu-l4-1")
@@ -211,6 +212,8 @@ def seed(dag_id: str, run_id: str) -> None:
                 records.append({**place, "key": BUILD_KEY, "value": asdict(build)})
             if index in BUILDING:
                 states.append({"index": index, "new": "deferred", "label": None, "number": 1})
+            if index == SCHEDULED:
+                states.append({"index": index, "new": "scheduled", "label": None, "number": 0})
             if index == AGAIN:
                 records.append({**place, "key": EARLIER_KEY, "value": earlier_to_value([FAILED])})
         mine = ti.update().where(

@@ -110,7 +110,9 @@ def test_a_thousand_jobs_in_pages(server: Server) -> None:
     assert [each["job_id"] for each in again["earlier"]] == ["job-of-the-first-try"]
     _, last = server.jobs("sweep", "admin", "?limit=100&offset=950")
     assert [each["map_index"] for each in last["jobs"]] == list(range(950, 1000))
-    assert last["jobs"][-1]["status"] == "NO_JOB"
+    waits = last["jobs"][-1]
+    assert (waits["status"], waits["reason"]) == ("NO_JOB", "airflow scheduler")
+    assert "a free slot of pool 'default_pool'" in waits["message"]
     _, some = server.jobs("sweep", "admin", "?reason=out%20of%20memory&text=train")
     assert {each["reason"] for each in some["jobs"]} == {"out of memory"}
     _, one = server.jobs("sweep", "admin", "?task_id=train&map_index=0")

@@ -53,3 +53,12 @@ def test_a_database_that_gives_no_answer_is_told() -> None:
         assert status == 503
         assert told == {"detail": f"Airflow's database gives no answer ({type(error).__name__})"}
         assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_every_state_before_a_job_has_its_words() -> None:
+    """Also those of an Airflow that is newer than these words."""
+    from airflow.utils.state import TaskInstanceState
+
+    from airflow_provider.ui.rows import BEFORE_JOB, TASK_ENDED
+
+    assert {state.value for state in TaskInstanceState} <= {*BEFORE_JOB, *TASK_ENDED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from airflow_provider.ui.rows import (
     Instance,
     Live,
     LiveBatch,
+    Times,
     costed,
     page,
     row,
@@ -36,12 +38,52 @@ def test_a_task_without_a_job() -> None:
     assert (shown["status"], shown["task_state"], "job_id" in shown) == ("NO_JOB", "queued", False)
 
 
+@pytest.mark.promise("page: State, reason, attempts")
+@pytest.mark.parametrize(
+    ("state", "reason", "text"),
+    [
+        ("no state", "airflow scheduler", "waits for its tasks upstream"),
+        ("scheduled", "airflow scheduler", "a free slot of pool 'gpus'"),
+        ("queued", "airflow queue", "a worker of Airflow's executor, and holds its slot of pool 'gpus'"),
+        ("running", "airflow worker", "packs the project and uploads it"),
+        ("restarting", "airflow worker", "begins the task again"),
+        ("up_for_retry", "airflow retry", "ended at 1970-01-01 00:00:50 UTC; the next one begins after the"),
+        ("up_for_reschedule", "airflow retry", "looks at it again"),
+        ("deferred", "airflow trigger", "what its trigger waits for"),
+        ("awaiting_input", "airflow input", "somebody's answer"),
+    ],
+)
+def test_a_task_without_a_job_says_what_it_waits_for(state: str, reason: str, text: str) -> None:
+    waits = Instance("train", 0, "", state, 1, None, times=Times(10.0, 20.0, 30.0, 50.0), pool="gpus")
+    shown = row(waits, None)
+    assert (shown["status"], shown["reason"]) == ("NO_JOB", reason)
+    assert text in shown["message"]
+    assert (shown["waited"] is not None) is (state in ("scheduled", "queued", "running"))
+
+
+def test_a_retry_whose_time_is_known_says_it() -> None:
+    times = Times(ended=50.0, next_try=90.0)
+    shown = row(Instance("train", 0, "", "up_for_retry", 1, None, times=times), None)
+    assert shown["message"].endswith("the next one begins at 1970-01-01 00:01:30 UTC")
+
+
+def test_a_worker_that_goes_on_after_a_build_prepares_since_then() -> None:
+    times, built = Times(1.0, 2.0, 3.0), BuildWait(1, 5.0, 9.0, time.time() - 7)
+    shown = row(Instance("train", 0, "", "running", 1, None, times=times, build=built), None)
+    assert shown["waited"] == pytest.approx(7, abs=5)
+
+
+def test_a_state_of_a_later_airflow_is_told_as_it_is() -> None:
+    shown = row(Instance("train", 0, "", "hibernating", 1, None), None)
+    assert (shown["reason"], shown["message"], shown["waited"]) == ("", "the task is hibernating", None)
+
+
 def test_a_task_that_waits_for_its_image_says_so() -> None:
     waits = Instance("train", 0, "", "deferred", 1, None, build=BuildWait(1, 5.0))
     assert (row(waits, None)["status"], row(waits, None)["reason"]) == ("NO_JOB", "image build")
     assert row(waits, None)["waited"] > 1e9
     built = replace(waits, state="running", build=BuildWait(1, 5.0, 9.0, 10.0))
-    assert row(built, None)["reason"] == ""
+    assert row(built, None)["reason"] == "airflow worker"
     assert row(replace(waits, state="failed"), None)["status"] == "NEVER"
 
 
