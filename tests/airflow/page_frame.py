@@ -175,10 +175,21 @@ def history() -> list[dict[str, Any]]:
     ]
 
 
-def listing(query: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Answer about the jobs of a run: twenty-four, or the one that is asked for."""
+def of_runs() -> list[dict[str, Any]]:
+    """Rows of one task, two of each run; the runs began within seconds."""
+    names = [f"manual__2026-11-23T13:00:0{number}.481516+00:00" for number in range(10)]
+    return [
+        job(2 * number + index) | {"run_id": name, "map_index": index}
+        for number, name in enumerate(names)
+        for index in (0, 1)
+    ]
+
+
+def listing(query: Mapping[str, list[str]], *, is_of_task: bool = False) -> dict[str, Any]:
+    """Answer about the jobs of a run, twenty-four or the one that is asked for, or of a task in its runs."""
     indexes = [int(text) for text in query.get("map_index", [])] or range(24)
     jobs = [batch()] if query.get("task_id") == [BATCH] else [job(index) for index in indexes]
+    jobs = of_runs() if is_of_task else jobs
     statuses = {status: sum(each["status"] == status for each in jobs) for status, _, _ in _ENDS}
     groups = {
         "dag_id": [{"name": "training", "jobs": 20, "cost": 25.0}],
@@ -208,7 +219,9 @@ def answer(path: str, query: Mapping[str, list[str]]) -> dict[str, Any]:
         return input_of_batch(int(last))
     if kind == "batches":
         return board()
-    return detail(int(last[4:], 16)) if last.startswith("job-") else listing(query)
+    if last.startswith("job-"):
+        return detail(int(last[4:], 16))
+    return listing(query, is_of_task="/tasks/" in path)
 
 
 class _Handler(SimpleHTTPRequestHandler):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import chromium
 import pytest
-from page_frame import BATCH, INPUTS, SILENT, frame, history, job, small, squares
+from page_frame import BATCH, INPUTS, SILENT, frame, history, job, of_runs, small, squares
 
 from tests.conftest import needs_program
 
@@ -159,6 +159,27 @@ def test_each_attempt_says_why_it_ended(tab: chromium.Tab, address: str) -> None
     assert tab.ask("document.querySelectorAll('img').length") == 0
     look(tab, address, "job", 733, "light")
     assert tab.ask(f"{section} !== undefined")
+
+
+_WHOLE = """[...document.querySelectorAll('#jobs button')].map((button) => {
+  const range = document.createRange();
+  range.selectNodeContents(button);
+  const [home, boxes] = [button.getBoundingClientRect(), [...range.getClientRects()]];
+  const isInside = (box) => box.left >= home.left - 1 && box.right <= Math.min(home.right, innerWidth) + 1;
+  return boxes.length > 0 && boxes.every(isInside) ? button.textContent : "cut off";
+})"""
+"""The names of the rows as they are displayed."""
+
+
+@pytest.mark.promise("page: For a DAG run and for a task: its jobs")
+@pytest.mark.parametrize("frame", [name for name in FRAMES if name.endswith(("1024", "1280"))])
+def test_the_runs_of_a_task_are_told_apart(tab: chromium.Tab, address: str, frame: str) -> None:
+    """Names of runs differ at their ends, which a narrow column cuts off first."""
+    look(tab, address, "runs", FRAMES[frame], "light")
+    shown = tab.ask(_WHOLE)
+    assert shown == [f"{each['run_id']}[{each['map_index']}]" for each in of_runs()]
+    assert len(set(shown)) == 20
+    assert tab.ask("document.querySelector('thead th').textContent") == "Run"
 
 
 @pytest.mark.promise("page: Log tail")

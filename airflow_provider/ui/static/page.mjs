@@ -31,7 +31,14 @@ class Page {
       asked: () => this.refresh(),
     });
     find("#legend").append(...legend());
+    if (this.subject.task && !this.subject.run) this.#nameRuns();
     this.#listen();
+  }
+
+  /** Rows of one task are told apart by their runs, whose names differ at their ends: they are shown whole. */
+  #nameRuns() {
+    document.body.classList.add("by-run");
+    this.find("thead th").textContent = "Run";
   }
 
   /** Ask now; whatever was asked before does not matter any more. */

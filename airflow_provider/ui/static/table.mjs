@@ -32,9 +32,19 @@ export function stateWord(status) {
 
 /** A task instance's name, with its try if that is not the first. */
 export function nameOf(job) {
+  return named(job.task_id, job);
+}
+
+function named(whole, job) {
   const index = job.map_index < 0 ? "" : `[${job.map_index}]`;
   const again = job.try_number > 1 ? `, try ${job.try_number}` : "";
-  return `${job.task_id}${index}${job.label ? ` ${job.label}` : ""}${again}`;
+  return `${whole}${index}${job.label ? ` ${job.label}` : ""}${again}`;
+}
+
+/** What tells a row from the others of its table: the task, of one task its run, and of all DAGs both names. */
+function rowName(job, { dag, run }) {
+  if (run) return nameOf(job);
+  return dag ? named(job.run_id, job) : `${nameOf(job)} of ${job.dag_id}`;
 }
 
 /** Why a job is as it is: of a function that failed, what it raised and not that it did. */
@@ -112,9 +122,7 @@ export class Table {
 
   #change(row, job, longest, currency) {
     row.job = job;
-    const { dag, run } = this.subject;
-    const others = dag ? job.run_id : job.dag_id;
-    row.button.textContent = run ? nameOf(job) : `${nameOf(job)} of ${others}`;
+    row.button.textContent = rowName(job, this.subject);
     row.button.title = job.run_id;
     row.button.disabled = !opens(job);
     row.element.replaceChildren(row.element.firstElementChild, ...cells(job, longest, currency));
