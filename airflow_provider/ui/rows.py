@@ -38,7 +38,7 @@ BEFORE_JOB: Mapping[str, tuple[str, str]] = {
     "no state": ("airflow scheduler", "it waits for its tasks upstream, or for Airflow's scheduler"),
     "scheduled": (
         "airflow scheduler",
-        "it waits for a free slot of {pool}, or of Airflow's other limits: parallelism, active tasks of the DAG",
+        "it waits for a free slot of {pool}, or of another limit of Airflow",
     ),
     "queued": ("airflow queue", "it waits for a worker of Airflow's executor, and holds its slot of {pool}"),
     "running": ("airflow worker", "its worker prepares the job: it packs the project and uploads it"),
@@ -182,7 +182,7 @@ def row(instance: Instance, live: Live | LiveBatch | None, trouble: str = "") ->
 
 
 def _before_job(instance: Instance) -> dict[str, Any]:
-    """Return why a task has no job yet, and for how long Airflow has had it in this state, if that is known."""
+    """Return why a task has no job yet, and for how long its state in Airflow has been so, if it is known."""
     times, build = instance.times, instance.build
     reason, text = BEFORE_JOB.get(instance.state, ("", f"the task is {instance.state}"))
     ended = "" if times.ended is None else f" at {_clock(times.ended)}"

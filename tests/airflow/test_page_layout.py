@@ -182,8 +182,18 @@ def test_the_runs_of_a_task_are_told_apart(tab: chromium.Tab, address: str, fram
     assert tab.ask("document.querySelector('thead th').textContent") == "Run"
 
 
+@pytest.mark.promise("page: State, reason, attempts")
+@pytest.mark.parametrize("width", [399, 731, 1448])
+def test_why_there_is_no_job_is_shown_whole(tab: chromium.Tab, address: str, width: int) -> None:
+    look(tab, address, "list", width, "light")
+    cell = "document.querySelector('#jobs .whole')"
+    text = job(5)["reason"] + ": " + job(5)["message"]
+    assert tab.ask(f"{cell}.textContent") == f"{text}, waited 6 min 10 s"
+    tab.until(f"{cell}.scrollWidth <= {cell}.clientWidth && {cell}.clientHeight > 0")
+
+
 @pytest.mark.promise("page: Log tail")
-def test_a_job_that_printed_nothing_says_so(tab: chromium.Tab, address: str) -> None:
+def test_a_local_job_that_printed_nothing(tab: chromium.Tab, address: str) -> None:
     tab.open(f"{address}?{RUN}&task=train_a_model&map={SILENT}&at=silent")
     said = "[...document.querySelectorAll('#detail section')].map((each) => each.textContent)"
     tab.until(f"location.search.endsWith('&at=silent') && {said}.includes('Last linesit printed nothing')")

@@ -15,6 +15,9 @@ const WORDS = {
   UNKNOWN: "unknown",
 };
 
+/** Columns of the table. */
+const COLUMNS = 10;
+
 /** What tells a row from all others, whatever job its task instance has. */
 export function keyOf(job) {
   return JSON.stringify([job.dag_id, job.run_id, job.task_id, job.map_index]);
@@ -68,7 +71,14 @@ export function badge(status) {
   return element("span", { class: `state state-${status in WORDS ? status : "UNKNOWN"}` }, stateWord(status));
 }
 
+/** The cells of a task without a job: why that is so, whole, as all that is beside it would be empty. */
+function withoutJob(job) {
+  const told = [why(job), spell(job)].filter(Boolean).join(", ");
+  return [element("td", { title: told || null }, badge(job.status)), element("td", { class: "why whole", colspan: COLUMNS - 2 }, told)];
+}
+
 function cells(job, longest, currency) {
+  if (!job.job_id) return withoutJob(job);
   const times = [job.waited, job.ran].map((seconds) => (seconds ? duration(seconds) : ""));
   const isWell = (job.status === "SUCCEEDED" || job.status === "RUNNING") && !isBatch(job);
   return [
@@ -80,7 +90,7 @@ function cells(job, longest, currency) {
     element("td", { class: "bar" }, timeline(job.phases, longest)),
     element("td", { class: "number rare" }, times[0]),
     element("td", { class: "number time", title: spell(job) || null }, times[1]),
-    element("td", { class: "number paid", title: usage(job) || null }, job.job_id ? money(job.cost, currency) || "—" : ""),
+    element("td", { class: "number paid", title: usage(job) || null }, money(job.cost, currency) || "—"),
   ];
 }
 
