@@ -16,6 +16,7 @@ from typing import Any
 from airflow_provider.batch_record import BatchRecord, Cause, group_causes
 from airflow_provider.records import advice, readable
 from airflow_provider.ui.detail import NO_LINE, UNREAD, outputs, silence, tail
+from airflow_provider.ui.places import environment
 from airflow_provider.ui.rows import Instance, LiveBatch, row, without_text
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.outcomes import StoredBatch
@@ -107,6 +108,7 @@ def board(
         "causes": [],
         "namespace": record.reference.namespace,
         "image": record.reference.image_uri,
+        "environment": environment(home),
         "troubles": [],
     }
     shown |= row(instance, live)
@@ -169,6 +171,7 @@ def input_detail(record: BatchRecord, index: int, home: Backend | str) -> dict[s
         "reason": "",
         "message": "",
         "attempts": 0,
+        "environment": environment(home),
         "traceback": "",
         "advice": "",
         "log": [],

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import EarlierJob, JobRecord, advice, earlier_to_value, readable
+from airflow_provider.ui.places import environment
 from airflow_provider.ui.rows import Instance, Live, row
 from kinetic_core._runner import object_names
 from kinetic_core._runner.wire import FailureClass
@@ -56,6 +57,7 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         "links": _links(reference),
         "namespace": reference.namespace,
         "image": reference.image_uri,
+        "environment": environment(home),
         "advice": "",
         "traceback": "",
         "log": [],

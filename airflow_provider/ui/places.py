@@ -8,6 +8,7 @@ where the connection itself says, with its credentials, and authors of DAGs may 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import lru_cache
@@ -90,6 +91,22 @@ def settings_of(access: Access) -> Sequence[Settings]:
         raise ConfigurationError(
             f"connection {_named(access)} cannot be read: {type(error).__name__}"
         ) from error
+
+
+def environment(home: Backend | str) -> str:
+    """Return the assignments that a command for a job of `home` needs in a new shell, quoted; "" for none.
+
+    A new shell finds the store that the current profile names, or the default one. What is named is this
+    server's own store, never that of an XCom.
+    """
+    if isinstance(home, str) or home.name != "local":
+        return ""
+    store = home.connections.settings.local_store
+    try:
+        is_usual = read_settings({}).local_store == store
+    except ConfigurationError:
+        is_usual = False
+    return "" if is_usual else f"KINETIC_LOCAL_STORE={shlex.quote(str(store))}"
 
 
 def _named(access: Access) -> str:

@@ -73,7 +73,7 @@ def job(index: int) -> dict[str, Any]:
 
 
 SILENT = 7
-"""Map index of a job that succeeded and printed nothing."""
+"""Map index of a job that succeeded and printed nothing, in a store that no new shell finds."""
 ADVICE = "`kinetic pool add --accelerator tpu-v6e-8`: no pool of the cluster has it"
 """What to do, as the server says it."""
 
@@ -101,6 +101,7 @@ def detail(index: int) -> dict[str, Any]:
         "links": [{"name": "Job", "address": "https://console.cloud.google.com/kubernetes/job"}],
         "namespace": "default",
         "image": "registry.example/team/training:2026-11-23",
+        "environment": "KINETIC_LOCAL_STORE='/home/jan/my store'" if index == SILENT else "",
         "log": [] if index == SILENT else lines,
         "silence": silence,
         "outputs": [{"name": "model.ckpt", "size": 7_340_032}],

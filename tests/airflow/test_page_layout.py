@@ -199,7 +199,9 @@ def test_a_local_job_that_printed_nothing(tab: chromium.Tab, address: str) -> No
     tab.until(f"location.search.endsWith('&at=silent') && {said}.includes('Last linesit printed nothing')")
     assert tab.ask("document.querySelectorAll('#detail pre').length") == 0
     verbs = "[...document.querySelectorAll('#detail .command code')].map((each) => each.textContent)"
-    assert "cancel" not in " ".join(tab.ask(verbs))
+    store = "KINETIC_LOCAL_STORE='/home/jan/my store'"
+    job_id = f"job-{SILENT:016x}"
+    assert tab.ask(verbs) == [f"{store} kinetic jobs {verb} {job_id}" for verb in ("logs", "explain")]
 
 
 @pytest.mark.parametrize(("are_batches", "one"), [(False, "job"), (True, "batch")])

@@ -78,13 +78,14 @@ function hint(text) {
   return element("span", { class: "advice" }, ...pieces);
 }
 
-/** Commands for a terminal, each with a button that copies it. */
+/** Commands for a terminal, each with a button that copies it, and with what a new shell must be told. */
 function commands(job) {
   const [noun, verbs] = isBatch(job) ? ["batch", ["status", "results"]] : ["jobs", ["logs", "explain"]];
   if (!ENDED.includes(job.status)) verbs.push("cancel");
   return list(
     verbs.map((verb) => {
-      return copyable(element("code", {}, `kinetic ${noun} ${verb} ${job.job_id}`));
+      const words = [job.environment, "kinetic", noun, verb, job.job_id];
+      return copyable(element("code", {}, words.filter(Boolean).join(" ")));
     }),
   );
 }

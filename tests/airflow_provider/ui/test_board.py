@@ -15,6 +15,7 @@ from airflow_provider.ui.board import LARGEST, Failures, board, input_detail, wi
 from airflow_provider.ui.rows import HIDDEN, Filters, Instance, page, row, without_exceptions
 from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.kubernetes.names import HOST_INDEX
+from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
@@ -127,6 +128,7 @@ def test_a_batch_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     failures, backend = Failures(), home(started.reference)
     shown = board(instance(told), told, backend, 0, failures)
     assert (shown["squares"], shown["counts"], shown["troubles"]) == ("sfsfsf", {"s": 3, "f": 3}, [])
+    assert shown["environment"] == f"KINETIC_LOCAL_STORE={backend.connections.settings.local_store}"
     (cause,) = shown["causes"]
     assert (cause["text"], cause["count"], cause["inputs"]) == ("ValueError: odd", 3, [1, 3, 5])
     one = input_detail(told, 3, backend)
@@ -134,6 +136,7 @@ def test_a_batch_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert one["message"] == "ValueError: odd"
     assert one["traceback"].endswith("ValueError: odd\n")
     good = input_detail(told, 2, backend)
+    assert good["environment"] == shown["environment"]
     assert (good["status"], good["silence"]) == ("SUCCEEDED", "it printed nothing")
     backend.store.delete_all(f"jobs/{started.reference.job_id}-3/")
     removed = input_detail(told, 3, backend)
@@ -170,8 +173,9 @@ def test_a_batch_of_a_cluster_while_it_goes_on(tmp_path: Path) -> None:
     here.close()
 
 
-def test_what_cannot_be_read_is_told() -> None:
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert look(record(), "no such connection")["troubles"] == ["no such connection"]
-    assert "too many" in look(record(300_000), object())["troubles"][0]
+    backend = LocalBackend(tmp_path)
+    assert "too many" in look(record(300_000), backend)["troubles"][0]
     shown = input_detail(record(), 3, "no such connection")
     assert (shown["status"], shown["troubles"]) == ("UNKNOWN", ["no such connection"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,11 @@ import pytest
 from airflow_provider.access import ENVIRONMENT
 from airflow_provider.records import BuildWait, EarlierJob, JobEnd, JobRecord
 from airflow_provider.ui.detail import TAIL_BYTES, airflow_phases, detail, silence, tail
-from airflow_provider.ui.places import Places, settings_of
+from airflow_provider.ui.places import Places, environment, settings_of
 from airflow_provider.ui.rows import Instance, Times
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterUnreachable, StoreError
 from kinetic_core.job import JobStatus
@@ -22,6 +27,7 @@ from kinetic_core.jobs.cancel import cancel, cleanup
 from kinetic_core.jobs.observe import wait
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
+from kinetic_core.settings import read_settings
 from kinetic_core.testing.memory_store import MemoryObjectStore
 from tests.airflow_provider.records_of_jobs import ended, identity, instance, record
 from tests.conftest import wait_for
@@ -95,6 +101,34 @@ def test_a_job_whose_end_nobody_recorded_is_asked_for(tmp_path: Path) -> None:
     shown = detail(marked, told, backend)
     said = "the task is failed; how its job ended was not recorded; its Job has gone"
     assert (shown["status"], shown["message"]) == ("UNKNOWN", said)
+
+
+@pytest.mark.promise("page: Links, outputs")
+def test_a_command_finds_the_job_in_a_new_shell(tmp_path: Path, local_jobs: Path) -> None:
+    """As the demo's jobs are found, whose Airflow has a store of its own."""
+    who = replace(identity(), run_began=tmp_path.name)
+    call, options = Call(print, ("hello",), {}), RunOptions.checked(accelerator="cpu")
+    reference = submit(prepare(call, options, default_connections(), job_id=who.job_id()))
+    seen = wait(backend_of(reference, default_connections()), reference)
+    told = JobRecord.of(who, reference, JobEnd.of(seen, ()))
+    backend = Places().of(reference, settings_of(ENVIRONMENT))
+    shown = detail(Instance("train", -1, "", "success", 1, told), told, backend)
+    assert shown["environment"] == f"KINETIC_LOCAL_STORE={local_jobs / 'local'}"
+    program = f"{sys.executable} -c 'from kinetic_core.cli.main import main; main()'"
+    command = f"{program} jobs logs {reference.job_id}"
+    script = f"{shown['environment']} {command} && ! {command}"
+    new = {name: value for name, value in os.environ.items() if not name.startswith("KINETIC_")}
+    done = subprocess.run(["sh", "-c", script], env=new, capture_output=True, text=True, check=True)
+    assert done.stdout == "hello\n"
+
+
+def test_only_a_store_that_is_not_found_is_named(tmp_path: Path) -> None:
+    usual = read_settings({}).local_store
+    odd = tmp_path / "it's; a store"
+    assert environment(LocalBackend(usual)) == ""
+    assert shlex.split(environment(LocalBackend(odd))) == [f"KINETIC_LOCAL_STORE={odd}"]
+    assert environment("nobody knows where it is") == ""
+    assert environment(Kept(MemoryObjectStore("memory://jobs"))) == ""  # type: ignore[arg-type]
 
 
 PHASES = [
