@@ -27,6 +27,17 @@ const CAUSES = [
   "unknown",
 ];
 
+/** What Airflow takes, besides the phases of the job. */
+const AIRFLOW = [
+  "airflow scheduler",
+  "airflow queue",
+  "airflow scheduler and queue",
+  "airflow retry",
+  "airflow worker",
+  "airflow resumption",
+  "airflow end",
+];
+
 /** Seconds of all stretches together. */
 export function total(phases) {
   return phases.reduce((sum, phase) => sum + phase.seconds, 0);
@@ -39,8 +50,8 @@ function words(phase) {
 }
 
 function cause(name) {
-  if (name.startsWith("airflow ")) return "cause cause-airflow";
-  return `cause cause-${CAUSES.includes(name) ? name : "other"}`;
+  const isKnown = CAUSES.includes(name) || AIRFLOW.includes(name);
+  return `cause cause-${isKnown ? name.replaceAll(" ", "-") : "other"}`;
 }
 
 /** A bar as long as its share of `longest` seconds. */
