@@ -13,7 +13,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -70,7 +70,11 @@ _MOST_SECONDS, _MOST_TRIES = 1e15, 1 << 31
 
 @dataclass(frozen=True)
 class JobEnd:
-    """End of a job. `failure_class` is "" for a job that succeeded; `attempt` counts from 0."""
+    """End of a job. `failure_class` is "" for a job that succeeded; `attempt` counts from 0.
+
+    `resumed`: when a worker went on with the task to end it, in Unix seconds; None if the task was never
+    deferred, or its trigger ended it.
+    """
 
     status: JobStatus
     reason: str
@@ -78,6 +82,7 @@ class JobEnd:
     failure_class: str
     attempt: int
     phases: tuple[Phase, ...]
+    resumed: float | None = None
 
     @classmethod
     def of(cls, observation: JobObservation, phases: tuple[Phase, ...]) -> Self:
@@ -255,7 +260,14 @@ def _end(told: Mapping[str, Any]) -> JobEnd:
         failure_class=str(told["failure_class"]),
         attempt=_whole(told["attempt"]),
         phases=tuple(found for each in told["phases"] if (found := _phase(each)) is not None),
+        resumed=_time(told.get("resumed")),
     )
+
+
+def _time(told: Any) -> float | None:
+    if told is not None and not is_seconds(told):
+        raise ValueError("no such time")
+    return None if told is None else float(told)
 
 
 def _phase(told: Mapping[str, Any]) -> Phase | None:
@@ -346,10 +358,16 @@ def tell_end(
     observation: JobObservation,
     outcome: Outcome,
     access: Access,
+    resumed: float | None = None,
 ) -> JobRecord:
-    """Report a job's end to Airflow; return its record. `identity`: the try that started the job."""
+    """Report a job's end to Airflow; return its record. `identity`: the try that started the job.
+
+    `resumed`: when this worker went on with the task, None if it began the task.
+    """
     began, number = identity.run_began, identity.try_number
     record, fenced = finished(backend, reference, observation, outcome, began, number, access)
+    if record.end is not None:
+        record = replace(record, end=replace(record.end, resumed=resumed))
     _push(context, record)
     count_end(record, fenced, _tags(identity), Stats(IN_TASKS))
     if record.end is not None:

@@ -93,6 +93,7 @@ class WorkOperator(BaseOperator):
     _has_timed_out: bool = False
     _has_said_cancelling: bool = False
     _broken: int = 0
+    _resumed_at: float | None = None
     _connections: Connections | None = None
 
     @cached_property
@@ -182,6 +183,7 @@ class WorkOperator(BaseOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Enter every leg but the first, as Airflow asks; a failed trigger is no reason to end a job."""
+        self._resumed_at = time.time()
         if next_method == _BROKEN:
             return self._after_broken_trigger(context, next_kwargs or {})
         return super().resume_execution(next_method, next_kwargs, context)

@@ -334,7 +334,9 @@ class KineticOperator(WorkOperator):
             outcome = collect(backend, reference, allow_pickle=False)
             ended = replace(observe(backend, reference), message=text)
             starter, access = self._known_starter, self._access
-            self.record = tell_end(context, starter, backend, reference, ended, outcome, access)
+            self.record = tell_end(
+                context, starter, backend, reference, ended, outcome, access, self._resumed_at
+            )
         except KineticError as error:
             self.log.warning("how %s ended is not on its page: %s", reference.job_id, error)
         raise AirflowTaskTimeout(self._named(context, f"{reference.job_id} was cancelled: {text}"))
@@ -468,7 +470,9 @@ class KineticOperator(WorkOperator):
         outcome = answered(lambda: collect(backend, reference, allow_pickle=False))
         self._obey(context)
         starter, access = self._known_starter, self._access
-        self.record = tell_end(context, starter, backend, reference, observation, outcome, access)
+        self.record = tell_end(
+            context, starter, backend, reference, observation, outcome, access, self._resumed_at
+        )
         if not outcome.succeeded:
             raise Failed(failure_of(outcome, self._name_of_instance(context)))
         value = answered(lambda: self._value(context, reference, outcome))

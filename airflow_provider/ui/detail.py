@@ -43,6 +43,9 @@ _WHY_HELD = (
     "until the trigger's event, which is held within seconds of the deferral: Airflow's scheduler may fail a "
     "task that is resumed so soon"
 )
+_END = "airflow end"
+_WHY_END = "until what waited for the job had read its outcome, and Airflow had recorded the task's end"
+_WHY = {_RESUMPTION: _WHY_HELD, _END: _WHY_END}
 _Stretch = tuple[str, float | None, float | None]
 """Name of a phase, its begin and its end, in Unix seconds; None if that is not known."""
 
@@ -125,21 +128,28 @@ def _after(instance: Instance, end: float | None) -> Iterator[_Stretch]:
     """Yield what Airflow took after a job that has ended at `end`.
 
     Of a task that a worker has ended, the times of the scheduler and the queue are those of that leg: the
-    trigger's event has put it there, maybe before the cluster had noted the job's end.
+    trigger's event has put it there, maybe before the cluster had noted the job's end. The worker has noted
+    when it went on.
     """
     times, began = instance.times, end
+    own = None if instance.record is None else instance.record.end
+    resumed = None if own is None else own.resumed
     is_own = instance.job_try == instance.try_number
     if is_own and end is not None and (times.scheduled or 0.0) > (times.started or math.inf):
         sent = max(end, times.scheduled or 0.0)
         began = max(sent, times.queued or 0.0)
         yield from ((_RESUMPTION, end, sent), ("airflow scheduler", sent, began))
-    yield "airflow end", began, times.ended
+        if resumed is not None:
+            resumed = max(began, resumed)
+            yield from (("airflow queue", began, resumed), ("airflow worker", resumed, times.ended))
+            return
+    yield _END, began, times.ended
 
 
 def _between(phases: Iterable[_Stretch]) -> list[dict[str, Any]]:
     return [
         {"name": name, "attempt": 0, "began": began, "seconds": round(ended - began, 3)}
-        | ({"why": _WHY_HELD} if name == _RESUMPTION else {})
+        | ({"why": _WHY[name]} if name in _WHY else {})
         for name, began, ended in phases
         if began is not None and ended is not None and ended > began
     ]

@@ -54,7 +54,7 @@ def test_first_waits_of_tasks_that_a_worker_ends(cases: Any) -> None:
     whole = time_of(cases.instance("resumed", "at_once")["end_date"]) - began
     assert sum(each["seconds"] for each in phases) == pytest.approx(whole, rel=0.01)
     names = [each["name"] for each in told["airflow"]["after"]]
-    assert names[-2:] == ["airflow scheduler", "airflow end"], "of the leg that ended the task"
+    assert names[-3:] == ["airflow scheduler", "airflow queue", "airflow worker"], "of the leg that ended it"
 
     row = rows["at_last[-1]"]
     assert (row["try_number"], row["job_try"]) == (2, 2)

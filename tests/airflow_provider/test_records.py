@@ -109,6 +109,8 @@ def test_other_values_are_no_records(value: Any) -> None:
         {"attempt": "x"},
         {"attempt": float("inf")},
         {"attempt": 10**400},
+        {"resumed": "yesterday"},
+        {"resumed": float("nan")},
     ],
 )
 def test_an_end_that_makes_no_sense_makes_no_record(change: dict[str, Any]) -> None:

@@ -206,9 +206,28 @@ def test_the_hold_before_a_resumption_has_its_name() -> None:
     one = replace(instance(end=ended()), times=ended_by_a_worker, job_try=1)
     held, *others = airflow_phases(one, PHASES)["after"]
     assert "held within seconds of the deferral" in held["why"]
-    assert not any("why" in each for each in others)
+    assert [each["name"] for each in others if "why" in each] == ["airflow end"]
     adopted = replace(one, try_number=2)
     assert [each["name"] for each in airflow_phases(adopted, PHASES)["after"]] == ["airflow end"]
+
+
+@pytest.mark.promise("page: Waiting time by cause as a small timeline")
+def test_the_end_by_a_worker_is_told_apart() -> None:
+    """The worker has noted when it went on: what was before is Airflow's queue, what is after is its own."""
+    one = replace(instance(), times=Times(38.0, 39.0, 14.0, 43.0), job_try=1)
+
+    def after(resumed: float | None, times: Times = one.times) -> list[tuple[str, float]]:
+        told = record(end=replace(ended(), resumed=resumed))
+        phases = airflow_phases(replace(one, record=told, times=times), PHASES)["after"]
+        return [(each["name"], each["seconds"]) for each in phases]
+
+    held = [("airflow resumption", 8.0), ("airflow scheduler", 1.0)]
+    assert after(41.5) == [*held, ("airflow queue", 2.5), ("airflow worker", 1.5)]
+    assert after(None) == [*held, ("airflow end", 4.0)], "of a record of an earlier version"
+    began_after_a_build = Times(18.0, 19.0, 14.0, 43.0)
+    assert after(19.5, began_after_a_build) == [("airflow worker", 13.0)]
+    ended_by_its_trigger = Times(10.0, 11.0, 14.0, 33.0)
+    assert after(None, ended_by_its_trigger) == [("airflow end", 3.0)]
 
 
 def test_times_of_another_leg_or_try_are_left_out() -> None:
