@@ -82,9 +82,9 @@ class DirectoryObjectStore:
         return {name for name in names if self.find(name) is not None}
 
     def list(self, prefix: str, pattern: str = "", since: str = "") -> Iterator[ObjectInfo]:
-        folder, _, _ = prefix.rpartition("/")
+        folder, _, head = prefix.rpartition("/")
         start = self.path(folder) if folder else self.root
-        for name in sorted(self._names(start)):
+        for name in sorted(self._names(start, head)):
             is_asked_for = name.startswith(prefix) and matches(name, pattern) and name >= since
             if is_asked_for and (info := self._listed(name)) is not None:
                 yield info
@@ -149,7 +149,9 @@ class DirectoryObjectStore:
             self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.root.mkdir(exist_ok=True, mode=0o700)
 
-    def _names(self, start: Path) -> Iterator[str]:
+    def _names(self, start: Path, head: str = "") -> Iterator[str]:
+        """Yield the names of objects in a folder, and below it in folders whose names begin with `head`."""
+
         def unread(error: OSError) -> None:
             """Raise unless the folder is not there, or any more: then it has no objects."""
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -158,6 +160,8 @@ class DirectoryObjectStore:
         for folder, folders, files in os.walk(start, onerror=unread):
             if Path(folder) == self.root:
                 folders[:] = [name for name in folders if name not in _RESERVED]
+            if head and folder == os.fspath(start):
+                folders[:] = [name for name in folders if name.startswith(head)]
             base = os.path.relpath(folder, self.root).replace(os.sep, "/")
             yield from (name if base == "." else f"{base}/{name}" for name in files)
 
