@@ -99,7 +99,7 @@ def log(job_id: str, attempt: int, sequence: int, host: int = 0) -> str:
 
 def times(job_id: str, attempt: int, sequence: int) -> str:
     """Return the name of a note of when the phases of an attempt began, the last of which counts."""
-    return f"{_attempt(job_id, attempt, 0)}/times/{sequence:04d}.json"
+    return f"{_attempt(job_id, attempt, 0)}/times/{sequence:08d}.json"
 
 
 def _attempt(job_id: str, attempt: int | str, host: int) -> str:

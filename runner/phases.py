@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from . import object_names
 from .attempt import Job
@@ -18,7 +19,8 @@ from .store import Store
 _FILE = "times"
 _SHORT = 2.0
 """Seconds for which an attempt stores no times: most calls have ended by then, and a write costs money."""
-_PAUSE = 1.0
+_PAUSE, _PAUSE_AFTER_FAILURE = 1.0, 15.0
+"""Seconds between two writes. A silent store holds up the loop that hears signals while it is asked."""
 _AT_ONCE = 200
 """Pods of a batch up to which each stores its times as often as alone, as it does its log."""
 
@@ -36,13 +38,18 @@ def note(job: Job, name: str, at: float | None = None) -> None:
 
 
 def times(job: Job) -> dict[str, float]:
-    """Return the noted times in Unix seconds, by phase."""
+    """Return the noted times in Unix seconds, by phase; what user code has written there is passed over."""
     try:
-        with open(os.path.join(job.work_dir, _FILE)) as stream:
+        with open(os.path.join(job.work_dir, _FILE), errors="replace") as stream:
             pairs = [line.split() for line in stream]
     except OSError:
         return {}
-    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+    found = {}
+    for pair in pairs:
+        with suppress(ValueError):
+            name, at = pair
+            found[name] = float(at)
+    return found
 
 
 class StoredTimes:
@@ -78,5 +85,6 @@ class StoredTimes:
                 self._store.create_if_absent(name, encode_note(self._job.outcome_key, name, {"times": told}))
         except OSError as exc:
             sys.stderr.write(f"kinetic: when the attempt's phases began is not stored yet: {exc}\n")
+            self._next = self._clock() + max(self._pause, _PAUSE_AFTER_FAILURE)
             return
         self._size = len(told)

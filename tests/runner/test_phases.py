@@ -11,6 +11,7 @@ from kinetic_core._runner import object_names
 from kinetic_core._runner.attempt import Job, take_job
 from kinetic_core._runner.notes import read_note
 from kinetic_core._runner.phases import StoredTimes, note
+from kinetic_core._runner.phases import times as times_of
 from kinetic_core._runner.store import DirectoryStore, StoreUnavailable
 
 
@@ -85,11 +86,22 @@ def test_times_that_were_not_stored_are_tried_again(
     clock = Clock()
     times = StoredTimes(job, store, clock.now, clock)
     store.failures = 1
-    for _ in range(4):
-        clock.now += 2.1
+    for _ in range(5):
+        clock.now += 3.0
         times.tick()
+    assert stored(job, store) == [], "a store that is silent is not asked every second"
+    clock.now += 5.0
+    times.tick()
     assert stored(job, store) == [{"started": 1000.0}]
     assert capsys.readouterr().err.count("is not stored yet") == 1
+
+
+def test_what_user_code_writes_there_is_passed_over(job: Job) -> None:
+    note(job, "data", 1001.0)
+    with Path(job.work_dir, "times").open("ab") as stream:
+        stream.write(b"\xff\xfe a b\nuser_started now\n\n")
+    note(job, "user_finished", 1002.0)
+    assert times_of(job) == {"data": 1001.0, "user_finished": 1002.0}
 
 
 def test_of_a_slice_host_0_stores_its_times(job: Job, store: Stumbling) -> None:
