@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import re
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,9 @@ def _family(family: Family) -> str:
 
 
 if __name__ == "__main__":
-    (folder,) = map(Path, sys.argv[1:])
+    parser = argparse.ArgumentParser(description="Write the pages of the reference that code makes.")
+    parser.add_argument("folder", type=Path, help="where they go: docs/reference")
+    folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for file, content in pages().items():
         (folder / file).write_text(content, encoding="utf-8")
