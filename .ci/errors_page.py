@@ -72,12 +72,13 @@ def error_classes(trees: dict[Path, ast.Module]) -> dict[str, ast.ClassDef]:
     nodes = [
         node for path in (home, *trees) for node in ast.walk(trees[path]) if isinstance(node, ast.ClassDef)
     ]
+    bases = {node: [ast.unparse(base) for base in node.bases] for node in nodes}
     while True:
         new = {
             node.name: node
             for node in nodes
             if node.name not in found
-            and (node.name == "KineticError" or any(ast.unparse(base) in found for base in node.bases))
+            and (node.name == "KineticError" or any(base in found for base in bases[node]))
         }
         if not new:
             return {node.name: node for node in nodes if node.name in found}
@@ -89,8 +90,9 @@ def messages(tree: ast.Module, classes: dict[str, ast.ClassDef]) -> Iterator[tup
     for scope in (
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ):
-        known = assigned(scope)
-        for node in own(scope):
+        inside = own(scope)
+        known = assigned(inside)
+        for node in inside:
             if isinstance(node, ast.Call) and node.args:
                 name = called(node.func)
                 if name in classes:
@@ -109,18 +111,22 @@ def says_something(text: str) -> bool:
     return re.search(r"[A-Za-z]{2}", re.sub(r"\{.*?\}", "", text)) is not None
 
 
-def own(scope: ast.AST) -> Iterator[ast.AST]:
+def own(scope: ast.AST) -> list[ast.AST]:
     """What is in a function, and in none that is inside it."""
-    for node in ast.iter_child_nodes(scope):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-            yield from own(node)
+    found: list[ast.AST] = []
+    waiting = [scope]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.append(node)
+                waiting.append(node)
+    return found
 
 
-def assigned(scope: ast.AST) -> dict[str, ast.expr]:
+def assigned(inside: list[ast.AST]) -> dict[str, ast.expr]:
     """The local names that are given one value."""
     found: dict[str, list[ast.expr]] = {}
-    for node in own(scope):
+    for node in inside:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, []).append(node.value)
     return {name: values[0] for name, values in found.items() if len(values) == 1}

@@ -137,7 +137,7 @@ def asked_of_cluster(name: str) -> tuple[RunOptions, RunOptions]:
 
 
 def connections_of(cluster: Place) -> Connections:
-    return Connections(replace(read_settings(), cache=cluster.folder / "cache", package_root=str(HERE)))
+    return Connections(replace(read_settings(), package_root=str(HERE)))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shown])
