@@ -93,7 +93,7 @@ def _in_job(session: Session, words: list[str], host: int, options: list[str]) -
 def _in_own_pod(session: Session, words: list[str], accelerator: str, host: int, options: list[str]) -> int:
     from kinetic_core.backends.base import backend_name, open_backend
     from kinetic_core.decorator import RemoteCallable
-    from kinetic_core.jobs.console import Console
+    from kinetic_core.jobs.console import Console, exits_when_told
     from kinetic_core.jobs.shell import IDLE_SECONDS, open_first_shell, shell_function
     from kinetic_core.terminal import Progress
 
@@ -109,11 +109,11 @@ def _in_own_pod(session: Session, words: list[str], accelerator: str, host: int,
     function = RemoteCallable(shell_function(), checked, session.connections)
     handle = function.run_async(IDLE_SECONDS)
     try:
-        with ExitStack() as shown:
+        with exits_when_told(), ExitStack() as shown:
             progress = shown.enter_context(Progress())
             progress.begin("waiting")
             code = open_first_shell(handle, words, progress.observe, Console(shown.close))
-    except (KeyboardInterrupt, KineticError):
+    except (KeyboardInterrupt, SystemExit, KineticError):
         _cancel(handle)
         raise
     _collect(handle)

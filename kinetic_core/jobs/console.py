@@ -175,6 +175,21 @@ class _Conversation:
 
 
 @contextmanager
+def exits_when_told() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that what is under way can be undone.
+
+    One that is ignored, as under `nohup`, stays so.
+    """
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _end) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _signals() -> Iterator[int]:
     """Give a descriptor from which the numbers of signals are read; one that ends this process raises."""
     reading, writing = os.pipe()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,6 +114,24 @@ def test_a_pod_ends_with_a_terminal_that_is_killed(project: Path, number: signal
             assert person.modes & COOKED == COOKED
     wait_for(lambda: not is_alive(int(found[1])))
     wait_for(lambda: all(each.status().is_terminal for each in shell_jobs()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_told_to_end_while_waiting_leaves_no_job(
+    project: Path, no_slot_is_free: Callable[[], None], number: signal.Signals
+) -> None:
+    before = {each.job_id for each in shell_jobs()}
+    waiting = subprocess.Popen([KINETIC, "shell", "-a", "cpu"], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: {each.job_id for each in shell_jobs()} - before)
+    (job,) = [each for each in shell_jobs() if each.job_id not in before]
+    assert waiting.stderr is not None
+    for line in waiting.stderr:
+        if job.job_id in line or "waiting" in line:
+            break
+    waiting.send_signal(number)
+    waiting.communicate(timeout=60)
+    assert waiting.returncode == 128 + number
+    assert job.status() is JobStatus.CANCELLED
 
 
 def test_a_running_job_has_a_shell_as_its_function_is(job: kinetic_core.JobHandle) -> None:
