@@ -4,12 +4,13 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Else each of the thousands of processes that tests start compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix celery-test celery-matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
 VENV := .venv
 AIRFLOW_VENV := .venv-airflow
+CELERY_VENV := .venv-celery
 DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
 PYTHONS ?= 3.11 3.12 3.13
@@ -46,6 +47,13 @@ $(AIRFLOW_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(AIRFLOW_VENV)
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python -r .ci/locks/airflow.txt --editable .
 	@$(UV_INSTALL) --python $(AIRFLOW_VENV)/bin/python --no-deps -r .ci/locks/airflow-google.txt
+	@touch $@
+
+$(CELERY_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks/airflow-google.txt .ci/locks/celery.txt | $(VENV)/bin/uv
+	@$(call installing,$(CELERY_VENV),.ci/locks/airflow.txt .ci/locks/celery.txt)
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(CELERY_VENV)
+	@$(UV_INSTALL) --python $(CELERY_VENV)/bin/python -r .ci/locks/airflow.txt -r .ci/locks/celery.txt --editable .
+	@$(UV_INSTALL) --python $(CELERY_VENV)/bin/python --no-deps -r .ci/locks/airflow-google.txt
 	@touch $@
 
 $(DOCS_VENV)/.ready: .ci/locks/docs.txt | $(VENV)/bin/uv
@@ -110,6 +118,13 @@ nightly: ## what is too long for .ci/run: hours on an idle machine; writes bench
 
 matrix: $(AIRFLOW_VENV)/.ready ## every action in every phase of a task; writes docs/explanation/airflow-actions.md
 	@PYTHONPATH=tests/airflow:example_dags $(AIRFLOW_VENV)/bin/python -m matrix \
+	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
+
+celery-test: $(CELERY_VENV)/.ready ## the provider under CeleryExecutor; needs redis-server and PostgreSQL
+	@$(AGAIN) $(CELERY_VENV)/bin/python -m pytest -q -m celery tests/airflow/test_celery.py --durations=5
+
+celery-matrix: $(CELERY_VENV)/.ready ## the matrix under CeleryExecutor; writes docs/explanation/airflow-actions.md
+	@PYTHONPATH=tests/airflow:example_dags MATRIX_EXECUTOR=celery $(CELERY_VENV)/bin/python -m matrix \
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
