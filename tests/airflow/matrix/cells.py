@@ -156,6 +156,24 @@ ENDED_BY_TRIGGER = (
     ),
 )
 """What may happen while a trigger ends its task. All other tasks of the table are ended by a worker."""
+
+CELERY = (
+    Action(
+        "celery_stopped",
+        "SIGTERM to its Celery worker (warm shutdown), another is started",
+        Then.GOES_ON,
+        disturbs=True,
+        phases=STEPS,
+    ),
+    Action(
+        "celery_killed",
+        "kill -9 of its Celery worker and supervisor, another is started",
+        Then.GOES_ON,
+        disturbs=True,
+        phases=STEPS,
+    ),
+)
+"""What may happen where workers of Celery run the tasks: to both of them."""
 _OFTEN = ("clear", "mark_failed", "cancel", "worker_told", "triggerer_killed")
 _AWAY = {"seconds": 20}
 _STORED = (STEPS[0], Phase.FINISHED)
@@ -164,7 +182,7 @@ OUTAGES = (
     Action("store_lost_held", "the same", Then.GOES_ON, phases=_STORED, dag={**_AWAY, **_HELD}),
 )
 """Of jobs of the local backend, whose store is a directory of their own; no part of the table."""
-BY_NAME = {action.name: action for action in (*ACTIONS, *ENDED_BY_TRIGGER, *OUTAGES)}
+BY_NAME = {action.name: action for action in (*ACTIONS, *ENDED_BY_TRIGGER, *CELERY, *OUTAGES)}
 
 
 @dataclass(frozen=True)
@@ -207,9 +225,9 @@ class Cell:
         }
 
 
-def all_cells() -> Iterator[Cell]:
-    """The whole table."""
-    for action in (*ACTIONS, *ENDED_BY_TRIGGER):
+def all_cells(*, celery: bool = False) -> Iterator[Cell]:
+    """The whole table; `celery`: that of CeleryExecutor."""
+    for action in (*ACTIONS, *ENDED_BY_TRIGGER, *(CELERY if celery else ())):
         for phase in action.phases:
             yield Cell(action, str(phase))
 

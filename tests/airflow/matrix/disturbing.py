@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from celery_airflow import WORKERS
 from demo_processes import free_ports, start
 
 from matrix.actions import mark_failed
@@ -109,6 +110,24 @@ def api_server(airflow: Any, stages: Sequence[Stage]) -> None:
     begin(airflow, "api-server")
 
 
+def celery_workers(number: signal.Signals) -> Disturbance:
+    """End both Celery workers, which wait for their tasks after a SIGTERM, and start others."""
+
+    def restart(airflow: Any, stages: Sequence[Stage]) -> None:
+        if number == signal.SIGTERM:
+            for name in WORKERS:
+                airflow.processes[name].send_signal(number)
+            for stage in stages:
+                stage.drop("stop")
+        for name in WORKERS:
+            airflow.end_worker(name, number)
+        for stage in stages:
+            stage.drop("stop")
+        airflow.start_workers()
+
+    return restart
+
+
 def stall(airflow: Any, stages: Sequence[Stage]) -> None:
     """The triggerer stands still until a second one has its triggers; then it wakes up and finds out."""
     first = airflow.processes["triggerer"].pid
@@ -147,6 +166,8 @@ DISTURB: dict[str, Disturbance] = {
     "triggerer_upgraded_arguments": upgrade("trigger.kwargs = dict(trigger.kwargs, earlier=1)"),
     "scheduler_stopped": scheduler(signal.SIGTERM),
     "scheduler_killed": scheduler(signal.SIGKILL),
+    "celery_stopped": celery_workers(signal.SIGTERM),
+    "celery_killed": celery_workers(signal.SIGKILL),
     "api_restarted": api_server,
     "unseen": unseen,
 }

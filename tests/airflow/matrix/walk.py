@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
+from celery_airflow import CeleryAirflow
 from demo_airflow import AirflowTrouble, Answer, ComponentEnded, DemoAirflow
 from demo_api import AirflowApi
 
@@ -82,6 +83,10 @@ class SupervisedAirflow(DemoAirflow):
                     self.start_component(name)
 
 
+class SupervisedCelery(SupervisedAirflow, CeleryAirflow):
+    """The same with CeleryExecutor."""
+
+
 _TROUBLE = (AirflowTrouble, HTTPError, URLError, LookupError)
 """What a cell may fail of without the others failing with it."""
 
@@ -93,12 +98,25 @@ def walk(
     say: Callable[[str], object] = print,
     *,
     together: bool = False,
+    kind: type[SupervisedAirflow] = SupervisedAirflow,
+    keep: Callable[[str, Evidence], object] = lambda *_: None,
 ) -> tuple[str, list[Evidence]]:
     """Walk these cells in an Airflow in `home`, with jobs in that place; its version, and what was seen.
 
     `together`: all disturbing actions, still in turn, hit the tasks of all of them. It is quicker, and says
-    less of which one did what.
+    less of which one did what. `kind`: which Airflow, `SupervisedCelery` for CeleryExecutor.
+    `keep` is called with Airflow's version and what was seen of a cell, as soon as it is, by one thread at a
+    time.
     """
+    keeping = threading.Lock()
+
+    def told(seen: Evidence) -> Evidence:
+        for line in broken(seen) or [sentence(seen)]:
+            say(f"{seen.action} / {seen.phase}: {line}")
+        with keeping:
+            keep(version, seen)
+        return seen
+
     table = list(cells)
     settings = {**SETTINGS, **place.settings, "XDG_CACHE_HOME": str(home / "cache")}
     settings["MATRIX_CELLS"] = str(home / "cells")
@@ -106,19 +124,19 @@ def walk(
     if database := os.environ.get("MATRIX_DATABASE"):
         settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = database
         settings["AIRFLOW__CORE__PARALLELISM"] = str(AT_ONCE)
-    airflow = SupervisedAirflow(home, write_dags(home, table, place), extra=settings)
+    airflow = kind(home, write_dags(home, table, place), extra=settings)
     airflow.api = OneWriter(airflow.api.url)
     try:
         airflow.start(say)
         version = str(airflow.api.call("GET", "/version")["version"])
         quiet = [cell for cell in table if not cell.action.disturbs]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda cell: _told(walk_quietly(Stage(airflow, cell, place)), say), quiet))
+            found = list(pool.map(lambda cell: told(walk_quietly(Stage(airflow, cell, place))), quiet))
         loud = [cell for cell in table if cell.action.disturbs]
         groups = [loud] if together else [list(group) for _, group in groupby(loud, _name_of)]
         for group in filter(None, groups):
             stages = [Stage(airflow, cell, place) for cell in group]
-            found += [_told(seen, say) for seen in walk_loudly(airflow, stages)]
+            found += [told(seen) for seen in walk_loudly(airflow, stages)]
         return version, found
     finally:
         airflow.stop()
@@ -220,9 +238,3 @@ def evidence(stage: Stage, trouble: str = "") -> Evidence:
         note=stage.note,
         trouble=trouble,
     )
-
-
-def _told(seen: Evidence, say: Callable[[str], object]) -> Evidence:
-    for line in broken(seen) or [sentence(seen)]:
-        say(f"{seen.action} / {seen.phase}: {line}")
-    return seen
