@@ -287,7 +287,8 @@ def start_or_adopt(
     others.end_superseded(identity, reference)
     shipped = prepared.spec.shipped
     earlier = tuple(each for each in earlier if each.job_id != reference.job_id)
-    return Started(reference, observe(backend, reference), adopted=False, shipped=shipped, earlier=earlier)
+    observation = others.observation_of(reference)
+    return Started(reference, observation, adopted=False, shipped=shipped, earlier=earlier)
 
 
 def _adopted(others: Others, identity: TaskIdentity, digest: str) -> tuple[Started | None, list[Earlier]]:
@@ -396,6 +397,13 @@ class Others:
             cleared = not identity.may_adopt(theirs.try_number, theirs.clear_number)
             if own is not None or theirs.run_began != identity.run_began or cleared:
                 self._cancel(job_id, f"try {identity.try_number} of its task has begun")
+
+    def observation_of(self, reference: JobReference) -> JobObservation:
+        """Return how a job is that was just created: as the last list has it, or observed if that says too
+        little.
+        """
+        listed = next((each.observation for each in self.listed if each.job_id == reference.job_id), None)
+        return observe(self.backend, reference) if listed is None or listed.is_terminal else listed
 
     def uncollected(self, identity: TaskIdentity, spec_digest: str) -> Started | None:
         """Return the last job if it succeeded, and its run ended without the result and was cleared then.

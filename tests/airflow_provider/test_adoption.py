@@ -522,3 +522,24 @@ def test_adoption_reads_the_newest_job_alone(tmp_path: Path, identity: TaskIdent
     assert [each.try_number for each in earlier] == list(range(tries, 0, -1))
     assert {each.observation.status for each in earlier[1:]} == {JobStatus.FAILED}
     cancel(backend_of(living.reference, default_connections()), living.reference)
+
+
+def test_a_new_job_is_not_asked_for_a_second_time(tmp_path: Path, identity: TaskIdentity) -> None:
+    """The list with which its try looks for others, after creating it, has it too."""
+    living = start(call_until_told(tmp_path), identity)
+    backend = Counting(open_backend("local", default_connections()))
+    others = Others(cast("Backend", backend), living.reference.namespace, Origin.of(identity, "ours"))
+    others.end_superseded(identity, living.reference)
+    assert not others.observation_of(living.reference).is_terminal
+    assert backend.reads == ["of_origin"]
+    cancel(backend_of(living.reference, default_connections()), living.reference)
+
+
+def test_a_new_job_that_has_ended_is_read_whole(identity: TaskIdentity) -> None:
+    ended = start(Call(fail, (), {}), identity)
+    wait(backend_of(ended.reference, default_connections()), ended.reference)
+    backend = Counting(open_backend("local", default_connections()))
+    others = Others(cast("Backend", backend), ended.reference.namespace, Origin.of(identity, "ours"))
+    others.end_superseded(identity, ended.reference)
+    assert others.observation_of(ended.reference).status is JobStatus.FAILED
+    assert backend.reads == ["of_origin", "get"]
