@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pod_watch import PodWatch
 from test_kills import begun, clear, mark_failed
 
 from kinetic_core.store.gcs import GcsObjectStore
@@ -18,40 +17,12 @@ pytestmark = pytest.mark.airflow
 
 DAGS = ("pod_adopted", "pod_evicted", "pod_cleared", "pod_moved", "pod_unseen")
 NAMESPACE = "default"
-_LOOK_SECONDS = 0.5
-
-
-class PodWatch(threading.Thread):
-    """The pods there ever were, by DAG, the earliest first, and how many of a DAG's lived at once."""
-
-    def __init__(self, api: Any, run: str) -> None:
-        super().__init__(daemon=True)
-        self.api, self._run, self._over = api, run, threading.Event()
-        self.pods: dict[str, list[str]] = {dag_id: [] for dag_id in DAGS}
-        self.living: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
-
-    def run(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            living: Counter[str] = Counter()
-            query = {"labelSelector": f"tests={self._run}"}
-            for pod in self.api.list("Pod", NAMESPACE, query)["items"]:
-                dag_id, name = pod["metadata"]["labels"]["dag"], pod["metadata"]["name"]
-                living[dag_id] += pod["status"]["phase"] in ("Pending", "Running")
-                if name not in self.pods[dag_id]:
-                    self.pods[dag_id].append(name)
-            self.living = living
-            self.most |= living
-
-    def close(self) -> None:
-        self._over.set()
-        self.join()
 
 
 @pytest.fixture(scope="module")
 def pods(cases: Any, cluster: Any) -> Iterator[PodWatch]:
     """All DAGs have been started: pods take their time, and side by side they take it once."""
-    watch = PodWatch(cluster, sign_of(cases))
+    watch = PodWatch(cluster, NAMESPACE, sign_of(cases))
     watch.start()
     for dag_id in DAGS:
         cases.start(dag_id)
