@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Else each of the thousands of processes that tests start compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test matrix celery-test celery-matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test celery-test celery-matrix matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
@@ -13,6 +13,7 @@ AIRFLOW_VENV := .venv-airflow
 CELERY_VENV := .venv-celery
 DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
+EXECUTOR_VENV := .venv-kubernetes-executor
 PYTHONS ?= 3.11 3.12 3.13
 WORKERS ?= 2
 # `slow` for the tests that only `make nightly` runs.
@@ -54,6 +55,12 @@ $(CELERY_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks/
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(CELERY_VENV)
 	@$(UV_INSTALL) --python $(CELERY_VENV)/bin/python -r .ci/locks/airflow.txt -r .ci/locks/celery.txt --editable .
 	@$(UV_INSTALL) --python $(CELERY_VENV)/bin/python --no-deps -r .ci/locks/airflow-google.txt
+	@touch $@
+
+$(EXECUTOR_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/locks/postgresql.txt | $(VENV)/bin/uv
+	@$(call installing,$(EXECUTOR_VENV),.ci/locks/airflow.txt .ci/locks/postgresql.txt)
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(EXECUTOR_VENV)
+	@$(UV_INSTALL) --python $(EXECUTOR_VENV)/bin/python -r .ci/locks/airflow.txt -r .ci/locks/postgresql.txt --editable .
 	@touch $@
 
 $(DOCS_VENV)/.ready: .ci/locks/docs.txt | $(VENV)/bin/uv
@@ -103,6 +110,9 @@ airflow-cluster-test: $(AIRFLOW_VENV)/.ready # jobs on the cluster, in another o
 
 airflow-own-test: $(AIRFLOW_VENV)/.ready
 	@$(AIRFLOW_PYTEST) -m "airflow and $(SPEED)" $(OWN_AIRFLOWS) --durations=5
+
+kubernetes-executor-test: $(EXECUTOR_VENV)/.ready ## tasks whose workers are pods too, on the cluster; needs Debian's postgresql
+	@$(EXECUTOR_VENV)/bin/python -m pytest -q -m "airflow and cluster and slow" tests/airflow/test_kubernetes_executor.py --durations=10
 
 attack: $(VENV)/.ready $(AIRFLOW_VENV)/.ready ## the threat model: docs/explanation/security.md, slow tests and the cluster's included
 	@$(VENV)/bin/python -m pytest -q -m "attack and not airflow and not (cluster and alone)" -n 2
