@@ -37,8 +37,11 @@ class Run:
 
 
 @contextmanager
-def airflow_with(dag_file: str, change: Callable[[dict[str, str]], object] = lambda _: None) -> Iterator[Any]:
-    """A `DemoAirflow`, started, whose DAGs are those of a file beside this one; gone afterwards.
+def airflow_with(
+    dag_files: str, change: Callable[[dict[str, str]], object] = lambda _: None
+) -> Iterator[Any]:
+    """A `DemoAirflow`, started, whose DAGs are those of the files of that pattern beside this one; gone
+    afterwards.
 
     `change` may change the environment of its components before they start.
     """
@@ -48,7 +51,8 @@ def airflow_with(dag_file: str, change: Callable[[dict[str, str]], object] = lam
         home = Path(name).resolve()
         dags = home / "dags"
         dags.mkdir()
-        shutil.copy(HERE / dag_file, dags)
+        for dag_file in HERE.glob(dag_files):
+            shutil.copy(dag_file, dags)
         (dags / "pyproject.toml").write_text("[project]\nname = 'benchmark'\nversion = '0'\n")
         airflow = DemoAirflow(home, dags, extra={"XDG_CACHE_HOME": str(home / "cache")})
         change(airflow.environment)
