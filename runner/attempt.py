@@ -29,6 +29,21 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Lane:
+    """Lane number `number` of the `count` lanes of a map: a call that runs inputs of `group_id` (lane.py).
+
+    `size`: how many inputs the map has. `timeout`, in seconds, and `retries` are those of each input.
+    """
+
+    group_id: str
+    number: int
+    count: int
+    size: int
+    retries: int = 0
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """Attempt of one job, as its container sees it.
 
@@ -40,7 +55,7 @@ class Job:
     that key to readers of an outcome, and is no secret. `uncounted` attempts ended because the Job was
     suspended, which spends no budget; `since` is the first attempt after the last suspension (see claims.py).
     A worker waits for calls for `idle` seconds, in the pod `pod_name`; `idle` is None for a job with a
-    function. A call that runs there is `on_worker`.
+    function. A call that runs there is `on_worker`. A call that runs inputs of a map is a `lane` of it.
     """
 
     store_uri: str
@@ -79,6 +94,7 @@ class Job:
     idle: float | None = None
     pod_name: str = ""
     on_worker: bool = False
+    lane: Lane | None = None
 
     def sealed(self, state: str) -> str:
         """Sign a state for the metadata of this job's outcome."""
@@ -111,16 +127,14 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
     Sets the id of user code's own job, whose Job may be shared. Raises BadEnvironment naming the variable.
     """
     try:
-        group_id, index = environ.get("KINETIC_GROUP_ID"), None
-        if group_id is not None:
-            index = parse_indexes(environ["KINETIC_INDEXES"])[int(environ["JOB_COMPLETION_INDEX"])]
-            environ["KINETIC_JOB_ID"] = environ["JOB_ID"] = object_names.input_id(group_id, index)
+        group_id = environ.get("KINETIC_GROUP_ID")
+        index = None if group_id is None else _take_index(environ, group_id)
         return Job(
+            outcome_key=take_key(environ, index),
             store_uri=environ["KINETIC_STORE"],
             job_id=environ["KINETIC_JOB_ID"],
             payload_sha256=environ["KINETIC_PAYLOAD_SHA256"],
             payload_bytes=_whole(environ, "KINETIC_PAYLOAD_BYTES"),
-            outcome_key=take_key(environ, index),
             failed_count=int(environ.get("KINETIC_FAILED_COUNT") or 0),
             ignored_count=int(environ.get("KINETIC_IGNORED_COUNT") or 0),
             pod_uid=environ.get("KINETIC_POD_UID", ""),
@@ -150,6 +164,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             idle=_seconds(environ, "KINETIC_IDLE_SECONDS"),
             pod_name=environ.get("KINETIC_POD_NAME", ""),
             on_worker="KINETIC_ON_WORKER" in environ,
+            lane=_lane(environ),
         )
     except KeyError as exc:
         raise BadEnvironment(f"the manifest sets no {exc.args[0]}") from exc
@@ -170,3 +185,18 @@ def _budget(environ: MutableMapping[str, str]) -> Budget | None:
         return None
     amount, hourly, currency = environ["KINETIC_BUDGET"].split(maxsplit=2)
     return Budget(float(amount), float(hourly), currency)
+
+
+def _take_index(environ: MutableMapping[str, str], group_id: str) -> int:
+    """Return which input of its batch the job is, and set the id of user code's own job."""
+    index = parse_indexes(environ["KINETIC_INDEXES"])[int(environ["JOB_COMPLETION_INDEX"])]
+    environ["KINETIC_JOB_ID"] = environ["JOB_ID"] = object_names.input_id(group_id, index)
+    return index
+
+
+def _lane(environ: MutableMapping[str, str]) -> Lane | None:
+    if "KINETIC_LANE" not in environ:
+        return None
+    group_id, number, count, size = environ["KINETIC_LANE"].split()[:4]
+    retries, timeout = environ.get("KINETIC_INPUT_RETRIES") or 0, _seconds(environ, "KINETIC_INPUT_TIMEOUT")
+    return Lane(group_id, int(number), int(count), int(size), int(retries), timeout)

@@ -10,8 +10,10 @@ import gc
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from . import object_names, results, wire
 from .accelerator import variables
@@ -24,65 +26,102 @@ from .shell import leave_workspace
 from .signing_key import forget_key, set_readable
 from .stacks import STACKS_FILE, STACKS_SIGNAL
 from .store import MissingObject, SourceUnreachable, Store, StoreUnavailable
-from .workspace import make_workspace
+from .workspace import Workspace, make_workspace
 
 OUTCOME_FILE = "outcome"
 _LEAVE_SECONDS = 5
 _RESERVE = 64 << 10
 """Bytes of disk that are kept for the outcome of an attempt that has filled its disk."""
 _HANDLERS = 32
+_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+"""Returns the handler of a signal, without the half millisecond that the enumerations of 64 signals take."""
 _NOTHING = object()
+Made = TypeVar("Made")
 _has_returned = False
 
 
 def run_child(job: Job, store: Store) -> None:
     """Run the attempt's user code; every exception becomes an outcome, none reaches the caller."""
+    prepare_process(job)
+    set_up = SetUp(job, store)
+    made = set_up.made(set_up.call)
+    outcome = made if isinstance(made, Outcome) else run_function(job, set_up, *made)
+    leave_file(job, outcome)
+
+
+def prepare_process(job: Job) -> None:
+    """Let this process say where it is when it dies or hangs, and find packages that its image lacks."""
     faulthandler.enable()  # a segfault then says where, in the log
     sys.path.append(os.path.join(os.path.dirname(__file__), wire.SPARE))
-
     if job.has_rendezvous or job.hang_after is not None:
         stacks = os.open(os.path.join(job.work_dir, STACKS_FILE), os.O_WRONLY | os.O_CREAT)
         faulthandler.register(STACKS_SIGNAL, stacks)
-    own = os.getpid()
-    set_up = _SetUp(job, store)
-    try:
-        function, args, kwargs = set_up.call()
-    except StoreUnavailable as exc:
-        _end_user_code(own, exc)
-        _leave(job, _unavailable(exc, set_up.phase))
-        return
-    except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
-        _end_user_code(own, exc)
-        phase = "data" if isinstance(exc, SourceUnreachable) else set_up.phase
-        _leave(job, results.misconfigured(exc, phase, _advice(exc, set_up)))
-        return
+
+
+def run_function(job: Job, set_up: SetUp, function: Any, args: Any, kwargs: Any) -> Outcome:
+    """Call the function, and return the job's outcome."""
     gc.freeze()  # else the first collection, within user code, looks at all modules
     gc.enable()  # the bootstrap stopped it while modules were loaded
-    note(job, "user_started")
+    set_up.note("user_started")
     value, error = _call(function, args, kwargs)
-    _end_user_code(own, error)
-    note(job, "user_finished")
+    _end_user_code(set_up.process, error)
+    set_up.note("user_finished")
     if error is not None:
         if job.backend != "local" and (advice := results.writing_advice(error, os.geteuid())):
             error.add_note(advice)
-        _leave(job, results.raised(error, "execute", set_up.modules))
-    else:  # of a slice, host 0's value counts
-        _leave(job, results.succeeded(value if job.host == 0 else None, set_up.modules))
+        return results.raised(error, "execute", set_up.modules)
+    return results.succeeded(value if job.host == 0 else None, set_up.modules)  # of a slice, host 0's counts
 
 
-class _SetUp:
-    """Set-up of an attempt: what happens between the fork and the call. `phase` is where it has got to."""
+class SetUp:
+    """Set-up of an attempt: what happens between the fork and the call. `phase` is where it has got to.
+
+    `process` is the id of the process whose outcome counts.
+    """
 
     def __init__(self, job: Job, store: Store) -> None:
-        self._job, self._store = job, store
+        self._job, self._store, self.process = job, store, os.getpid()
         self.phase = "download"
         self.modules: list[str] = []
         self.client: dict[str, str] = {}
+        self.times: dict[str, float] | None = None
+
+    def note(self, phase: str) -> None:
+        """Note that a phase begins now: in `times`, if the process has no working directory of its own."""
+        if self.times is None:
+            note(self._job, phase)
+        else:
+            self.times[phase] = time.time()
+
+    def made(self, part: Callable[[], Made]) -> Made | Outcome:
+        """Return what a part of the set-up makes, or, if it fails, the outcome of that."""
+        try:
+            return part()
+        except StoreUnavailable as exc:
+            _end_user_code(self.process, exc)
+            return _unavailable(exc, self.phase)
+        except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
+            _end_user_code(self.process, exc)
+            phase = "data" if isinstance(exc, SourceUnreachable) else self.phase
+            return results.misconfigured(exc, phase, _advice(exc, self))
 
     def call(self) -> tuple[Any, Any, Any]:
         """Return the function and its arguments, ready to be called."""
-        _reserve(self._job)
-        header, parts = _payload(self._job, self._store)
+        reserve(self._job)
+        payload, function, workspace = self.load(*_payload(self._job, self._store))
+        args, kwargs = payload.load_arguments()
+        payload.set_variables()
+        if self._job.debug_wait is not None:
+            self.phase = "debugger"
+            from .debugger import await_debugger
+
+            note(self._job, "debugger")
+            await_debugger(self._job, self._store, workspace.workspace)
+        leave_workspace(self._job.job_id, self._job.work_dir)
+        return function, args, kwargs
+
+    def load(self, header: dict[str, Any], parts: dict[str, bytes]) -> tuple[Payload, Any, Workspace]:
+        """Make all that the function needs but its arguments; return the payload, and the function in it."""
         self.modules, self.client = list(header["modules"]), header["client"]
         self._set_environment(header)
         self.phase = "dependencies"
@@ -96,17 +135,17 @@ class _SetUp:
         places = workspace.workspace, workspace.data, self._job.store_uri
         payload = Payload(parts, header["modules"], *places, package)
         payload.install(os.path.join(self._job.work_dir, "spawned"))
-        function = payload.load_function()
+        return payload, payload.load_function(), workspace
+
+    def take_input(self, job: Job, payload: Payload, parts: Mapping[str, bytes]) -> tuple[Any, Any]:
+        """Return the arguments of an input, in a process of its own that has inherited all else."""
+        self._job, self.phase, self.times = job, "unpickle", {}
+        self.process = os.getpid()
+        os.environ[VARIABLE] = notice_path(job)
+        payload.take_arguments(parts)
         args, kwargs = payload.load_arguments()
         payload.set_variables()
-        if self._job.debug_wait is not None:
-            self.phase = "debugger"
-            from .debugger import await_debugger
-
-            note(self._job, "debugger")
-            await_debugger(self._job, self._store, workspace.workspace)
-        leave_workspace(self._job.job_id, self._job.work_dir)
-        return function, args, kwargs
+        return args, kwargs
 
     def _set_environment(self, header: dict[str, Any]) -> None:
         """Set the variables of the call, the job and its secrets."""
@@ -171,14 +210,14 @@ def _end_user_code(own: int, error: BaseException | None) -> None:
 def _silence_signals() -> None:
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
+    for number in range(1, signal.NSIG):
+        if callable(_handler(number)):
             harmless = number in (signal.SIGCHLD, signal.SIGALRM)  # ignored children could not be waited for
             signal.signal(number, signal.SIG_DFL if harmless else signal.SIG_IGN)
 
 
-def _reserve(job: Job) -> None:
-    """Reserve the room on the disk that `_leave` may need."""
+def reserve(job: Job) -> None:
+    """Reserve the room on the disk that `leave_file` may need."""
     with open(os.path.join(job.work_dir, OUTCOME_FILE + ".reserve"), "wb") as stream:
         stream.write(bytes(_RESERVE))
 
@@ -222,7 +261,7 @@ def _check_python(header: dict[str, Any]) -> None:
         )
 
 
-def _advice(error: BaseException, set_up: _SetUp) -> str:
+def _advice(error: BaseException, set_up: SetUp) -> str:
     if isinstance(error, MissingObject):
         return ". Submit again: what is missing is then stored again"
     advice = ""
@@ -243,7 +282,7 @@ def _other_cloudpickle(client: dict[str, str]) -> str:
     )
 
 
-def _leave(job: Job, outcome: Outcome) -> None:
+def leave_file(job: Job, outcome: Outcome) -> None:
     """Write the outcome file whole or not at all."""
     path = os.path.join(job.work_dir, OUTCOME_FILE)
     try:

@@ -77,7 +77,7 @@ def run_job(job: Job, store: PatientStore, opener: Callable[[str], Store], start
 
 
 def _attempt(
-    job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+    job: Job, store: PatientStore, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
 ) -> int:
     """Run one attempt, publishing forged notes as its failure; return the container's exit code."""
     try:
@@ -95,7 +95,7 @@ def _attempt(
 
 
 def _undisturbed(
-    job: Job, store: Store, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+    job: Job, store: PatientStore, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
 ) -> int:
     """Run one attempt while the store answers and its notes are genuine; return the exit code."""
     if job.set_name is not None:
@@ -112,6 +112,8 @@ def _undisturbed(
         return _serve(job, store, opener, signals, started)
     if job.on_worker and (late := _refusal(job, store, started)) is not None:
         return late  # who cancels a call that no attempt has claimed does not wait for its worker
+    if job.lane is not None:
+        return _run_lane(job, store, signals, started)
     if job.hosts > 1:
         code = run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
         if code == wire.EXIT_INTERRUPTED:
@@ -132,6 +134,15 @@ def _serve(job: Job, store: Store, opener: Callable[[str], Store], signals: Sign
     os.makedirs(job.work_dir, exist_ok=True)
     outcome = serve(job, store, opener, signals)
     return _publish(job, store, outcome, _NOT_STARTED, started)
+
+
+def _run_lane(job: Job, store: PatientStore, signals: Signals, started: float) -> int:
+    """Run inputs of a map until none is left; return the container's exit code."""
+    from .lane import run_lane
+
+    os.makedirs(job.work_dir, exist_ok=True)
+    outcome, ending = run_lane(job, store, signals, started)
+    return _publish(job, store, outcome, ending, started)
 
 
 def _in_set(

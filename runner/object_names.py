@@ -162,6 +162,26 @@ def chunk_cancel(group_id: str, key_id: str) -> str:
     return batch(group_id, f"cancelled-{digest(key_id.encode())[:16]}")
 
 
+def block_claims(group_id: str) -> str:
+    """Return the prefix of the objects by which lanes of a map take blocks of inputs: see lane.py."""
+    return batch(group_id, "blocks/")
+
+
+def block_claim(group_id: str, first: int) -> str:
+    """Return the name of the object by which a lane takes the block that begins with an input."""
+    return f"{block_claims(group_id)}{first:08d}.json"
+
+
+def segments(group_id: str) -> str:
+    """Return the prefix of the outcomes that lanes of a map have stored, many in an object."""
+    return batch(group_id, "outcomes/")
+
+
+def outcome_segment(group_id: str, first: int, part: int) -> str:
+    """Return the name of the part number `part` of the outcomes of the block that begins with an input."""
+    return f"{segments(group_id)}{first:08d}-{part:06d}"
+
+
 def calls_prefix(worker_id: str) -> str:
     """Return the prefix of the objects that give a worker its calls, in their order."""
     return f"jobs/{worker_id}/calls/"

@@ -261,6 +261,10 @@ class Payload:
         self.modules.publish()
         return function
 
+    def take_arguments(self, parts: Mapping[str, bytes]) -> None:
+        """Add the parts with the arguments, of a payload that came without any."""
+        self._parts = {**self._parts, **parts}
+
     def load_arguments(self) -> Any:
         arguments = self._load("arguments", "argument_copies")
         if self.modules.publish():

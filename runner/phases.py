@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from . import object_names
 from .attempt import Job
@@ -55,13 +56,19 @@ def times(job: Job) -> dict[str, float]:
 class StoredTimes:
     """Times of an attempt in the store: of each phase, once it has begun, until the outcome tells them.
 
-    A slice is explained by its host 0, so that other hosts store none.
+    A slice is explained by its host 0, so that other hosts store none. `known`: times that are not noted.
     """
 
     def __init__(
-        self, job: Job, store: Store, started: float, clock: Callable[[], float] = time.time
+        self,
+        job: Job,
+        store: Store,
+        started: float,
+        clock: Callable[[], float] = time.time,
+        known: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self._job, self._store, self._started, self._clock = job, store, started, clock
+        self._job, self._store, self._clock = job, store, clock
+        self._known = {"started": started, **known}
         self._pause = _PAUSE * max(1.0, job.at_once / _AT_ONCE)
         self._next = float("inf") if job.host else started + max(_SHORT, self._pause)
         self._size = self._sequence = 0
@@ -75,7 +82,7 @@ class StoredTimes:
         if now < self._next:
             return
         self._next = now + self._pause
-        told = {"started": self._started, **times(self._job)}
+        told = {**self._known, **times(self._job)}
         if len(told) == self._size:
             return
         name = object_names.times(self._job.job_id, self._job.attempt, self._sequence)

@@ -9,6 +9,11 @@ import os
 import signal
 import sys
 import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 DETACHED = "KINETIC_DETACHED"
 """Variable of the local backend's own processes: a job that a job has submitted outlives it."""
@@ -66,12 +71,17 @@ def _prctl(option: int, value: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        import ctypes
-
-        done: int = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        return bool(c_library().prctl(option, value, 0, 0, 0) == 0)
     except (ImportError, AttributeError, OSError):
         return False
-    return done == 0
+
+
+@cache
+def c_library() -> ctypes.CDLL:
+    """Return the C library. Opened once, it costs the many children of one process nothing."""
+    import ctypes
+
+    return ctypes.CDLL(None)
 
 
 def statuses() -> dict[int, list[str]]:

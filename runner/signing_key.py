@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import MutableMapping
 
+from .processes import c_library
 from .wire import input_key
 
 VARIABLE = "KINETIC_OUTCOME_KEY"
@@ -58,9 +59,7 @@ def set_readable(*, readable: bool) -> None:
     if sys.platform != "linux":
         return
     try:
-        import ctypes
-
-        failed = ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(readable), 0, 0, 0)
+        failed = c_library().prctl(_PR_SET_DUMPABLE, int(readable), 0, 0, 0)
     except (ImportError, AttributeError, OSError):
         failed = -1
     if failed:

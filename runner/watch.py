@@ -37,6 +37,15 @@ class Watcher(Protocol):
         """Return how many seconds the child still has if it must end, else None; called at every turn."""
 
 
+class Parent(Protocol):
+    """Process below this one that has forked the child. `descriptor` becomes readable when that has ended."""
+
+    descriptor: int
+
+    def status(self, ready: bool) -> int | None:
+        """Return the child's status once it has ended, and nothing of it lives."""
+
+
 class Signals:
     """Signals SIGTERM, SIGINT and SIGCHLD of this process, noted from before the child exists until the end.
 
@@ -102,9 +111,11 @@ def watch_child(
     times: StoredTimes,
     watchers: Sequence[Watcher],
     give_notice: Callable[[], None],
+    parent: Parent | None = None,
 ) -> Ending:
     """Pump the child's output, store its times, and sample the memory, until the child is dead.
 
+    `parent`: the process that has forked it, if that was not this one.
     SIGTERM and SIGINT are passed on to the child as SIGTERM, after `give_notice`; if it has not ended `grace`
     seconds later, less the time for publishing, it is killed. It is also killed when one of the `watchers`
     says so, after the time that this watcher leaves.
@@ -114,6 +125,8 @@ def watch_child(
     while True:
         is_read = open_pipe and not tee.is_full
         reading = [signals.descriptor, tee.pipe] if is_read else [signals.descriptor]
+        if parent is not None:
+            reading.append(parent.descriptor)
         ready, _, _ = select.select(reading, [], [], _TICK)
         if signals.descriptor in ready:
             os.read(signals.descriptor, 1 << 10)
@@ -122,7 +135,7 @@ def watch_child(
         tee.tick()
         times.tick()
         gauge.sample()
-        status = _reap(child)
+        status = _reap(child) if parent is None else parent.status(parent.descriptor in ready)
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
             return Ending(code if code >= 0 else None, -code if code < 0 else None, bool(signals.told))

@@ -47,6 +47,12 @@ CANCELLED = "cancelled"
 """State of a job that somebody cancelled."""
 DROPPED = "dropped"
 """State of a batch's input that was never started, because another had failed."""
+CLAIM = "claim"
+"""Metadata of the claim of a block of inputs, for listings: its whole content. See lane.py."""
+BLOCK_INPUTS = 256
+"""Inputs of a block that a lane takes, at most."""
+LARGEST_SEGMENT = 8 << 20
+"""Bytes of an object with outcomes of a block's inputs, at most."""
 WRITE_MARK = "kinetic-write"
 """Metadata of an object in Cloud Storage: a random mark of the write that made it. A writer whose answer was
 lost finds its own mark when it tries again."""

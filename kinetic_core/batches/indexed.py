@@ -55,14 +55,14 @@ from kinetic_core.jobs.references import checked_reference
 from kinetic_core.jobs.runner_archive import stored_runner
 from kinetic_core.jobs.signing import key_id_of, new_key, outcome_key
 from kinetic_core.jobs.submit import is_absent
-from kinetic_core.project.payload import InputBlocks, payload_frame
+from kinetic_core.project.payload import BLOCK_INPUTS, InputBlocks, payload_frame
 from kinetic_core.store.documents import malformed
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Inputs:
+class Inputs:
     """Written inputs: a table for the payload's header, and the inputs that could not be written."""
 
     path: Path
@@ -89,16 +89,17 @@ def submit_batch(
     """
     store = packed.backend.store
     with ExitStack() as undo, tempfile.TemporaryDirectory(prefix="kinetic-inputs-") as folder:
-        inputs = _written(packed, items, plan, Path(folder, "inputs"))
+        inputs = write_inputs(packed, items, plan, Path(folder, "inputs"))
         good = [index for index in range(len(items)) if index not in inputs.failures]
         parts = _parts(plan, good)
-        spec, reference = _described(packed, items, plan, inputs)
+        spec, reference = described(packed, items, plan, inputs)
         if plan.is_new:
             undo.callback(_undo, packed, reference)
         store.create_if_absent(inputs.object_name, inputs.path)
-        payload = _payload(packed, spec, reference, inputs)
+        payload = batch_payload(packed, spec, reference, inputs)
         store.create_if_absent(object_names.batch_payload(plan.group_id, wire.digest(payload)), payload)
-        _store_manifest(packed, plan, reference, len(items))
+        known = store_batch(packed, plan, reference, len(items), INDEXED)
+        _store_entry(packed, plan, known, len(items))
         for index, error in inputs.failures.items():
             note_failure(packed.backend, reference.namespace, plan.group_id, index, error)
         delivery = _delivery(packed, plan, reference, payload)
@@ -113,11 +114,14 @@ def submit_batch(
     return reference, dict(inputs.failures)
 
 
-def _written(packed: Packed, items: Sequence[Any], plan: Plan, path: Path) -> _Inputs:
+def write_inputs(
+    packed: Packed, items: Sequence[Any], plan: Plan, path: Path, most: int = BLOCK_INPUTS
+) -> Inputs:
+    """Write the arguments of all inputs to a file, at most so many to a block. Raises NeedsOwnJobs."""
     failures: dict[int, Exception] = {}
     mounts: set[BucketMount] = set()
     with path.open("wb") as stream:
-        blocks = InputBlocks(cast("BinaryIO", stream))
+        blocks = InputBlocks(cast("BinaryIO", stream), most)
         for index, item in enumerate(items):
             try:
                 args, kwargs = arguments_of(item, plan.input_mode)
@@ -130,16 +134,17 @@ def _written(packed: Packed, items: Sequence[Any], plan: Plan, path: Path) -> _I
         sha256 = blocks.close()
     if not mounts <= set(packed.buckets):
         raise NeedsOwnJobs
-    return _Inputs(path, inputs_object(plan.group_id, sha256), blocks.blocks, failures)
+    return Inputs(path, inputs_object(plan.group_id, sha256), blocks.blocks, failures)
 
 
 class NeedsOwnJobs(Exception):
     """Inputs differ in what their pods need: each needs a Job of its own. Nothing was stored."""
 
 
-def _described(
-    packed: Packed, items: Sequence[Any], plan: Plan, inputs: _Inputs
+def described(
+    packed: Packed, items: Sequence[Any], plan: Plan, inputs: Inputs
 ) -> tuple[JobSpec, JobReference]:
+    """Return the specification of the inputs' jobs, and the reference of the batch."""
     first = object_names.input_id(plan.group_id, 0)
     place = output_dir(asked_output_dir(packed.options, packed.settings), packed.backend.store.uri, first, 0)
     spec = replace(
@@ -154,7 +159,7 @@ def _described(
     return spec, reference_of(packed, spec, plan.group_id, digest, group)
 
 
-def _payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: _Inputs) -> bytes:
+def batch_payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: Inputs) -> bytes:
     """Build the payload whose digest new Jobs name; those of an equal submission may name another."""
     places = [list(block) for block in inputs.blocks]
     return payload_frame(
@@ -172,18 +177,29 @@ def _payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: _In
     )
 
 
-def _store_manifest(packed: Packed, plan: Plan, reference: JobReference, size: int) -> None:
+def store_batch(
+    packed: Packed, plan: Plan, reference: JobReference, size: int, scheduler: str, **more: Any
+) -> JobReference:
+    """Store the manifest of a batch; return the reference with the time of an equal batch that exists.
+
+    Raises JobConflict if the id belongs to a batch of another call.
+    """
     store = packed.backend.store
-    told = plan.manifest(size, packed.function_name, INDEXED, reference=reference.to_dict())
+    told = plan.manifest(size, packed.function_name, scheduler, reference=reference.to_dict(), **more)
     name, content = manifest_object(plan.group_id), told
-    if not store.create_if_absent(name, json.dumps(content, sort_keys=True).encode()):
-        known = stored_whole(packed.backend, plan.group_id)
-        if known is None or known[0].spec_digest != reference.spec_digest:
-            raise other_batch(plan.group_id)
-        reference = replace(reference, created_at=known[0].created_at)  # one entry, of the time the batch has
+    if store.create_if_absent(name, json.dumps(content, sort_keys=True).encode()):
+        return reference
+    known = stored_whole(packed.backend, plan.group_id)
+    if known is None or known[0].spec_digest != reference.spec_digest:
+        raise other_batch(plan.group_id)
+    return replace(reference, created_at=known[0].created_at)
+
+
+def _store_entry(packed: Packed, plan: Plan, reference: JobReference, size: int) -> None:
+    """Store the batch's entry of the index: one, of the time that the batch has."""
     user = packed.backend.connections.settings.user
     facts = {**index_metadata(reference, plan.origin, user=user), INPUTS: str(size)}
-    store.create_if_absent(index_object(reference), b"", facts)
+    packed.backend.store.create_if_absent(index_object(reference), b"", facts)
 
 
 def _parts(plan: Plan, good: Sequence[int]) -> list[Chunk]:

@@ -21,6 +21,7 @@ from kinetic_core.batches.indexed import (
     start_indexed,
     submit_batch,
 )
+from kinetic_core.batches.lanes import attach_on_lanes, check_lanes, start_on_lanes
 from kinetic_core.batches.supervised import (
     DIGEST,
     SupervisedScheduler,
@@ -33,7 +34,7 @@ from kinetic_core.errors import BatchNotFound, InvalidRequest, KineticError, Obj
 from kinetic_core.job import JobReference, Line
 from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.cost import hourly_cost
-from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, SUPERVISED, read_manifest
+from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, ON_LANES, SUPERVISED, read_manifest
 from kinetic_core.jobs.prepare import Group, reference_of
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
 from kinetic_core.terminal import Progress
@@ -62,6 +63,9 @@ def run_map(
     """
     items = _checked_inputs(options, inputs)
     values = _checked_values(asked, len(items))
+    plan = _plan(values)
+    if options.warm is not None:
+        check_lanes(options, replace(plan, max_concurrent=asked.get("max_concurrent")))
     options = replace(
         options,
         retries=values["retries"] or options.retries,
@@ -72,7 +76,7 @@ def run_map(
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)
         progress.submitting(0, len(items))
-        batch = _start(packed, items, _plan(values), progress)
+        batch = _start(packed, items, plan, progress)
     cost = hourly_cost(str(packed.spec.accelerator), connections.settings)
     progress.batch_submitted(batch.group_id, packed.spec.function_name, len(items), cost)
     return batch
@@ -80,6 +84,8 @@ def run_map(
 
 def _start(packed: Packed, items: list[Any], plan: Plan, progress: Progress) -> BatchHandle:
     """Start the batch with the scheduler that fits its jobs."""
+    if packed.spec.warm is not None:
+        return start_on_lanes(packed, items, plan)
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return start_indexed(packed, items, plan)
@@ -92,8 +98,6 @@ def _checked_inputs(options: RunOptions, inputs: Iterable[Any]) -> list[Any]:
     """Return the inputs of a map. Raises InvalidRequest or TypeError if there is none, or no map of them."""
     if options.debug:
         raise InvalidRequest("debug=True is for one call, which a person debugs; leave it out of a map")
-    if options.warm is not None:
-        raise InvalidRequest("warm= is for single calls; leave it out of a map")
     if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
         raise TypeError(f"inputs must be an iterable with an item for each job, not {type(inputs).__name__}")
     items = list(inputs)
@@ -167,6 +171,8 @@ def attach_stored(
     manifest = _manifest(backend, group_id)
     if manifest["scheduler"] == INDEXED:
         return attach_indexed(backend, group_id, manifest, poll_interval, poll_timeout)
+    if manifest["scheduler"] == ON_LANES:
+        return attach_on_lanes(backend, group_id, manifest)
     if manifest["scheduler"] == CLIENT_DRIVEN:
         return attach_client_driven(backend, manifest, poll_interval, poll_timeout, goes_on=goes_on)
     return attach_supervised(backend, manifest, poll_interval, poll_timeout)
@@ -222,7 +228,7 @@ def submit_clientless(packed: Packed, items: Sequence[Any], plan: Plan) -> JobRe
 
 def call_digest(manifest: Mapping[str, Any]) -> str:
     """Return the digest of the call that a stored batch runs, to compare with `batch_digest`; "" for none."""
-    if manifest["scheduler"] == INDEXED:
+    if manifest["scheduler"] in (INDEXED, ON_LANES):
         return str(manifest["reference"]["spec_digest"])
     return str(manifest.get(DIGEST) or "")
 

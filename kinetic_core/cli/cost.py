@@ -188,9 +188,17 @@ def _recent(session: Session, since: float, limit: int) -> _Asked:
 
 
 def _jobs_of(session: Session, group_id: str) -> list[JobHandle]:
-    """Those of a batch."""
+    """Those of a batch; of a map on workers, its lanes, which hold the hardware."""
+    from kinetic_core.backends.base import known_backend
     from kinetic_core.batches.submit import attach_batch
+    from kinetic_core.jobs.handle import JobHandle
+    from kinetic_core.jobs.lanes import lanes_of
+    from kinetic_core.jobs.observe import find
 
+    backend = known_backend(session.backend, session.connections)
+    if lanes := lanes_of(backend, group_id):
+        known = (find(backend, lane.job_id) for lane in lanes)
+        return [JobHandle.of(lane, backend.connections) for lane in known if lane is not None]
     batch = attach_batch(session.connections, group_id, backend=session.backend, goes_on=False)
     return [job for job in batch.jobs if job]
 

@@ -17,6 +17,7 @@ from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterUnreachable, InvalidRequest, KineticError, ObjectNotFound
 from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.facts import attempts_claimed, is_over, stored_outcome, worker_state
+from kinetic_core.jobs.lanes import runs_on_lane
 from kinetic_core.jobs.reconcile import reconcile, record_failure
 from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.store.protocol import ObjectStore
@@ -33,6 +34,11 @@ def cancel(backend: Backend, reference: JobReference) -> None:
     """
     if reconcile(backend, reference).is_terminal:
         return
+    if runs_on_lane(reference):
+        raise InvalidRequest(
+            f"{reference.job_id} is an input of a map with warm=, which is cancelled as a whole: "
+            f"attach_batch({reference.group_id!r}).cancel()"
+        )
     mark = json.dumps({"at": time.time()}).encode()
     backend.store.create_if_absent(object_names.cancel(reference.job_id), mark)
     _end_on_worker(backend, reference)

@@ -34,6 +34,7 @@ from kinetic_core.errors import (
     UnverifiedResult,
 )
 from kinetic_core.job import JobReference
+from kinetic_core.jobs.lanes import outcome_start
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.references import ResultReference
 from kinetic_core.jobs.signing import Keys, outcome_key
@@ -55,6 +56,14 @@ _ERRORS: dict[str, type[JobError]] = {
     FailureClass.BUDGET: JobBudgetExceeded,
     FailureClass.CANCELLED: JobCancelled,
 }
+
+
+def error_of(job_id: str, failure: Failure) -> JobError:
+    """Build the error of a job that ended without an exception of its function."""
+    kind = _ERRORS.get(failure.failure_class, JobMisconfigured)
+    if failure.phase == "result":
+        kind = UnserializableResult
+    return kind(f"{job_id}: {failure.message}", failure)
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class Outcome:
     def exception(self) -> BaseException:
         """Return the exception of `value_or_raise`, with remote traceback and last log lines as notes."""
         failure = self.failure or Failure(FailureClass.CONTROL_PLANE, "the job failed without a reason")
-        error = self._rebuilt(failure) or self._described(failure)
+        error = self._rebuilt(failure) or error_of(self.job_id, failure)
         if failure.traceback:
             shown = _with_sources(failure.traceback)
             error.add_note(f"Remote traceback ({self.job_id}, attempt {self.attempt + 1}):\n{shown}")
@@ -125,7 +134,7 @@ class Outcome:
         try:
             error = self._unpickled()
         except Exception as exc:  # noqa: BLE001  unpickling runs user code; the failure itself must be told
-            told_error = self._described(failure)
+            told_error = error_of(self.job_id, failure)
             told_error.add_note(f"Its exception cannot be rebuilt here: {type(exc).__name__}: {exc}")
             return told_error
         return error if isinstance(error, Exception) else None
@@ -137,12 +146,6 @@ class Outcome:
             raise
         except codec.CodecError as exc:
             raise UnverifiedResult(f"the stored outcome of {self.job_id} is not its own: {exc}") from exc
-
-    def _described(self, failure: Failure) -> JobError:
-        kind = _ERRORS.get(failure.failure_class, JobMisconfigured)
-        if failure.phase == "result":
-            kind = UnserializableResult
-        return kind(f"{self.job_id}: {failure.message}", failure)
 
     def _unpickled(self) -> Any:
         from kinetic_core._runner.results import loaded
@@ -393,13 +396,12 @@ def result_reference(reference: JobReference, outcome: Outcome) -> ResultReferen
 
 def _start(backend: Backend, reference: JobReference) -> bytes:
     """Read the head of the outcome, and some of the bytes that follow."""
-    name = object_names.result(reference.job_id)
     try:
         try:
-            return read_start(backend.store, name)
+            return outcome_start(backend, reference)
         except ObjectNotFound:
             reconcile(backend, reference)  # records how it ended, or raises what keeps it from being recorded
-            return read_start(backend.store, name)
+            return outcome_start(backend, reference)
     except wire.FrameError as exc:
         raise UnverifiedResult(f"the stored outcome of {reference.job_id} is not its own: {exc}") from exc
     except ObjectNotFound as exc:

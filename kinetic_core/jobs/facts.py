@@ -23,6 +23,7 @@ from kinetic_core.errors import KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import Decision, Fact, Facts, Unknown, WorkerState, decide, impossible
 from kinetic_core.jobs.fallback import is_passed_over
+from kinetic_core.jobs.lanes import claim_of, is_next, lanes_of, outcome_start, runs_on_lane
 from kinetic_core.jobs.signing import UNVERIFIED, outcome_key, verified_header
 from kinetic_core.store.documents import read_start
 from kinetic_core.store.protocol import ObjectStore
@@ -48,6 +49,8 @@ def observed(backend: Backend, reference: JobReference) -> JobObservation:
 
 def consider(backend: Backend, reference: JobReference, now: float | None = None) -> Considered:
     """Read the facts of a job that `decide` needs, and decide."""
+    if runs_on_lane(reference):
+        return Considered(Decision(_on_lane(backend, reference)), None)
     found = backend.get(reference.namespace, reference.job_id)
     job = None if found is None else found[0]
     facts = Facts(time.time() if now is None else now, reference.created_at, job)
@@ -56,6 +59,24 @@ def consider(backend: Backend, reference: JobReference, now: float | None = None
             return Considered(decide(facts), found)
         except Unknown as exc:
             facts = _with(exc.fact, facts, backend, reference, found)
+
+
+def _on_lane(backend: Backend, reference: JobReference) -> JobObservation:
+    """Observe an input of a map by its outcome, or by the lanes of the map."""
+    stored = stored_outcome(backend, reference, None)
+    if stored.status is not JobStatus.NOT_FOUND:
+        return stored
+    lanes = [observed(backend, lane) for lane in lanes_of(backend, reference.group_id or "")]
+    if living := [seen for seen in lanes if not seen.is_terminal]:
+        runs = is_next(backend, reference)
+        status = JobStatus.RUNNING if runs else JobStatus.PENDING
+        text = "a worker runs it" if runs else "it waits until a worker has run others"
+        created = min((seen.created_at for seen in living if seen.created_at), default=None)
+        return JobObservation(status, "OnWorker", text, created_at=created)
+    ends = [seen for seen in lanes if seen.status.ended_without_value]
+    if ends:
+        return ends[0]
+    return stored
 
 
 def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, found: Found | None) -> Facts:
@@ -133,7 +154,7 @@ def stored_outcome(
     gone, with a key of the namespace's secret. An unsigned outcome is ignored: others can write to the store.
     """
     try:
-        start = read_start(backend.store, object_names.result(reference.job_id))
+        start = outcome_start(backend, reference)
         header = verified_header(backend, reference, start, job)
         failure = Header.from_dict(header).failure
     except ObjectNotFound:
@@ -194,7 +215,10 @@ def told_times(
 
     What others have stored there, without the job's key, is passed over.
     """
-    key, prefix = outcome_key(job), object_names.times(reference.job_id, attempt, 0).rpartition("/")[0] + "/"
+    key, prefix = (
+        _key_of(backend, reference, job),
+        object_names.times(reference.job_id, attempt, 0).rpartition("/")[0] + "/",
+    )
     known = [info.name for info in islice(backend.store.list(prefix), _MOST_NOTES)] if key else []
     for name in reversed(known):
         try:
@@ -205,6 +229,14 @@ def told_times(
         else:
             return {phase: float(at) for phase, at in told.items()}
     return {}
+
+
+def _key_of(backend: Backend, reference: JobReference, job: Mapping[str, Any] | None) -> bytes | None:
+    """Return the key of a living job: of an input that a lane runs, by the lane's claim."""
+    if not runs_on_lane(reference):
+        return outcome_key(job)
+    claim = claim_of(backend, reference)
+    return claim.key_of(reference.group_index or 0) if claim is not None else None
 
 
 def _time(header: Mapping[str, Any], event: str) -> float | None:

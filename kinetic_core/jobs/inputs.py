@@ -23,8 +23,10 @@ from kinetic_core.store.documents import malformed, read_document
 from kinetic_core.store.protocol import ObjectInfo, ObjectStore
 
 MANIFEST = "manifest.json"
-INDEXED, SUPERVISED, CLIENT_DRIVEN = "indexed", "supervised", "client_driven"
+INDEXED, SUPERVISED, CLIENT_DRIVEN, ON_LANES = "indexed", "supervised", "client_driven", "lanes"
 """Values of a manifest's field `scheduler`: what starts the inputs of the batch."""
+LANES, BLOCKS = "lanes", "blocks"
+"""Fields of a manifest of scheduler `lanes`: how many lanes there are, and the digest of its blocks."""
 MOST_INPUTS = 10_000_000
 """Inputs of a batch at most: a manifest that claims more would fill its reader's memory."""
 
@@ -32,8 +34,8 @@ MOST_INPUTS = 10_000_000
 def read_manifest(store: ObjectStore, group_id: str) -> dict[str, Any]:
     """Read a batch's stored fields of `Plan.manifest`. Raises MalformedObject, ObjectNotFound.
 
-    A manifest of scheduler `indexed` has a `reference`, one of another has a `namespace` and, unless it is of
-    a batch that cannot be asked for again, a `spec_digest`.
+    A manifest of scheduler `indexed` or `lanes` has a `reference`, one of another has a `namespace` and,
+    unless it is of a batch that cannot be asked for again, a `spec_digest`.
     """
     name = object_names.batch(group_id, MANIFEST)
     types = {"group_id": str, "submit_fn_name": str, "scheduler": str, "total_expected": int}
@@ -45,7 +47,7 @@ def read_manifest(store: ObjectStore, group_id: str) -> dict[str, Any]:
         wire.optional(manifest, "group_name", str)
         wire.document(manifest["tags"], **dict.fromkeys(manifest["tags"], str))
         wire.optional(manifest, "spec_digest", str)
-        if manifest["scheduler"] == INDEXED:
+        if manifest["scheduler"] in (INDEXED, ON_LANES):
             JobReference.from_dict(wire.document(manifest, reference=dict)["reference"])
         elif manifest["scheduler"] in (SUPERVISED, CLIENT_DRIVEN):
             check_label(wire.document(manifest, namespace=str)["namespace"])
@@ -84,7 +86,7 @@ def stored_whole(backend: Backend, group_id: str) -> tuple[JobReference, int] | 
         manifest = read_manifest(backend.store, group_id)
     except ObjectNotFound:
         return None
-    if manifest["scheduler"] != INDEXED:
+    if manifest["scheduler"] not in (INDEXED, ON_LANES):
         return None
     whole = checked_reference(manifest["reference"], group_id, backend)
     if whole.group_id != group_id:

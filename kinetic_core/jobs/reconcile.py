@@ -28,6 +28,7 @@ from kinetic_core.jobs.decide import (
 )
 from kinetic_core.jobs.facts import consider, stored_outcome
 from kinetic_core.jobs.fallback import move_on
+from kinetic_core.jobs.lanes import lanes_of, runs_on_lane
 from kinetic_core.jobs.logs import last_lines
 from kinetic_core.jobs.signing import key_id_of, outcome_key
 
@@ -36,6 +37,9 @@ _LOG = logging.getLogger(__name__)
 
 def reconcile(backend: Backend, reference: JobReference, now: float | None = None) -> JobObservation:
     """Carry out the actions a job needs now; return the job's state afterwards. `now` is in Unix seconds."""
+    if runs_on_lane(reference):
+        for lane in lanes_of(backend, reference.group_id or ""):
+            reconcile(backend, lane, now)
     considered = consider(backend, reference, now)
     seen = considered.decision.observation
     if considered.found is None:

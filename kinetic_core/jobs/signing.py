@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,6 +36,8 @@ _OF_WORKER = ":worker"
 one job could sign for any other.
 """
 _MARK_BYTES = 16
+_LANE = re.compile(r"-l\d+")
+"""What the id of a lane has after that of its map."""
 
 
 def verified_header(
@@ -164,11 +167,12 @@ class Keys:
     ) -> bytes | None:
         """Return the key that a key id gives for a job's outcome; None if it cannot be derived.
 
-        The key of a batch's Job gives each of its inputs a key of its own. With `spec_digest` the key must be
-        for that call.
+        The key of a batch's Job, or of a lane of a map, gives each of its inputs a key of its own. With
+        `spec_digest` the key must be for that call.
         """
         owner, _, rest = key_id.partition(":")
-        if len(key_id) > _LONGEST or owner not in (job_id, group_id):
+        is_lane = group_id is not None and _LANE.fullmatch(owner.removeprefix(group_id)) is not None
+        if len(key_id) > _LONGEST or (owner not in (job_id, group_id) and not is_lane):
             return None
         if spec_digest and rest.partition(":")[0] != spec_digest:
             return None

@@ -11,7 +11,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from kinetic_core._runner import object_names, wire
+from kinetic_core._runner import wire
 from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import CHUNK, CONTAINER, IDLE_SECONDS
@@ -21,10 +21,10 @@ from kinetic_core.errors import ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, Step
 from kinetic_core.jobs.facts import attempt_header, told_times
 from kinetic_core.jobs.fallback import PassedOver, passed_over
+from kinetic_core.jobs.lanes import outcome_start, runs_on_lane
 from kinetic_core.jobs.observe import observe
 from kinetic_core.jobs.phases import LocalPhase, Phase
 from kinetic_core.jobs.signing import variable, verified_header
-from kinetic_core.store.documents import read_start
 
 _TOLD_BY_THE_RUNNER = {
     "started": "start",
@@ -92,7 +92,7 @@ def explain(backend: Backend, reference: JobReference) -> Explanation:
     observation = observe(backend, reference)
     found = backend.get(reference.namespace, reference.job_id)
     try:
-        start = read_start(backend.store, object_names.result(reference.job_id))
+        start = outcome_start(backend, reference)
         header = verified_header(backend, reference, start, found[0] if found else None)
         Header.from_dict(header)
     except (ObjectNotFound, wire.FrameError):  # that it is malformed, the observation says
@@ -147,6 +147,8 @@ def known_phases(
     known = _with_preparation(reference, known)
     if backend.name == "local":
         known = tuple(LocalPhase(one.name, one.attempt, one.began, one.seconds) for one in known)
+    if runs_on_lane(reference):  # it has no Job, and waits for the inputs before it
+        return tuple(replace(each, name="queue") if each.name == "unknown" else each for each in known)
     if not (job and variable(job, IDLE_SECONDS)):
         return known
     # A worker has no function; how much of its time was its calls', it says when it has ended.
@@ -186,11 +188,13 @@ def _noted(
 
     An attempt that runs, or was lost, has left no word but the times it has stored meanwhile. Of a job that
     is over without an outcome of its runner's the pods may be gone, and an observer's outcome may count too
-    few attempts. Then all attempts are asked for that there may have been.
+    few attempts. Then all attempts are asked for that there may have been; so it is for a call on a worker,
+    which has no pod.
     """
     last = max([int(outcome.get("attempt") or 0), *(Pod(pod).attempt for pod in pods)])
     attempts: Iterable[int] = range(last if outcome or not pods else last + 1)
-    if (outcome or is_over) and not outcome.get("times"):
+    is_call = bool(reference.worker) and not pods and not outcome
+    if is_call or ((outcome or is_over) and not outcome.get("times")):
         attempts = count()
     found: dict[int, Mapping[str, float]] = {}
     for attempt in attempts:

@@ -25,6 +25,7 @@ from kinetic_core.errors import ClusterError, InvalidRequest, KineticError, Obje
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import ON_WORKER, OWN_POD
 from kinetic_core.jobs.facts import observed
+from kinetic_core.jobs.lanes import is_lane
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import outcome_key, variable
 
@@ -319,6 +320,8 @@ class JobWatch:
         elif reference.worker and not observation.is_terminal:
             has_begun = observation.reason in (ON_WORKER, OWN_POD)
             soon = min(_CALL_SECONDS, self._pace) if has_begun else _STARTING_SECONDS
+            if has_begun and is_lane(reference):  # what its inputs have come to, segments say
+                soon = _LONGEST_CALL_SECONDS
             age = time.time() - (observation.created_at or time.time())
             self._look_again(job_id, min(max(soon, age * _CALL_SHARE), _LONGEST_CALL_SECONDS))
         elif observation.moves_on_at is not None:

@@ -166,7 +166,8 @@ def _cannot(kind: str, where: str, value: Any, cause: BaseException) -> Unpickla
 
 
 _BLOCK_BYTES = 256 << 10
-_BLOCK_INPUTS = 64
+BLOCK_INPUTS = 64
+"""Inputs of a block where each job reads a block for its one input."""
 
 Block = tuple[int, int, int, str]
 """First index, offset and size in bytes, SHA-256 in hex. It holds the inputs up to the next block's first."""
@@ -175,11 +176,11 @@ Block = tuple[int, int, int, str]
 class InputBlocks:
     """Writes blocks to a stream. A block is a frame with the arguments of some inputs, in rising order.
 
-    A job reads a whole block, so it is small: 64 inputs, fewer where they fill 256 KiB.
+    A job reads a whole block, so it is small: `most` inputs, fewer where they fill 256 KiB.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._total = stream, hashlib.sha256()
+    def __init__(self, stream: BinaryIO, most: int = BLOCK_INPUTS) -> None:
+        self._stream, self._total, self._most = stream, hashlib.sha256(), most
         self._parts: dict[str, bytes] = {}
         self._first, self._inputs, self._bytes, self._offset = 0, 0, 0, 0
         self.blocks: list[Block] = []
@@ -190,7 +191,7 @@ class InputBlocks:
         self._parts |= argument_parts(arguments, f"{index}/")
         self._inputs += 1
         self._bytes += len(arguments.body) + len(arguments.copies)
-        if self._inputs == _BLOCK_INPUTS or self._bytes >= _BLOCK_BYTES:
+        if self._inputs == self._most or self._bytes >= _BLOCK_BYTES:
             self._write()
 
     def close(self) -> str:

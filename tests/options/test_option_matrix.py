@@ -93,7 +93,7 @@ CASES: Mapping[str, Case] = {
 }
 
 NO_MAP = ["debug", "warm"]
-"""Options of single calls."""
+"""Options of single calls; `warm=` is one in a map that does not say how many workers it runs on."""
 OWN_JOBS = ["capacity_timeout", "lease"]
 """Options with which each input of a map has a Job of its own."""
 IDLE = [name for name, case in CASES.items() if case.local == "no effect"]

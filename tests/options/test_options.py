@@ -145,5 +145,5 @@ def test_what_is_no_time_to_stay_warm(given: object) -> None:
 def test_what_needs_a_pod_of_its_own_is_not_warm(beside: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^warm= does not go with .*{named}"):
         RunOptions.checked(**{"accelerator": "cpu", **beside}, warm="10m")
-    with pytest.raises(InvalidRequest, match=r"^warm= is for single calls"):
+    with pytest.raises(InvalidRequest, match=r"^warm= needs max_concurrent= in a map"):
         kinetic_core.run(accelerator="cpu", warm="10m", backend="local")(len).run_async_map(["a"])

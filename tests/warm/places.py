@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IGNORED_COUNT, JOB_ID
 from kinetic_core.backends.local.backend import LocalBackend
+from kinetic_core.batches.definition import Plan
+from kinetic_core.batches.handle import BatchHandle
+from kinetic_core.batches.lanes import start_on_lanes
+from kinetic_core.batches.submit import attach_stored
 from kinetic_core.connections import Connections
 from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.handle import JobHandle
@@ -39,6 +44,7 @@ class Here:
     folder: Path
     root: Path = Path(__file__).parent
     """The project's directory."""
+    maps: list[BatchHandle] = field(default_factory=list)
     name = "local"
 
     def __post_init__(self) -> None:
@@ -57,6 +63,24 @@ class Here:
         packed = self.pack(function, warm=warm, **options)
         handle = JobHandle.of(submit(address(packed, args, job_id=job_id), environment, origin))
         return Call.at(self.backend, handle)
+
+    def map(
+        self, function: Callable[..., Any], items: Iterable[Any], lanes: int = 2, **options: Any
+    ) -> BatchHandle:
+        """Start a map on so many workers, as a client of its own would."""
+        known = {each.name for each in fields(Plan)}
+        asked = {name: options.pop(name) for name in known & options.keys()}
+        group_id = asked.pop("group_id", f"grp-{secrets.token_hex(4)}")
+        plan = replace(Plan(group_id, False, "single", lanes, False, False, None, {}), **asked)
+        options.setdefault("warm", 60)
+        if self.name != "local":  # whose clients believe in no directory of another machine
+            options.setdefault("output_dir", "gs://bucket/outputs")
+        self.maps.append(start_on_lanes(self.pack(function, **options), list(items), plan))
+        return self.maps[-1]
+
+    def attach(self, group_id: str) -> BatchHandle:
+        self.maps.append(attach_stored(self.backend, group_id))
+        return self.maps[-1]
 
     def pack(self, function: Callable[..., Any], **options: Any) -> Packed:
         image = {} if self.name == "local" else {"container_image": "python:3.11"}
@@ -77,6 +101,8 @@ class Here:
         return int(known["group"]["pid"])
 
     def close(self) -> None:
+        for batch in self.maps:
+            batch.close()
         end_local_jobs(self.folder / "local")
 
 
@@ -121,6 +147,8 @@ class Cluster(Here):
         return self.pods[job_id].pid
 
     def close(self) -> None:
+        for batch in self.maps:
+            batch.close()
         self.backend.end_watch("default")
         self.fake.close()
         for process in self.pods.values():
