@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from measuring import Verdict, report, seconds
@@ -96,15 +98,19 @@ def stop_workers(namespace: str) -> None:
         kinetic_core.attach(worker.job_id).cancel()
 
 
-def measure(calls: int) -> list[Verdict]:
-    found = []
+@contextmanager
+def on_this_machine() -> Iterator[None]:
+    """Let calls run on this machine, in a new store; their workers are ended."""
     with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as home:
         os.environ |= {"KINETIC_LOCAL_STORE": home, "XDG_CACHE_HOME": home, "KINETIC_BACKEND": "local"}
         os.environ["KINETIC_PACKAGE_ROOT"] = str(Path(__file__).parent)
-        found += compared("local", calls, 0.15) + idle()
+        yield
         stop_workers("default")
-    if not KUBECONFIG:
-        return found
+
+
+@contextmanager
+def on_the_cluster() -> Iterator[None]:
+    """Let calls run on the test cluster, in a new namespace; their workers are ended."""
     namespace = f"bench-{secrets.token_hex(3)}"
     os.environ |= {
         "KINETIC_BACKEND": "gke",
@@ -116,10 +122,18 @@ def measure(calls: int) -> list[Verdict]:
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     try:
-        found += compared("cluster", calls, 0.15)
+        yield
         stop_workers(namespace)
     finally:
         api.delete("Namespace", "", namespace)
+
+
+def measure(calls: int) -> list[Verdict]:
+    with on_this_machine():
+        found = compared("local", calls, 0.15) + idle()
+    if KUBECONFIG:
+        with on_the_cluster():
+            found += compared("cluster", calls, 0.15)
     return found
 
 

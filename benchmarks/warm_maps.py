@@ -10,21 +10,15 @@ map was stopped, and the client, with three requests, how the lane is, and every
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from measuring import Verdict, report
-from warm_calls import KUBECONFIG, stop_workers
+from warm_calls import KUBECONFIG, on_the_cluster, on_this_machine
 
 import kinetic_core
 from kinetic_core._runner import object_names
 from kinetic_core.backends.base import known_backend
-from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.connections import default_connections
 
 _OPTIONS = {"local": {"accelerator": "cpu"}, "cluster": {"accelerator": "cpu", "cpu": 0.5}}
@@ -57,29 +51,11 @@ def mapped(place: str, inputs: int, workers: int, a_second: float) -> list[Verdi
 
 
 def measure(inputs: int) -> list[Verdict]:
-    found = []
-    with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as home:
-        os.environ |= {"KINETIC_LOCAL_STORE": home, "XDG_CACHE_HOME": home, "KINETIC_BACKEND": "local"}
-        os.environ["KINETIC_PACKAGE_ROOT"] = str(Path(__file__).parent)
-        found += mapped("local", inputs, 4, 150)
-        stop_workers("default")
-    if not KUBECONFIG:
-        return found
-    namespace = f"bench-{secrets.token_hex(3)}"
-    os.environ |= {
-        "KINETIC_BACKEND": "gke",
-        "KINETIC_KUBECONFIG": KUBECONFIG,
-        "KINETIC_BUCKET": f"test-bucket/{namespace}",
-        "KINETIC_CONTAINER_IMAGE": os.environ["KINETIC_TEST_IMAGE"],
-        "KINETIC_NAMESPACE": namespace,
-    }
-    api = ClusterApi(Target(KUBECONFIG))
-    api.create("Namespace", "", {"metadata": {"name": namespace}})
-    try:
-        found += mapped("cluster", inputs, 2, 60)
-        stop_workers(namespace)
-    finally:
-        api.delete("Namespace", "", namespace)
+    with on_this_machine():
+        found = mapped("local", inputs, 4, 150)
+    if KUBECONFIG:
+        with on_the_cluster():
+            found += mapped("cluster", inputs, 2, 60)
     return found
 
 
