@@ -7,12 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any
 
+import postgresql
 from demo_airflow import AirflowTrouble, DemoAirflow
 from demo_processes import free_ports, start
 
@@ -24,50 +21,39 @@ _SECONDS = 600.0
 
 
 class Servers:
-    """PostgreSQL and Redis on free ports of this machine, in a folder that is gone when they are stopped."""
+    """PostgreSQL, and Redis on a free port of this machine."""
 
     def __init__(self) -> None:
-        self._folder = Path(mkdtemp(prefix="kinetic-celery-"))
-        self._ports = free_ports(2)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        found = postgresql.programs()
+        if found is None:
+            raise _absent("postgresql")
+        self._database = postgresql.Database(found)
+        (self._port,) = free_ports(1)
+        self._redis: subprocess.Popen[bytes] | None = None
 
     @property
     def database(self) -> str:
-        return f"postgresql+psycopg2://airflow@127.0.0.1:{self._ports[0]}/postgres"
+        return self._database.url
 
     @property
     def broker(self) -> str:
-        return f"redis://127.0.0.1:{self._ports[1]}/0"
+        return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Start both and return when PostgreSQL takes connections. It refuses to run as root."""
-        programs = Path(_program("postgres")).resolve().parent
-        user: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
-        if user:
-            shutil.chown(self._folder, **user)
-        data, port = self._folder / "data", str(self._ports[0])
-        make = [programs / "initdb", "--auth=trust", "--username=airflow", "--no-sync", "--pgdata", data]
-        subprocess.run(make, check=True, capture_output=True, cwd=self._folder, **user)
-        serve = [programs / "postgres", "-D", data, "-p", port, "-k", self._folder, "-F", "-N", "200"]
-        ask = [programs / "pg_isready", "-h", "127.0.0.1", "-p", port]
-        with (self._folder / "log").open("wb") as log:
-            output: dict[str, Any] = {"stdout": log, "stderr": log, "cwd": self._folder}
-            self._processes.append(subprocess.Popen(serve, **output, **user))
-            redis = [_program("redis-server"), "--port", str(self._ports[1]), "--bind", "127.0.0.1"]
-            self._processes.append(subprocess.Popen([*redis, "--save", ""], **output))
-        deadline = time.monotonic() + _SECONDS
-        while subprocess.run(ask, capture_output=True).returncode:
-            if time.monotonic() > deadline:
-                raise AirflowTrouble(f"PostgreSQL did not start: {(self._folder / 'log').read_text()}")
-            time.sleep(0.25)
+        """Start both and return when PostgreSQL takes connections."""
+        redis = shutil.which("redis-server")
+        if redis is None:
+            raise _absent("redis-server")
+        self._database.start()
+        command = [redis, "--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
+        self._redis = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop(self) -> None:
         """Stop both. May be called again."""
-        for process in self._processes:
-            process.send_signal(signal.SIGINT)  # PostgreSQL waits for its clients after a SIGTERM
-        for process in self._processes:
-            process.wait(60)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._redis is not None:
+            self._redis.terminate()
+            self._redis.wait(60)
+        self._database.stop()
 
 
 class CeleryAirflow(DemoAirflow):
@@ -135,8 +121,5 @@ class CeleryAirflow(DemoAirflow):
         self.servers.stop()
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise AirflowTrouble(f"{name} is not installed: CeleryExecutor needs redis-server and postgresql")
-    return found
+def _absent(package: str) -> AirflowTrouble:
+    return AirflowTrouble(f"{package} is not installed: CeleryExecutor needs redis-server and postgresql")

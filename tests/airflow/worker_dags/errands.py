@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -12,16 +13,18 @@ from airflow.sdk import dag, task
 
 RUN = os.environ.get("KINETIC_NAMESPACE", "")
 SIGNS = f"{os.environ.get('STORAGE_EMULATOR_HOST', '')}/storage/v1/b/test-bucket/o/{RUN}"
+POD: dict[str, Any] = {
+    "accelerator": "cpu",
+    "cpu": 0.1,
+    "memory": "256Mi",
+    "labels": {"tests": RUN, "dag": "{{ dag.dag_id }}"},
+    "retries": 1,
+    "retry_delay": timedelta(seconds=1),
+}
+"""What all of them ask for."""
 
 
-@task.kinetic(
-    accelerator="cpu",
-    cpu=0.1,
-    memory="256Mi",
-    labels={"tests": RUN, "dag": "{{ dag.dag_id }}"},
-    retries=1,
-    retry_delay=timedelta(seconds=1),
-)
+@task.kinetic(**POD)
 def where(number: int) -> list[object]:
     time.sleep(3)  # so long that whoever counts pods sees it
     return [number + 1, os.uname().nodename]
@@ -37,14 +40,7 @@ def twenty():
     where.expand(number=list(range(20)))
 
 
-@task.kinetic(
-    accelerator="cpu",
-    cpu=0.1,
-    memory="256Mi",
-    labels={"tests": RUN, "dag": "{{ dag.dag_id }}"},
-    retries=1,
-    retry_delay=timedelta(seconds=1),
-)
+@task.kinetic(**POD)
 def long_job(name: str, signs: str) -> str:
     print(f"{name} has begun", flush=True)
     while True:
