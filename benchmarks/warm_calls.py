@@ -59,6 +59,34 @@ def compared(place: str, calls: int, limit: float) -> list[Verdict]:
     ]
 
 
+def importing(number: int) -> int:
+    import numpy
+
+    return int(numpy.add(number, 1))
+
+
+def reused(place: str, calls: int) -> list[Verdict]:
+    """Measure calls that import NumPy: each in a process of its own, in a fork, and in one process."""
+    found = {}
+    for reuse in (None, "fork", "process"):
+        call = kinetic_core.run(**_OPTIONS[place], warm="2m", reuse=reuse)(importing)
+        for _ in range(2):  # after the first, a keeper imports
+            call.run_async(0).result()
+        found[reuse] = statistics.median(seconds(lambda: call.run_async(1).result()) for _ in range(calls))  # noqa: B023
+    alone = found[None]
+    what = f"warm call that imports NumPy, {place}, p50 of {calls}"
+    return [
+        Verdict(
+            f"{what}, reuse={reuse!r}",
+            found[reuse] / alone,
+            1.0,
+            "x",
+            f"{found[reuse]:.3f} s of {alone:.3f} s",
+        )
+        for reuse in ("fork", "process")
+    ]
+
+
 def one(place: str) -> None:
     """Call once, on the worker that `compared` has made."""
     assert kinetic_core.run(**_OPTIONS[place], warm="2m")(trivial).run_async(1).result() == 2
@@ -130,10 +158,10 @@ def on_the_cluster() -> Iterator[None]:
 
 def measure(calls: int) -> list[Verdict]:
     with on_this_machine():
-        found = compared("local", calls, 0.15) + idle()
+        found = compared("local", calls, 0.15) + idle() + reused("local", min(calls, 50))
     if KUBECONFIG:
         with on_the_cluster():
-            found += compared("cluster", calls, 0.15)
+            found += compared("cluster", calls, 0.15) + reused("cluster", min(calls, 50))
     return found
 
 

@@ -144,7 +144,7 @@ class JobSpec:
     of project, data and arguments. `debug_wait` is how many seconds the function waits for a debugger; None
     for a job that is not debugged. `capacity_timeout` is how many seconds the job waits for each accelerator
     that has another after it. `warm` is for how many seconds its pod waits for further calls; None for a pod
-    of the job's own.
+    of the job's own. `reuse` is what these calls share, "process" or "fork"; None for nothing.
     """
 
     function_name: str
@@ -170,6 +170,7 @@ class JobSpec:
     capacity_timeout: float = 600.0
     budget: Budget | None = None
     warm: float | None = None
+    reuse: str | None = None
 
 
 class Step(StrEnum):

@@ -249,6 +249,14 @@ def can_be_warm(options: RunOptions) -> None:
         )
 
 
+def reuse_of_warm(options: RunOptions) -> None:
+    """Only a pod that stays has something that a later call can use."""
+    if options.reuse is not None and options.warm is None:
+        raise InvalidRequest(
+            f'reuse="{options.reuse}" says what calls on one pod share: give warm=, too, such as warm="10m"'
+        )
+
+
 def one_host_with_lease(options: RunOptions) -> None:
     """A slice of several hosts ends together, and has no lease of its own."""
     for one in options.choices:

@@ -196,6 +196,11 @@ class Keywords(TypedDict, Generic[Later], total=False):
         'How long a pod waits for further calls, such as `"10m"`, or in seconds. A call that finds a waiting '
         "pod of its kind runs there, in its own process, see docs/guides/warm.md. None is a pod for each.",
         checks.duration, rule=checks.can_be_warm)]
+    reuse: Annotated[str | Later | None, Option(
+        'With `warm=`, what calls on one pod share: `"process"`, one process with its imports and the state '
+        'of its device; `"fork"`, what earlier calls imported of the image, in a new process for each. None '
+        "is a new process that has imported nothing, see docs/guides/warm.md.",
+        checks.one_of("process", "fork"), rule=checks.reuse_of_warm)]
     # fmt: on
 
 
@@ -390,6 +395,7 @@ class RunOptions:
     capacity_timeout: float = 600.0
     budget: float | None = None
     warm: float | None = None
+    reuse: str | None = None
 
     @property
     def choices(self) -> tuple[Accelerator, ...]:

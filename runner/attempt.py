@@ -9,6 +9,9 @@ from . import object_names, wire
 from .indexes import parse_indexes
 from .signing_key import take_key
 
+PROCESS, FORK = "process", "fork"
+"""What calls of a worker share: a process, or what the process has imported of which each has a fork."""
+
 
 class BadEnvironment(ValueError):
     """Missing or malformed variable that the manifest must set."""
@@ -55,7 +58,8 @@ class Job:
     that key to readers of an outcome, and is no secret. `uncounted` attempts ended because the Job was
     suspended, which spends no budget; `since` is the first attempt after the last suspension (see claims.py).
     A worker waits for calls for `idle` seconds, in the pod `pod_name`; `idle` is None for a job with a
-    function. A call that runs there is `on_worker`. A call that runs inputs of a map is a `lane` of it.
+    function. `reuse` says what its calls share (kept_process.py), "" for nothing. A call that runs there is
+    `on_worker`. A call that runs inputs of a map is a `lane` of it.
     """
 
     store_uri: str
@@ -93,6 +97,7 @@ class Job:
     key_id: str = ""
     idle: float | None = None
     pod_name: str = ""
+    reuse: str = ""
     on_worker: bool = False
     lane: Lane | None = None
 
@@ -163,6 +168,7 @@ def take_job(environ: MutableMapping[str, str]) -> Job:
             key_id=environ.get("KINETIC_KEY_ID", ""),
             idle=_seconds(environ, "KINETIC_IDLE_SECONDS"),
             pod_name=environ.get("KINETIC_POD_NAME", ""),
+            reuse=environ.get("KINETIC_REUSE", ""),
             on_worker="KINETIC_ON_WORKER" in environ,
             lane=_lane(environ),
         )

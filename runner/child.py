@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import object_names, results, wire
 from .accelerator import variables
@@ -28,6 +28,9 @@ from .stacks import STACKS_FILE, STACKS_SIGNAL
 from .store import MissingObject, SourceUnreachable, Store, StoreUnavailable
 from .workspace import Workspace, make_workspace
 
+if TYPE_CHECKING:
+    from .project_modules import ProjectModules
+
 OUTCOME_FILE = "outcome"
 _LEAVE_SECONDS = 5
 _RESERVE = 64 << 10
@@ -40,22 +43,42 @@ Made = TypeVar("Made")
 _has_returned = False
 
 
-def run_child(job: Job, store: Store) -> None:
-    """Run the attempt's user code; every exception becomes an outcome, none reaches the caller."""
-    prepare_process(job)
-    set_up = SetUp(job, store)
+def run_child(job: Job, store: Store, modules: ProjectModules | None = None) -> SetUp:
+    """Run the attempt's user code; every exception becomes an outcome, none reaches the caller.
+
+    `modules`: those that this process has from earlier calls, if it runs several.
+    """
+    stacks = prepare_process(job)
+    set_up = SetUp(job, store, modules)
+    set_up.held += stacks
     made = set_up.made(set_up.call)
     outcome = made if isinstance(made, Outcome) else run_function(job, set_up, *made)
     leave_file(job, outcome)
+    return set_up
 
 
-def prepare_process(job: Job) -> None:
-    """Let this process say where it is when it dies or hangs, and find packages that its image lacks."""
+def prepare_process(job: Job) -> list[int]:
+    """Let this process say where it is when it dies or hangs, and find packages that its image lacks.
+
+    Returns the descriptor of the file for its stacks, if the job needs one.
+    """
     faulthandler.enable()  # a segfault then says where, in the log
-    sys.path.append(os.path.join(os.path.dirname(__file__), wire.SPARE))
+    spare = os.path.join(os.path.dirname(__file__), wire.SPARE)
+    if spare not in sys.path:
+        sys.path.append(spare)
     if job.has_rendezvous or job.hang_after is not None:
         stacks = os.open(os.path.join(job.work_dir, STACKS_FILE), os.O_WRONLY | os.O_CREAT)
         faulthandler.register(STACKS_SIGNAL, stacks)
+        return [stacks]
+    return []
+
+
+def renew_signals() -> None:
+    """Take SIGTERM and SIGINT as a process does in which no function has run yet."""
+    global _has_returned  # noqa: PLW0603  signal handlers take no arguments
+    _has_returned = False
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_function(job: Job, set_up: SetUp, function: Any, args: Any, kwargs: Any) -> Outcome:
@@ -66,6 +89,7 @@ def run_function(job: Job, set_up: SetUp, function: Any, args: Any, kwargs: Any)
     value, error = _call(function, args, kwargs)
     _end_user_code(set_up.process, error)
     set_up.note("user_finished")
+    set_up.raised = error
     if error is not None:
         if job.backend != "local" and (advice := results.writing_advice(error, os.geteuid())):
             error.add_note(advice)
@@ -76,11 +100,19 @@ def run_function(job: Job, set_up: SetUp, function: Any, args: Any, kwargs: Any)
 class SetUp:
     """Set-up of an attempt: what happens between the fork and the call. `phase` is where it has got to.
 
-    `process` is the id of the process whose outcome counts.
+    `process` is the id of the process whose outcome counts. `given` are the variables that were set for the
+    call, `secrets` the names of those whose values are secret. `raised` is what the set-up or the function
+    has raised. `held` are descriptors of the call, for a process that runs several to close.
     """
 
-    def __init__(self, job: Job, store: Store) -> None:
+    def __init__(self, job: Job, store: Store, modules: ProjectModules | None = None) -> None:
+        """Begin. `modules`: those that this process has from earlier calls, if it runs several."""
         self._job, self._store, self.process = job, store, os.getpid()
+        self._earlier = modules
+        self.given: dict[str, str] = {}
+        self.secrets: list[str] = []
+        self.raised: BaseException | None = None
+        self.held: list[int] = []
         self.phase = "download"
         self.modules: list[str] = []
         self.client: dict[str, str] = {}
@@ -98,9 +130,11 @@ class SetUp:
         try:
             return part()
         except StoreUnavailable as exc:
+            self.raised = exc
             _end_user_code(self.process, exc)
             return _unavailable(exc, self.phase)
         except BaseException as exc:  # noqa: BLE001  whatever stops the set-up is the outcome
+            self.raised = exc
             _end_user_code(self.process, exc)
             phase = "data" if isinstance(exc, SourceUnreachable) else self.phase
             return results.misconfigured(exc, phase, _advice(exc, self))
@@ -117,7 +151,8 @@ class SetUp:
 
             note(self._job, "debugger")
             await_debugger(self._job, self._store, workspace.workspace)
-        leave_workspace(self._job.job_id, self._job.work_dir)
+        if (left := leave_workspace(self._job.job_id, self._job.work_dir)) is not None:
+            self.held.append(left)
         return function, args, kwargs
 
     def load(self, header: dict[str, Any], parts: dict[str, bytes]) -> tuple[Payload, Any, Workspace]:
@@ -125,16 +160,21 @@ class SetUp:
         self.modules, self.client = list(header["modules"]), header["client"]
         self._set_environment(header)
         self.phase = "dependencies"
-        _install(header, self._job, self._store)
+        _install(header, self._job, self._store, self._earlier)
         forget_key(self._job.outcome_key)  # before anything of the user's is loaded into this process
         set_readable(readable=True)
         self.phase = "project files"
+        if self._earlier is not None:
+            self._earlier.leave_paths()
         workspace = make_workspace(self._job, self._store, header)
         self.phase = "unpickle"
         package = header.get("client_package")
         places = workspace.workspace, workspace.data, self._job.store_uri
         payload = Payload(parts, header["modules"], *places, package)
-        payload.install(os.path.join(self._job.work_dir, "spawned"))
+        spawned = os.path.join(self._job.work_dir, "spawned")
+        if self._earlier is not None:
+            return *self._earlier.load(payload, workspace.workspace, header, parts, spawned), workspace
+        payload.install(spawned)
         return payload, payload.load_function(), workspace
 
     def take_input(self, job: Job, payload: Payload, parts: Mapping[str, bytes]) -> tuple[Any, Any]:
@@ -151,14 +191,19 @@ class SetUp:
         """Set the variables of the call, the job and its secrets."""
         self.phase = "python"
         _check_python(header)
-        os.environ.update(header["env"])
-        for name, value in {"KERAS_BACKEND": "jax", **variables(self._job)}.items():
-            os.environ.setdefault(name, value)
+        defaults = {"KERAS_BACKEND": "jax", **variables(self._job)}
+        self.given = {
+            **{name: os.environ.get(name, value) for name, value in defaults.items()},
+            **header["env"],
+        }
+        os.environ.update(self.given)
         if header.get("secrets"):
             self.phase = "secrets"
             from .secret_manager import read_secrets
 
-            os.environ.update(read_secrets(header["secrets"]))
+            secrets = read_secrets(header["secrets"])
+            self.secrets = list(secrets)
+            os.environ.update(secrets)
         os.environ[VARIABLE] = notice_path(self._job)
 
 
@@ -231,18 +276,27 @@ def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:
     return wire.decode_frame(read_frame(store, name, job.payload_sha256, job.payload_bytes))
 
 
-def _install(header: dict[str, Any], job: Job, store: Store) -> None:
-    """Install the packages that the image lacks; each of several accelerators has an image of its own."""
+def _install(header: dict[str, Any], job: Job, store: Store, earlier: ProjectModules | None) -> None:
+    """Install the packages that the image lacks; each of several accelerators has an image of its own.
+
+    A process that runs several calls installs them once.
+    """
     wanted = header.get("dependencies")
     if isinstance(wanted, list):
         wanted = wanted[job.choice or 0]
     if not wanted:
         return
-    from .dependencies import install
+    from .dependencies import enter, install
 
+    if earlier is not None and earlier.installed == wanted:
+        enter(earlier.folder)
+        return
+    folder = job.work_dir if earlier is None else earlier.folder
     note(job, "installing")
-    install(wanted, job, store)
+    install(wanted, job, store, folder)
     note(job, "installed")
+    if earlier is not None:
+        earlier.installed = wanted
 
 
 def _unavailable(error: StoreUnavailable, phase: str) -> Outcome:

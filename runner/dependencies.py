@@ -32,21 +32,21 @@ _NO_DEFAULT_VARIABLES = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_NO_INDEX", "UV_
 _PROBE_SECONDS = 10.0
 
 
-def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
+def install(wanted: dict[str, Any], job: Job, store: Store, place: str) -> None:
     """Make `wanted` importable: `lines` and `constraints` of requirements files, and `options` of uv.
 
-    The exact versions are those of the job's lock in the store, which is created here if it is missing.
+    The packages are installed below the directory `place`. Their exact versions are those of the job's lock
+    in the store, which is created here if it is missing.
 
     Raises ValueError for packages that cannot be installed, ForgedNote for a lock that the job has not
     signed, StoreUnavailable if an index does not answer.
     """
-    work_dir = job.work_dir
-    folder = os.path.join(work_dir, "dependencies")
+    folder = os.path.join(place, "dependencies")
     os.makedirs(folder, exist_ok=True)
     locked = _locked(wanted, folder, job, store)
     has = _installed()
     missing = [line for line in locked if not _is_there(line, has)]
-    environment = os.path.join(work_dir, "venv")
+    environment = os.path.join(place, "venv")
     _uv(wanted, "venv", "--system-site-packages", "--clear", "--python", sys.executable, environment)
     if missing:
         hashes = {
@@ -60,7 +60,7 @@ def install(wanted: dict[str, Any], job: Job, store: Store) -> None:
         python = os.path.join(environment, "bin", "python")
         sys.stderr.write(f"kinetic: installing {len(missing)} packages\n")
         _uv(wanted, "pip", "install", "--python", python, "--no-deps", *wanted["options"], "-r", listed)
-    _enter(environment)
+    enter(place)
 
 
 def _locked(wanted: dict[str, Any], folder: str, job: Job, store: Store) -> list[str]:
@@ -165,12 +165,13 @@ def _answers(service: str) -> bool:
     return status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def _enter(environment: str) -> None:
-    """Let this process, and those it starts, find the environment's packages before the image's."""
+def enter(place: str) -> None:
+    """Let this process and those it starts find what is installed below `place` before what the image has."""
     import importlib
     import site
     import sysconfig
 
+    environment = os.path.join(place, "venv")
     base = sysconfig.get_path("purelib")
     scheme = {"base": environment, "platbase": environment}
     packages = sysconfig.get_path("purelib", "venv", scheme)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 from . import object_names, wire
 from .attempt import Job
@@ -88,7 +89,8 @@ class HangWatch:
         self._next = time.monotonic() + min(_ASK_SECONDS, self._allowed / 5)
         if self._stillness is None or self._tee.is_full:  # then user code waits with its next line
             if "user_started" in times(self._job):
-                self._stillness = Stillness(lambda: self._tee.size, processor_seconds)
+                used = partial(processor_seconds, child)
+                self._stillness = Stillness(lambda: self._tee.size, used)
             return None
         is_still = self._stillness.seconds() >= self._allowed
         try:
@@ -127,13 +129,15 @@ class HangWatch:
         return object_names.still(self._job.job_id, self._rendezvous.generation.number, host)
 
 
-def processor_seconds() -> float | None:
-    """Return the processor time of all processes below this one that live or were waited for.
+def processor_seconds(child: int) -> float | None:
+    """Return the processor time of user code: of all processes below this one and below the `child`, which
+    need not be below this one, that live or were waited for.
 
     None where the system does not report it (proc(5), /proc/pid/stat).
     """
     known = statuses()
     if not known:
         return None
-    used = sum(sum(map(int, known[pid][11:15])) for pid in below(os.getpid(), known))
+    own = {child, *below(os.getpid(), known), *below(child, known)} & known.keys()
+    used = sum(sum(map(int, known[pid][11:15])) for pid in own)
     return used / os.sysconf("SC_CLK_TCK")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import wire
 from .accelerator import missing
 from .attempt import BadEnvironment, Job, take_job
-from .child import OUTCOME_FILE, run_child, stop, wind_down
+from .child import OUTCOME_FILE, renew_signals, run_child, wind_down
 from .claims import take_number
 from .deadline import Deadline, deadline_of
 from .evidence import death, facts
@@ -37,6 +37,7 @@ from .watch import Ending, Signals, watch_child
 if TYPE_CHECKING:
     from .airflow_log import TaskLog
     from .hang import HangWatch
+    from .kept_process import KeptProcess
     from .lease import Lease
 
 _Run = Callable[..., tuple[Outcome, Ending]]
@@ -58,11 +59,20 @@ def main(opener: Callable[[str], Store] = open_store) -> int:
     return run_job(job, store, opener, started)
 
 
-def run_job(job: Job, store: PatientStore, opener: Callable[[str], Store], started: float) -> int:
-    """Run the attempt of a job; return the container's exit code."""
+def run_job(
+    job: Job,
+    store: PatientStore,
+    opener: Callable[[str], Store],
+    started: float,
+    kept: KeptProcess | None = None,
+) -> int:
+    """Run the attempt of a job, its user code in a process that is `kept` for that, if there is one.
+
+    Returns the container's exit code.
+    """
     signals = Signals(job.grace + _LEAVING_SECONDS)
     logs: list[TaskLog] = []
-    run = partial(_run, store=store, signals=signals, logs=logs, started=started)
+    run = partial(_run, store=store, signals=signals, logs=logs, started=started, kept=kept)
     try:
         code = _attempt(job, store, opener, signals, started, run)
     finally:
@@ -265,14 +275,15 @@ def _run(
     signals: Signals,
     logs: list[TaskLog],
     started: float,
+    kept: KeptProcess | None,
 ) -> tuple[Outcome, Ending]:
     """Run user code in a child; return how it ended. Logs still to be written are added to `logs`."""
     reading, writing = os.pipe()
-    sys.stdout.flush()
-    adopts, runner = adopt_orphans(), os.getpid()
-    child, mask = fork_quietly()
-    if child == 0:
-        _become_child(job, store, signals, mask, reading, writing, runner)
+    adopts = adopt_orphans()
+    if kept is not None:
+        child = kept.run(job.work_dir, writing)
+    else:
+        child = _forked_child(job, store, signals, reading, writing)
     os.close(writing)
     if (task_log := _task_log(job)) is not None:
         logs.append(task_log)
@@ -287,23 +298,30 @@ def _run(
     hang = _hang_watch(job, store, tee, others)
     watchers = [each for each in (others, deadline, hang) if each is not None]
     times = StoredTimes(job, store, started)
-    ending = watch_child(child, tee, job.grace, signals, gauge, times, watchers, partial(give_notice, job))
+    notice = partial(give_notice, job)
+    ending = watch_child(child, tee, job.grace, signals, gauge, times, watchers, notice, kept)
     if lease is not None:
         lease.close()
     if others is not None:
         others.close()
-    _end_descendants(child)
+    if kept is None:
+        _end_descendants(child)
     outcome = _left_outcome(job, ending, tee, gauge)
     if hang is not None and hang.has_hung and outcome.state != "succeeded":
         outcome = hang.outcome()
-    if ending.terminated:  # until the process leaves; one connection that hangs must not take all that time
-        store.keep(KEPT_SECONDS, hurried=True)
-    elif outcome.state == "succeeded" or not outcome.is_infrastructure:
-        over_at = min((each.over_at for each in (others, deadline) if each is not None), default=float("inf"))
-        store.keep(min(KEPT_SECONDS, over_at - time.time()))
+    over_at = min((each.over_at for each in (others, deadline) if each is not None), default=float("inf"))
+    _be_patient(store, outcome, ending, over_at)
     tee.close()
     gauge.clear_note()
     return outcome, ending
+
+
+def _be_patient(store: PatientStore, outcome: Outcome, ending: Ending, over_at: float) -> None:
+    """Let the store be asked for longer from now on, for what is stored of an attempt that has ended."""
+    if ending.terminated:  # until the process leaves; one connection that hangs must not take all that time
+        store.keep(KEPT_SECONDS, hurried=True)
+    elif outcome.state == "succeeded" or not outcome.is_infrastructure:
+        store.keep(min(KEPT_SECONDS, over_at - time.time()))
 
 
 def _warn(job: Job, tee: LogTee, *, adopts: bool) -> None:
@@ -345,23 +363,19 @@ def _hang_watch(job: Job, store: Store, tee: LogTee, others: Hosts | None) -> Ha
     return HangWatch(job, tee, others.rendezvous if others is not None else None, store)
 
 
-def _become_child(
-    job: Job,
-    store: Store,
-    signals: Signals,
-    mask: set[signal.Signals | int],
-    reading: int,
-    writing: int,
-    runner: int,
-) -> None:
+def _forked_child(job: Job, store: Store, signals: Signals, reading: int, writing: int) -> int:
     """Run user code in a session of its own, so that signals to its process group spare the runner."""
+    runner = os.getpid()
+    sys.stdout.flush()
+    child, mask = fork_quietly()
+    if child:
+        return child
     code = 1
     try:
         die_with(runner)
         os.setsid()
         signals.release()
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        renew_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(reading)
         os.dup2(writing, 1)

@@ -22,6 +22,8 @@ from .client_package import ClientPackage
 from .store import ObjectTooLarge, Store, open_store, read_at_most
 
 _MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")
+_OF_THE_FUNCTION = ("function", "function_copies", "changed")
+"""Parts of a payload that are equal for all calls of a function, as long as nothing of it has changed."""
 _MAIN = "kinetic_main"
 """Name of the module that a spawned process runs in place of the main script."""
 _PROGRAM = """\
@@ -59,6 +61,11 @@ class ShippedModules:
         self._names = frozenset(names)
         self._modules: dict[str, ModuleType] = {}
         self._made: list[Any] = []
+
+    @property
+    def shipped(self) -> list[str]:
+        """Return the names of the modules other than `__main__` of which something was loaded by value."""
+        return [name for name in self._modules if name != "__main__"]
 
     def add(self, module: ModuleType) -> None:
         """Let functions and classes of this name live in that module."""
@@ -224,10 +231,14 @@ class Payload:
     ) -> None:
         self.modules = ShippedModules(modules)
         self.workspace, self.store_uri = workspace, store_uri
+        self.client_folder = os.path.join(os.path.dirname(workspace), "client")
+        """Where this package is unpacked if the image lacks it."""
         self._parts, self._names, self._find_data = parts, modules, find_data
         self._client_package = client_package
         self._paths: dict[str, str] = {}
-        self._needed = ["function", "function_copies", "changed"]
+        self._needed = list(_OF_THE_FUNCTION)
+        self._has_variables = False
+        self._main: ModuleType | None = None
 
     def data(self, source: Any) -> str:
         """Return the path of a data directory, noted for spawned processes."""
@@ -240,26 +251,47 @@ class Payload:
 
         Files for spawned processes are written to `folder`, and only once such a process starts.
         """
-        main = ModuleType("__main__")
-        main.__spec__ = _MainSpec(lambda: self._write(folder))
-        main.__dict__["__builtins__"] = __builtins__
-        self.modules.add(main)
+        if self._main is None:
+            self._main = ModuleType("__main__")
+            self._main.__spec__ = _MainSpec(lambda: self._write(folder))
+            self._main.__dict__["__builtins__"] = __builtins__
+            self.modules.add(self._main)
         self.find_modules()
         sys.path.append(folder)
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = self._main
 
     def find_modules(self) -> None:
         """Let this process import what was shipped by value, and `kinetic_core` if its image lacks it."""
         sys.meta_path.insert(0, self.modules)
         if self._client_package is not None:
-            folder = os.path.join(os.path.dirname(self.workspace), "client")
             sha256, size = self._client_package
-            sys.meta_path.append(ClientPackage(sha256, size, self.store_uri, folder))
+            sys.meta_path.append(ClientPackage(sha256, size, self.store_uri, self.client_folder))
+
+    def remove(self, folder: str) -> None:
+        """Undo `install` in this process, but for `kinetic_core`, which stays."""
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self.modules]
+        if self._client_package is not None:
+            sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, ClientPackage)]
+        sys.path[:] = [each for each in sys.path if each != folder]
+
+    def digest_of_function(self) -> str:
+        """Return what is equal for two calls of the same function, if nothing of it has changed between."""
+        parts = [wire.digest(bytes(self._parts.get(name, b""))) for name in _OF_THE_FUNCTION]
+        return wire.digest(repr([parts, list(self._names)]).encode())
 
     def load_function(self) -> Any:
         function = self._load("function", "function_copies")
         self.modules.publish()
         return function
+
+    def renew(self, parts: Mapping[str, bytes], other: Payload) -> None:
+        """Take from the payload of another call of the same function all that is the call's own.
+
+        Variables of modules that were set for an earlier call stay as they are now.
+        """
+        self._parts, self._find_data, self._paths = parts, other._find_data, {}
+        self._needed = list(_OF_THE_FUNCTION)
+        self._has_variables = True
 
     def take_arguments(self, parts: Mapping[str, bytes]) -> None:
         """Add the parts with the arguments, of a payload that came without any."""
@@ -276,6 +308,8 @@ class Payload:
 
         Raises ImportError for a value that cannot be loaded here.
         """
+        if self._has_variables:
+            return
         changed = self._parts.get("changed")
         for name, values in pickle.loads(changed).items() if changed else ():
             try:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,15 @@ def fork_quietly() -> tuple[int, set[signal.Signals | int]]:
     return child, mask
 
 
+def seed_again() -> None:
+    """Give a forked process random numbers of NumPy's own, as Python's `random` does by itself.
+
+    PyTorch begins with the same number in every process, and JAX has no global state.
+    """
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()
+
+
 def adopt_orphans() -> bool:
     """Make this process the parent of orphans below it, in place of process 1; False if it cannot be."""
     return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -100,10 +110,12 @@ def statuses() -> dict[int, list[str]]:
     return found
 
 
-def below(ancestor: int, known: dict[int, list[str]] | None = None) -> list[int]:
+def below(
+    ancestor: int, known: dict[int, list[str]] | None = None, spared: Collection[int] = ()
+) -> list[int]:
     """List all descendants of a process, dead ones that were not waited for included.
 
-    Processes of other jobs that were submitted there are left out.
+    Processes of other jobs that were submitted there are left out, and the `spared` with all below them.
     """
     known = statuses() if known is None else known
     children: dict[int, list[int]] = {}
@@ -112,7 +124,7 @@ def below(ancestor: int, known: dict[int, list[str]] | None = None) -> list[int]
     found: list[int] = []
     pending = [ancestor]
     while pending:
-        own = [pid for pid in children.get(pending.pop(), []) if not _is_detached(pid)]
+        own = [pid for pid in children.get(pending.pop(), []) if pid not in spared and not _is_detached(pid)]
         found += own
         pending += own
     return found
@@ -126,17 +138,24 @@ def _is_detached(pid: int) -> bool:
         return False  # it has ended, or is a runner
 
 
-def end_below(ancestor: int, seconds: float = _DYING_SECONDS, *, collect: bool = False) -> list[int]:
+def end_below(
+    ancestor: int,
+    seconds: float = _DYING_SECONDS,
+    *,
+    collect: bool = False,
+    spared: Collection[int] = (),
+) -> list[int]:
     """Kill the descendants of a process until none lives; return those that still do after `seconds`.
 
-    With `collect` all dead children of this process, which must be the `ancestor`, are waited for.
+    With `collect` all dead children of this process, which must be the `ancestor`, are waited for. The
+    `spared` live on, with all below them.
     """
     if collect and not _collect():
         return []  # reading /proc takes longer than all else that ends a job
     deadline = time.monotonic() + seconds
     while True:
         known = statuses()
-        living = [pid for pid in below(ancestor, known) if known[pid][0] not in "ZX"]
+        living = [pid for pid in below(ancestor, known, spared) if known[pid][0] not in "ZX"]
         for pid in living:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -41,14 +41,14 @@ def message(kind: bytes, content: bytes = b"") -> bytes:
     return kind + len(content).to_bytes(4, "big") + content
 
 
-def leave_workspace(job_id: str, work_dir: str) -> None:
+def leave_workspace(job_id: str, work_dir: str) -> int | None:
     """Leave directory, environment and import path of this process for shells, until the process ends.
 
     They stay in memory: the environment has secrets, and what is on a disk or in a volume can outlive a call.
-    Linux only.
+    Returns the descriptor of that memory, which ends when it is closed. Linux only.
     """
     if not hasattr(os, "memfd_create"):
-        return
+        return None
     texts = [path for path in sys.path if isinstance(path, str)]  # user code puts Paths there, too
     try:
         told = {
@@ -58,7 +58,8 @@ def leave_workspace(job_id: str, work_dir: str) -> None:
             "paths": [path for path in texts if path.startswith(work_dir + os.sep) and os.path.isdir(path)],
             "python": sys.executable,
         }
-        with open(os.memfd_create(_MEMORY), "wb", closefd=False) as stream:
+        memory = os.memfd_create(_MEMORY)
+        with open(memory, "wb", closefd=False) as stream:
             stream.write(json.dumps(told).encode())
     except (
         OSError,
@@ -66,6 +67,8 @@ def leave_workspace(job_id: str, work_dir: str) -> None:
         ValueError,
     ) as exc:  # of what user code did to this process; no reason to fail
         sys.stderr.write(f"kinetic: no shell can be opened here: {type(exc).__name__}: {exc}\n")
+        return None
+    return memory
 
 
 def find_workspace(job_id: str, processes: str = "/proc") -> tuple[int, dict[str, Any]] | None:

@@ -38,9 +38,10 @@ class Watcher(Protocol):
 
 
 class Parent(Protocol):
-    """Process below this one that has forked the child. `descriptor` becomes readable when that has ended."""
+    """Process that runs the child for this one. `descriptor` becomes readable when the child has ended."""
 
-    descriptor: int
+    @property
+    def descriptor(self) -> int: ...
 
     def status(self, ready: bool) -> int | None:
         """Return the child's status once it has ended, and nothing of it lives."""

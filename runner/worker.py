@@ -5,9 +5,10 @@ worker's key (`object_names.call`). A number has one object, so that of two clie
 worker that has waited in vain for long enough creates it itself, and ends: nobody gives it a call any more.
 
 Each call has a runner of its own, a fork of this process, which claims the attempt, watches user code and
-commits the outcome as that of a pod does. This process is to the call what the Job controller is to a pod: it
-starts another attempt when the one before has ended and may be repeated. Nothing of a call outlives it here:
-its processes are killed, and its directory is removed.
+commits the outcome as that of a pod does. User code runs in a fork of that, or, with `reuse=`, in or below a
+process that is kept for all calls (kept_process.py). This process is to the call what the Job controller is
+to a pod: it starts another attempt when the one before has ended and may be repeated. Nothing else of a call
+outlives it here: its processes are killed, and its directory is removed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import object_names, wire
-from .attempt import Job, take_job
+from .attempt import PROCESS, Job, take_job
 from .claims import tell_end
 from .notes import ForgedNote, decode_note, encode_note, read_start
 from .nudge import Nudge, open_nudge
@@ -38,6 +39,9 @@ from .signing_key import VARIABLE, forget_key, wipe_bytes
 from .store import MissingObject, Store, StoreUnavailable, exists
 from .watch import Signals
 from .workspace import IMPORTED_FOR_CALLS
+
+if TYPE_CHECKING:
+    from .kept_process import KeptProcess
 
 CLOSED = {"closed": True}
 """What a worker that is about to end notes under its next number."""
@@ -59,6 +63,8 @@ _OVER = (wire.EXIT_SUCCEEDED, wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED, wire.EXIT
 _IGNORED = (wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED, _KILLED)
 _TOLD = (wire.EXIT_USER_ERROR, wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED)
 """Exit codes of a runner that has stored how its attempt ended, and may be followed by another."""
+_SETTLED = (wire.EXIT_SUCCEEDED, wire.EXIT_USER_ERROR, wire.EXIT_NEVER_RETRY, wire.EXIT_INTERRUPTED)
+"""Exit codes of a runner that has seen its user code end."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Si
     _import_for_calls()
     note(worker, "serving")
     nudge = open_nudge(worker, store)
+    kept = _kept_process(worker, opener, signals, nudge)
     soon, later = _PAUSES.get(worker.backend, _OTHER_PAUSES)
     number, idle = 0, 0.0
     waits_since = time.monotonic()
@@ -111,18 +118,36 @@ def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Si
             break
         idle += waited
         sys.stderr.write(f"kinetic: call {number} is {call.job_id}\n")
-        is_over = _run(_CallRun(worker, store, opener, signals, call, number, nudge))
+        is_over = _run(_CallRun(worker, store, opener, signals, call, number, nudge, kept))
         number += 1
         waits_since = time.monotonic()
         if not is_over:  # so that its observers find a dead worker, and give it a pod
             break
     idle += time.monotonic() - waits_since
+    if kept is not None:
+        kept.close()
     note(worker, "idle", time.time() - idle)  # at the end, all in one, after the time of the calls
     if not signals.told:
         return Outcome("succeeded", "none", {}, result_repr=f"{number} calls")
     if exists(store, object_names.cancel(worker.job_id)):
         return failed(wire.FailureClass.CANCELLED, "it was stopped", "execute", retry=False)
     return failed(wire.FailureClass.PREEMPTED, "the worker was told to end", "execute", retry=False)
+
+
+def _kept_process(
+    worker: Job, opener: Callable[[str], Store], signals: Signals, nudge: Nudge | None
+) -> KeptProcess | None:
+    """Return what runs the user code of a worker's calls, None if each call has a process of its own."""
+    if not worker.reuse:
+        return None
+    from .kept_process import KeptProcess
+
+    def start() -> None:
+        signals.release()
+        if nudge is not None:
+            nudge.close()
+
+    return KeptProcess(worker, opener, start)
 
 
 def _import_for_calls() -> None:
@@ -190,11 +215,14 @@ class _CallRun:
         call: Call,
         number: int,
         nudge: Nudge | None,
+        kept: KeptProcess | None,
     ) -> None:
         self._worker, self._store, self._opener, self._nudge = worker, store, opener, nudge
-        self._signals, self._call = signals, call
-        self._folder = os.path.join(worker.work_dir, "calls", f"{number}-{os.urandom(8).hex()}")
-        """Under a name that no earlier call could know."""
+        self._signals, self._call, self._kept = signals, call, kept
+        name = "kept" if worker.reuse == PROCESS else f"{number}-{os.urandom(8).hex()}"
+        self._folder = os.path.join(worker.work_dir, "calls", name)
+        """Under a name that no earlier call could know; or, of a process that runs all calls, always the
+        same: its modules come from there."""
         self._told_at: float | None = None
         """When (monotonic) the call's runner was told to end."""
         self._is_ended = False
@@ -227,6 +255,9 @@ class _CallRun:
 
     def _attempt(self, failures: int, interruptions: int) -> int:
         """Run one attempt in a runner of its own; return its exit code once nothing of it lives."""
+        if self._kept is not None:
+            self._kept.ensure()
+            shutil.rmtree(self._folder, ignore_errors=True)
         key = self._key()
         parent = os.getpid()
         child, mask = fork_quietly()
@@ -236,7 +267,10 @@ class _CallRun:
         code = self._watch(child)
         if self._nudge is not None:
             self._nudge.tell()
-        if left := end_below(os.getpid(), collect=True):
+        if self._kept is not None and code not in _SETTLED:
+            self._kept.kill()
+        spared = () if self._kept is None else self._kept.pids
+        if left := end_below(os.getpid(), collect=True, spared=spared):
             sys.stderr.write(f"kinetic: these processes of {self._call.job_id} do not die: {left}\n")
         return code
 
@@ -274,14 +308,18 @@ class _CallRun:
             forget_key(self._worker.outcome_key)
             job = replace(self._job(failures, interruptions), outcome_key=key)
             os.makedirs(job.work_dir, exist_ok=True)
-            code = run_job(job, PatientStore(self._opener(job.store_uri)), self._opener, time.time())
+            store = PatientStore(self._opener(job.store_uri))
+            code = run_job(job, store, self._opener, time.time(), self._kept)
             sys.stdout.flush()
         finally:
             os._exit(code)
 
     def _job(self, failures: int, interruptions: int) -> Job:
         """Return the call's job, and give this process the environment of its container."""
-        folder = os.path.join(self._folder, str(failures + interruptions))
+        is_always_there = self._worker.reuse == PROCESS
+        folder = (
+            self._folder if is_always_there else os.path.join(self._folder, str(failures + interruptions))
+        )
         for name in [each for each in os.environ if each.startswith("KINETIC_")]:
             if name not in self._call.environment and name not in _OF_THE_POD:
                 del os.environ[name]

@@ -75,6 +75,7 @@ def check_lanes(options: RunOptions, plan: Plan) -> None:
         "budget=": options.budget is not None,
         "cancel_running_on_fail=": plan.cancel_running,
         "hang_after=": options.pod.hang_after is not None,
+        "reuse=": options.reuse is not None,
         "skip_done=": plan.skip_done,
     }
     if unfit := [name for name, is_asked in asked.items() if is_asked]:

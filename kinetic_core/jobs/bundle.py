@@ -376,6 +376,7 @@ def _checked_spec(
         debug_wait=settings.debug_wait if options.debug else None,
         budget=_budget(options, settings),
         warm=options.warm,
+        reuse=options.reuse,
     )
     asked = asked_output_dir(options, settings)
     if asked is not None:

@@ -213,6 +213,7 @@ class _Kind:
             "client_package": self.client_package,
             "accelerator": str(spec.accelerator),
             "memory": spec.memory,
+            "reuse": spec.reuse,
             "pod": asdict(replace(spec.pod, hang_after=None)),
             "buckets": [asdict(bucket) for bucket in spec.buckets],
             "environment": dict(spec.environment),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -78,3 +79,28 @@ def test_a_call_whose_pod_is_deleted_gets_its_own(api: ClusterApi) -> None:
     assert handle.result(cleanup=False) not in ("", pod["metadata"]["uid"])
     assert len(pods(api, handle)) == 1
     assert handle.observe().attempt == 1
+
+
+kept: list[bytes] = []
+
+
+def keep(megabytes: int) -> tuple[int, str, int, bool]:
+    """Take memory for good; say where the call runs, and how many calls were here before."""
+    kept.append(os.urandom(megabytes << 20))
+    is_there = "numpy" in sys.modules
+    import numpy
+
+    return os.getpid(), os.environ["KINETIC_POD_UID"], len(kept), is_there and bool(numpy.__version__)
+
+
+def test_calls_share_a_process_until_memory_is_short(kinetic: Kinetic) -> None:
+    def call(megabytes: int, reuse: str) -> tuple[int, str, int, bool]:
+        return warm(reuse=reuse, memory="320Mi")(keep).run_async(megabytes).result()  # type: ignore[no-any-return]
+
+    first, second, large, after = (call(size, "process") for size in (1, 1, 250, 1))
+    assert (second[:2], second[2:], large[2:]) == (first[:2], (2, True), (3, True))
+    assert (after[1], after[2:]) == (first[1], (1, False)), "another process of the same pod"
+    forks = [call(1, "fork") for _ in range(2)]
+    assert [fork[2:] for fork in forks] == [(1, False), (1, True)]
+    assert forks[0][0] != forks[1][0]
+    assert kinetic("warm", "stop", "--all").code == 0

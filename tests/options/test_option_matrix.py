@@ -89,11 +89,13 @@ CASES: Mapping[str, Case] = {
     "debug": Case(True, "KINETIC_DEBUG_WAIT_TIMEOUT", local="a person"),
     "retries": Case(2, '"backoffLimitPerIndex": 2', in_pod='"KINETIC_RETRIES", "value": "2"'),
     "warm": Case("10m", local="one call at a time"),
+    "reuse": Case("process", None, {"warm": "10m"}, local="one call at a time"),
     "queue": Case("research", '"kueue.x-k8s.io/queue-name": "research"', local="no effect"),
 }
 
-NO_MAP = ["debug", "warm"]
-"""Options of single calls; `warm=` is one in a map that does not say how many workers it runs on."""
+NO_MAP = ["debug", "warm", "reuse"]
+"""Options of single calls; `warm=` is one in a map that does not say how many workers it runs on, and
+`reuse=` in any."""
 OWN_JOBS = ["capacity_timeout", "lease"]
 """Options with which each input of a map has a Job of its own."""
 IDLE = [name for name, case in CASES.items() if case.local == "no effect"]

@@ -26,7 +26,7 @@ facts = {"STORE": "", "JOB_ID": "j", "PAYLOAD_SHA256": "", "OUTCOME_KEY": "00" *
 job = take_job({f"KINETIC_{name}": value for name, value in facts.items()})
 wanted = {"lines": sys.argv[2:], "constraints": [], "options": []}
 try:
-    install(wanted, job, open_store("file://" + sys.argv[1]))
+    install(wanted, job, open_store("file://" + sys.argv[1]), job.work_dir)
 except (ValueError, StoreUnavailable) as exc:
     sys.exit(f"{type(exc).__name__}: {exc}")
 import os, subprocess, tiny, packaging

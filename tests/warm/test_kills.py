@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core._runner.processes import below
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.connections import Connections
 from kinetic_core.errors import JobError
@@ -95,19 +94,31 @@ def test_a_runner_killed_at_any_step_runs_its_call_again(tmp_path: Path, step: i
 
 
 def child_of(pid: int) -> int | None:
+    return next(iter(children_of(pid)), None)
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process that live, the oldest first."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for each in below(pid):
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == pid and fields[0] != "Z":
-                return each
-    return None
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(each) for each in found if status_of(each) != "Z"]
+    return []
+
+
+def status_of(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def kill(who: str, worker: int) -> bool:
-    """Kill the process if it is there; return whether it was."""
+    """Kill the process if it is there; return whether it was. With `reuse=` a worker has a keeper, too."""
     pid: int | None = worker
-    for _ in range(("worker", "runner", "child").index(who)):
-        pid = child_of(pid) if pid is not None else None
+    if who in ("keeper", "runner beside it", "process"):
+        keeper, *runners = [*children_of(worker), None]
+        pid = runners[0] if who == "runner beside it" and runners else keeper
+        pid = child_of(pid) if who == "process" and pid is not None else pid
+    else:
+        for _ in range(("worker", "runner", "child").index(who)):
+            pid = child_of(pid) if pid is not None else None
     if pid is None:
         return False
     with contextlib.suppress(ProcessLookupError):
@@ -240,15 +251,15 @@ def worked(folder: str, number: int, seconds: float) -> int:
     return number
 
 
-def working_client(folder: str, number: int, seconds: float) -> None:
+def working_client(folder: str, number: int, seconds: float, reuse: str | None) -> None:
     """What the process of a client runs that is killed."""
-    Here(Path(folder)).submit(worked, folder, number, seconds, warm=3, job_id=f"job-{number:016x}")
+    job_id = f"job-{number:016x}"
+    Here(Path(folder)).submit(worked, folder, number, seconds, warm=3, reuse=reuse, job_id=job_id)
 
 
-def killed_client(folder: Path, number: int, seconds: float, after: float) -> None:
-    program = (
-        f"from tests.warm.test_kills import working_client as run; run({str(folder)!r}, {number}, {seconds})"
-    )
+def killed_client(folder: Path, number: int, seconds: float, reuse: str | None, after: float) -> None:
+    arguments = f"{str(folder)!r}, {number}, {seconds}, {reuse!r}"
+    program = f"from tests.warm.test_kills import working_client as run; run({arguments})"
     client = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2])
     with contextlib.suppress(subprocess.TimeoutExpired):
         client.wait(after)
@@ -265,30 +276,42 @@ def kill_of(place: Here, who: str, call: Call) -> bool:
     return kill(who, worker)
 
 
-@pytest.mark.parametrize("kills", [12, 500])
-def test_kills_at_random_lose_and_repeat_nothing(place: Here, tmp_path: Path, kills: int) -> None:
+WHOM = ("client", "worker", "runner", "child")
+WHOM_OF_REUSE = ("client", "worker", "keeper", "runner beside it", "process")
+FUNCTIONS_OWN = ("child", "keeper", "process")
+"""Whose death looks like one that user code has caused itself."""
+
+
+@pytest.mark.parametrize(
+    ("kills", "reuse"), [(12, None), (500, None), (30, "process"), (30, "fork"), (500, "process")]
+)
+def test_kills_at_random_lose_and_repeat_nothing(
+    place: Here, tmp_path: Path, kills: int, reuse: str | None
+) -> None:
     """No call runs twice at a time, each has its outcome, and no worker outlives its idle time."""
+    whom = WHOM if reuse is None else WHOM_OF_REUSE
     chance = random.Random(seed := random.randrange(1 << 32))
     print("seed", seed, flush=True)
     was_there: Counter[str] = Counter()
     failed: set[int] = set()
     for number in range(kills):
-        who, seconds = chance.choice(("client", "worker", "runner", "child")), chance.uniform(0, 0.3)
+        who, seconds = chance.choice(whom), chance.uniform(0, 0.3)
+        arguments, options = (str(tmp_path), number, seconds), {"warm": 3, "reuse": reuse}
         if who == "client":
-            killed_client(tmp_path, number, seconds, chance.uniform(0.2, 1.5))
+            killed_client(tmp_path, number, seconds, reuse, chance.uniform(0.2, 1.5))
         else:
-            call = place.submit(worked, str(tmp_path), number, seconds, warm=3, job_id=f"job-{number:016x}")
+            call = place.submit(worked, *arguments, job_id=f"job-{number:016x}", **options)
             time.sleep(chance.uniform(0, 0.4))
             was_there[who] += kill_of(place, who, call)
-        again = place.submit(worked, str(tmp_path), number, seconds, warm=3, job_id=f"job-{number:016x}")
+        again = place.submit(worked, *arguments, job_id=f"job-{number:016x}", **options)
         wait_for(lambda again=again: ended(place, again), 120)  # type: ignore[misc]  # a lambda with a default
         try:
             assert again.value() == number
         except JobError:
-            assert who == "child", f"the death of a {who} is not the function's own"
+            assert who in FUNCTIONS_OWN, f"the death of a {who} is not the function's own"
             failed.add(number)
     marks = executions(tmp_path)
     assert {line.split()[1] for line in marks} == {"once"}
     assert {int(line.split()[0]) for line in marks} | failed == set(range(kills))
-    assert kills < 100 or min(was_there[who] for who in ("worker", "runner", "child")) > 0
+    assert kills < 100 or min(was_there[who] for who in whom if who != "client") > 0
     wait_for(lambda: not place.workers(), 30)

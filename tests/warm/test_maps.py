@@ -560,7 +560,7 @@ def test_what_a_map_on_workers_has_not_is_refused(asked: dict[str, Any], named: 
     assert not [*Path(str(read_settings().local_store)).glob("*")], "nothing was stored"
 
 
-@pytest.mark.parametrize("option", [{"hang_after": 600}, {"budget": 1.0}])
+@pytest.mark.parametrize("option", [{"hang_after": 600}, {"budget": 1.0}, {"reuse": "fork"}])
 def test_an_option_of_single_jobs_is_refused(option: dict[str, Any]) -> None:
     function = kinetic_core.run(accelerator="cpu", backend="local", warm="1m", **option)(whoami)
     with pytest.raises(InvalidRequest, match=f"warm= does not go with {next(iter(option))}="):

@@ -129,11 +129,12 @@ def test_a_worker_that_cannot_run_its_call_ends(attempts: Attempts) -> None:
 
 
 @pytest.mark.attack
+@pytest.mark.parametrize("reuse", ["", "process", "fork"])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_user_code_of_a_call_has_no_trace_of_a_key(attempts: Attempts) -> None:
+def test_user_code_of_a_call_has_no_trace_of_a_key(attempts: Attempts, reuse: str) -> None:
     begun, over = attempts.folder / "begun", attempts.folder / "over"
     attempts.submit(waiting, begun, over)
-    worker = start(attempts)
+    worker = start(attempts, KINETIC_REUSE=reuse)
     try:
         for number in range(2):
             call = f"job-00000000000000c{number}"

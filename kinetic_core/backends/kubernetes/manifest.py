@@ -412,6 +412,8 @@ def _for_options(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
     if delivery.idle is not None:
         values[IDLE_SECONDS] = f"{delivery.idle:g}"
+        if spec.reuse is not None:
+            values["KINETIC_REUSE"] = spec.reuse
     if _is_set(spec):
         values["KINETIC_SET"] = reference.k8s_name
     if spec.timeout is not None and (delivery.worker or _is_set(spec)):  # their Job's deadline ends no pod
