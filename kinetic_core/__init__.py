@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kinetic_core.decorator import RemoteCallable as RemoteCallable
     from kinetic_core.decorator import run as run
     from kinetic_core.errors import KineticError as KineticError
+    from kinetic_core.instances import cls as cls
     from kinetic_core.job import JobStatus as JobStatus
     from kinetic_core.jobs.handle import JobHandle as JobHandle
     from kinetic_core.jobs.references import ResultReference as ResultReference
@@ -52,6 +53,7 @@ _HOMES = {
     "attach": "kinetic_core.client",
     "attach_batch": "kinetic_core.client",
     "build_image": "kinetic_core.client",
+    "cls": "kinetic_core.instances",
     "default_client": "kinetic_core.client",
     "list_jobs": "kinetic_core.client",
     "load_ipython_extension": "kinetic_core.cells",
@@ -73,6 +75,7 @@ __all__ = [
     "attach",
     "attach_batch",
     "build_image",
+    "cls",
     "default_client",
     "list_jobs",
     "run",

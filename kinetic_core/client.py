@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kinetic_core.accelerators.grammar import Accelerator
     from kinetic_core.batches.handle import BatchHandle
+    from kinetic_core.instances import RemoteClass
     from kinetic_core.job import JobStatus
     from kinetic_core.jobs.handle import JobHandle
 
@@ -96,6 +97,19 @@ class Client:
         What is decorated already is bound with `client.bind(function)`.
         """
         return decorator_for(RunOptions.checked(accelerator, *others, **options), self._connections)
+
+    def cls(
+        self,
+        accelerator: str | Accelerator | Sequence[str | Accelerator] = NOT_GIVEN,
+        /,
+        *others: object,
+        recreate: bool = False,
+        **options: Unpack[RunKeywords],
+    ) -> Callable[[type], RemoteClass]:
+        """Decorate a class, as `kinetic_core.cls` does; its instances live in pods of this client's place."""
+        from kinetic_core.instances import class_decorator
+
+        return class_decorator((accelerator, *others), options, self._connections, recreate=recreate)
 
     def bind(self, function: RemoteCallable[P, R]) -> RemoteCallable[P, R]:
         """Return a function that `run` has decorated, to run it by this client."""

@@ -35,6 +35,7 @@
     │   ├── JobCancelled
     │   ├── JobLost                         the machine or the runner died under the job
     │   └── JobMisconfigured                it could not start: payload, files, environment
+    ├── InstanceLost (LookupError)          the pod of an instance of a class is gone, with its state
     ├── UnserializableResult                the function returned; its value cannot travel
     ├── UnloadableResult (ImportError)      the value is there, and this machine lacks its class;
     │                                       a RuntimeError, too
@@ -292,6 +293,10 @@ class JobMisconfigured(JobError):
 
 class UnserializableResult(JobError):
     """The function returned, but neither the typed codec nor pickle can carry its value."""
+
+
+class InstanceLost(KineticError, LookupError):
+    """An instance of a class that `cls` has decorated is gone, and its state with it."""
 
 
 class UnloadableResult(KineticError, ImportError, RuntimeError):

@@ -145,6 +145,8 @@ class JobSpec:
     for a job that is not debugged. `capacity_timeout` is how many seconds the job waits for each accelerator
     that has another after it. `warm` is for how many seconds its pod waits for further calls; None for a pod
     of the job's own. `reuse` is what these calls share, "process" or "fork"; None for nothing.
+    A method of an instance (instances.py) runs on the worker of that `instance`, an id; only a call that
+    `makes_instance` may get a new worker.
     """
 
     function_name: str
@@ -171,6 +173,8 @@ class JobSpec:
     budget: Budget | None = None
     warm: float | None = None
     reuse: str | None = None
+    instance: str = ""
+    makes_instance: bool = False
 
 
 class Step(StrEnum):

@@ -10,8 +10,8 @@ import kinetic_core
 
 PUBLIC = {
     "BatchError", "BatchHandle", "Client", "Data", "JobHandle", "JobStatus", "KineticError", "RemoteCallable",
-    "ResultReference", "Settings", "__version__", "attach", "attach_batch", "build_image", "default_client",
-    "list_jobs", "run",
+    "ResultReference", "Settings", "__version__", "attach", "attach_batch", "build_image", "cls",
+    "default_client", "list_jobs", "run",
 }  # fmt: skip
 
 PROBE = """

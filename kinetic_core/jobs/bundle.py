@@ -18,6 +18,7 @@ from kinetic_core._runner import object_names
 from kinetic_core._runner.object_names import outputs_prefix
 from kinetic_core.backends.base import Backend, backend_name, open_backend
 from kinetic_core.backends.kubernetes.bootstrap import StoredArchive, client_archive, runner_archive
+from kinetic_core.bound_method import BoundMethod
 from kinetic_core.connections import Connections
 from kinetic_core.data.data import Data
 from kinetic_core.data.sources import Shop, StoredData, check_data, store
@@ -359,6 +360,7 @@ def _checked_spec(
     environment, notices = capture(options.capture_env_vars, os.environ)
     if environment:
         _LOG.info("captured environment variables: %s", ", ".join(environment))
+    method = function if isinstance(function, BoundMethod) else None
     spec = JobSpec(
         function_name=callable_name(function),
         accelerator=options.accelerator,
@@ -377,6 +379,8 @@ def _checked_spec(
         budget=_budget(options, settings),
         warm=options.warm,
         reuse=options.reuse,
+        instance=method.instance if method else "",
+        makes_instance=method is not None and method.makes_instance,
     )
     asked = asked_output_dir(options, settings)
     if asked is not None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import secrets
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,9 +29,10 @@ from kinetic_core.backends.kubernetes.names import (
     WORKER,
 )
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
+from kinetic_core.bound_method import lost
 from kinetic_core.cache import keep
 from kinetic_core.concurrency import at_once
-from kinetic_core.errors import ObjectNotFound
+from kinetic_core.errors import InstanceLost, ObjectNotFound
 from kinetic_core.job import JobObservation, JobReference, JobSpec, JobStatus
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.nudge import Nudge, nudge_of
@@ -46,6 +48,8 @@ from kinetic_core.store.protocol import ObjectStore
 FUNCTION = "warm worker"
 """What stands for the name of a worker's function."""
 _IDENTITY_SIZE = 32
+_TURN_SECONDS = 0.2
+"""Seconds between two looks whether a busy worker of an instance is free."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ def submit_warm(
     kind = _Kind(backend, prepared.spec, of_worker, header.get("dependencies"), header.get("client_package"))
     identity = kind.identity(prepared.reference)
     file = backend.connections.settings.cache.expanduser() / "workers" / f"{identity}.json"
-    found = _free_worker(backend, namespace, identity, LastCall.read(file))
+    turn = _Turn(backend, namespace, identity, prepared.spec)
+    found = turn.take(LastCall.read(file))
     worker, number = found or (_new_worker(backend, namespace, identity), 0)
     nudge = _nudge(backend, namespace, worker)
     if found is not None:
@@ -115,6 +120,9 @@ def submit_warm(
     if not prepared.is_new and not _is_ours(backend, reference, key_id):
         return find(backend, reference.job_id) or reference  # an equal submission sees to it
     is_given = _give(backend, worker, number, manifest)
+    while not is_given and prepared.spec.instance and (found := turn.wait()) is not None:
+        worker, number = found  # another client was quicker
+        is_given = _give(backend, worker, number, manifest)
     if is_given:
         LastCall(worker.job_id, number, reference.job_id, key_id).keep(file)
     if not is_given:
@@ -214,6 +222,7 @@ class _Kind:
             "accelerator": str(spec.accelerator),
             "memory": spec.memory,
             "reuse": spec.reuse,
+            "instance": spec.instance,
             "pod": asdict(replace(spec.pod, hang_after=None)),
             "buckets": [asdict(bucket) for bucket in spec.buckets],
             "environment": dict(spec.environment),
@@ -341,6 +350,48 @@ class _Objects:
         return self._store.read_range(name, 0, LONGEST_NOTE)
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """Search for a worker of one kind. That of an instance is waited for, if it is busy."""
+
+    backend: Backend
+    namespace: str
+    identity: str
+    spec: JobSpec
+
+    def take(self, last: LastCall | None) -> tuple[Worker, int] | None:
+        """Return a worker and the number of its next call; None for a call that gets a new worker.
+
+        Raises InstanceLost if there is none for an instance that the call must not make.
+        """
+        found = _free_worker(self.backend, self.namespace, self.identity, last)
+        if found is None and self.spec.instance:
+            found = self.wait()
+            if found is None and not self.spec.makes_instance:
+                raise InstanceLost(lost(self.spec.instance, "no worker that runs has it"))
+        return found
+
+    def wait(self) -> tuple[Worker, int] | None:
+        """Wait until a worker of this kind is free; None once there is none that lives."""
+        while any(self._living()):
+            found = _free_worker(self.backend, self.namespace, self.identity, None)
+            if found is not None:
+                return found
+            time.sleep(_TURN_SECONDS)
+        return None
+
+    def _living(self) -> Iterator[str]:
+        for job in self.backend.of_origin(self.namespace, self.identity):
+            if _may_run(job) and (worker := Worker.of(job)) is not None:
+                yield worker.job_id
+
+
+def _may_run(job: Mapping[str, Any]) -> bool:
+    """Return whether a worker's Job has not ended, and was not told to."""
+    annotations = job["metadata"].get("annotations") or {}
+    return CANCELLED not in annotations and not verdict(job, ()).is_terminal
+
+
 def _free_worker(
     backend: Backend, namespace: str, identity: str, last: LastCall | None
 ) -> tuple[Worker, int] | None:
@@ -365,8 +416,7 @@ def _free_worker(
             lambda: backend.signing_secret(namespace),  # which the client then knows
         )
     for job in found:
-        worker, annotations = Worker.of(job), job["metadata"].get("annotations") or {}
-        if worker is None or CANCELLED in annotations or verdict(job, ()).is_terminal:
+        if (worker := Worker.of(job)) is None or not _may_run(job):
             continue
         objects = known.get(worker.job_id) or _Objects(backend.store, worker.job_id)
         number = _next_number(objects, worker, last)

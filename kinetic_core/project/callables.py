@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kinetic_core.bound_method import BoundMethod
 from kinetic_core.errors import InvalidFunction
 
 _MAX_NAME = 40
@@ -55,7 +56,7 @@ def callable_name(function: Any) -> str:
 def source_file(function: Any) -> Path | None:
     """The file whose project the function belongs to; None for notebooks, the prompt and `-c`."""
     inner = written(function)
-    owner = inner if isinstance(inner, types.FunctionType) else type(inner)
+    owner = inner if isinstance(inner, types.FunctionType | type) else type(inner)
     module = sys.modules.get(getattr(owner, "__module__", None) or "")
     candidates = (
         getattr(module, "__file__", None),
@@ -88,6 +89,8 @@ def _inside(function: Any) -> Any:
             function = function.__func__
         elif isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
             return function
+        elif isinstance(function, BoundMethod):
+            function = function.__wrapped__
         else:
             call = type(function).__dict__.get("__call__", function)
             return call if isinstance(call, types.FunctionType) else function

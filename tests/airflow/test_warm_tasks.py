@@ -27,6 +27,7 @@ def test_mapped_tasks_share_workers_and_outlive_one(cases: Any) -> None:
             number = each["map_index"] + 1
             assert f"counting {number}\n" in cases.api.log(each).replace("\\n", "\n")
         assert cases.value("warm", "survive") == ["alive", 1]
+        assert cases.value("warm", "add_up") == [6, 8]
         assert cases.instance("warm", "survive")["try_number"] == 1
     finally:
         for each in list(workers(backend, "default")):

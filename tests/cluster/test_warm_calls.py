@@ -12,7 +12,7 @@ import pytest
 import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.errors import JobCancelled
+from kinetic_core.errors import InstanceLost, JobCancelled
 from tests.cluster.jobs import delete, own_lines, pods, running
 from tests.conftest import Kinetic, wait_for
 
@@ -104,3 +104,21 @@ def test_calls_share_a_process_until_memory_is_short(kinetic: Kinetic) -> None:
     assert [fork[2:] for fork in forks] == [(1, False), (1, True)]
     assert forks[0][0] != forks[1][0]
     assert kinetic("warm", "stop", "--all").code == 0
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        self.count = start
+
+    def add(self) -> tuple[str, int]:
+        self.count += 1
+        return os.environ["KINETIC_POD_UID"], self.count
+
+
+def test_an_instance_lives_until_its_pod_ends(kinetic: Kinetic) -> None:
+    counter = kinetic_core.cls(accelerator="cpu", warm="5m", cpu=0.1)(Counter)(5)
+    uid, count = counter.add()
+    assert (count, counter.add()) == (6, (uid, 7))
+    assert kinetic("warm", "stop", "--all").code == 0
+    with pytest.raises(InstanceLost, match="no worker that runs has it"):
+        counter.add()

@@ -7,9 +7,25 @@ from typing import Any
 from airflow.sdk import dag, task
 
 
+class Total:
+    def __init__(self, start: int) -> None:
+        self.total = start
+
+    def add(self, number: int) -> int:
+        self.total += number
+        return self.total
+
+
 @dag(schedule=None, catchup=False)
 def warm():
-    """Two mapped tasks at a time; then one that kills its worker."""
+    """Two mapped tasks at a time; then one that kills its worker. Beside them one with an object in a pod."""
+
+    @task
+    def add_up() -> list[int]:
+        import kinetic_core
+
+        total = kinetic_core.cls("cpu", backend="local", warm="3m")(Total)(5)
+        return [total.add(1), total.add(2)]
 
     @task.kinetic(backend="local", accelerator="cpu", warm="3m", max_active_tis_per_dagrun=2)
     def count(number: int) -> list[Any]:
@@ -32,6 +48,7 @@ def warm():
             time.sleep(600)
         return ["alive", int(os.environ["KINETIC_IGNORED_COUNT"])]
 
+    add_up()
     count.expand(number=[1, 2, 3, 4, 5]) >> survive()
 
 
