@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
@@ -167,6 +168,8 @@ class KeptProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             kinds = {PROCESS: _OneProcess, FORK: _Forks}
             kinds[self._worker.reuse](control, self._worker, self._opener).serve()
+        except BaseException:  # noqa: BLE001  whatever it is, it is told
+            traceback.print_exc()
         finally:
             os._exit(1)
 
@@ -194,7 +197,7 @@ class _Keeper:
                 return
             channel, output, told = received
             with socket.socket(fileno=channel) as answers:
-                self._begin(output, told)
+                self._begin(output, told, answers)
                 for descriptor in (output, told):
                     os.close(descriptor)
                 with suppress(ConnectionError):  # the runner has died, which `_ended` finds out
@@ -204,8 +207,8 @@ class _Keeper:
                     answers.sendall(_NUMBER.pack(status))
             self._after()
 
-    def _begin(self, output: int, told: int) -> None:
-        """Let a process run the call."""
+    def _begin(self, output: int, told: int, answers: socket.socket) -> None:
+        """Let a process run the call. If it is a new one, it closes its copy of `answers`."""
         raise NotImplementedError
 
     def _after(self) -> None:
@@ -214,7 +217,7 @@ class _Keeper:
     def _leave(self) -> None:
         """End what is kept."""
 
-    def _fork(self, become: Callable[[socket.socket], None]) -> None:
+    def _fork(self, become: Callable[[socket.socket], None], answers: socket.socket) -> None:
         """Fork a process with a socket to this one."""
         ours, theirs = socket.socketpair()
         keeper = os.getpid()
@@ -229,10 +232,12 @@ class _Keeper:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 renew_signals()
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                self._control.close()
-                ours.close()
+                for inherited in (self._control, answers, ours):
+                    inherited.close()
                 become(theirs)
                 code = wind_down()
+            except BaseException:  # noqa: BLE001  whatever it is, it is told
+                traceback.print_exc()
             finally:
                 os._exit(code)
         theirs.close()
@@ -254,33 +259,30 @@ class _Keeper:
                 return 0
             if self._ends in ready:
                 os.read(self._ends, 1 << 10)
-                if self._has_ended():
+                pid, status = os.waitpid(self._process, os.WNOHANG)
+                if pid:
                     self._is_kept(self._socket)  # the last that it said
-                    return self._collect()
+                    self._clear_up()
+                    return status
 
     def _is_kept(self, process: socket.socket) -> bool:
         """Read what the process has said, if anything; return whether the call is over, and it is kept."""
         raise NotImplementedError
 
-    def _has_ended(self) -> bool:
-        """Return whether the process has ended; its status can then be collected."""
-        return os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def _collect(self) -> int:
-        """Wait for the process, which ends; kill what it leaves. Return its status."""
-        assert self._socket is not None  # noqa: S101  a process runs
-        _, status = os.waitpid(self._process, 0)
+    def _clear_up(self) -> None:
+        """Kill what is left of the process, which has ended."""
+        assert self._socket is not None  # noqa: S101  a process ran
         self._socket.close()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process, signal.SIGKILL)
         self._process, self._socket = 0, None
         end_below(os.getpid(), collect=True)
-        return status
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self._process, signal.SIGKILL)
-        self._collect()
+        os.waitpid(self._process, 0)
+        self._clear_up()
 
 
 class _Forks(_Keeper):
@@ -291,7 +293,7 @@ class _Forks(_Keeper):
         self._told = b""
         self._tried: set[str] = set()
 
-    def _begin(self, output: int, told: int) -> None:
+    def _begin(self, output: int, told: int, answers: socket.socket) -> None:
         self._told = b""
 
         def run(keeper: socket.socket) -> None:
@@ -307,7 +309,7 @@ class _Forks(_Keeper):
             with suppress(OSError):
                 keeper.sendall(json.dumps(imported).encode())
 
-        self._fork(run)
+        self._fork(run, answers)
 
     def _of_image(self, known: Collection[str]) -> list[str]:
         """Return the names of the image's modules that this call's process has imported itself."""
@@ -350,7 +352,7 @@ class _Forks(_Keeper):
 class _OneProcess(_Keeper):
     """Keeper of one process that runs call after call."""
 
-    def _begin(self, output: int, told: int) -> None:
+    def _begin(self, output: int, told: int, answers: socket.socket) -> None:
         if self._process:
             assert self._socket is not None  # noqa: S101  it has one
             try:
@@ -359,7 +361,13 @@ class _OneProcess(_Keeper):
                 self._kill()
             else:
                 return
-        self._fork(lambda keeper: _Calls(keeper, self._worker, self._opener).serve())
+
+        def serve(keeper: socket.socket) -> None:
+            for inherited in (output, told):
+                os.close(inherited)
+            _Calls(keeper, self._worker, self._opener).serve()
+
+        self._fork(serve, answers)
         assert self._socket is not None  # noqa: S101  it has one
         socket.send_fds(self._socket, [_CALL], [output, told])
 
