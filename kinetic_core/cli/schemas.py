@@ -32,6 +32,8 @@ WORKER = {
     "calls": "how many calls it was given",
     "accelerator": "its hardware",
     "idle_seconds": "for how long it waits for a call before it ends",
+    "reuse": "what its calls share: `process` or `fork`, empty for the pod alone",
+    "instance": "id of the instance of a class that has it, empty for none",
 }
 STATUS = {
     "job_id": "id of the job",

@@ -46,12 +46,13 @@ def list_workers(session: Session) -> None:
             one.job_id,
             "idle" if one.is_idle else one.seen.status.value,
             one.accelerator,
+            f"instance {one.instance}" if one.instance else one.reuse or "pod",
             str(one.calls),
             f"{one.idle_seconds:g} s",
         )
         for one in found
     ]
-    session.output.table(("WORKER", "STATUS", "ACCELERATOR", "CALLS", "ENDS AFTER"), rows)
+    session.output.table(("WORKER", "STATUS", "ACCELERATOR", "SHARED", "CALLS", "ENDS AFTER"), rows)
 
 
 @verb(

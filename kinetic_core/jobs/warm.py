@@ -23,9 +23,11 @@ from kinetic_core.backends.kubernetes.manifest import Delivery, job_manifest
 from kinetic_core.backends.kubernetes.names import (
     CANCELLED,
     IDLE_SECONDS,
+    INSTANCE,
     JOB_ID,
     JOB_NAME,
     OUTCOME_KEY,
+    REUSE,
     WORKER,
 )
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -73,7 +75,8 @@ class Worker:
 class WorkerSummary:
     """State of a worker for people. `calls` is how many were given to it; `is_idle` whether it waits for one.
 
-    `idle_seconds` is how long it waits for a call before it ends.
+    `idle_seconds` is how long it waits for a call before it ends. `reuse` is what its calls share, "process"
+    or "fork", "" for the pod alone; `instance` is the id of the instance that has it, "" for none.
     """
 
     job_id: str
@@ -82,6 +85,8 @@ class WorkerSummary:
     idle_seconds: float
     calls: int
     is_idle: bool
+    reuse: str = ""
+    instance: str = ""
 
 
 def submit_warm(
@@ -166,6 +171,8 @@ def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
             float(variable(job, IDLE_SECONDS)),
             len(objects.calls()),
             is_idle,
+            variable(job, REUSE),
+            variable(job, INSTANCE),
         )
 
 

@@ -22,7 +22,9 @@ def test_workers_are_listed_and_stopped(kinetic: Kinetic) -> None:
     assert misfits(told, PUBLISHED["warm.list/1"]) == []
     (worker,) = told["workers"]
     assert (worker["job_id"], worker["calls"], worker["idle_seconds"]) == (call.worker, 1, 60.0)
-    assert f"{call.worker}  idle" in kinetic("warm", "list").out
+    listed = kinetic("warm", "list").out
+    assert f"{call.worker}  idle" in listed
+    assert "pod" in listed
     assert "idle" in kinetic("jobs", "explain", call.worker).out
     assert kinetic("warm", "stop").code == 2
     assert "is no worker that runs here" in kinetic("warm", "stop", call.job_id).err

@@ -66,7 +66,8 @@ def test_an_instance_keeps_its_state(place: Here) -> None:
     with pytest.raises(ValueError, match="no"):
         counter.fail("ValueError")
     assert counter.later() == 110
-    assert only_worker(place).calls == 5
+    worker = only_worker(place)
+    assert (worker.calls, worker.reuse, worker.instance) == (5, "process", counter.instance_id)
 
 
 def test_each_instance_has_a_process_of_its_own(place: Here) -> None:

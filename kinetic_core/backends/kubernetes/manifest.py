@@ -25,6 +25,7 @@ from kinetic_core.backends.kubernetes.names import (
     HOSTS_SERVICE,
     IDLE_SECONDS,
     IGNORED_COUNT,
+    INSTANCE,
     JOB_ID,
     KEY_ID,
     LEADER_WORKER_SET,
@@ -35,6 +36,7 @@ from kinetic_core.backends.kubernetes.names import (
     PLAIN_JOB_ID,
     QUEUE,
     RESERVATION,
+    REUSE,
     SLICE,
     SPEC_DIGEST,
     WORKER,
@@ -412,8 +414,8 @@ def _for_options(spec: JobSpec, reference: JobReference, delivery: Delivery) -> 
         values["KINETIC_CACHE_DIR"] = CACHE_DIR
     if delivery.idle is not None:
         values[IDLE_SECONDS] = f"{delivery.idle:g}"
-        if spec.reuse is not None:
-            values["KINETIC_REUSE"] = spec.reuse
+        shared = {REUSE: spec.reuse, INSTANCE: spec.instance}
+        values |= {name: value for name, value in shared.items() if value}
     if _is_set(spec):
         values["KINETIC_SET"] = reference.k8s_name
     if spec.timeout is not None and (delivery.worker or _is_set(spec)):  # their Job's deadline ends no pod
