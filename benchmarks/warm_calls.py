@@ -32,6 +32,7 @@ from kinetic_core.jobs.warm import workers
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 _COLD = 5
 _FRESH = 10
+_FILES = 2000
 _IDLE_SECONDS = 20.0
 _OPTIONS = {"local": {"accelerator": "cpu"}, "cluster": {"accelerator": "cpu", "cpu": 0.1}}
 
@@ -85,6 +86,34 @@ def reused(place: str, calls: int) -> list[Verdict]:
         )
         for reuse in ("fork", "process")
     ]
+
+
+def edited(place: str, calls: int) -> list[Verdict]:
+    """Measure calls before each of which a line of 2,000 files is edited, and check that the job has it."""
+    with tempfile.TemporaryDirectory(prefix="kinetic-bench-project-") as folder:
+        root, helper = Path(folder), Path(folder, "helper.py")
+        for number in range(_FILES):
+            file = root / f"package{number % 40}" / f"module{number}.py"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f"NUMBER = {number}\n" * 30)
+        (root / "caller.py").write_text("def call():\n    import helper\n    return helper.VALUE\n")
+        os.environ["KINETIC_PACKAGE_ROOT"] = folder
+        sys.path.insert(0, folder)
+        import caller  # type: ignore[import-not-found]
+
+        function = kinetic_core.run(**_OPTIONS[place], warm="2m")(caller.call)
+        taken = []
+        for number in range(calls + 1):
+            helper.write_text(f"VALUE = {number}\n")
+            began = time.perf_counter()
+            assert function.run_async().result() == number
+            taken.append(time.perf_counter() - began)
+        sys.path.remove(folder)
+        del sys.modules["caller"]
+        os.environ["KINETIC_PACKAGE_ROOT"] = str(Path(__file__).parent)
+    slow = sorted(taken[1:])[calls * 95 // 100]
+    what = f"edit a line of {_FILES} files and call, {place}, p95 of {calls}"
+    return [Verdict(what, slow, 0.5, "s", f"p50 {statistics.median(taken[1:]):.3f} s")]
 
 
 def one(place: str) -> None:
@@ -159,9 +188,11 @@ def on_the_cluster() -> Iterator[None]:
 def measure(calls: int) -> list[Verdict]:
     with on_this_machine():
         found = compared("local", calls, 0.15) + idle() + reused("local", min(calls, 50))
+        found += edited("local", min(calls, 40))
     if KUBECONFIG:
         with on_the_cluster():
             found += compared("cluster", calls, 0.15) + reused("cluster", min(calls, 50))
+            found += edited("cluster", min(calls, 40))
     return found
 
 
