@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider.job_of_task import Origin, SupersededTry, TaskIdentity
+from airflow_provider.job_of_task import Announce, Origin, SupersededTry, TaskIdentity
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.names import GROUP_ID, JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
@@ -31,7 +31,7 @@ from kinetic_core.jobs.bundle import Packed, Progress, pack
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.inputs import read_manifest
 from kinetic_core.jobs.observe import find
-from kinetic_core.jobs.prepare import timestamp
+from kinetic_core.jobs.prepare import Group, reference_of, timestamp
 from kinetic_core.jobs.submit import Call
 from kinetic_core.jobs.timeline import submitted_at
 from kinetic_core.options import RunOptions
@@ -89,13 +89,14 @@ def start_or_adopt_batch(
     all_again: bool = False,
     progress: Progress = _LOG.info,
     origin: Origin | None = None,
+    announce: Announce = lambda _place: None,
 ) -> StartedBatch:
     """Start or adopt the one batch of this task instance; `items` are the keyword arguments of its calls.
 
     A batch of an equal call is adopted, whichever try began it, and its inputs without a value run, unless
     some still do. With `all_again` only one that was begun since somebody cleared the task counts. What lives
     of any other batch of the task, and what a cleared try has started, is cancelled first: no input runs
-    twice at once. The group id of `plan` is replaced.
+    twice at once. The group id of `plan` is replaced. `announce` is called before any job is created.
 
     Raises SupersededTry if a later try has a batch; ImageBuilding if the image is being built; as `pack` and
     `submit_clientless` do.
@@ -112,6 +113,7 @@ def start_or_adopt_batch(
     )
     digest = batch_digest(packed, items, replace(plan, is_new=False))
     group_id, adopted = _chosen(packed, identity, digest, all_again=all_again)
+    announce(reference_of(packed, packed.spec, group_id, digest, Group(group_id, "map", None)))
     others = _Others(packed.backend, packed.spec.namespace, origin)
     since = others.cancel_unless_kept(identity, group_id)
     own = origin if origin is not None else Origin.of(identity, "")

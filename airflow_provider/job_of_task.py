@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -239,6 +239,10 @@ class Started:
     """Try, since cleared, whose result its task never got: this try only collects the result."""
 
 
+Announce = Callable[[JobReference], object]
+"""Called with a reference that names the place of a job or batch, which may not exist yet."""
+
+
 class SupersededTry(KineticError):
     """A later try of the task has begun: this try, which was frozen or cut off, starts nothing any more."""
 
@@ -251,13 +255,15 @@ def start_or_adopt(
     progress: Progress = _LOG.info,
     environment: Mapping[str, str] | None = None,
     origin: Origin | None = None,
+    announce: Announce = lambda _place: None,
 ) -> Started:
     """Start or adopt the one job of this task instance.
 
     An active or succeeded job of an equal call is adopted, whichever try began it, if nobody has cleared the
     task since. So is the last job of a run that had ended when it was cleared, if the job succeeded and its
     result is not spent. Any other active job, of a cleared run or a changed call, is cancelled before the new
-    job starts: two never run at once. `environment` and `origin` are for a new job.
+    job starts: two never run at once. `environment` and `origin` are for a new job. `announce` is called
+    before a job is looked for or created.
 
     Raises SupersededTry if a later try has a job, after removing this one's; as `prepare` and `submit` do;
     ImageBuilding if the image is being built, before any job is looked for or created.
@@ -270,6 +276,7 @@ def start_or_adopt(
         progress=progress,
         build_patience=0.0,
     )
+    announce(prepared.reference)
     backend, digest = prepared.backend, prepared.spec_digest
     others = Others(backend, prepared.reference.namespace, origin)
     others.end_superseded(identity)

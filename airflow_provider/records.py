@@ -22,7 +22,7 @@ from typing import Any, Self
 from airflow_provider import telemetry
 from airflow_provider.access import ENVIRONMENT, Access
 from airflow_provider.deployment import Kept, deployment_name
-from airflow_provider.job_of_task import Origin, Started, TaskIdentity, start_or_adopt
+from airflow_provider.job_of_task import Announce, Origin, Started, TaskIdentity, start_or_adopt
 from airflow_provider.task_logs import VARIABLE, RemoteLog
 from airflow_provider.telemetry import IN_TASKS, Stats, span, steps, tell_phases, trace_environment
 from kinetic_core._runner import wire
@@ -324,15 +324,17 @@ def traced_start(
     say: Progress,
     remote: RemoteLog | None,
     origin: Origin | None,
+    announce: Announce = lambda _place: None,
 ) -> Started:
     """Start or adopt the job, with its steps as spans; a new job gets its trace and its task's log.
 
-    Asks Airflow nothing: a worker may be interrupted here, and half a question would confuse the next one.
+    Asks Airflow nothing, except through `announce`: a worker may be interrupted here, and half a question
+    would confuse the next one.
     """
     log = {VARIABLE: remote.uri} if remote is not None else {}
     with span("submit"), steps(say) as progress:
         environment = {**trace_environment(), **log}
-        return start_or_adopt(call, options, connections, identity, progress, environment, origin)
+        return start_or_adopt(call, options, connections, identity, progress, environment, origin, announce)
 
 
 def tell_start(context: Any, identity: TaskIdentity, started: Started, access: Access) -> None:

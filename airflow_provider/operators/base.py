@@ -302,6 +302,22 @@ class WorkOperator(BaseOperator):
             finally:
                 self._is_starting = False
 
+    def _remember(self, place: JobReference) -> None:
+        """Record the place of a job for the search for orphans before the job exists.
+
+        If this worker dies as soon as the job is there, a triggerer knows where to look for it. A worker that
+        is told to stop meanwhile obeys afterwards, because half a question to Airflow would confuse the next
+        one. Raises _ToldWhileStarting then.
+        """
+        from airflow_provider.deployment import remember
+
+        assert self._identity is not None  # noqa: S101  every leg begins with it
+        self._is_starting = False
+        remember(place, self._access, self._identity.team)
+        self._is_starting = True
+        if self._is_told:
+            raise _ToldWhileStarting
+
     def _leave_to_next_try(self, context: Context) -> None:
         """Raise for Airflow's retry if this worker is told to stop and a retry is left; else stay."""
         ti = context["ti"]

@@ -171,7 +171,6 @@ class KineticBatchOperator(KineticOperator):
     ) -> Any:
         """Run one leg; see KineticOperator."""
         from airflow_provider.batch_record import tell
-        from airflow_provider.deployment import remember
         from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.task_logs import show_build_again
         from kinetic_core.errors import ImageBuilding
@@ -184,7 +183,6 @@ class KineticBatchOperator(KineticOperator):
         reference = self._batch = started.reference
         self._size = started.size
         tell(context, self._identity, reference, started.size, self._access)
-        remember(reference, self._access, self._identity.team)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s %s: %d inputs on %s", verb, reference.job_id, started.size, reference.hardware)
         if self._may_defer:
@@ -235,6 +233,7 @@ class KineticBatchOperator(KineticOperator):
                     all_again=asked["rerun"] == "all",
                     progress=progress,
                     origin=origin,
+                    announce=self._remember,
                 )
 
         return self._submitted(context, start, deadline)

@@ -196,7 +196,6 @@ class KineticOperator(WorkOperator):
 
         `build`: the awaited image's, if this task's trigger has shown its log.
         """
-        from airflow_provider.deployment import remember
         from airflow_provider.job_of_task import TaskIdentity
         from airflow_provider.records import tell_start
         from airflow_provider.task_logs import LogTail, describe, remote_log
@@ -212,7 +211,6 @@ class KineticOperator(WorkOperator):
         self._reference = reference
         self._starter = started.starter
         tell_start(context, self._identity, started, self._access)
-        remember(reference, self._access, self._identity.team)
         verb = "adopted" if started.adopted else "started"
         self.log.info("%s a job on %s: %s", verb, reference.hardware, describe(reference, observation))
         silent = remote is not None and reference.backend != "local" and not started.adopted
@@ -239,7 +237,7 @@ class KineticOperator(WorkOperator):
             client = self._client()
         except InvalidRequest as error:
             raise AirflowFailException(self._named(context, error)) from error
-        asked = call, options, client, self._identity, self.log.info, remote, self._origin
+        asked = call, options, client, self._identity, self.log.info, remote, self._origin, self._remember
         return self._submitted(context, lambda: traced_start(*asked), deadline)
 
     def _wait(

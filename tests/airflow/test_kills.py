@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import PATIENCE
 
 from airflow_provider.job_of_task import Origin
 from kinetic_core import JobStatus
@@ -98,6 +99,31 @@ def test_a_marked_task_whose_worker_dies_at_once_leaves_no_job(cases: Any) -> No
     os.kill(worker, signal.SIGKILL)
     ends(cases, "held_and_killed", ["CANCELLED"])
     assert cases.end("held_and_killed") == "failed"
+
+
+@pytest.mark.attack
+def test_a_worker_killed_with_its_new_job_leaves_none(cases: Any) -> None:
+    """Its job is the first in its store: a triggerer searches there, as the task has noted the place."""
+    cases.start("killed_with_a_new_job")
+    folder = Path(cases.airflow.home, "unused")
+    cases.airflow.until((folder / "created").exists, PATIENCE, "a job to be created")
+    (record,) = (folder / "kinetic" / "cluster").glob("*/job-*.json")
+    reference = find(LocalBackend(folder / "kinetic"), record.stem)
+    assert reference is not None
+    backend = backend_of(reference, default_connections())
+    cases.airflow.until(
+        lambda: observe(backend, reference).status is JobStatus.RUNNING, PATIENCE, f"{record.stem} to run"
+    )
+    instance = cases.instance("killed_with_a_new_job", "long_job")
+    worker = cases.task_process(instance)
+    os.kill(worker, signal.SIGSTOP)
+    mark_failed(cases, instance)
+    os.kill(worker, signal.SIGKILL)
+    cases.airflow.until(
+        lambda: observe(backend, reference).is_terminal, PATIENCE, f"{record.stem} to be cancelled"
+    )
+    assert observe(backend, reference).status is JobStatus.CANCELLED
+    assert cases.end("killed_with_a_new_job") == "failed"
 
 
 @pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -419,6 +421,41 @@ def test_a_worker_told_to_stop_lets_its_job_live(store: Path) -> None:
         task.last_leg()
     assert not observe(backend_of(task.reference, default_connections()), task.reference).is_terminal
     cancel(backend_of(task.reference, default_connections()), task.reference)
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_told_while_it_notes_the_place_obeys_then(store: Path) -> None:
+    """Nothing interrupts what it asks Airflow; afterwards it starts its job for the next try, and stops."""
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    from airflow_provider.deployment import Kept, UsedPlace
+
+    task = Task(deferrable=False)
+    task.context["ti"].run_id = "another"
+    kept = Kept.here("").file
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(kept)  # whoever reads what is known of the places waits for a writer
+    places = [UsedPlace(task.reference).key]
+    known = json.dumps({"since": time.time(), "name": "ours", "places": places})
+    before: list[list[str]] = []
+
+    def tell() -> None:
+        for reading in ("the name", "the place", "the place, after it was told"):
+            with kept.open("w") as reader:
+                kept.unlink()
+                os.mkfifo(kept)  # for the next one: this one reads until its writer is gone
+                if reading == "the place":
+                    before.append(jobs_in(store))
+                    task.operator.on_kill()
+                reader.write(known)
+
+    telling = Thread(target=tell, daemon=True)
+    telling.start()
+    with pytest.raises(AirflowException, match="the job lives on, and the next try adopts it"):
+        task.operator.execute(task.context)
+    telling.join(60)
+    assert before == [[task.reference.job_id]]
+    assert len(jobs_in(store)) == 2
 
 
 def test_a_trigger_that_is_moved_ends_no_job(store: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider.batch_of_task import StartedBatch, start_or_adopt_batch
-from airflow_provider.job_of_task import Origin, TaskIdentity
+from airflow_provider.job_of_task import Announce, Origin, TaskIdentity
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.outcomes import StoredBatch
@@ -47,6 +47,7 @@ def start(
     function: Any = square,
     plan: Plan = PLAN,
     all_again: bool = False,
+    announce: Announce = lambda _place: None,
 ) -> StartedBatch:
     """The batch of a try."""
     items = [{"number": number, "folder": str(folder)} for number in numbers]
@@ -59,6 +60,7 @@ def start(
         plan,
         all_again=all_again,
         origin=Origin.of(identity, "ours"),
+        announce=announce,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_provider.deployment import UsedPlace
 from airflow_provider.job_of_task import (
     Origin,
     Others,
@@ -73,6 +74,21 @@ def test_a_second_leg_gets_the_job_of_the_first(tmp_path: Path, identity: TaskId
         wait(backend_of(first.reference, default_connections()), first.reference).status
         is JobStatus.SUCCEEDED
     )
+
+
+def test_a_place_is_announced_before_its_first_job(tmp_path: Path, identity: TaskIdentity) -> None:
+    found: list[tuple[JobReference, JobReference | None]] = []
+
+    def announce(place: JobReference) -> None:
+        found.append((place, find(backend_of(place, default_connections()), place.job_id)))
+
+    call = call_until_told(tmp_path)
+    started = start_or_adopt(call, OPTIONS, default_connections(), identity, announce=announce)
+    ((place, before),) = found
+    assert before is None
+    assert UsedPlace(place).key == UsedPlace(started.reference).key
+    (tmp_path / "go").touch()
+    wait(backend_of(started.reference, default_connections()), started.reference)
 
 
 @pytest.mark.promise("airflow: Key, generation and adoption as the design says")

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.batch_of_task import BatchWatch, batch_id, cancel_unless_superseded, living, may_own
+from airflow_provider.deployment import UsedPlace
 from airflow_provider.job_of_task import Origin, SupersededTry, TaskIdentity
 from kinetic_core.backends.base import open_backend
 from kinetic_core.batches.definition import manifest_object
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import JobCancelled
-from kinetic_core.job import JobStatus
+from kinetic_core.job import JobReference, JobStatus
 from kinetic_core.jobs.timeline import submitted_at
 from tests.airflow_provider.batches import calls, cleared, ended, home, start, until_told
 from tests.conftest import wait_for
@@ -37,6 +38,20 @@ def test_all_inputs_of_a_task_are_one_batch(tmp_path: Path, identity: TaskIdenti
     batch = ended(first)
     assert [batch.outcome(index).value_or_raise() for index in range(3)] == [0, 4, 16]
     assert [calls(tmp_path, number) for number in (0, 2, 4)] == [1, 1, 1]
+
+
+def test_a_place_is_announced_before_its_first_batch(tmp_path: Path, identity: TaskIdentity) -> None:
+    found: list[tuple[JobReference, bool]] = []
+
+    def announce(place: JobReference) -> None:
+        is_there = home(place).store.find(manifest_object(place.job_id)) is not None
+        found.append((place, is_there))
+
+    started = start(identity, [0, 2], tmp_path, announce=announce)
+    ((place, before),) = found
+    assert not before
+    assert UsedPlace(place).key == UsedPlace(started.reference).key
+    ended(started)
 
 
 def test_two_workers_at_once_make_one_batch(tmp_path: Path, identity: TaskIdentity) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import dag, task
@@ -239,6 +244,30 @@ def held_and_killed():
     long_job.override(deferrable=False)(300, "held_and_killed")
 
 
+def stand_still_with_a_new_job(context: Any) -> None:
+    """Give this worker a store that no task has used, and let it stand still with its first job there."""
+    root = Path(os.environ["AIRFLOW_HOME"], "unused")
+    os.environ["KINETIC_LOCAL_STORE"] = str(root / "kinetic")
+
+    def hold(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or threading.current_thread() is not threading.main_thread():
+            return
+        path = str(arguments[0])
+        if not re.search(r"/cluster/.*\.json$", path) or not Path(path).exists():
+            return
+        (root / "created").touch()
+        while True:
+            time.sleep(0.05)
+
+    sys.addaudithook(hold)
+
+
+@dag(schedule=None, catchup=False)
+def killed_with_a_new_job():
+    held = long_job.override(deferrable=False, pre_execute=stand_still_with_a_new_job)
+    held(300, "killed_with_a_new_job")
+
+
 @dag(schedule=None, catchup=False)
 def late():
     long_job.override(execution_timeout=timedelta(seconds=20), retries=0)(120, "late")
@@ -272,6 +301,7 @@ for each in (
     cleared,
     held,
     held_and_killed,
+    killed_with_a_new_job,
     late,
     adopted,
     moved,
