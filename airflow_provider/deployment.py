@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -155,8 +156,7 @@ class UsedPlace:
 def remember(reference: JobReference, access: Access, team: str = "") -> None:
     """Record where this job runs, if no job of the team has run there so far, as far as `Kept` knows.
 
-    Of two places recorded at one moment one is lost, and recorded again by its next job. A Variable that
-    cannot be written does not keep a job from running.
+    A Variable that cannot be written does not keep a job from running.
     """
     from airflow.sdk import Variable
 
@@ -165,13 +165,44 @@ def remember(reference: JobReference, access: Access, team: str = "") -> None:
         kept = Kept.here(team)
         if place.key in kept.places:
             return
-        known = Variable.get(name, default=None) or ""
-        text = with_place(known, place, config().orphan_places)
-        if text is not None:
-            Variable.set(name, text, _MEANING_OF_PLACES)
+        record(
+            place,
+            config().orphan_places,
+            lambda: Variable.get(name, default=None) or "",
+            lambda text: Variable.set(name, text, _MEANING_OF_PLACES),
+        )
         kept.keep(places=[place.key])
     except Exception as error:  # noqa: BLE001  whatever Airflow answers
         _LOG.info("no triggerer will look for forgotten jobs in %s: %r", reference.namespace, error)
+
+
+_MOST_WRITES = 5
+_LEAST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between writing the Variable and reading it again."""
+
+
+def record(
+    place: UsedPlace,
+    limit: int,
+    read: Callable[[], str],
+    write: Callable[[str], object],
+    pause: Callable[[float], object] = time.sleep,
+) -> None:
+    """Add a place to the Variable that `read` returns and `write` replaces, unless it is there.
+
+    Two tasks that add their places at once both read the Variable before either writes it, and the second
+    write undoes the first. Each therefore reads it again, after a random multiple of the time that its own
+    reading and writing took, and adds a place that is gone once more. It gives up after five times; the next
+    job there, once `Kept` is no longer believed, tries again.
+    """
+    for _ in range(_MOST_WRITES):
+        began = time.monotonic()
+        text = with_place(read(), place, limit)
+        if text is None:
+            return
+        write(text)
+        took = time.monotonic() - began
+        pause(min(max(took, _LEAST_PAUSE) * random.uniform(1, 3), _LONGEST_PAUSE))  # noqa: S311  no secret
 
 
 def read_places(text: str) -> list[UsedPlace]:

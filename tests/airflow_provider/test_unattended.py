@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.access import Access
-from airflow_provider.deployment import UsedPlace, read_places, with_place
+from airflow_provider.deployment import UsedPlace, read_places, record, with_place
 from airflow_provider.orphans import Attendant, Presence, place_key
 from kinetic_core.backends.base import backend_of
 from kinetic_core.connections import Connections, default_connections
@@ -116,6 +116,45 @@ def test_a_place_is_noted_once_with_the_newest_others(tmp_path: Path) -> None:
         )
         found = [place.reference.namespace for place in read_places(text)]
         assert found == [f"n{number}" for number in range(3, MOST + 3)]
+
+
+class Contended:
+    """The Variable of places while others, who read it before this task wrote, write it after that."""
+
+    def __init__(self, others: Iterable[str]) -> None:
+        self.text = ""
+        self.pauses: list[float] = []
+        self._others = list(others)
+
+    def read(self) -> str:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        if self._others:
+            self.text = self._others.pop(0)
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_a_place_that_another_task_undoes_is_noted(tmp_path: Path, times: int) -> None:
+    with job(tmp_path) as reference:
+        other = with_place("", UsedPlace(replace(reference, namespace="other")), MOST) or ""
+        variable = Contended([other] * times)
+        record(UsedPlace(reference), MOST, variable.read, variable.write, variable.pause)
+        found = [place.reference.namespace for place in read_places(variable.text)]
+        assert found == [*(["other"] if times else []), reference.namespace]
+        assert len(variable.pauses) == times + 1
+
+
+def test_a_variable_that_keeps_nothing_is_given_up(tmp_path: Path) -> None:
+    with job(tmp_path) as reference:
+        variable = Contended([""] * 100)
+        record(UsedPlace(reference), MOST, variable.read, variable.write, variable.pause)
+        assert variable.text == ""
+        assert len(variable.pauses) < 10
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": {"reference": {"protocol": -1}}}'])
