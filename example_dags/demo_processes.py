@@ -64,9 +64,13 @@ def processes_of(home: Path) -> set[int]:
         marks = (f"AIRFLOW_HOME={home}", f"KINETIC_STORE=file://{home}", f"{home}/kinetic")
         inside = tuple(f"{mark}/" for mark in marks)
         pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-        return {
-            pid for pid in pids if any(word in marks or word.startswith(inside) for word in carried_by(pid))
-        }
+
+        def is_mark(word: str) -> bool:
+            # A job's agent names the folder of its store, and would start a runner that is killed again.
+            is_store = word.startswith(f"{home}/") and word.endswith("/kinetic")
+            return is_store or word in marks or word.startswith(inside)
+
+        return {pid for pid in pids if any(map(is_mark, carried_by(pid)))}
     record = home / RECORD
     groups = set(json.loads(record.read_text()).values()) if record.exists() else set()
     listed = subprocess.run(["/bin/ps", "-axo", "pid=,pgid="], capture_output=True, text=True, check=True)

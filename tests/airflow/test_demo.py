@@ -42,6 +42,14 @@ def homes() -> set[Path]:
     return set(parent.iterdir()) if parent.exists() else set()
 
 
+def test_an_agent_of_any_store_in_a_home_is_found(tmp_path: Path) -> None:
+    """It starts a runner again that was killed, so whoever stops the home must stop it, too."""
+    store = tmp_path / "home" / "cells" / "one" / "kinetic"
+    with subprocess.Popen(["/bin/sh", "-c", "read line", "agent", store], stdin=subprocess.PIPE) as agent:
+        assert processes_of(tmp_path / "home") == {agent.pid}
+        assert processes_of(tmp_path / "other") == set()
+
+
 def test_ctrl_c_leaves_no_process() -> None:
     before = homes()
     shown = []
