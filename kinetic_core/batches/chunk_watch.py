@@ -89,7 +89,7 @@ class ChunkWatch:
 
     def _seen(self, number: int, own: frozenset[int], parts: int, seen: JobObservation) -> None:
         assert isinstance(seen, ChunkObservation)  # noqa: S101  what `observe_chunk` gives
-        self._board.note(number, seen)
+        self._board.note_shared(number, seen)
         try:
             with self._taking:
                 self._take(number, own, parts, seen)

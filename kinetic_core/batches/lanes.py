@@ -273,7 +273,7 @@ class LaneWatch:
 
             def seen(observation: JobObservation, number: int = number) -> None:
                 self._seen[number] = observation
-                self.board.note(number, observation)
+                self.board.note_shared(number, observation)
                 if observation.is_terminal:
                     self._wake.set()
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kinetic_core.backends.kubernetes.names import DROPPED
 from kinetic_core.errors import WaitTimeout
-from kinetic_core.job import ChunkObservation, JobObservation, JobStatus
+from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import Subscription
@@ -40,8 +40,8 @@ class Board:
 
     `never_begun` has the jobs of those dropped inputs that were submitted: they are stored.
 
-    `living` has the last observation of each job or chunk that has not ended, by the input's index or the
-    chunk's number.
+    `living` has the last observation of each job that runs one input and has not ended, by the input's index;
+    `shared` that of each job that runs many, a chunk or a lane, by its own number.
 
     Jobs are reconciled if the board `follows` them: from the start, or once somebody waits.
     """
@@ -52,6 +52,7 @@ class Board:
         self.jobs: list[JobHandle | None] = [None] * size
         self.ended: dict[int, JobObservation] = {}
         self.living: dict[int, JobObservation] = {}
+        self.shared: dict[int, JobObservation] = {}
         self.submission_failures: dict[int, Exception] = {}
         self.dropped: set[int] = set()
         self.never_begun: dict[int, JobHandle] = {}
@@ -195,20 +196,27 @@ class Board:
             self.cancelled = self.cancelled or cancel
             self.changed.notify_all()
 
-    def note(self, number: int, seen: JobObservation) -> None:
-        """Record how a job or chunk is now."""
+    def note(self, index: int, seen: JobObservation) -> None:
+        """Record how the job of one input is now."""
+        self._note(self.living, index, seen)
+
+    def note_shared(self, number: int, seen: JobObservation) -> None:
+        """Record how a job that runs many inputs, a chunk or a lane, is now."""
+        self._note(self.shared, number, seen)
+
+    def _note(self, known: dict[int, JobObservation], key: int, seen: JobObservation) -> None:
         with self.changed:
             if seen.is_terminal:
-                self.living.pop(number, None)
+                known.pop(key, None)
             else:
-                self.living[number] = seen
+                known[key] = seen
 
     def state(self) -> JobObservation | None:
         """Return how a job that runs is or, while none runs, the one that has waited longest.
 
         None while no job is known to live. Call it under `changed`.
         """
-        return foremost(self.living.values())
+        return foremost((*self.living.values(), *self.shared.values()))
 
     def is_over(self) -> bool:
         """Return whether every input has ended. Call it under `changed`."""
@@ -220,7 +228,7 @@ class Board:
         took = {
             index: (seen.finished_at or now) - seen.started_at
             for index, seen in (*self.ended.items(), *self.living.items())
-            if seen.started_at is not None and not isinstance(seen, ChunkObservation)
+            if seen.started_at is not None
             if seen.finished_at is not None or not seen.is_terminal
         }
         each = self.states()
@@ -235,7 +243,7 @@ class Board:
             sum(seen.attempt > 0 for seen in self.ended.values()),
             max(took.items(), key=itemgetter(1), default=None),
             cancelled,
-            sum(seen.status is JobStatus.RUNNING for seen in self.living.values()),
+            sum(seen.status is JobStatus.RUNNING for seen in (*self.living.values(), *self.shared.values())),
             state if state is not None and state.status is JobStatus.PENDING else None,
             tuple(left) if len(left) <= FEW and len(left) < self.size else (),
         )

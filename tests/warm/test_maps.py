@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import kinetic_core
 from kinetic_core import BatchError, JobStatus
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.notes import encode_note
+from kinetic_core.batches.lanes import LaneWatch
+from kinetic_core.batches.progress import Board
 from kinetic_core.errors import (
     InvalidRequest,
     JobCancelled,
@@ -29,8 +31,10 @@ from kinetic_core.errors import (
     JobMisconfigured,
     MalformedObject,
 )
+from kinetic_core.jobs.inputs import read_manifest
 from kinetic_core.jobs.lanes import lane_id
 from kinetic_core.jobs.observe import find, observe
+from kinetic_core.jobs.references import checked_reference
 from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.jobs.timeline import Explanation, explain
 from kinetic_core.settings import read_settings
@@ -538,6 +542,31 @@ def test_a_map_is_explained_while_it_runs(place: Here, tmp_path: Path) -> None:
     assert phases_of(last.explain())[0] == "queue"
     assert "unknown" not in phases_of(last.explain())
     assert "function" in phases_of(explain(place.backend, lane))
+
+
+def test_the_time_of_a_lane_is_not_that_of_an_input(place: Here, tmp_path: Path) -> None:
+    batch = place.map(slowly, [str(tmp_path)] * 2, lanes=1)
+    lane = find(place.backend, lane_id(batch.group_id, 0))
+    assert lane is not None
+    wait_for(lambda: batch.statuses()[0] == (0, JobStatus.RUNNING))
+    os.kill(place.runner_of(lane.worker), signal.SIGKILL)
+    wait_for(lambda: observe(place.backend, lane).started_at is not None)  # in a pod of its own
+    manifest = read_manifest(place.backend.store, batch.group_id)
+    whole = checked_reference(manifest["reference"], batch.group_id, place.backend)
+    board = Board(2)
+    board.fill(batch.jobs)
+    LaneWatch(place.backend, whole, 1, board).start()
+
+    def read(question: Callable[[], Any]) -> Any:
+        with board.changed:
+            return question()
+
+    wait_for(lambda: getattr(read(board.state), "started_at", None))
+    assert read(board.counts).running == 1
+    assert read(board.counts).slowest is None
+    (tmp_path / "end").touch()
+    wait_for(lambda: read(board.counts).done == 2)
+    board.close()
 
 
 def phases_of(explanation: Explanation) -> list[str]:
