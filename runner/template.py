@@ -21,6 +21,7 @@ from typing import Any
 
 from . import object_names, results, wire
 from .attempt import Job
+from .changed_files import ChangedFiles, may_write
 from .child import OUTCOME_FILE, SetUp, leave_file, prepare_process, reserve, run_function, stop, wind_down
 from .evidence import death
 from .memory import MemoryGauge
@@ -39,7 +40,7 @@ _ANSWER_SECONDS = 60.0
 _LONGEST_LOG = 1 << 20
 _LENGTH = struct.Struct(">I")
 _STATUS = struct.Struct(">i")
-_READY, _COLLECT = b"\1", b"\2"
+_READY, _COLLECT, _WATCHED, _MAY_WRITE = b"\1", b"\2", b"\3", b"\4"
 
 
 class SetUpFailed(Exception):
@@ -66,10 +67,12 @@ class Template:
         self._job, self._first, self._store, self._signals = job, first, store, signals
         self._workspace = os.path.join(job.work_dir, "workspace")
         shutil.rmtree(self._workspace, ignore_errors=True)
+        if os.path.lexists(self._workspace):  # an input has made a directory that nobody may empty
+            os.rename(self._workspace, f"{self._workspace}-{time.monotonic_ns()}")
         for name in (OUTCOME_FILE, OUTCOME_FILE + ".reserve"):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(job.work_dir, name))
-        self._files: Any = None
+        self._files: ChangedFiles | None = None
         self._log = os.path.join(job.work_dir, "template.log")
         self.is_dead = False
         self._child = 0
@@ -94,7 +97,7 @@ class Template:
             if self._signals.told:
                 raise SetUpFailed(failed(wire.FailureClass.PREEMPTED, "the lane was told to end", "start"))
         if self._ours.recv(1) == _READY:
-            self._files = _files(self._workspace)
+            self._watch_files()
             return
         try:
             raise SetUpFailed(Outcome.from_file(os.path.join(self._job.work_dir, OUTCOME_FILE)))
@@ -104,6 +107,16 @@ class Template:
             code = os.waitstatus_to_exitcode(status)
             ending = Ending(code if code >= 0 else None, -code if code < 0 else None, False)
             raise SetUpFailed(death(ending, self._last_lines(), MemoryGauge())) from None
+
+    def _watch_files(self) -> None:
+        """Watch the project's files, unless what inputs inherit lets them write there unseen."""
+        self._files = ChangedFiles(self._workspace)
+        answer = b""
+        with suppress(OSError):  # that it is dead, whoever forks an input finds out
+            self._ours.sendall(_WATCHED)
+            answer = self._ours.recv(1)
+        if answer != _READY:
+            self._files.close()
 
     def fork(self, own: Job, parts: Mapping[str, bytes], *pipes: int) -> int:
         """Have a process run an input; return its id, 0 if the template is dead.
@@ -142,10 +155,12 @@ class Template:
     def is_spoiled(self) -> bool:
         """Return whether an input has changed a file of the project; removes what it has spawned with."""
         shutil.rmtree(os.path.join(self._job.work_dir, "spawned"), ignore_errors=True)
-        return bool(_files(self._workspace) != self._files)
+        return self._files is None or self._files.found()
 
     def close(self) -> None:
         """End the process and everything below it, and store what it has printed."""
+        if self._files is not None:  # before another is forked, which must not have its descriptor
+            self._files.close()
         self._ours.close()
         self._kill()
         try:
@@ -225,6 +240,9 @@ class _Serving:
         sys.dont_write_bytecode = True  # files of the project stay as they are
         set_readable(readable=False)  # inputs, of the same user, then neither read nor change this process
         self._control.sendall(_READY)
+        _exactly(self._control, 1)  # what a thread opens from now on, the runner hears of
+        has_files = may_write(os.path.join(self._job.work_dir, "workspace"))
+        self._control.sendall(_MAY_WRITE if has_files else _READY)
         process = os.getpid()
         while True:
             head, pipes, _, _ = socket.recv_fds(self._control, _LENGTH.size, 2)
@@ -337,19 +355,3 @@ def _exactly(control: socket.socket, size: int) -> bytes:
             raise ConnectionError("the other side has ended")
         content += piece
     return bytes(content)
-
-
-def _files(folder: str) -> dict[str, tuple[int, int, int]]:
-    """Return what tells whether a file below a directory has changed. Nobody can set a file's `ctime`."""
-    found = {}
-    pending = [folder]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    found[entry.path] = 0, 0, 0
-                    pending.append(entry.path)
-                else:
-                    status = entry.stat(follow_symlinks=False)
-                    found[entry.path] = status.st_ino, status.st_ctime_ns, status.st_size
-    return found

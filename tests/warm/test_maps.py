@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -326,10 +328,73 @@ def changes_a_module(number: int) -> list[bool]:
     return found
 
 
+def changes_by_mapping(number: int) -> list[bool]:
+    """Write to a module of the project through a mapping that lives as long as this process."""
+    with Path("canaries.py").open("r+b") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0)
+    found = [mapped[:1] == b"#"]
+    mapped[:1] = b"#"
+    kept.append(mapped)
+    return found
+
+
+def changes_by_another_name(number: int) -> list[bool]:
+    module = Path("canaries.py")
+    found = [module.read_text() == "value = 2"]
+    other = Path(os.environ["KINETIC_WORK_DIR"]).parent / f"other-{number}.py"
+    other.parent.mkdir(exist_ok=True)
+    other.hardlink_to(module)
+    other.write_text("value = 2")
+    return found
+
+
+class ChangesByInheritedMapping:
+    """Function that has mapped a file of the project when it was loaded, before any input."""
+
+    __name__ = "changes_by_inherited_mapping"
+
+    def __init__(self) -> None:
+        self.state = "some"
+
+    def __call__(self, number: int) -> list[bool]:
+        found = [self.mapped[:1] == b"#"]
+        self.mapped[:1] = b"#"
+        return found
+
+    def __setstate__(self, state: object) -> None:
+        if "KINETIC_JOB_ID" in os.environ:
+            with Path("canaries.py").open("r+b") as stream:
+                self.mapped = mmap.mmap(stream.fileno(), 0)
+
+
+kept: list[object] = []
+"""What must not be collected as garbage."""
+
+
 @pytest.mark.attack
-def test_what_an_input_hides_reaches_no_other(place: Here) -> None:
-    found = place.map(changes_a_module, range(3), lanes=1).results(timeout=60, cleanup=False)
-    assert found == [[False, False]] * 3
+@pytest.mark.parametrize(
+    "change",
+    [changes_a_module, changes_by_mapping, changes_by_another_name, ChangesByInheritedMapping()],
+    ids=["module", "mapping", "hard link", "inherited mapping"],
+)
+def test_what_an_input_hides_reaches_no_other(place: Here, change: Callable[[int], list[bool]]) -> None:
+    found = place.map(change, range(3), lanes=1).results(timeout=60, cleanup=False)
+    assert [any(each) for each in found] == [False] * 3
+
+
+def reads_everything(number: int) -> int:
+    """Read and import files of the project, and write some that do not stay; return who has forked this."""
+    for path in Path().rglob("*.py"):
+        path.read_bytes()
+    importlib.import_module("canaries")
+    Path("left").touch()
+    Path("left").unlink()
+    return os.getppid()
+
+
+def test_the_function_is_loaded_once_if_nothing_changes(place: Here) -> None:
+    found = place.map(reads_everything, range(10), lanes=1).results(timeout=60, cleanup=False)
+    assert len(set(found)) == 1
 
 
 @pytest.mark.attack
