@@ -26,7 +26,7 @@ from .child import OUTCOME_FILE, SetUp, leave_file, prepare_process, reserve, ru
 from .evidence import death
 from .memory import MemoryGauge
 from .outcome import Outcome, failed
-from .processes import adopt_orphans, die_with, end_below, fork_quietly
+from .processes import adopt_orphans, die_with, end_below, fork_quietly, seed_again
 from .signing_key import forget_key, set_readable
 from .store import Store
 from .watch import Ending, Signals
@@ -287,6 +287,7 @@ class _Serving:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
+            seed_again()
             own, set_up = self._input(told), self._set_up
             taken = set_up.made(lambda: set_up.take_input(own, payload, parts))
             outcome = taken if isinstance(taken, Outcome) else run_function(own, set_up, function, *taken)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numpy import random as numpy_random
 
 import kinetic_core
 from kinetic_core import BatchError, JobStatus
@@ -83,6 +84,15 @@ def fails_twice(folder: str) -> str:
     if len(Path(folder, "runs").read_text()) <= 2:
         raise ValueError("not yet")
     return "third"
+
+
+def drawn(_number: int) -> float:
+    return float(numpy_random.random())
+
+
+def test_inputs_draw_numbers_of_their_own(place: Here) -> None:
+    """NumPy is imported before the first input, and its generator is that of all forks."""
+    assert len(set(place.map(drawn, range(8), lanes=1).results(cleanup=False))) == 8
 
 
 def test_each_input_has_retries_of_its_own(place: Here, tmp_path: Path) -> None:
