@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import struct
 import sys
 from enum import IntEnum
 
+from . import wire
 from .processes import c_library
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _OPEN = 0x2, 0x4, 0x8, 0x20
@@ -46,8 +48,9 @@ class ChangedFiles:
         Without `watched` each check is a walk. Raises OSError if they cannot be looked at.
         """
         self._folder, self._has_changed = folder, False
+        self._reads = _is_in_memory(folder)
         self._watch = _watch(folder) if watched else None  # before the look: nothing falls between the two
-        self._before = _states(folder)
+        self._before = _states(folder, reads=self._reads)
 
     @property
     def is_watched(self) -> bool:
@@ -78,13 +81,16 @@ class ChangedFiles:
         """Return whether one of the files that were opened is not as before."""
         assert self._watch is not None  # noqa: S101  it has told so
         try:
-            return any(_state(os.lstat(path)) != self._before.get(path) for path in self._watch.opened)
+            opened = ((path, os.lstat(path)) for path in self._watch.opened)
+            return any(
+                _state(path, status, reads=self._reads) != self._before.get(path) for path, status in opened
+            )
         except OSError:  # as for the walk
             return True
 
     def _walk(self) -> bool:
         try:
-            return _states(self._folder) != self._before
+            return _states(self._folder, reads=self._reads) != self._before
         except OSError:  # it has gone, or its directory cannot be read any more
             return True
 
@@ -187,24 +193,40 @@ def _watch(folder: str) -> _Watch | None:
     return watch
 
 
-def _states(folder: str) -> dict[str, tuple[int, int, int]]:
+def _is_in_memory(folder: str) -> bool:
+    """Return whether a directory is on a tmpfs, which keeps no time of a write through a mapping."""
+    try:
+        with open("/proc/self/mounts", errors="replace") as stream:
+            mounts = [line.split()[1:3] for line in stream]
+    except OSError:
+        return False
+    place = os.path.realpath(folder) + os.sep
+    above = [(len(where), kind) for where, kind in mounts if place.startswith(where.rstrip(os.sep) + os.sep)]
+    return bool(above) and max(above)[1] in ("tmpfs", "ramfs")
+
+
+def _states(folder: str, *, reads: bool) -> dict[str, tuple[int, int, int | str]]:
     """Return what tells whether a file below a directory has changed, for each of them."""
-    found = {}
+    found: dict[str, tuple[int, int, int | str]] = {}
     pending = [folder]
     while pending:
         with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):  # whose time changes with each temporary file
-                    found[entry.path] = status.st_ino, status.st_mode, 0
-                    pending.append(entry.path)
-                else:
-                    found[entry.path] = _state(status)
+            listed = list(entries)  # one descriptor at a time: there may be few
+        for entry in listed:
+            status = entry.stat(follow_symlinks=False)
+            if entry.is_dir(follow_symlinks=False):  # whose time changes with each temporary file
+                found[entry.path] = status.st_ino, status.st_mode, 0
+                pending.append(entry.path)
+            else:
+                found[entry.path] = _state(entry.path, status, reads=reads)
     return found
 
 
-def _state(status: os.stat_result) -> tuple[int, int, int]:
-    """Return what tells whether a file has changed. Nobody can set its `ctime`."""
+def _state(path: str, status: os.stat_result, *, reads: bool) -> tuple[int, int, int | str]:
+    """Return what tells whether a file has changed: its `ctime`, which nobody can set, or its content."""
+    if reads and stat.S_ISREG(status.st_mode):
+        with open(path, "rb") as stream:
+            return status.st_ino, status.st_ctime_ns, wire.digest(stream.read())
     return status.st_ino, status.st_ctime_ns, status.st_size
 
 
