@@ -107,15 +107,16 @@ def _in_own_pod(session: Session, words: list[str], accelerator: str, host: int,
     name = backend_name(checked.backend, 1, connections)
     open_backend(name, connections).shells.check(connections.settings.namespace)
     function = RemoteCallable(shell_function(), checked, session.connections)
-    handle = function.run_async(IDLE_SECONDS)
-    try:
-        with exits_when_told(), ExitStack() as shown:
-            progress = shown.enter_context(Progress())
-            progress.begin("waiting")
-            code = open_first_shell(handle, words, progress.observe, Console(shown.close))
-    except (KeyboardInterrupt, SystemExit, KineticError):
-        _cancel(handle)
-        raise
+    with exits_when_told():  # from before the job exists: once its id is said, it ends with this process
+        handle = function.run_async(IDLE_SECONDS)
+        try:
+            with ExitStack() as shown:
+                progress = shown.enter_context(Progress())
+                progress.begin("waiting")
+                code = open_first_shell(handle, words, progress.observe, Console(shown.close))
+        except (KeyboardInterrupt, SystemExit, KineticError):
+            _cancel(handle)
+            raise
     _collect(handle)
     return code
 
