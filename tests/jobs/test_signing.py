@@ -38,6 +38,7 @@ def double(number: int) -> int:
 def until_told(folder: str) -> None:
     import time
 
+    Path(folder, "begun").touch()
     while not Path(folder, "go").exists():
         time.sleep(0.01)
 
@@ -205,6 +206,7 @@ def test_any_change_of_a_sealed_state_is_seen() -> None:
 
 def test_a_planted_outcome_ends_no_living_job(tmp_path: Path) -> None:
     handle = until_told.run_async(str(tmp_path))
+    wait_for((tmp_path / "begun").exists)  # one that is cancelled earlier has an outcome of its own
     handle.place.store.create_if_absent(
         object_names.result(handle.job_id), forged(handle.job_id, "owned"), {wire.STATE: "succeeded"}
     )
