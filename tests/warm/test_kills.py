@@ -32,7 +32,7 @@ from tests.warm.test_worker import KEY_ID, WORKER_KEY, give, start
 
 LATER = 1000.0
 NAME = "job-00000000000000dd"
-_STEPS = 22
+_STEPS = 23
 """Steps of a submission: one before and one after each use of the store and each creation."""
 
 
@@ -73,7 +73,7 @@ def executions(folder: Path) -> list[str]:
 # The runner of the call
 
 
-@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("step", range(9))
 def test_a_runner_killed_at_any_step_runs_its_call_again(tmp_path: Path, step: int) -> None:
     """The worker starts the next attempt, unless the outcome was stored. One step is the child's."""
     attempts, ran, killed = Attempts(tmp_path), tmp_path / "runs", tmp_path / "killed"
@@ -87,7 +87,7 @@ def test_a_runner_killed_at_any_step_runs_its_call_again(tmp_path: Path, step: i
     assert ran.read_text() in ("x", "xx")
     if outcome.attempt == 0:
         assert ran.read_text() == "x"
-    assert killed.exists() == (step < 6), "there are six steps"
+    assert killed.exists() == (step < 8), "there are eight steps"
 
 
 # The worker, its call's runner and the child with user code
