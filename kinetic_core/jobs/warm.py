@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import sys
 import time
@@ -52,6 +53,9 @@ FUNCTION = "warm worker"
 _IDENTITY_SIZE = 32
 _TURN_SECONDS = 0.2
 """Seconds between two looks whether a busy worker of an instance is free."""
+_SAY_SECONDS = 5.0
+"""Seconds after which a call that waits for an instance says so."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -380,17 +384,16 @@ class _Turn:
 
     def wait(self) -> tuple[Worker, int] | None:
         """Wait until a worker of this kind is free; None once there is none that lives."""
-        while any(self._living()):
+        say_at = time.monotonic() + _SAY_SECONDS
+        while any(map(_may_run, self.backend.of_origin(self.namespace, self.identity))):
             found = _free_worker(self.backend, self.namespace, self.identity, None)
             if found is not None:
                 return found
+            if time.monotonic() > say_at:
+                say_at = float("inf")
+                _LOG.warning("kinetic: instance %s runs another call: this one waits", self.spec.instance)
             time.sleep(_TURN_SECONDS)
         return None
-
-    def _living(self) -> Iterator[str]:
-        for job in self.backend.of_origin(self.namespace, self.identity):
-            if _may_run(job) and (worker := Worker.of(job)) is not None:
-                yield worker.job_id
 
 
 def _may_run(job: Mapping[str, Any]) -> bool:
