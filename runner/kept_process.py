@@ -23,6 +23,7 @@ import struct
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
@@ -174,7 +175,7 @@ class KeptProcess:
             os._exit(1)
 
 
-class _Keeper:
+class _Keeper(ABC):
     """What a keeper does: it has calls run, one at a time."""
 
     def __init__(self, control: socket.socket, worker: Job, opener: Callable[[str], Store]) -> None:
@@ -207,15 +208,19 @@ class _Keeper:
                     answers.sendall(_NUMBER.pack(status))
             self._after()
 
+    @abstractmethod
     def _begin(self, output: int, told: int, answers: socket.socket) -> None:
         """Let a process run the call. If it is a new one, it closes its copy of `answers`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _after(self) -> None:
         """Prepare for the next call, while its client has its answer."""
 
     def _leave(self) -> None:
-        """End what is kept."""
+        """End the process that waits for a call, if there is one."""
+        if self._socket is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)  # at which the process ends
+            os.waitpid(self._process, 0)
 
     def _fork(self, become: Callable[[socket.socket], None], answers: socket.socket) -> None:
         """Fork a process with a socket to this one."""
@@ -265,9 +270,9 @@ class _Keeper:
                     self._clear_up()
                     return status
 
+    @abstractmethod
     def _is_kept(self, process: socket.socket) -> bool:
         """Read what the process has said, if anything; return whether the call is over, and it is kept."""
-        raise NotImplementedError
 
     def _clear_up(self) -> None:
         """Kill what is left of the process, which has ended."""
@@ -380,10 +385,8 @@ class _OneProcess(_Keeper):
             end_below(os.getpid(), spared=(self._process,))  # orphans; it has ended its own children
         return is_kept
 
-    def _leave(self) -> None:
-        if self._socket is not None:
-            self._socket.shutdown(socket.SHUT_RDWR)  # at which the process ends
-            os.waitpid(self._process, 0)
+    def _after(self) -> None:
+        """Leave the process alone: it waits for the next call."""
 
 
 class _Calls:

@@ -64,7 +64,8 @@ _IGNORED = (wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED, _KILLED)
 _TOLD = (wire.EXIT_USER_ERROR, wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED)
 """Exit codes of a runner that has stored how its attempt ended, and may be followed by another."""
 _SETTLED = (wire.EXIT_SUCCEEDED, wire.EXIT_USER_ERROR, wire.EXIT_NEVER_RETRY, wire.EXIT_INTERRUPTED)
-"""Exit codes of a runner that has seen its user code end."""
+"""Exit codes of a runner that has seen its user code end. After any other the keeper is killed, too: it may
+be what hangs."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,14 +15,14 @@ from typing import Any
 import pytest
 
 from kinetic_core import Data
-from kinetic_core._runner.processes import below
 from kinetic_core.errors import InvalidRequest, JobCancelled, JobDeadlineExceeded, JobFailed
 from kinetic_core.options import RunOptions
 from tests.conftest import wait_for
+from tests.runner.attempts import Attempts
 from tests.warm.canaries import CANARIES, leave_all, seen
 from tests.warm.places import Call, Here
 from tests.warm.test_calls import begun, held, place
-from tests.warm.test_kills import children_of
+from tests.warm.test_kills import alone, executions, kill
 
 __all__ = ["place"]
 BOTH = pytest.mark.parametrize("reuse", ["process", "fork"])
@@ -132,37 +131,66 @@ def test_processes_of_a_call_end_with_it(place: Here, reuse: str) -> None:
 
 
 @BOTH
-def test_a_killed_runner_takes_user_code_along(place: Here, tmp_path: Path, reuse: str) -> None:
-    call = place.submit(held, str(tmp_path), reuse=reuse)
-    wait_for(lambda: begun(tmp_path))
-    os.kill(runner_of_call(place.runner_of(call.worker)), signal.SIGKILL)
-    (tmp_path / "alive").unlink()
-    wait_for(lambda: begun(tmp_path, 2))
+@pytest.mark.parametrize(("who", "retries"), [("runner beside it", 0), ("keeper", 1)])
+def test_who_is_killed_takes_user_code_along(
+    place: Here, tmp_path: Path, who: str, retries: int, reuse: str
+) -> None:
+    """The death of a keeper is an attempt of the function, for it looks like the function's own."""
+    call = place.submit(alone, str(tmp_path), reuse=reuse, retries=retries)
+    wait_for(lambda: executions(tmp_path))
+    assert kill(who, place.runner_of(call.worker))
+    wait_for(lambda: len(executions(tmp_path)) == 2)
     (tmp_path / "go").touch()
     assert call.value() == "value"
-    assert (tmp_path / "executions").read_text().splitlines() == ["once", "once"]
+    assert executions(tmp_path) == ["once", "once"]
 
 
-@BOTH
-def test_a_killed_keeper_is_an_attempt(place: Here, tmp_path: Path, reuse: str) -> None:
-    call = place.submit(held, str(tmp_path), reuse=reuse, retries=1)
-    wait_for(lambda: begun(tmp_path))
-    os.kill(keeper(place.runner_of(call.worker)), signal.SIGKILL)
-    (tmp_path / "alive").unlink()
-    wait_for(lambda: begun(tmp_path, 2))
-    (tmp_path / "go").touch()
-    assert call.value() == "value"
-    assert (tmp_path / "executions").read_text().splitlines() == ["once", "once"]
+RUNNER_THAT_LEAVES = """
+import os, sys
+from kinetic_core._runner.attempt import take_job
+from kinetic_core._runner.kept_process import KeptProcess
+from kinetic_core._runner.store import open_store
+
+job = take_job({**os.environ, "KINETIC_OUTCOME_KEY": "00"})
+kept = KeptProcess(job, open_store, lambda: None)
+kept.ensure()
+runner = os.fork()
+if runner == 0:
+    os.makedirs(job.work_dir)
+    print(kept.run(job.work_dir, os.pipe()[1]), flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+os.waitpid(runner, 0)
+print("gone", flush=True)
+sys.stdin.readline()
+"""
 
 
-def keeper(worker: int) -> int:
-    """The child of a worker that has children itself."""
-    return next(pid for pid in children_of(worker) if below(pid))
+@pytest.mark.parametrize("reuse", ["process", "fork"])
+def test_a_keeper_ends_what_a_runner_leaves(tmp_path: Path, reuse: str) -> None:
+    """Whatever the runner ends with, and although worker and keeper live."""
+    attempts, begun_at = Attempts(tmp_path), tmp_path / "begun"
 
+    def work() -> None:
+        begun_at.touch()
+        time.sleep(600)
 
-def runner_of_call(worker: int) -> int:
-    """The child of a worker that has none."""
-    return next(pid for pid in children_of(worker) if not below(pid))
+    attempts.submit(work)
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNER_THAT_LEAVES],
+        env=attempts.environment(KINETIC_REUSE=reuse),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        process = int(worker.stdout.readline())
+        wait_for(begun_at.exists)
+        print("leave", file=worker.stdin, flush=True)
+        assert worker.stdout.readline() == "gone\n"
+        wait_for(lambda: not Path(f"/proc/{process}").exists())
+        print("end", file=worker.stdin, flush=True)
 
 
 def reads(data: Data) -> tuple[int, str]:
