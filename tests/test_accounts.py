@@ -89,7 +89,7 @@ def test_a_gke_cluster_is_asked_with_the_accounts_token(account: Account) -> Non
     with serving(Gke) as place:
         target = Target(project="p", zone="z", cluster="c", gke_api=f"http://{place}", account=account)
         client = connection(target, Connections(Settings()))
-    assert client.configuration.auth_settings()["BearerToken"]["value"] == f"Bearer {CANARY}"
+    assert client.headers() == {"authorization": f"Bearer {CANARY}"}
 
 
 def test_a_connection_is_kept_when_no_token_can_be_had(tmp_path: Path) -> None:

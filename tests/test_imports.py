@@ -13,7 +13,7 @@ apiVersion: v1
 kind: Config
 current-context: here
 clusters: [{name: here, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: me, user: {token: t}}]
+users: [{name: me, user: {tokenFile: /dev/null}}]
 contexts: [{name: here, context: {cluster: here, user: me}}]
 """
 CREDENTIALS = {

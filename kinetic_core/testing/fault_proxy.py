@@ -104,20 +104,8 @@ class FaultProxy(FaultyServer):
 
         Whoever reaches the proxy has these credentials: keep `host` to this machine.
         """
-        client = connection(target, Connections(Settings()))
-        settings = client.configuration
-        authority = getattr(settings, "ca_cert_data", None)  # which older clients lack
-        context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=authority)
-        if not settings.verify_ssl:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
-
-        def credentials() -> dict[str, str]:
-            told = settings.auth_settings().get("BearerToken")  # a token that is to be renewed is, by this
-            return {told["key"]: told["value"]} if told else {}
-
-        return cls(settings.host, host=host, port=port, context=context, credentials=credentials)
+        server = connection(target, Connections(Settings()))
+        return cls(server.host, host=host, port=port, context=server.tls(), credentials=server.headers)
 
     def write_kubeconfig(self, path: Path) -> Path:
         """A kubeconfig that leads through this proxy; it holds no credentials."""

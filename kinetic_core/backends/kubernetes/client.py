@@ -88,7 +88,7 @@ class ClusterApi:
     @property
     def server(self) -> str:
         """Return the address of the API server."""
-        return str(connection(self._target, self._connections).configuration.host)
+        return connection(self._target, self._connections).host
 
     def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> Object:
         """POST a namespaced object."""
@@ -313,26 +313,21 @@ class ClusterApi:
         query: Mapping[str, str],
         read_seconds: float | None,
     ) -> Any:
-        """Send a request and return the answer, its body not read yet; an expired token is renewed once.
-
-        Uses the client's connections, not its methods, which differ between versions 36 and 37.
-        """
+        """Send a request and return the answer, its body not read yet; an expired token is renewed once."""
         import urllib3
 
-        client = connection(self._target, self._connections)
+        server = connection(self._target, self._connections)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         if "fieldManager" in query:
             kind = "application/apply-patch+yaml"  # of which JSON is a part
-        url = client.configuration.host + path
+        url = server.host + path
         if asked := {key: value for key, value in query.items() if value}:
             url += "?" + urlencode(asked)
         content = None if body is None else json.dumps(dict(body))
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
         for may_renew in (True, False):
-            headers = {"Accept": "application/json", "Content-Type": kind}
-            for way in client.configuration.auth_settings().values():
-                headers[way["key"]] = way["value"]
-            response = client.rest_client.pool_manager.request(
+            headers = {"Accept": "application/json", "Content-Type": kind, **server.headers()}
+            response = server.pool.request(
                 method, url, body=content, headers=headers, timeout=timeout, preload_content=False
             )
             if response.status != 401:

@@ -1,29 +1,35 @@
 """Connection to an API server, from the settings: its address, certificate and token.
 
 The user's kubeconfig is read, never written or switched; no subprocess is run. Any number of clusters can be
-used at once: a client has one connection for each target.
+used at once: a client has one connection for each target. The `kubernetes` package is imported where only it
+knows how to connect: its import takes longer than a warm call.
 """
 
 from __future__ import annotations
 
 import base64
 import copy
+import ssl
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from urllib.request import getproxies
 
+from kinetic_core.backends.kubernetes.kubeconfig import GKE_PLUGIN, Access, read_access
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ConfigurationError
 from kinetic_core.google_cloud import ask_google, credentials, message_of
 from kinetic_core.imports import importing
-from kinetic_core.settings import Account, Settings
+from kinetic_core.settings import Account
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient, Configuration
+    from kubernetes.client import Configuration
+    from urllib3 import PoolManager
 
 _CONNECTIONS = 64
-_GKE_PLUGIN = "gke-gcloud-auth-plugin"
 
 
 @dataclass(frozen=True)
@@ -49,28 +55,85 @@ class Target:
         return f"the cluster of {self.account.name}" if self.account else "the cluster of this pod"
 
 
-def connection(target: Target, connections: Connections) -> ApiClient:
+@dataclass(frozen=True)
+class ApiServer:
+    """An API server, and what requests are made with, by all threads.
+
+    `headers` returns those that say who asks; `tls` a context for connections other than those of `pool`.
+    `proxy` and `no_proxy` are for such, too. `google` is the account's token, if it is one of Google's.
+    """
+
+    host: str
+    pool: PoolManager
+    headers: Callable[[], dict[str, str]]
+    tls: Callable[[], ssl.SSLContext]
+    server_name: str | None = None
+    proxy: str | None = None
+    no_proxy: str | None = None
+    google: GoogleToken | None = None
+
+    def close(self) -> None:
+        """Close the connections that wait for a request."""
+        self.pool.clear()
+
+
+class GoogleToken:
+    """Token of an account, or of this process, for each request."""
+
+    def __init__(self, account: Account | None, connections: Connections) -> None:
+        self._account, self._connections = account, connections
+
+    def headers(self) -> dict[str, str]:
+        """Return the header that has it. Raises ConfigurationError if none can be had."""
+        return {"authorization": f"Bearer {credentials(self._connections, self._account).token()}"}
+
+    def renew(self) -> None:
+        """Get another one."""
+        credentials(self._connections, self._account).refresh()
+
+
+def connection(target: Target, connections: Connections) -> ApiServer:
     """Return the connection to a cluster, shared by all threads. Raises ConfigurationError."""
     return connections.get((connection, target), lambda: _connected(target, connections))
 
 
-def _connected(target: Target, connections: Connections) -> ApiClient:
-    with importing:
-        from kubernetes import client
-
-    configuration, certificate = blank_configuration(), ""
+def _connected(target: Target, connections: Connections) -> ApiServer:
+    access = None
     if target.project and not target.kubeconfig:
-        certificate = _from_gke(configuration, target, connections)
-    elif target.account is not None:
-        configuration = copy.deepcopy(target.account.held)
+        access = _of_gke(target, connections)
+    elif target.kubeconfig:
+        access = read_access(target.kubeconfig, target.context)
+    google = GoogleToken(target.account, connections) if access is not None and access.is_google else None
+    if access is None or getproxies():  # the package knows which addresses a proxy is used for
+        return _by_package(target, access, google, connections)
+    try:
+        return _direct(access, google)
+    except (OSError, ValueError) as exc:  # what is said of certificates and keys
+        raise _unusable(target, exc) from exc
+
+
+def _direct(access: Access, google: GoogleToken | None) -> ApiServer:
+    """Connect as `access` says. Raises OSError or ValueError for certificates or a key that cannot be."""
+    import urllib3
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context()
+    if not access.is_verified:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif access.authority:
+        context.load_verify_locations(cadata=access.authority)
     else:
-        _from_files(configuration, target, connections)
-    configuration.retries = False
-    configuration.connection_pool_maxsize = _CONNECTIONS
-    api = client.ApiClient(configuration)
-    if certificate:  # version 36 of the client takes a file only
-        api.rest_client.pool_manager.connection_pool_kw["ca_cert_data"] = certificate
-    return api
+        context.load_default_certs()
+    if access.certificate:
+        with tempfile.TemporaryDirectory() as folder:  # which only this user may enter
+            file = Path(folder, "user")
+            file.write_bytes(access.certificate + b"\n" + access.key)
+            context.load_cert_chain(file)
+    more: dict[str, Any] = {"server_hostname": access.server_name} if access.server_name else {}
+    pool = urllib3.PoolManager(maxsize=_CONNECTIONS, retries=False, ssl_context=context, **more)
+    held = {"authorization": f"Bearer {access.token}"} if access.token else {}
+    headers = google.headers if google is not None else held.copy
+    return ApiServer(access.host, pool, headers, lambda: context, access.server_name, google=google)
 
 
 def gke_cluster(target: Target, connections: Connections) -> dict[str, Any]:
@@ -91,10 +154,10 @@ def gke_cluster(target: Target, connections: Connections) -> dict[str, Any]:
 
 def renew(target: Target, connections: Connections) -> bool:
     """Get another token after the server has refused one; return False if tokens come from elsewhere."""
-    token = connection(target, connections).configuration.refresh_api_key_hook
-    if not isinstance(token, _GoogleToken):
+    google = connection(target, connections).google
+    if google is None:
         return False
-    token.renew()
+    google.renew()
     return True
 
 
@@ -108,28 +171,81 @@ def blank_configuration() -> Configuration:
 
 def load_this_pods(configuration: Configuration) -> None:
     """Fill in the cluster this pod runs in. Raises ConfigurationError."""
-    _from_files(configuration, Target(), Connections(Settings()))
+    _from_files(configuration, Target())
 
 
-def _from_files(configuration: Configuration, target: Target, connections: Connections) -> None:
+def _by_package(
+    target: Target, access: Access | None, google: GoogleToken | None, connections: Connections
+) -> ApiServer:
+    """Connect as the package understands the target; `access` is what is known of it."""
+    with importing:
+        from kubernetes import client
+
+    configuration, certificate = blank_configuration(), ""
+    if access is not None and not target.kubeconfig:
+        configuration.host, certificate = access.host, access.authority or ""
+    elif target.account is not None:
+        configuration = copy.deepcopy(target.account.held)
+    elif _from_files(configuration, target):
+        google = GoogleToken(target.account, connections)
+    configuration.retries = False
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    pool = client.ApiClient(configuration).rest_client.pool_manager
+    if certificate:  # version 36 of the client takes a file only
+        pool.connection_pool_kw["ca_cert_data"] = certificate
+
+    def headers() -> dict[str, str]:
+        return {way["key"]: way["value"] for way in configuration.auth_settings().values()}
+
+    return ApiServer(
+        configuration.host,
+        pool,
+        headers if google is None else google.headers,
+        lambda: _context(configuration, pool),
+        configuration.tls_server_name,
+        configuration.proxy,
+        configuration.no_proxy,
+        google,
+    )
+
+
+def _context(configuration: Any, pool: PoolManager) -> ssl.SSLContext:
+    """Return what trusts and shows the certificates that the connections of the pool do."""
+    told = pool.connection_pool_kw
+    context = ssl.create_default_context(cafile=told.get("ca_certs"), cadata=told.get("ca_cert_data"))
+    if not configuration.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif configuration.assert_hostname is False:
+        context.check_hostname = False
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return context
+
+
+def _from_files(configuration: Configuration, target: Target) -> bool:
+    """Fill in what a kubeconfig or this pod's files say; return whether the token is one of Google's."""
     with importing:
         from kubernetes import config
         from kubernetes.config.config_exception import ConfigException
 
     try:
         if target.kubeconfig:
-            _from_kubeconfig(configuration, target, connections)
-        else:
-            config.load_incluster_config(configuration)
+            return _from_kubeconfig(configuration, target)
+        config.load_incluster_config(configuration)
     except (ConfigException, OSError) as exc:
-        raise ConfigurationError(
-            f"cannot connect with {target}: {exc}. Set KINETIC_KUBECONFIG (and KINETIC_KUBE_CONTEXT) to a "
-            "kubeconfig that can, or KINETIC_PROJECT, KINETIC_ZONE and KINETIC_CLUSTER to a GKE cluster"
-        ) from exc
+        raise _unusable(target, exc) from exc
+    return False
 
 
-def _from_kubeconfig(configuration: Configuration, target: Target, connections: Connections) -> None:
-    """Fill in what the kubeconfig says; Google's token replaces GKE's plugin, which is a program.
+def _unusable(target: Target, exc: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot connect with {target}: {exc}. Set KINETIC_KUBECONFIG (and KINETIC_KUBE_CONTEXT) to a "
+        "kubeconfig that can, or KINETIC_PROJECT, KINETIC_ZONE and KINETIC_CLUSTER to a GKE cluster"
+    )
+
+
+def _from_kubeconfig(configuration: Configuration, target: Target) -> bool:
+    """Fill in what the kubeconfig says; return whether Google's token replaces GKE's plugin, a program.
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
     """
@@ -143,7 +259,7 @@ def _from_kubeconfig(configuration: Configuration, target: Target, connections: 
     name = loader.current_context["context"].get("user")
     users = [node.value["user"] or {} for node in merged["users"] if node["name"] == name]
     programs = [program for user in users if (program := _program(user))]
-    if any(Path(program).name != _GKE_PLUGIN for program in programs):
+    if any(Path(program).name != GKE_PLUGIN for program in programs):
         raise ConfigurationError(
             f"{target} gets the credentials of user {name!r} from the program {programs[0]!r}, and Kinetic "
             "runs none: use a kubeconfig with a token or a client certificate, or a pod's service account"
@@ -152,8 +268,7 @@ def _from_kubeconfig(configuration: Configuration, target: Target, connections: 
         user.pop("exec", None)
     loader = KubeConfigLoader(merged, active_context=target.context or None)
     loader.load_and_set(configuration)
-    if programs:
-        _with_google_token(configuration, target, connections)
+    return bool(programs)
 
 
 def _program(user: dict[str, Any]) -> str:
@@ -162,33 +277,7 @@ def _program(user: dict[str, Any]) -> str:
     return str((user.get("exec") or {}).get("command") or provider.get("cmd-path") or "")
 
 
-def _from_gke(configuration: Any, target: Target, connections: Connections) -> str:
-    """Fill in address and token; return the certificate to trust."""
+def _of_gke(target: Target, connections: Connections) -> Access:
     found = gke_cluster(target, connections)
-    configuration.host = f"https://{found['endpoint']}"
-    _with_google_token(configuration, target, connections)
-    return base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
-
-
-_KEYS = ("authorization", "BearerToken")
-"""Names of a token in a configuration: that which the client's older versions read, and the newer ones'."""
-
-
-class _GoogleToken:
-    """Hook of the client that puts a Google token into every request."""
-
-    def __init__(self, account: Account | None, connections: Connections) -> None:
-        self._account, self._connections = account, connections
-
-    def __call__(self, configuration: Any) -> None:
-        token = credentials(self._connections, self._account).token()
-        configuration.api_key |= dict.fromkeys(_KEYS, token)
-
-    def renew(self) -> None:
-        credentials(self._connections, self._account).refresh()
-
-
-def _with_google_token(configuration: Any, target: Target, connections: Connections) -> None:
-    configuration.api_key_prefix |= dict.fromkeys(_KEYS, "Bearer")
-    configuration.refresh_api_key_hook = _GoogleToken(target.account, connections)
-    configuration.refresh_api_key_hook(configuration)
+    certificate = base64.b64decode(found["masterAuth"]["clusterCaCertificate"]).decode()
+    return Access(f"https://{found['endpoint']}", certificate or None, is_google=True)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from kinetic_core.backends.kubernetes.client import refusal
-from kinetic_core.backends.kubernetes.connection import Target, connection, renew
+from kinetic_core.backends.kubernetes.connection import ApiServer, Target, connection, renew
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterUnreachable, ConfigurationError
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
     from websocket import WebSocket
 
 _SECONDS = 20.0
@@ -64,40 +63,25 @@ def has_more(stream: WebSocket) -> bool:
 def _connected(target: Target, connections: Connections, path: str, query: Query, protocol: str) -> WebSocket:
     import websocket
 
-    client = connection(target, connections)
-    configuration = client.configuration
-    address = f"{configuration.host}{quote(path)}?{urlencode(query)}".replace("http", "ws", 1)
-    signs = {way["key"]: way["value"] for way in configuration.auth_settings().values()}
+    server = connection(target, connections)
+    address = f"{server.host}{quote(path)}?{urlencode(query)}".replace("http", "ws", 1)
     opened: WebSocket = websocket.create_connection(
         address,
         timeout=_SECONDS,
-        header=signs,
+        header=server.headers(),
         subprotocols=[protocol],
-        sslopt=_trust(client),
-        **_proxy(configuration),
+        sslopt={"context": server.tls(), "server_hostname": server.server_name},
+        **_proxy(server),
     )
     return opened
 
 
-def _trust(client: ApiClient) -> dict[str, Any]:
-    """Return the certificates that the client's other connections trust and use."""
-    told, configuration = client.rest_client.pool_manager.connection_pool_kw, client.configuration
-    context = ssl.create_default_context(cafile=told.get("ca_certs"), cadata=told.get("ca_cert_data"))
-    if not configuration.verify_ssl:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    elif configuration.assert_hostname is False:
-        context.check_hostname = False
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    return {"context": context, "server_hostname": configuration.tls_server_name}
-
-
-def _proxy(configuration: Any) -> dict[str, Any]:
+def _proxy(server: ApiServer) -> dict[str, Any]:
     """Return a kubeconfig's own proxy; the library finds those of the environment."""
-    if not configuration.proxy:
+    if not server.proxy:
         return {}
-    parts = urlsplit(configuration.proxy)
-    none_for = [each for each in (configuration.no_proxy or "").split(",") if each]
+    parts = urlsplit(server.proxy)
+    none_for = [each for each in (server.no_proxy or "").split(",") if each]
     return {
         "http_proxy_host": parts.hostname,
         "http_proxy_port": parts.port,
