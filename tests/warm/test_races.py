@@ -7,13 +7,18 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kinetic_core._runner import object_names
+from kinetic_core._runner.notes import decode_note
+from kinetic_core.jobs.warm import Worker
+from tests.conftest import wait_for
 from tests.documents.pages import ROOT
 from tests.warm.places import Call, Here
 from tests.warm.test_calls import whoami
@@ -26,49 +31,99 @@ def place(tmp_path: Path) -> Iterator[Here]:
     made.close()
 
 
-def noted(folder: str, word: str) -> str:
-    """Note this execution."""
-    with Path(folder, "executions").open("a") as stream:
-        stream.write(f"{word}\n")
-    return word
+def once(folder: str, word: str) -> str:
+    """Note this execution, the first of its word; return the worker that this runs on, "" for a pod's own."""
+    with Path(folder, word).open("x") as stream:
+        pid = os.getpid()
+        for _ in ("process", "its runner", "worker or agent"):
+            parent, began, _ = status(pid)
+            stream.write(f"{pid} {began}\n")
+            pid = parent
+    return os.environ.get("KINETIC_ON_WORKER", "")
 
 
-@pytest.mark.parametrize("rounds", [20, 1000])
-def test_of_two_clients_each_round_one_has_the_worker(place: Here, tmp_path: Path, rounds: int) -> None:
-    """And no call runs twice."""
-    other = Here(tmp_path)
-    worker = place.submit(whoami, "first")
-    worker.value()
-    barrier = threading.Barrier(2)
-    calls: dict[str, Call] = {}
-    shared = 0
+def status(pid: int) -> tuple[int, str, str]:
+    """Return a process's parent, when it began, and its state."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1]), fields[19], fields[0]
 
-    def client(here: Here, word: str) -> None:
-        barrier.wait(60)
-        calls[word] = here.submit(noted, str(tmp_path), word)
-        calls[word].value()
 
-    for number in range(rounds):
-        words = f"{number} here", f"{number} there"
-        threads = [
-            threading.Thread(target=client, args=each) for each in zip((place, other), words, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [calls[word].value() for word in words] == list(words)
-        shared += len({calls[word].worker for word in words}) == 1
-    executions = Counter((tmp_path / "executions").read_text().splitlines())
-    assert set(executions.values()) == {1}
-    assert len(executions) == 2 * rounds
-    given = [
-        info.name
-        for job in {call.worker for call in calls.values()}
-        for info in place.backend.store.list(object_names.calls_prefix(job))
-    ]
-    assert len(given) <= 2 * rounds + 1
-    assert shared, "they never wanted the same worker"
+def lives(pid: str, began: str) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        _, began_then, state = status(int(pid))
+        return began_then == began and state != "Z"
+    return False
+
+
+class MeetingStore:
+    """A store of a client that waits, before it gives a worker a call, until the other client does, too."""
+
+    def __init__(self, store: Any, meeting: threading.Barrier) -> None:
+        self._store, self._meeting = store, meeting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create_if_absent(self, name: str, *content: Any) -> bool:
+        if "/calls/" in name:
+            self._meeting.wait(60)
+        return bool(self._store.create_if_absent(name, *content))
+
+
+def given(place: Here, workers: set[str]) -> dict[str, str]:
+    """Return the workers that calls were given to: no two calls have the same number of one."""
+    store, found = place.backend.store, {}
+    for worker in workers:
+        job, _ = place.backend.get("default", worker)
+        key = Worker.of(job).key  # type: ignore[union-attr]  # it is one
+        for info in store.list(object_names.calls_prefix(worker)):
+            told = decode_note(key, info.name, store.read(info.name))
+            found[told["environment"]["KINETIC_JOB_ID"]] = worker
+    return found
+
+
+@pytest.mark.parametrize("rounds", [8, 1000])
+@pytest.mark.parametrize("moment", ["submitting", "giving"])
+def test_of_two_clients_each_round_one_has_the_worker(
+    place: Here, tmp_path: Path, moment: str, rounds: int
+) -> None:
+    """And no call runs twice. Clients that give at the same moment have found the same idle worker."""
+    clients, meeting = (Here(tmp_path), Here(tmp_path)), threading.Barrier(2)
+    first = place.submit(whoami, "first")
+    first.value()
+    if moment == "giving":
+        for client in clients:
+            client.backend.store = MeetingStore(client.backend.store, meeting)
+    ran = tmp_path / "ran"
+    ran.mkdir()
+
+    def call(client: Here, word: str) -> tuple[Call, str]:
+        if moment == "submitting":
+            meeting.wait(60)
+        made = client.submit(once, str(ran), word)
+        return made, made.value()
+
+    ran_on: dict[str, str] = {}
+    workers: set[str] = set()
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(rounds):
+            calls = list(threads.map(call, clients, [f"{number} here", f"{number} there"]))
+            places = [made.value() for made, _ in calls]
+            assert places == [where for _, where in calls], "its value is that of the one execution"
+            ran_on |= {made.job_id: where for made, where in calls}
+            workers |= {made.worker for made, _ in calls}
+            if moment == "giving":
+                assert sorted(places) == ["", first.worker], "one has the worker, the other a pod"
+    assert len(list(ran.iterdir())) == 2 * rounds
+    told = given(place, workers | {first.worker})
+    assert told.pop(first.job_id) == first.worker
+    assert told == {job: where for job, where in ran_on.items() if where}
+    assert len(told) < 2 * rounds, "they never wanted the same worker"
+    for each in place.workers():
+        place.backend.delete("default", each.job_id)
+    processes = {tuple(line.split()) for file in ran.iterdir() for line in file.read_text().splitlines()}
+    assert len(processes) > 4 * rounds
+    wait_for(lambda: not [each for each in processes if lives(*each)])
 
 
 OTHER_VERSION = """
