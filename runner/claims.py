@@ -100,14 +100,14 @@ def take_number(job: Job, store: Store) -> tuple[Job, bool]:
 
 
 def tell_end(job: Job, store: Store) -> None:
-    """Store that the last attempt on a worker is over, for a runner that was killed before it could."""
+    """Store that the last attempt on a worker is over, unless its runner has, which may have been killed."""
     last = None
     while (claim := _stored(job, store, 0 if last is None else last.number + 1)) is not None:
         last = claim
     if last is None or last.on_worker < 0:
         return
     name = object_names.attempt_outcome(job.job_id, last.on_worker, job.host)
-    failure = wire.Failure(wire.FailureClass.PREEMPTED, "its runner was killed", "execute")
+    failure = wire.Failure(wire.FailureClass.PREEMPTED, "its runner ended without a word", "execute")
     header = {"protocol": wire.PROTOCOL, "author": "runner", "job_id": job.job_id, "key_id": job.key_id}
     header |= {"attempt": last.on_worker, "state": "failed", "codec": "none", "retry": True, "object": name}
     frame = wire.encode_frame({**header, "failure": failure.to_dict()}, {}, job.outcome_key)

@@ -50,9 +50,16 @@ _MOST_TOLD = 1 << 20
 class KeptProcess:
     """The worker's and a runner's side of the keeper."""
 
-    def __init__(self, worker: Job, opener: Callable[[str], Store], on_start: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        worker: Job,
+        opener: Callable[[str], Store],
+        on_start: Callable[[], None],
+        answer_seconds: float = _ANSWER_SECONDS,
+    ) -> None:
         """Start no process yet. `on_start` closes in a new keeper what belongs to the worker."""
         self._worker, self._opener, self._on_start = worker, opener, on_start
+        self._answer_seconds = answer_seconds
         self._keeper = 0
         self._control: socket.socket | None = None
         self._channel: socket.socket | None = None
@@ -121,7 +128,7 @@ class KeptProcess:
         finally:
             theirs.close()
             os.close(told)
-        self._channel.settimeout(_ANSWER_SECONDS)
+        self._channel.settimeout(self._answer_seconds)
         child = self._answer()
         if child is None:
             raise ConnectionError("the process that is kept for calls has died")

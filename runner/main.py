@@ -281,7 +281,11 @@ def _run(
     reading, writing = os.pipe()
     adopts = adopt_orphans()
     if kept is not None:
-        child = kept.run(job.work_dir, writing)
+        try:
+            child = kept.run(job.work_dir, writing)
+        except OSError as exc:  # its worker then kills it
+            text = f"the process that is kept for calls cannot take this one: {exc}"
+            return failed(wire.FailureClass.CONTROL_PLANE, text, "start"), _NOT_STARTED
     else:
         child = _forked_child(job, store, signals, reading, writing)
     os.close(writing)

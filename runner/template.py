@@ -62,6 +62,7 @@ class Template:
         signals: Signals,
         header: dict[str, Any],
         parts: dict[str, bytes],
+        answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
         """Start the process. `first` is the input for which it is made, whose key it must not have either."""
         self._job, self._first, self._store, self._signals = job, first, store, signals
@@ -77,7 +78,7 @@ class Template:
         self.is_dead = False
         self._child = 0
         self._ours, theirs = socket.socketpair()
-        self._ours.settimeout(_ANSWER_SECONDS)
+        self._ours.settimeout(answer_seconds)
         self.descriptor = self._ours.fileno()
         runner = os.getpid()
         sys.stdout.flush()
@@ -112,9 +113,11 @@ class Template:
         """Watch the project's files, unless what inputs inherit lets them write there unseen."""
         self._files = ChangedFiles(self._workspace)
         answer = b""
-        with suppress(OSError):  # that it is dead, whoever forks an input finds out
+        try:
             self._ours.sendall(_WATCHED)
             answer = self._ours.recv(1)
+        except OSError:
+            self.is_dead = True  # what it answers later would be read as another answer
         if answer != _READY:
             self._files.close()
 
@@ -123,6 +126,8 @@ class Template:
 
         `pipes`: for what it prints, and for its outcome.
         """
+        if self.is_dead:
+            return 0
         counts = {"failed": own.failed_count, "ignored": own.attempt - own.failed_count}
         message = wire.encode_frame(
             {"protocol": wire.PROTOCOL, "index": own.index, "folder": own.work_dir, **counts}, parts

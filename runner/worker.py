@@ -61,7 +61,7 @@ _BEYOND_GRACE = 12.0
 _KILLED = 128 + signal.SIGKILL
 _OVER = (wire.EXIT_SUCCEEDED, wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED, wire.EXIT_UNSURE)
 _IGNORED = (wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED, _KILLED)
-_TOLD = (wire.EXIT_USER_ERROR, wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED)
+_TOLD = (wire.EXIT_USER_ERROR, wire.EXIT_INTERRUPTED)
 """Exit codes of a runner that has stored how its attempt ended, and may be followed by another."""
 _SETTLED = (wire.EXIT_SUCCEEDED, wire.EXIT_USER_ERROR, wire.EXIT_NEVER_RETRY, wire.EXIT_INTERRUPTED)
 """Exit codes of a runner that has seen its user code end. After any other the keeper is killed, too: it may
@@ -276,7 +276,7 @@ class _CallRun:
         return code
 
     def _tell_end(self) -> None:
-        """Say in the place of a runner that was killed that its attempt is over."""
+        """Say in the place of a runner that was killed, or could not, that its attempt is over."""
         key = self._key()
         try:
             tell_end(self._described(key), self._store)

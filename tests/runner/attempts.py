@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -170,6 +171,8 @@ def attempt(kill_at: int | None) -> int:
     """What the started process runs."""
     if (forked := os.environ.get("SLOW_FORK")) is not None:
         os.register_at_fork(after_in_child=lambda: (Path(forked).touch(), time.sleep(0.5)))
+    if (fault := os.environ.get("FAULT_OF_FIRST_RUNNER")) is not None:
+        _let_fail(fault, fork=2 if "KINETIC_REUSE" in os.environ else 1)
     if "KILLED_CALL" in os.environ:
         return runner.main(_killing_a_call(int(os.environ["KILLED_CALL"]), Path(os.environ["KILLED_ONCE"])))
     if kill_at is None and "HANGING" not in os.environ:
@@ -180,6 +183,25 @@ def attempt(kill_at: int | None) -> int:
         return HangingStore(uri, root) if kill_at is None else KillingStore(uri, root, kill_at)
 
     return runner.main(opener)
+
+
+def _let_fail(fault: str, fork: int) -> None:
+    """Let the process of this one's fork of that number write no file beyond 16 KiB, or fork no process."""
+    forks: list[int] = []
+
+    def refuse(event: str, _: object) -> None:
+        if event == "os.fork":
+            raise BlockingIOError("no more processes")
+
+    def begin() -> None:
+        if len(forks) == fork and fault == "disk":
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (16 << 10, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+            )
+        elif len(forks) == fork:
+            sys.addaudithook(refuse)
+
+    os.register_at_fork(before=lambda: forks.append(os.getpid()), after_in_child=begin)
 
 
 def _killing_a_call(step: int, once: Path) -> Callable[[str], runner_store.Store]:

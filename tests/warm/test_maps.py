@@ -44,6 +44,7 @@ from kinetic_core.settings import read_settings
 from tests.conftest import wait_for
 from tests.runner.test_signing_key import memory
 from tests.warm.places import Call, Cluster, Here
+from tests.warm.unprivileged import reads_processes
 
 
 @pytest.fixture(params=["local", "gke"])
@@ -444,6 +445,14 @@ def test_no_process_with_user_code_has_a_key(place: Here, tmp_path: Path) -> Non
         assert key in memory(parent(template)), "the test reads what it should"
         (folder / "go").touch()
     assert batch.results(timeout=60, cleanup=False) == ["value"] * 2
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_input_cannot_read_what_it_is_forked_of(place: Here) -> None:
+    """Nor write there, which takes the same permission: inputs to come are made of it."""
+    found = place.map(reads_processes, range(2), lanes=1).results(timeout=60, cleanup=False)
+    assert found == [(True, False)] * 2
 
 
 def test_without_a_retry_a_lost_worker_fails_inputs(place: Here, tmp_path: Path) -> None:
