@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -113,8 +114,9 @@ class _Scan:
         rules = folder.rules.below(folder.path, folder.relative, names)
         taken = [self._take(entry, prefix + entry.name, rules, folder) for entry in entries]
         if folder.relative and not any(taken):
-            mode = stat.S_IMODE(os.stat(folder.path).st_mode) & 0o777
-            self.listing.empty.append((folder.relative, mode))
+            with suppress(FileNotFoundError):  # removed since it was listed
+                mode = stat.S_IMODE(os.stat(folder.path).st_mode) & 0o777
+                self.listing.empty.append((folder.relative, mode))
 
     def _is_wanted(self, path: str) -> bool:
         return self.only is None or path in self.only or path in self.above_only

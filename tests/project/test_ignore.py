@@ -1,5 +1,6 @@
 """What of a project is left out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,20 @@ def test_a_package_called_logs_or_asked_for_ships(tmp_path):
     make(tmp_path, {"logs/__init__.py": "", "a/logs/x.txt": "", "a/.kineticignore": "!logs/\n"})
     found, _ = shipped(tmp_path)
     assert {"logs/__init__.py", "a/logs/x.txt"} <= found
+
+
+@dataclass(frozen=True)
+class Removing(Rules):
+    """Rules of somebody beside whom a directory is removed after it was listed."""
+
+    def below(self, folder: str, relative: str, names: set[str]) -> Rules:
+        if relative == "empty":
+            Path(folder).rmdir()
+        return self
+
+
+def test_a_directory_removed_meanwhile_is_left_out(tmp_path: Path) -> None:
+    for name in ("empty", "other"):
+        (tmp_path / name).mkdir()
+    listing = scan(str(tmp_path), Removing())
+    assert [path for path, _ in listing.empty] == ["other"]
