@@ -88,6 +88,19 @@ def reused(place: str, calls: int) -> list[Verdict]:
     ]
 
 
+def on_hosts(calls: int) -> list[Verdict]:
+    """Measure calls on a warm slice of two hosts of the cluster beside one with pods of its own."""
+    options = {"accelerator": "tpu-v5p-8", "backend": "gke", "cpu": 0.1}
+    cold_call = kinetic_core.run(**options)(trivial)
+    warm_call = kinetic_core.run(**options, warm="2m", reuse="process")(trivial)
+    cold = statistics.median(seconds(lambda: cold_call.run_async(1).result()) for _ in range(_COLD))
+    for _ in range(2):
+        warm_call.run_async(0).result()
+    warm = statistics.median(seconds(lambda: warm_call.run_async(1).result()) for _ in range(calls))
+    what = f"warm call on two hosts, cluster, p50 of {calls}"
+    return [Verdict(what, warm / cold, 0.5, "x", f"{warm:.3f} s of {cold:.3f} s with pods of its own")]
+
+
 def edited(place: str, calls: int) -> list[Verdict]:
     """Measure calls before each of which a line of 2,000 files is edited, and check that the job has it."""
     with tempfile.TemporaryDirectory(prefix="kinetic-bench-project-") as folder:
@@ -192,7 +205,7 @@ def measure(calls: int) -> list[Verdict]:
     if KUBECONFIG:
         with on_the_cluster():
             found += compared("cluster", calls, 0.15) + reused("cluster", min(calls, 50))
-            found += edited("cluster", min(calls, 40))
+            found += edited("cluster", min(calls, 40)) + on_hosts(min(calls, 20))
     return found
 
 

@@ -236,7 +236,6 @@ def can_be_warm(options: RunOptions) -> None:
         return
     asked = {
         "several accelerators": bool(options.fallbacks),
-        f"{options.accelerator}, which has several hosts": options.accelerator.hosts > 1,
         "backend='pathways'": options.backend == "pathways",
         "debug=": options.debug,
         "volumes=": bool(options.volumes),

@@ -101,9 +101,7 @@ def take_number(job: Job, store: Store) -> tuple[Job, bool]:
 
 def tell_end(job: Job, store: Store) -> None:
     """Store that the last attempt on a worker is over, unless its runner has, which may have been killed."""
-    last = None
-    while (claim := _stored(job, store, 0 if last is None else last.number + 1)) is not None:
-        last = claim
+    last = _last(job, store)
     if last is None or last.on_worker < 0:
         return
     name = object_names.attempt_outcome(job.job_id, last.on_worker, job.host)
@@ -112,6 +110,23 @@ def tell_end(job: Job, store: Store) -> None:
     header |= {"attempt": last.on_worker, "state": "failed", "codec": "none", "retry": True, "object": name}
     frame = wire.encode_frame({**header, "failure": failure.to_dict()}, {}, job.outcome_key)
     store.create_if_absent(name, frame)
+
+
+def all_have_ended(job: Job, store: Store) -> bool:
+    """Return whether all hosts of a call have stored how their last attempts on the worker have ended."""
+    for host in range(job.hosts):
+        own = replace(job, host=host)
+        last = _last(own, store)
+        if last is not None and last.on_worker >= 0 and _why_not_ended(own, store, last.on_worker):
+            return False
+    return True
+
+
+def _last(job: Job, store: Store) -> Claim | None:
+    last = None
+    while (claim := _stored(job, store, 0 if last is None else last.number + 1)) is not None:
+        last = claim
+    return last
 
 
 def _may_run(before: Claim | None, counted: int, job: Job, store: Store) -> bool:
@@ -148,14 +163,21 @@ def _stored(job: Job, store: Store, number: int) -> Claim | None:
 
 def _has_ended(job: Job, store: Store, attempt: int) -> bool:
     """Return whether that attempt has stored how it ended."""
+    why_not = _why_not_ended(job, store, attempt)
+    if why_not:
+        sys.stderr.write(f"kinetic: attempt {attempt + 1} has not said how it ended: {why_not}\n")
+    return not why_not
+
+
+def _why_not_ended(job: Job, store: Store, attempt: int) -> str:
+    """Return why that attempt is not known to have ended, "" if it is."""
     name = object_names.attempt_outcome(job.job_id, attempt, job.host)
     try:
         header = wire.decode_head(read_head(store, name), job.outcome_key)
         object_names.require_place(header, job.job_id, name)
     except (MissingObject, wire.FrameError) as exc:
-        sys.stderr.write(f"kinetic: attempt {attempt + 1} has not said how it ended: {exc}\n")
-        return False
-    return True
+        return str(exc) or type(exc).__name__
+    return ""
 
 
 def _object(job: Job, number: int) -> str:

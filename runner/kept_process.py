@@ -8,6 +8,10 @@ the keeper, which has imported what earlier calls imported of the image.
 A runner asks the keeper through a socket that the worker has made, and gives it a channel of the call's own.
 Through that the keeper says which process runs the call, and how that process ended. If the runner dies, its
 end of the channel closes, and the keeper kills the process.
+
+Of a slice each host has a keeper. Processes that have formed one JAX cluster go on together or not at all, so
+a process has the mark of the generation in which it began, and hosts with other marks begin anew together
+(rendezvous.py).
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from .attempt import FORK, PROCESS, Job, take_job
 from .child import renew_signals, run_child, wind_down
@@ -38,8 +43,16 @@ from .signing_key import VARIABLE, forget_key
 from .sizes import shown_size
 from .store import Store
 
+if TYPE_CHECKING:
+    from .rendezvous import ProcessOfHost
+
 _NUMBER = struct.Struct("<i")
-_CALL, _KEPT = b"c", b"k"
+_ORDER = struct.Struct("<c64s")
+"""What a runner asks of a keeper, and the mark of a process."""
+_CALL, _ASK = b"c", b"a"
+_NEW, _SAME = b"n", b"s"
+"""Orders to run a call in a new process of that mark, and in the one of that mark or in none."""
+_KEPT = b"k"
 _LEAVE_SECONDS = 5.0
 """Seconds that a kept process has for its exit handlers when its worker ends."""
 _ANSWER_SECONDS = 60.0
@@ -108,14 +121,26 @@ class KeptProcess:
                 os.waitpid(self._keeper, 0)
             self._forget()
 
-    def run(self, folder: str, output: int) -> int:
+    def mark(self) -> str:
+        """Return the mark of the process that waits for a call, "" for none: for the runner of a call.
+
+        Raises OSError if the keeper is dead, or hangs.
+        """
+        self._order(_ASK, "")
+        assert self._channel is not None  # noqa: S101  the order has one
+        with self._channel:
+            mark = self._channel.recv(_ORDER.size, socket.MSG_WAITALL)
+        if not mark:
+            raise ConnectionError("the process that is kept for calls has died")
+        return mark.strip(b"\0").decode("ascii")
+
+    def run(self, folder: str, output: int, process: ProcessOfHost | None = None) -> int:
         """Have a call run with this process's environment: for its runner. Return the id of its process.
 
-        What it prints goes to the pipe `output`. `folder` is for a file that is removed at once. Raises
-        OSError if the keeper is dead, or hangs.
+        What it prints goes to the pipe `output`. `folder` is for a file that is removed at once. `process`
+        says which one it must be on a host of a slice. Raises OSError if the keeper is dead, or hangs, or the
+        process is not there any more.
         """
-        assert self._control is not None  # noqa: S101  `ensure` has made it
-        self._channel, theirs = socket.socketpair()
         path = os.path.join(folder, "told")
         told = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.unlink(path)
@@ -123,17 +148,28 @@ class KeptProcess:
         while content:
             content = content[os.write(told, content) :]
         os.lseek(told, 0, os.SEEK_SET)
+        order, mark = _CALL, ""
+        if process is not None:
+            order, mark = _NEW if process.is_new else _SAME, process.mark
         try:
-            socket.send_fds(self._control, [_CALL], [theirs.fileno(), output, told])
+            self._order(order, mark, output, told)
         finally:
-            theirs.close()
             os.close(told)
-        self._channel.settimeout(self._answer_seconds)
         child = self._answer()
         if child is None:
             raise ConnectionError("the process that is kept for calls has died")
+        assert self._channel is not None  # noqa: S101  the order has one
         self._channel.settimeout(None)
         return child
+
+    def _order(self, order: bytes, mark: str, *descriptors: int) -> None:
+        """Send an order with a channel for its answers."""
+        assert self._control is not None  # noqa: S101  `ensure` has made it
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            content = _ORDER.pack(order, mark.encode("ascii"))
+            socket.send_fds(self._control, [content], [theirs.fileno(), *descriptors])
+        self._channel.settimeout(self._answer_seconds)
 
     @property
     def descriptor(self) -> int:
@@ -189,6 +225,7 @@ class _Keeper(ABC):
         self._control, self._worker, self._opener = control, worker, opener
         self._process = 0
         """The process that runs a call, or waits for one; 0 for none."""
+        self._mark = b""
         self._socket: socket.socket | None = None
         self._ends, waker = os.pipe()  # becomes readable when a process ends: others may hold its socket
         for descriptor in (self._ends, waker):
@@ -199,25 +236,52 @@ class _Keeper(ABC):
     def serve(self) -> None:
         """Run calls until the worker ends."""
         while True:
-            head, received, _, _ = socket.recv_fds(self._control, 1, 3)
-            if not head:
+            content, received, _, _ = socket.recv_fds(self._control, _ORDER.size, 3, socket.MSG_WAITALL)
+            if not content:
                 self._leave()
                 return
-            channel, output, told = received
+            order, mark = _ORDER.unpack(content)
+            channel, *streams = received
             with socket.socket(fileno=channel) as answers:
-                self._begin(output, told, answers)
-                for descriptor in (output, told):
-                    os.close(descriptor)
-                with suppress(ConnectionError):  # the runner has died, which `_ended` finds out
-                    answers.sendall(_NUMBER.pack(self._process))
-                status = self._ended(answers)
-                with suppress(ConnectionError):
-                    answers.sendall(_NUMBER.pack(status))
-            self._after()
+                if order == _ASK:
+                    with suppress(ConnectionError):
+                        answers.sendall(self._living_mark())
+                else:
+                    output, told = streams
+                    self._run(order, mark, output, told, answers)
+
+    def _run(self, order: bytes, mark: bytes, output: int, told: int, answers: socket.socket) -> None:
+        """Have a process run a call, and say how it ends."""
+        is_there = order != _SAME or self._living_mark() == mark
+        if order == _NEW and self._process:
+            self._kill()
+        if is_there:
+            self._begin(output, told, answers, must_be_same=order == _SAME)
+        for descriptor in (output, told):
+            os.close(descriptor)
+        if not is_there or not self._process:
+            return  # which closes the channel: the runner knows that its process is gone
+        self._mark = mark
+        with suppress(ConnectionError):  # the runner has died, which `_ended` finds out
+            answers.sendall(_NUMBER.pack(self._process))
+        status = self._ended(answers)
+        with suppress(ConnectionError):
+            answers.sendall(_NUMBER.pack(status))
+        answers.close()
+        self._after()
+
+    def _living_mark(self) -> bytes:
+        """Return the mark of the process that waits for a call; only zeros if none lives."""
+        if self._process and os.waitpid(self._process, os.WNOHANG)[0]:
+            self._clear_up()
+        return self._mark if self._process else bytes(_ORDER.size - 1)
 
     @abstractmethod
-    def _begin(self, output: int, told: int, answers: socket.socket) -> None:
-        """Let a process run the call. If it is a new one, it closes its copy of `answers`."""
+    def _begin(self, output: int, told: int, answers: socket.socket, *, must_be_same: bool) -> None:
+        """Let a process run the call. If it is a new one, it closes its copy of `answers`.
+
+        A call that `must_be_same` runs in the process that there is, or not at all.
+        """
 
     @abstractmethod
     def _after(self) -> None:
@@ -305,7 +369,8 @@ class _Forks(_Keeper):
         self._told = b""
         self._tried: set[str] = set()
 
-    def _begin(self, output: int, told: int, answers: socket.socket) -> None:
+    def _begin(self, output: int, told: int, answers: socket.socket, *, must_be_same: bool) -> None:
+        del must_be_same  # there is none
         self._told = b""
 
         def run(keeper: socket.socket) -> None:
@@ -364,7 +429,7 @@ class _Forks(_Keeper):
 class _OneProcess(_Keeper):
     """Keeper of one process that runs call after call."""
 
-    def _begin(self, output: int, told: int, answers: socket.socket) -> None:
+    def _begin(self, output: int, told: int, answers: socket.socket, *, must_be_same: bool) -> None:
         if self._process:
             assert self._socket is not None  # noqa: S101  it has one
             try:
@@ -372,6 +437,8 @@ class _OneProcess(_Keeper):
             except ConnectionError:  # it has died since
                 self._kill()
             else:
+                return
+            if must_be_same:
                 return
 
         def serve(keeper: socket.socket) -> None:

@@ -74,7 +74,7 @@ def run_job(
     logs: list[TaskLog] = []
     run = partial(_run, store=store, signals=signals, logs=logs, started=started, kept=kept)
     try:
-        code = _attempt(job, store, opener, signals, started, run)
+        code = _attempt(job, store, opener, signals, started, run, kept)
     finally:
         signals.release()
     for log in logs:
@@ -87,12 +87,18 @@ def run_job(
 
 
 def _attempt(
-    job: Job, store: PatientStore, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+    job: Job,
+    store: PatientStore,
+    opener: Callable[[str], Store],
+    signals: Signals,
+    started: float,
+    run: _Run,
+    kept: KeptProcess | None,
 ) -> int:
     """Run one attempt, publishing forged notes as its failure; return the container's exit code."""
     try:
         try:
-            return _undisturbed(job, store, opener, signals, started, run)
+            return _undisturbed(job, store, opener, signals, started, run, kept)
         except ForgedNote as exc:
             sys.stderr.write(f"kinetic: {exc}\n")
             text = f"{exc}. Remove what is stored of the job with its cleanup(), and submit it again"
@@ -105,7 +111,13 @@ def _attempt(
 
 
 def _undisturbed(
-    job: Job, store: PatientStore, opener: Callable[[str], Store], signals: Signals, started: float, run: _Run
+    job: Job,
+    store: PatientStore,
+    opener: Callable[[str], Store],
+    signals: Signals,
+    started: float,
+    run: _Run,
+    kept: KeptProcess | None,
 ) -> int:
     """Run one attempt while the store answers and its notes are genuine; return the exit code."""
     if job.set_name is not None:
@@ -125,7 +137,8 @@ def _undisturbed(
     if job.lane is not None:
         return _run_lane(job, store, signals, started)
     if job.hosts > 1:
-        code = run_together(job, store, opener(job.store_uri), partial(run, job), signals, started)
+        mark = None if kept is None else kept.mark
+        code = run_together(job, store, opener(job.store_uri), partial(run, job), signals, started, mark)
         if code == wire.EXIT_INTERRUPTED:
             _tell_end(job, store, started)
         return code
@@ -143,6 +156,8 @@ def _serve(job: Job, store: Store, opener: Callable[[str], Store], signals: Sign
 
     os.makedirs(job.work_dir, exist_ok=True)
     outcome = serve(job, store, opener, signals)
+    if outcome is None:  # of a slice, host 0 tells how the worker ended
+        return wire.EXIT_SUCCEEDED
     return _publish(job, store, outcome, _NOT_STARTED, started)
 
 
@@ -282,7 +297,7 @@ def _run(
     adopts = adopt_orphans()
     if kept is not None:
         try:
-            child = kept.run(job.work_dir, writing)
+            child = kept.run(job.work_dir, writing, None if others is None else others.process)
         except OSError as exc:  # its worker then kills it
             text = f"the process that is kept for calls cannot take this one: {exc}"
             return failed(wire.FailureClass.CONTROL_PLANE, text, "start"), _NOT_STARTED

@@ -13,16 +13,19 @@ whatever dies can be done again by another, and nothing is decided twice:
 
 A generation follows when the one before has its `end`. A host checks in only when no user code of its own
 runs, so a generation in which all have checked in has no user code of an earlier one beside it.
+
+Of a call on warm hosts each attempt of a host counts as a pod of its own. Where hosts keep processes for
+their calls, each says of which generation its process is; unless all say the same, all begin with new ones.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from . import object_names
+from . import object_names, wire
 from .attempt import Job
 from .notes import encode_note, read_note
 from .store import MissingObject, Store
@@ -34,8 +37,9 @@ SUCCEEDED = "succeeded"
 DEBUGGED = "debugged"
 LATE = "late"
 
-_PAUSE = 0.5
-_HOSTS_A_SECOND = 32
+_PAUSE, _FIRST_PAUSE = 0.5, 0.05
+"""Seconds between two looks for news; those at first, because hosts that are there come in a row."""
+HOSTS_A_SECOND = 32
 """Hosts that together ask the store for news each second, however large the slice is."""
 _REPORT_SECONDS = 20.0
 """Seconds after a failure in which a host must report; a host that does not is lost, and may be its cause."""
@@ -59,6 +63,14 @@ class Generation:
         return Generation(self.number + 1, self.failed + failed, self.interrupted + (not failed))
 
 
+@dataclass(frozen=True)
+class ProcessOfHost:
+    """Process that runs a call on a host which keeps one: the one of that `mark`, or a new one with it."""
+
+    mark: str
+    is_new: bool
+
+
 class Rendezvous:
     """Rendezvous as one of its hosts sees it."""
 
@@ -69,10 +81,15 @@ class Rendezvous:
         generation: Generation | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        mark: Callable[[], str] | None = None,
     ) -> None:
+        """Begin with a generation, the first by default. `mark` tells that of this host's kept process."""
         self.job = job
+        self._mark = mark
+        self._start: Told = {}
+        self._pod = f"{job.pod_uid}/{job.attempt}" if job.on_worker else job.pod_uid
         self.generation = generation or Generation()
-        self.pause = max(_PAUSE, job.hosts / _HOSTS_A_SECOND)
+        self.pause = max(_PAUSE, job.hosts / HOSTS_A_SECOND)
         self._store, self._sleep, self._clock = store, sleep, clock
 
     def gather(self, is_late: Callable[[], bool] = lambda: False) -> Told | None:
@@ -80,7 +97,7 @@ class Rendezvous:
 
         Once `is_late` says that the job's time is over, the end is LATE, and not stored.
         """
-        joined, present = False, 0
+        joined, present, pauses = False, 0, self._pauses()
         while True:
             if (end := self.peek("end")) is not None:
                 if end["final"]:
@@ -96,10 +113,17 @@ class Rendezvous:
             if self.job.host == 0:
                 present = self._count("host", present)
                 if present == self.job.hosts:
-                    self.tell("start")
-            if self.peek("start") is not None:
+                    self.tell("start", mark=self._common_mark())
+            if (start := self.peek("start")) is not None:
+                self._start = start
                 return None
-            self._sleep(self.pause)
+            self._sleep(next(pauses))
+
+    def process(self) -> ProcessOfHost:
+        """Return which process a host that keeps one uses in this generation, which has begun."""
+        if mark := self._start.get("mark"):
+            return ProcessOfHost(mark, is_new=False)
+        return ProcessOfHost(wire.digest(self.object_name("start").encode()), is_new=True)
 
     def stop(self, kind: str) -> None:
         """End the generation, unless another host has."""
@@ -116,16 +140,16 @@ class Rendezvous:
 
     def all_returned(self) -> bool:
         """Wait, on host 0, until user code of all hosts has returned; return False if one has stopped."""
-        returned = 1
+        returned, pauses = 1, self._pauses()
         while (returned := self._count("returned", returned)) < self.job.hosts:
             if self.peek("stop") is not None:
                 return False
-            self._sleep(self.pause)
+            self._sleep(next(pauses))
         return True
 
     def end(self) -> Told:
         """Return how the generation ended, after waiting for its stopper to decide, or deciding here."""
-        stopped = False
+        stopped, pauses = False, self._pauses()
         give_up = self._clock() + _JUDGE_SECONDS
         while (end := self.peek("end")) is None:
             stop = self.peek("stop")
@@ -137,7 +161,7 @@ class Rendezvous:
             if stop is not None and (stop["host"] == self.job.host or self._clock() >= give_up):
                 self.tell("end", **self._judged(stop))
                 continue
-            self._sleep(self.pause)
+            self._sleep(next(pauses))
         return end
 
     def bury(self, kind: str) -> Told | None:
@@ -150,7 +174,7 @@ class Rendezvous:
                 return end
             self.generation = self.generation.after(end)
         before = self.peek(f"host-{self.job.host}")
-        if before is None or before["pod"] != self.job.pod_uid:
+        if before is None or before["pod"] != self._pod:
             return None
         return self._end_of_the_dead(kind)
 
@@ -171,7 +195,7 @@ class Rendezvous:
 
     def tell(self, name: str, **facts: object) -> bool:
         """Create an object of this generation; return False if it exists."""
-        told = {"host": self.job.host, "pod": self.job.pod_uid, "at": time.time(), **facts}
+        told = {"host": self.job.host, "pod": self._pod, "at": time.time(), **facts}
         content = encode_note(self.job.outcome_key, self.object_name(name), told)
         return self._store.create_if_absent(self.object_name(name), content)
 
@@ -185,13 +209,28 @@ class Rendezvous:
             known += 1
         return known
 
+    def _pauses(self) -> Iterator[float]:
+        """Yield how many seconds to wait before each next look."""
+        pause = min(_FIRST_PAUSE, self.pause)
+        while True:
+            yield pause
+            pause = min(self.pause, 1.5 * pause)
+
+    def _common_mark(self) -> str:
+        """Return the mark of the processes that all hosts keep, "" if they differ or some host has none."""
+        if self._mark is None:
+            return ""
+        marks = {(self.peek(f"host-{host}") or {}).get("mark") for host in range(self.job.hosts)}
+        return str(marks.pop() or "") if len(marks) == 1 else ""
+
     def _join(self) -> bool:
         """Check in. Return False if this host's last pod has, and so has ended this generation."""
         name = f"host-{self.job.host}"
-        if self.tell(name, failed=self.job.failed_count):
+        facts = {} if self._mark is None else {"mark": self._mark()}
+        if self.tell(name, failed=self.job.failed_count, **facts):
             return True
         before = self.peek(name)
-        if before is None or before["pod"] == self.job.pod_uid:
+        if before is None or before["pod"] == self._pod:
             return before is not None
         # An end that Kubernetes counts as failed, without a report, was the death of a whole container.
         self._end_of_the_dead(FAILED if self.job.failed_count > before["failed"] else INTERRUPTED)

@@ -17,13 +17,15 @@ from .notes import ForgedNote
 from .notice import give_notice
 from .outcome import Outcome, commit, committed_code, leave
 from .phases import note, times
-from .rendezvous import FAILED, INTERRUPTED, LATE, STOPPED, Rendezvous, Told
+from .rendezvous import FAILED, INTERRUPTED, LATE, STOPPED, ProcessOfHost, Rendezvous, Told
 from .stacks import stacks
-from .store import Content, Store, StoreUnavailable
+from .store import Content, Store, StoreUnavailable, exists
 from .watch import Ending, Signals
 
 _LEFT_SECONDS = 10.0
 """Seconds for user code to end when it can only wait for a host that failed."""
+_COMING_SECONDS = 60.0
+"""Seconds for the hosts of a worker, which all live, to begin with a call; else they start anew."""
 
 Runs = Callable[["Hosts"], tuple[Outcome, Ending]]
 
@@ -43,6 +45,11 @@ class Hosts:
         self._stop: Told | None = None
         self._over, self._waking = threading.Event(), threading.Lock()
         self._has_told = self._has_answered = False
+
+    @property
+    def process(self) -> ProcessOfHost:
+        """Return which of the processes that this host keeps for calls is to run user code."""
+        return self.rendezvous.process()
 
     @property
     def over_at(self) -> float:
@@ -91,17 +98,35 @@ class Hosts:
                     return
 
 
-def run_together(job: Job, store: Store, other: Store, run: Runs, signals: Signals, started: float) -> int:
-    """Run this host's share; return the container's exit code. `other` is the same store, for a thread."""
-    rendezvous = Rendezvous(job, store)
+def run_together(
+    job: Job,
+    store: Store,
+    other: Store,
+    run: Runs,
+    signals: Signals,
+    started: float,
+    mark: Callable[[], str] | None = None,
+) -> int:
+    """Run this host's share; return the container's exit code. `other` is the same store, for a thread.
+
+    `mark` tells that of the process which this host keeps for calls, if it does.
+    """
+    rendezvous = Rendezvous(job, store, mark=mark)
     deadline = deadline_of(job, store, started)
+    coming_until = time.monotonic() + _COMING_SECONDS if job.on_worker else float("inf")
+
+    def is_late() -> bool:
+        return time.monotonic() > coming_until or (deadline is not None and deadline.is_over)
+
     try:
         with signals.raising(_Terminated):
-            end = rendezvous.gather() if deadline is None else rendezvous.gather(lambda: deadline.is_over)
+            end = rendezvous.gather(is_late)
     except _Terminated:
         return _interrupted(rendezvous)
-    if end is not None and end["kind"] == LATE and deadline is not None:
-        return _commit(rendezvous, deadline.outcome(), store, started)
+    if end is not None and end["kind"] == LATE:
+        if deadline is not None and deadline.is_over:
+            return _commit(rendezvous, deadline.outcome(), store, started)
+        return _interrupted(rendezvous)
     if end is not None:
         return conclude(rendezvous, end, store)
     generation = rendezvous.generation
@@ -126,6 +151,8 @@ def conclude(rendezvous: Rendezvous, end: Told, store: Store) -> int:
     if not end["final"]:
         sys.stderr.write(f"kinetic: host {end['by']} {end['kind']}: all hosts start anew\n")
         return wire.EXIT_REGROUP
+    if end["kind"] == INTERRUPTED and job.on_worker and exists(store, object_names.cancel(job.job_id)):
+        return wire.EXIT_INTERRUPTED  # its worker commits that, once nothing of it runs on any host
     if end["kind"] in (FAILED, INTERRUPTED):
         committed = commit(job, store, _failure(rendezvous, end, store), "failed")
         return wire.EXIT_NEVER_RETRY if committed is None else committed

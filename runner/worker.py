@@ -9,6 +9,10 @@ commits the outcome as that of a pod does. User code runs in a fork of that, or,
 process that is kept for all calls (kept_process.py). This process is to the call what the Job controller is
 to a pod: it starts another attempt when the one before has ended and may be repeated. Nothing else of a call
 outlives it here: its processes are killed, and its directory is removed.
+
+Of a worker with several hosts each runs every call, in the same order, with a runner of its own; those agree
+on its attempts as the pods of a slice do (rendezvous.py). Host 0 closes the worker. A host that cannot go on
+with a call ends, and with it the worker.
 """
 
 from __future__ import annotations
@@ -28,13 +32,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import object_names, wire
 from .attempt import PROCESS, Job, take_job
-from .claims import tell_end
+from .claims import all_have_ended, tell_end
 from .notes import ForgedNote, decode_note, encode_note, read_start
 from .nudge import Nudge, open_nudge
-from .outcome import Outcome, commit, failed
+from .outcome import Outcome, commit, committed_code, failed
 from .patience import PatientStore
 from .phases import note
 from .processes import adopt_orphans, die_with, end_below, fork_quietly
+from .rendezvous import HOSTS_A_SECOND, Rendezvous
 from .signing_key import VARIABLE, forget_key, wipe_bytes
 from .store import MissingObject, Store, StoreUnavailable, exists
 from .watch import Signals
@@ -60,7 +65,9 @@ _BEYOND_GRACE = 12.0
 """Seconds after user code's grace in which a call's runner must have published its outcome."""
 _KILLED = 128 + signal.SIGKILL
 _OVER = (wire.EXIT_SUCCEEDED, wire.EXIT_NEVER_RETRY, wire.EXIT_FENCED, wire.EXIT_UNSURE)
-_IGNORED = (wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED, _KILLED)
+_IGNORED = (wire.EXIT_UNPUBLISHED, wire.EXIT_INTERRUPTED, wire.EXIT_REGROUP, _KILLED)
+_GATHER_SECONDS = 3600.0
+"""Seconds, or its idle time if that is longer, for all hosts of a worker to be there."""
 _TOLD = (wire.EXIT_USER_ERROR, wire.EXIT_INTERRUPTED)
 """Exit codes of a runner that has stored how its attempt ended, and may be followed by another."""
 _SETTLED = (wire.EXIT_SUCCEEDED, wire.EXIT_USER_ERROR, wire.EXIT_NEVER_RETRY, wire.EXIT_INTERRUPTED)
@@ -83,53 +90,98 @@ class Call:
         return cls(values["KINETIC_JOB_ID"], values["KINETIC_KEY_ID"], values)
 
 
-def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Signals) -> Outcome:
-    """Run calls until none has come for the worker's idle time, or it is told to end; return its outcome."""
+def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Signals) -> Outcome | None:
+    """Run calls until none has come for the worker's idle time, or it is told to end.
+
+    Returns the worker's outcome, None for a host that is not the one to tell it.
+    """
     assert worker.idle is not None  # noqa: S101  who has none is no worker
     gc.enable()
     adopt_orphans()
     _import_for_calls()
+    if worker.hosts > 1 and not _gather(worker, store, signals):
+        return _ended_early(worker, store, signals, "not all of its hosts came")
     note(worker, "serving")
-    nudge = open_nudge(worker, store)
+    nudge = open_nudge(worker, store) if worker.host == 0 else None
     kept = _kept_process(worker, opener, signals, nudge)
-    soon, later = _PAUSES.get(worker.backend, _OTHER_PAUSES)
-    number, idle = 0, 0.0
-    waits_since = time.monotonic()
-    while not signals.told:
-        waited = time.monotonic() - waits_since
-        try:
-            call = _next_call(worker, store, number)
-            if call is None and waited >= worker.idle and _close(worker, store, number):
-                break
-        except ForgedNote as exc:
-            sys.stderr.write(f"kinetic: {exc}; it is passed over\n")
-            number += 1
-            continue
-        except _Closed:
-            break
-        except StoreUnavailable as exc:
-            if waited >= worker.idle + _LOST_SECONDS:
-                sys.stderr.write(f"kinetic: the worker ends without closing itself: {exc}\n")
-                break
-            call = None
-        if call is None:
-            _wait(signals, soon if waited < _SOON_SECONDS else later, nudge)
-            continue
-        if signals.told:
-            break
-        idle += waited
-        sys.stderr.write(f"kinetic: call {number} is {call.job_id}\n")
-        is_over = _run(_CallRun(worker, store, opener, signals, call, number, nudge, kept))
-        number += 1
-        waits_since = time.monotonic()
-        if not is_over:  # so that its observers find a dead worker, and give it a pod
-            break
-    idle += time.monotonic() - waits_since
+    calls, lost = _Calls(worker, store, signals, nudge), ""
+    try:
+        while not lost and (call := calls.next()) is not None:
+            number = calls.taken - 1
+            sys.stderr.write(f"kinetic: call {number} is {call.job_id}\n")
+            if not _run(_CallRun(worker, store, opener, signals, call, number, nudge, kept)):
+                lost = f"call {number} could not go on here"  # its observers give it a pod: the worker ends
+    except StoreUnavailable as exc:
+        sys.stderr.write(f"kinetic: the worker ends without closing itself: {exc}\n")
+        lost = "its store gave no answer"
     if kept is not None:
         kept.close()
-    note(worker, "idle", time.time() - idle)  # at the end, all in one, after the time of the calls
+    note(worker, "idle", time.time() - calls.idle)  # at the end, all in one, after the time of the calls
+    if signals.told or (lost and worker.hosts > 1):  # of several hosts the others must end, too
+        return _ended_early(worker, store, signals, lost)
+    if worker.host:
+        return None
+    return Outcome("succeeded", "none", {}, result_repr=f"{calls.taken} calls")
+
+
+class _Calls:
+    """Calls of a worker, in their order: `taken` is how many it has had, `idle` how long it has waited."""
+
+    def __init__(self, worker: Job, store: Store, signals: Signals, nudge: Nudge | None) -> None:
+        self._worker, self._store, self._signals, self._nudge = worker, store, signals, nudge
+        self.taken, self.idle = 0, 0.0
+
+    def next(self) -> Call | None:
+        """Wait for the next call; None once the worker is closed, or told to end.
+
+        Raises StoreUnavailable if the store gives no answer for long after the worker's idle time.
+        """
+        since = time.monotonic()
+        try:
+            return self._next(since)
+        finally:
+            self.idle += time.monotonic() - since
+
+    def _next(self, since: float) -> Call | None:
+        worker, store = self._worker, self._store
+        assert worker.idle is not None  # noqa: S101  who has none is no worker
+        soon, later = _PAUSES.get(worker.backend, _OTHER_PAUSES)
+        later = max(later, worker.hosts / HOSTS_A_SECOND)
+        while not self._signals.told:
+            waited, call = time.monotonic() - since, None
+            try:
+                call = _next_call(worker, store, self.taken)
+                may_close = worker.host == 0 and waited >= worker.idle
+                if call is None and may_close and _close(worker, store, self.taken):
+                    return None
+            except ForgedNote as exc:
+                sys.stderr.write(f"kinetic: {exc}; it is passed over\n")
+                self.taken += 1
+                continue
+            except _Closed:
+                return None
+            except StoreUnavailable:
+                if waited >= worker.idle + _LOST_SECONDS:
+                    raise
+            if call is not None and not self._signals.told:
+                self.taken += 1
+                return call
+            _wait(self._signals, soon if waited < _SOON_SECONDS else later, self._nudge)
+        return None
+
+
+def _gather(worker: Job, store: Store, signals: Signals) -> bool:
+    """Wait until all hosts of a worker are there; return False if it must end before they are."""
+    assert worker.idle is not None  # noqa: S101  who has none is no worker
+    until = time.monotonic() + max(_GATHER_SECONDS, worker.idle)
+    rendezvous = Rendezvous(worker, store, sleep=lambda seconds: _wait(signals, seconds))
+    return rendezvous.gather(lambda: bool(signals.told) or time.monotonic() > until) is None
+
+
+def _ended_early(worker: Job, store: Store, signals: Signals, why: str) -> Outcome:
+    """Return the outcome of a worker that has not closed itself."""
     if not signals.told:
-        return Outcome("succeeded", "none", {}, result_repr=f"{number} calls")
+        return failed(wire.FailureClass.PREEMPTED, f"the worker has ended: {why}", "execute", retry=False)
     if exists(store, object_names.cancel(worker.job_id)):
         return failed(wire.FailureClass.CANCELLED, "it was stopped", "execute", retry=False)
     return failed(wire.FailureClass.PREEMPTED, "the worker was told to end", "execute", retry=False)
@@ -236,22 +288,28 @@ class _CallRun:
             int(self._call.environment.get(f"KINETIC_{name}") or 0)
             for name in ("RETRIES", "INFRASTRUCTURE_RETRIES")
         )
+        is_slice = self._worker.hosts > 1
+        most = restarts + 1 + is_slice * retries  # of a slice, one host's failure interrupts the others
         while True:
             code = self._attempt(failures, interruptions)
+            if is_slice and code != wire.EXIT_SUCCEEDED:
+                self._tell_end()
             if code in _OVER or self._told_at is not None:
                 break
-            if code not in _TOLD:
+            if code not in _TOLD and not is_slice:
                 self._tell_end()
             if code in _IGNORED:
                 interruptions += 1
             else:
                 failures += 1
-            if failures > retries or interruptions > restarts + 1:  # else its runner ends it by itself
+            if failures > retries or interruptions > most:  # else its runner ends it by itself
                 break
             _wait(self._signals, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** (failures + interruptions - 1)))
-        if self._is_ended and code not in _OVER:
+        if self._is_ended and code not in _OVER and (not is_slice or self._all_have_ended()):
             self._commit_cancelled()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if is_slice and code != wire.EXIT_SUCCEEDED:
+            return self._is_over_for_all()
         return code in _OVER or failures > retries or self._is_ended
 
     def _attempt(self, failures: int, interruptions: int) -> int:
@@ -283,9 +341,43 @@ class _CallRun:
         finally:
             forget_key(key)
 
+    def _all_have_ended(self) -> bool:
+        """Wait until nothing of the call runs on any host; return False if that takes too long."""
+        key = self._key()
+        try:
+            job = self._described(key)
+            until = time.monotonic() + job.grace + _BEYOND_GRACE
+            while not all_have_ended(job, self._store):
+                if time.monotonic() > until:
+                    return False
+                time.sleep(_TICK / 5)
+        finally:
+            forget_key(key)
+        return True
+
+    def _is_over_for_all(self) -> bool:
+        """Tell the call's other hosts that it is over; return False if it has no outcome."""
+        key = self._key()
+        try:
+            job = self._described(key)
+            if committed_code(job, self._store) is None:
+                return False
+            Rendezvous(job, self._store).close()
+        except ForgedNote as exc:
+            sys.stderr.write(f"kinetic: {exc}; the worker ends, for its hosts cannot agree\n")
+            return False
+        finally:
+            forget_key(key)
+        return True
+
     def _described(self, key: bytearray) -> Job:
-        values = {**self._call.environment, "KINETIC_WORK_DIR": self._folder, VARIABLE: ""}
+        values = {**self._variables(), "KINETIC_WORK_DIR": self._folder, VARIABLE: ""}
         return replace(take_job(values), outcome_key=key)
+
+    def _variables(self) -> dict[str, str]:
+        """Return the variables of the call's container, with those that it has from this pod."""
+        own = {name: os.environ[name] for name in _OF_THE_POD if name in os.environ}
+        return {**self._call.environment, **own}
 
     def _key(self) -> bytearray:
         derived = wire.call_key(self._worker.outcome_key, self._call.key_id)
@@ -324,7 +416,7 @@ class _CallRun:
         for name in [each for each in os.environ if each.startswith("KINETIC_")]:
             if name not in self._call.environment and name not in _OF_THE_POD:
                 del os.environ[name]
-        os.environ.update(self._call.environment)
+        os.environ.update(self._variables())
         if os.environ.get("HOME") == os.environ.get("KINETIC_WORK_DIR"):
             os.environ["HOME"] = folder  # in a pod, where both are the same volume
         os.environ["KINETIC_WORK_DIR"] = folder
@@ -391,5 +483,12 @@ _OF_THE_POD = (
     "KINETIC_RUNNER_BYTES",
     "KINETIC_BACKEND",
     "KINETIC_STORE",
+    "KINETIC_HOST_COUNT",
+    "KINETIC_HOST_INDEX",
+    "TPU_WORKER_HOSTNAMES",
+    "TPU_WORKER_ID",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
 )
-"""Variables that a worker's calls have from its pod."""
+"""Variables that a worker's calls have from its pod, among them the addresses of its hosts."""

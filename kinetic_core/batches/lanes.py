@@ -72,6 +72,7 @@ _STATUSES = {
 def check_lanes(options: RunOptions, plan: Plan) -> None:
     """Check that a map with these options can run on lanes. Raises InvalidRequest."""
     asked = {
+        f"{options.accelerator}, which has several hosts": options.accelerator.hosts > 1,
         "budget=": options.budget is not None,
         "cancel_running_on_fail=": plan.cancel_running,
         "hang_after=": options.pod.hang_after is not None,

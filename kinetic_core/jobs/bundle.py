@@ -160,7 +160,17 @@ def place(
     `open_backend` and `backend_name` do, and InvalidRequest if the machine does not go with other options.
     """
     first = options.accelerator
-    there = backend or open_backend(backend_name(options.backend, first.hosts, connections), connections)
+
+    def opened(hosts: int) -> Backend:
+        hosts = 1 if options.warm is not None else hosts  # workers are Jobs, of several hosts, too
+        return open_backend(backend_name(options.backend, hosts, connections), connections)
+
+    there = backend or opened(first.hosts)
+    if options.warm is not None and there.name == "pathways":
+        raise InvalidRequest(
+            "warm= does not go with KINETIC_BACKEND=pathways: a worker is a Job; give backend='gke', or "
+            "leave warm= out"
+        )
     if not first.others or options.fallbacks:  # several accelerators have one host each
         return options, there
     found = there.meaning(first)
@@ -171,7 +181,7 @@ def place(
         )
         options = options.on(first.meaning(found))
         if backend is None:
-            there = open_backend(backend_name(options.backend, found.hosts, connections), connections)
+            there = opened(found.hosts)
     elif there.name != "local":
         _LOG.info("accelerator %s", first.describe())
     return options, there

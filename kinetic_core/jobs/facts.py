@@ -17,6 +17,7 @@ from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.attempts import stored_claims
 from kinetic_core.backends.kubernetes.fallbacks import choice_number, choice_of
 from kinetic_core.backends.kubernetes.names import DROPPED, UNSCHEDULABLE, WORKER
+from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.set_objects import is_live
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import KineticError, ObjectNotFound
@@ -104,12 +105,12 @@ def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, f
             return replace(facts, worker=worker_state(backend, reference.namespace, found[0]))
 
 
-def attempts_claimed(store: ObjectStore, job_id: str, key: bytes | None) -> int:
-    """Return how many attempts runners of the job have claimed, signed with its key.
+def attempts_claimed(store: ObjectStore, job_id: str, key: bytes | None, host: int = 0) -> int:
+    """Return how many attempts runners of a host of the job have claimed, signed with its key.
 
     What others have stored under such names is passed over, as runners do (runner/claims.py).
     """
-    claims = stored_claims(store, job_id, key) if key else ()
+    claims = stored_claims(store, job_id, key, host) if key else ()
     return max((claim.number + 1 for claim in claims if claim.pod_uid), default=0)
 
 
@@ -120,7 +121,9 @@ def worker_state(backend: Backend, namespace: str, job: Mapping[str, Any]) -> Wo
     if found is None:
         seen = JobObservation(JobStatus.NOT_FOUND, "NotFound", "there is no such job")
     else:
-        seen = verdict(*found)
+        starts = (Pod(pod).started_at for pod in found[1])
+        begun = max((each for each in starts if each is not None), default=None)  # with its last host
+        seen = replace(verdict(*found), started_at=begun)
         if seen.reason == UNSCHEDULABLE and (text := backend.never_runs(found)) is not None:
             seen = impossible(seen, text)
     return WorkerState(worker_id, seen, seen.is_terminal and not backend.lives(namespace, worker_id))

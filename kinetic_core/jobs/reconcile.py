@@ -14,6 +14,7 @@ from dataclasses import replace
 from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.names import DROPPED
+from kinetic_core.backends.kubernetes.objects import Job
 from kinetic_core.errors import KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.decide import (
@@ -26,7 +27,7 @@ from kinetic_core.jobs.decide import (
     RecordFailure,
     ReleasePods,
 )
-from kinetic_core.jobs.facts import consider, stored_outcome
+from kinetic_core.jobs.facts import attempts_claimed, consider, stored_outcome
 from kinetic_core.jobs.fallback import move_on
 from kinetic_core.jobs.lanes import lanes_of, runs_on_lane
 from kinetic_core.jobs.logs import last_lines
@@ -65,8 +66,7 @@ def _carry_out(
         case MoveOn():
             return move_on(backend, reference, found[0], action) or seen
         case GivePod(attempts):
-            for attempt in range(attempts):
-                record_attempt(backend, reference, found, attempt)
+            record_attempts(backend, reference, found, attempts)
             backend.start(namespace, job_id)
         case EndWorker(worker_id):
             backend.abandon(namespace, worker_id)
@@ -78,12 +78,23 @@ def _carry_out(
     return seen
 
 
-def record_attempt(backend: Backend, reference: JobReference, found: Found, attempt: int) -> None:
+def record_attempts(backend: Backend, reference: JobReference, found: Found, attempts: int) -> None:
+    """Store of each host that its attempts have died with their worker; host 0 has claimed so many."""
+    key, hosts = outcome_key(found[0]), Job(found[0]).hosts
+    for host in range(hosts):
+        claimed = attempts_claimed(backend.store, reference.job_id, key, host) if host else attempts
+        for attempt in range(claimed):
+            record_attempt(backend, reference, found, attempt, host)
+
+
+def record_attempt(
+    backend: Backend, reference: JobReference, found: Found, attempt: int, host: int = 0
+) -> None:
     """Store that an attempt has died with its worker, unless the attempt has stored how it ended.
 
     Without the key nothing is stored, and no later attempt of this job may run.
     """
-    name = object_names.attempt_outcome(reference.job_id, attempt)
+    name = object_names.attempt_outcome(reference.job_id, attempt, host)
     failure = wire.Failure(wire.FailureClass.PREEMPTED, "its worker has died", "execute")
     header = {
         "protocol": wire.PROTOCOL,

@@ -135,7 +135,6 @@ def test_what_is_no_time_to_stay_warm(given: object) -> None:
     ("beside", "named"),
     [
         ({"accelerator": ["gpu-l4", "gpu-a100"]}, "several accelerators"),
-        ({"accelerator": "tpu-v5p-16"}, "several hosts"),
         ({"debug": True}, "debug="),
         ({"queue": "research"}, "queue="),
         ({"lease": 30}, "lease="),

@@ -17,7 +17,7 @@ from typing import Any
 from kinetic_core._runner.processes import below
 from kinetic_core.backends.kubernetes.backend import GkeBackend
 from kinetic_core.backends.kubernetes.connection import Target
-from kinetic_core.backends.kubernetes.names import FAILED_COUNT, IGNORED_COUNT, JOB_ID
+from kinetic_core.backends.kubernetes.names import FAILED_COUNT, HOST_INDEX, IGNORED_COUNT, JOB_ID
 from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.handle import BatchHandle
@@ -84,7 +84,7 @@ class Here:
 
     def pack(self, function: Callable[..., Any], **options: Any) -> Packed:
         image = {} if self.name == "local" else {"container_image": "python:3.11"}
-        asked = RunOptions.checked("cpu", **image, **options)
+        asked = RunOptions.checked(options.pop("accelerator", "cpu"), **image, **options)
         return pack(function, asked, Connections(self.settings()), backend=self.backend)
 
     def workers(self) -> list[WorkerSummary]:
@@ -131,6 +131,8 @@ class Cluster(Here):
     name = "gke"
     pods: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """The newest container of each job."""
+    hosts: dict[tuple[str, int], subprocess.Popen[bytes]] = field(default_factory=dict)
+    """The newest container of each host of a job."""
 
     def __post_init__(self) -> None:
         self.fake = FakeCluster(self._behave)
@@ -151,7 +153,7 @@ class Cluster(Here):
             batch.close()
         self.backend.end_watch("default")
         self.fake.close()
-        for process in self.pods.values():
+        for process in {*self.pods.values(), *self.hosts.values()}:
             _kill_all(process.pid)
             process.wait()
 
@@ -170,6 +172,9 @@ class Cluster(Here):
             "KINETIC_FAILED_COUNT": annotations.get(FAILED_COUNT, "0"),
             "KINETIC_IGNORED_COUNT": annotations.get(IGNORED_COUNT, "0"),
         }
+        host = annotations[HOST_INDEX]
+        if "KINETIC_HOST_COUNT" in environment:
+            environment |= dict.fromkeys(("KINETIC_HOST_INDEX", "TPU_WORKER_ID", "JAX_PROCESS_ID"), host)
         with (self.folder / "pods.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *container["command"][1:]],
@@ -179,6 +184,7 @@ class Cluster(Here):
                 start_new_session=True,
             )
         self.pods[facts["labels"][JOB_ID]] = process
+        self.hosts[facts["labels"][JOB_ID], int(host)] = process
         threading.Thread(
             target=self._follow, args=(facts["namespace"], facts["name"], process), daemon=True
         ).start()

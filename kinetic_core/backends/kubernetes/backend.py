@@ -25,7 +25,7 @@ from kinetic_core.backends.kubernetes.leader_worker_sets import LeaderWorkerSets
 from kinetic_core.backends.kubernetes.logs import JobLogs
 from kinetic_core.backends.kubernetes.manifest import WORK_DIR, Surroundings, verbosity
 from kinetic_core.backends.kubernetes.names import FAILED_CREATE, JOB_ID, JOB_NAME, ORIGIN_ID
-from kinetic_core.backends.kubernetes.objects import Pod
+from kinetic_core.backends.kubernetes.objects import Job, Pod
 from kinetic_core.backends.kubernetes.pod_exec import PodShells
 from kinetic_core.backends.kubernetes.pods import failed_by_lease, made_pods
 from kinetic_core.backends.kubernetes.port_forward import PodPorts
@@ -264,10 +264,11 @@ class GkeBackend:
             self._api.patch("Job", namespace, name, {"spec": end_without_pods(succeeded)})
 
     def start(self, namespace: str, job_id: str) -> None:
-        """Let the Job controller make the pod of a call's Job."""
+        """Let the Job controller make the pods of a call's Job, one for each host."""
         for job in jobs_of(self._api, namespace, job_id):
             if waits_for_worker(job) and not observe(job, []).is_terminal:
-                self._api.patch("Job", namespace, job["metadata"]["name"], {"spec": {"parallelism": 1}})
+                change = {"spec": {"parallelism": Job(job).hosts}}
+                self._api.patch("Job", namespace, job["metadata"]["name"], change)
 
     def lives(self, namespace: str, job_id: str) -> bool:
         """Ask the API server for the job's pods, by their label."""
