@@ -304,10 +304,7 @@ def _run(
     else:
         child = _forked_child(job, store, signals, reading, writing)
     os.close(writing)
-    if (task_log := _task_log(job)) is not None:
-        logs.append(task_log)
-    is_verbose = os.environ.get("KINETIC_LOG_LEVEL") == "DEBUG"
-    tee = LogTee(job, store, reading, task_log, is_verbose=is_verbose)
+    tee = _tee(job, store, reading, logs)
     _warn(job, tee, adopts=adopts)
     gauge = MemoryGauge(alarm=None if job.has_rendezvous else partial(remember, job), near=NEAR)
     if others is not None:
@@ -333,6 +330,14 @@ def _run(
     tee.close()
     gauge.clear_note()
     return outcome, ending
+
+
+def _tee(job: Job, store: Store, reading: int, logs: list[TaskLog]) -> LogTee:
+    """Open the job's log, which is read from a pipe; that of its Airflow task, if any, is added to `logs`."""
+    if (task_log := _task_log(job)) is not None:
+        logs.append(task_log)
+    is_verbose = os.environ.get("KINETIC_LOG_LEVEL") == "DEBUG"
+    return LogTee(job, store, reading, task_log, is_verbose=is_verbose)
 
 
 def _be_patient(store: PatientStore, outcome: Outcome, ending: Ending, over_at: float) -> None:
