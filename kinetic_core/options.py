@@ -253,6 +253,10 @@ class MapKeywords(TypedDict, total=False):
         "Id of the batch: `grp-` and lower-case letters, digits and `-`. The same call under the same id, "
         "from any process, is the same batch. None draws one.",
         checks.batch_id)]
+    warm: Annotated[str | float | None, Option(
+        'Run the inputs on `max_concurrent` pods that stay for so long, such as `"10m"`, see '
+        "docs/guides/warm.md. None is what `run` says.",
+        checks.duration)]
     skip_done: Annotated[bool, Option(
         "With `group_id`, and once all of that batch has ended, run its inputs that have no value again.",
         checks.truth, default=False)]

@@ -36,6 +36,7 @@ from kinetic_core.jobs.bundle import Packed, pack
 from kinetic_core.jobs.cost import hourly_cost
 from kinetic_core.jobs.inputs import CLIENT_DRIVEN, INDEXED, ON_LANES, SUPERVISED, read_manifest
 from kinetic_core.jobs.prepare import Group, reference_of
+from kinetic_core.option_checks import can_be_warm
 from kinetic_core.options import MAP_OPTIONS, MapKeywords, RunOptions
 from kinetic_core.terminal import Progress
 
@@ -64,14 +65,16 @@ def run_map(
     items = _checked_inputs(options, inputs)
     values = _checked_values(asked, len(items))
     plan = _plan(values)
-    if options.warm is not None:
-        check_lanes(options, replace(plan, max_concurrent=asked.get("max_concurrent")))
     options = replace(
         options,
         retries=values["retries"] or options.retries,
         project=values.get("project", options.project),
         cluster=values.get("cluster", options.cluster),
+        warm=values.get("warm", options.warm),
     )
+    if options.warm is not None:
+        can_be_warm(options)
+        check_lanes(options, replace(plan, max_concurrent=asked.get("max_concurrent")))
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((item,), {}) for item in items]
     with Progress() as progress:
         packed = pack(function, options, connections, calls=calls, tolerant=True, progress=progress.say)

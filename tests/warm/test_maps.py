@@ -41,7 +41,7 @@ from kinetic_core.jobs.references import checked_reference
 from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.jobs.timeline import Explanation, explain
 from kinetic_core.settings import read_settings
-from tests.conftest import wait_for
+from tests.conftest import end_local_jobs, wait_for
 from tests.runner.test_signing_key import memory
 from tests.warm.places import Call, Cluster, Here
 from tests.warm.unprivileged import reads_processes
@@ -671,6 +671,22 @@ def test_what_a_map_on_workers_has_not_is_refused(asked: dict[str, Any], named: 
     with pytest.raises(InvalidRequest, match=named):
         function.run_async_map([1, 2], **{"max_concurrent": 1, **asked})
     assert not [*Path(str(read_settings().local_store)).glob("*")], "nothing was stored"
+
+
+def test_a_map_alone_can_be_warm() -> None:
+    place = Path(str(read_settings().local_store))
+    function = kinetic_core.run(accelerator="cpu", backend="local")(whoami)
+    try:
+        batch = function.run_async_map([1, 2], warm=2, max_concurrent=1)
+        assert [number for number, *_ in batch.results()] == [1, 2]
+        assert {job.worker for job in batch.jobs if job is not None} == {batch.group_id}, "they ran on a lane"
+        batch.close()
+    finally:
+        end_local_jobs(place)
+    with pytest.raises(InvalidRequest, match="warm= does not go with queue="):
+        kinetic_core.run(accelerator="cpu", queue="q")(whoami).run_async_map(["a"], warm=2, max_concurrent=1)
+    with pytest.raises(InvalidRequest, match="warm='soon' must be seconds"):
+        function.run_async_map(["a"], warm="soon", max_concurrent=1)
 
 
 @pytest.mark.parametrize("option", [{"hang_after": 600}, {"budget": 1.0}, {"reuse": "fork"}])
