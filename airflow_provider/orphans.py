@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,16 +25,18 @@ from airflow_provider.batch_of_task import cancel_batch
 from airflow_provider.config import config
 from airflow_provider.deployment import NAME, PLACES, UsedPlace, of_team, read_places, with_address
 from airflow_provider.job_of_task import Origin
+from airflow_provider.telemetry import IN_TRIGGERS, Stats, WorkerClock
 from airflow_provider.threads import in_thread
 from kinetic_core.backends.base import Backend, Found, backend_of
 from kinetic_core.backends.kubernetes.chunks import chunk_of, input_of
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.connections import Connections, default_connections
-from kinetic_core.errors import ConfigurationError
+from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.warm import workers
 from kinetic_core.jobs.watch import watch_for
 
 _MARGIN_SECONDS = 15.0
@@ -99,6 +101,16 @@ AskStates = Callable[[str, str, list[str]], Awaitable[Mapping[str, object]]]
 Live = dict[str, Origin]
 
 
+def _hostname() -> str:
+    from airflow.utils import net
+
+    ask: Callable[[], str] = net.get_hostname
+    return ask()
+
+
+_clock = WorkerClock(Stats(IN_TRIGGERS), cache(_hostname))
+
+
 @dataclass
 class Reconciler:
     """Search for orphans among the jobs of a backend and namespace that no trigger here watches."""
@@ -107,6 +119,7 @@ class Reconciler:
     namespace: str
     deployment: str
     ask: AskStates
+    clock: WorkerClock = field(default_factory=lambda: _clock)
     _doubted: set[str] = field(default_factory=set)
 
     @property
@@ -119,6 +132,7 @@ class Reconciler:
 
         The second search is needed because a job exists a moment before Airflow stores its task's next state.
         """
+        await in_thread(self._look_at_workers)
         live = await in_thread(self._unwatched)
         over = set(await self._over(live))
         ended = sorted(over & self._doubted)
@@ -132,6 +146,15 @@ class Reconciler:
             *(in_thread(cancel_batch, self.backend, group_id) for group_id in sorted(batches)),
         )
         return ended
+
+    def _look_at_workers(self) -> None:
+        """Count the time of warm workers. An error is no reason to leave orphans."""
+        try:
+            found = list(workers(self.backend, self.namespace, fresh=False))
+        except (KineticError, OSError) as error:
+            _LOG.info("the time of the workers of %s is not counted: %s", self.namespace, error)
+        else:
+            self.clock.seen(place_key(self.backend, self.namespace), found)
 
     def _unwatched(self) -> Live:
         watched = watch_for(self.backend, self.namespace).watched()

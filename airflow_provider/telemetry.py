@@ -12,13 +12,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
@@ -26,6 +27,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from kinetic_core.job import JobObservation, JobStatus, Step, StepBegun
 from kinetic_core.jobs.phases import Phase
+
+if TYPE_CHECKING:
+    from kinetic_core.jobs.warm import WorkerSummary
 
 IN_TASKS = "airflow.sdk.observability.stats"
 IN_TRIGGERS = "airflow.observability.stats"
@@ -58,7 +62,10 @@ WAITING = Metric(
 RUNNING = Metric("kinetic.jobs.running", "gauge", ("hostname",), "jobs of deferred tasks that run")
 RELISTS = Metric("kinetic.watch.relists", "counter", ("kind",), "watches that expired and began anew")
 
-METRICS = (SUBMITTED, ADOPTED, SHIPPED, FINISHED, FENCED, PHASE, WAITING, RUNNING, RELISTS)
+_PHASE = ("hostname", "accelerator", "phase")
+WORKER_TIME = Metric("kinetic.worker.seconds", "counter", _PHASE, "time of warm workers, by phase")
+
+METRICS = (SUBMITTED, ADOPTED, SHIPPED, FINISHED, FENCED, PHASE, WAITING, RUNNING, RELISTS, WORKER_TIME)
 
 
 class Stats:
@@ -139,6 +146,35 @@ class StateBoard:
             self._stats.set(RUNNING, tags, number)
         else:
             self._stats.set(WAITING, {**tags, "reason": state[1]}, number)
+
+
+class WorkerClock:
+    """Time of the warm workers of places, counted at each look from the one before."""
+
+    def __init__(
+        self, stats: Stats, hostname: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Count nothing yet. `hostname` gives the tag of this triggerer, as in Airflow's own metrics."""
+        self._stats, self._hostname, self._clock = stats, hostname, clock
+        self._looked: dict[str, float] = {}
+        self._rest: dict[tuple[str, str], float] = {}
+        """Parts of a second that were not counted yet, by accelerator and phase."""
+        self._lock = threading.Lock()
+
+    def seen(self, place: str, workers: Iterable[WorkerSummary]) -> None:
+        """Count the time since the last look at this place for each worker that runs: `idle` or `calls`."""
+        with self._lock:
+            now = self._clock()
+            lasted = now - self._looked.get(place, now)
+            self._looked[place] = now
+            for worker in workers:
+                if worker.seen.status is JobStatus.RUNNING:
+                    key = worker.accelerator, "idle" if worker.is_idle else "calls"
+                    self._rest[key] = self._rest.get(key, 0.0) + lasted
+            for (accelerator, phase), whole in self._rest.items():
+                self._rest[accelerator, phase] = whole % 1
+                tags = {"hostname": self._hostname(), "accelerator": accelerator, "phase": phase}
+                self._stats.count(WORKER_TIME, tags, int(whole))
 
 
 class Steps:

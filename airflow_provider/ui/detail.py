@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider.job_of_task import TaskIdentity
 from airflow_provider.records import EarlierJob, JobRecord, advice, earlier_to_value, readable
 from airflow_provider.ui.places import environment
-from airflow_provider.ui.rows import Instance, Live, row
+from airflow_provider.ui.rows import Instance, Live, phases_to_value, row
 from kinetic_core._runner import object_names
 from kinetic_core._runner.wire import FailureClass
 from kinetic_core.backends.base import Backend
@@ -27,7 +27,9 @@ from kinetic_core.jobs import addresses
 from kinetic_core.jobs.facts import attempt_header, stored_outcome
 from kinetic_core.jobs.fallback import remedy
 from kinetic_core.jobs.logs import host_count, stored_end
-from kinetic_core.jobs.timeline import known_phases
+from kinetic_core.jobs.observe import find
+from kinetic_core.jobs.timeline import explain, known_phases
+from kinetic_core.jobs.warm import summary_of
 
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 200
@@ -65,6 +67,7 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
         "traceback": "",
         "log": [],
         "silence": UNREAD,
+        "worker": None,
         "outputs": [],
         "troubles": [],
     }
@@ -80,6 +83,7 @@ def detail(instance: Instance, record: JobRecord, home: Backend | str) -> dict[s
             told = row(instance, live)
             shown["silence"] = silence(home, reference, told["status"], told["reason"])
         shown["outputs"] = outputs(home, reference)
+        shown["worker"] = _worker(home, reference)
         if record.end is not None and record.end.status is JobStatus.FAILED:
             shown |= _failure(home, reference)
         shown["earlier"] = [*_earlier_jobs(home, instance, record), *_attempts(home, instance, record, live)]
@@ -191,6 +195,27 @@ def _live(backend: Backend, reference: JobReference) -> Live | None:
     if seen.status is JobStatus.NOT_FOUND:
         return None
     return Live(seen, known_phases(backend, reference, found, {}, is_over=seen.is_terminal))
+
+
+def _worker(backend: Backend, reference: JobReference) -> dict[str, Any] | None:
+    """Return how the warm worker of a call is and where its time went; None for a job that is no call.
+
+    An XCom may name any job: of one that is no worker, or is gone, nothing is told.
+    """
+    found = backend.get(reference.namespace, reference.worker) if reference.worker else None
+    summary = None if found is None else summary_of(backend, found)
+    own = None if summary is None else find(backend, reference.worker)
+    if summary is None or own is None:
+        return None
+    seen = summary.seen
+    state = ("idle" if summary.is_idle else "runs a call") if seen.status is JobStatus.RUNNING else ""
+    return {
+        "job_id": summary.job_id,
+        "state": state or seen.status.value.lower(),
+        "calls": summary.calls,
+        "idle_seconds": summary.idle_seconds,
+        "phases": phases_to_value(explain(backend, own).phases),
+    }
 
 
 def _earlier_jobs(backend: Backend, instance: Instance, record: JobRecord) -> list[dict[str, Any]]:

@@ -435,19 +435,21 @@ def _matches(row: Mapping[str, Any], filters: Filters) -> bool:
 
 
 def _times(phases: Sequence[Phase]) -> dict[str, Any]:
-    """Return the phases of the timeline, and for how long the job waited and ran, if there are any.
-
-    Neighbours of one name, as attempts have them, stay apart.
-    """
-    told = [
-        {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 3)}
-        for each in phases
-    ]
+    """Return the phases of the timeline, and for how long the job waited and ran, if there are any."""
+    told = phases_to_value(phases)
     if not phases:
         return {"phases": told}
     waited = sum(each.seconds for each in phases if each.name in PHASES and not each.has_container)
     ran = sum(each.seconds for each in phases) - waited
     return {"phases": told, "waited": round(waited, 3), "ran": round(ran, 3)}
+
+
+def phases_to_value(phases: Iterable[Phase]) -> list[dict[str, Any]]:
+    """Return the phases of a timeline as plain data. Neighbours of one name, of two attempts, stay apart."""
+    return [
+        {"name": each.name, "attempt": each.attempt, "began": each.began, "seconds": round(each.seconds, 3)}
+        for each in phases
+    ]
 
 
 def _hosts(record: JobRecord) -> int:

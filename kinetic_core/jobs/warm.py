@@ -159,25 +159,32 @@ def start_worker(packed: Packed) -> JobReference:
     return kind.make(_new_worker(backend, namespace, identity), like, identity)
 
 
-def workers(backend: Backend, namespace: str) -> Iterator[WorkerSummary]:
-    """Yield the workers of a namespace that have not ended."""
-    for job, pods in backend.all(namespace).values():
-        worker, seen = Worker.of(job), verdict(job, pods)
-        if worker is None or seen.is_terminal:
-            continue
-        objects = _Objects(backend.store, worker.job_id)
-        accelerator = variable(job, "KINETIC_ACCELERATOR")
-        is_idle = seen.status is JobStatus.RUNNING and _next_number(objects, worker) is not None
-        yield WorkerSummary(
-            worker.job_id,
-            seen,
-            accelerator,
-            float(variable(job, IDLE_SECONDS)),
-            len(objects.calls()),
-            is_idle,
-            variable(job, REUSE),
-            variable(job, INSTANCE),
-        )
+def workers(backend: Backend, namespace: str, *, fresh: bool = True) -> Iterator[WorkerSummary]:
+    """Yield the workers of a namespace that have not ended. `fresh` as in `Backend.all`."""
+    for found in backend.all(namespace, fresh=fresh).values():
+        summary = summary_of(backend, found)
+        if summary is not None and not summary.seen.is_terminal:
+            yield summary
+
+
+def summary_of(backend: Backend, found: Found) -> WorkerSummary | None:
+    """Return the state of the worker whose Job this is, None for any other Job."""
+    job, pods = found
+    worker, seen = Worker.of(job), verdict(job, pods)
+    if worker is None:
+        return None
+    objects = _Objects(backend.store, worker.job_id)
+    is_idle = seen.status is JobStatus.RUNNING and _next_number(objects, worker) is not None
+    return WorkerSummary(
+        worker.job_id,
+        seen,
+        variable(job, "KINETIC_ACCELERATOR"),
+        float(variable(job, IDLE_SECONDS)),
+        len(objects.calls()),
+        is_idle,
+        variable(job, REUSE),
+        variable(job, INSTANCE),
+    )
 
 
 def overdue(backend: Backend, there: Mapping[str, Found], before: float) -> Iterator[tuple[str, float]]:

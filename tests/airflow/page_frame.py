@@ -74,6 +74,18 @@ def job(index: int) -> dict[str, Any]:
 
 SILENT = 7
 """Map index of a job that succeeded and printed nothing, in a store that no new shell finds."""
+WARM = 13
+"""Map index of a job that is a call on a warm worker."""
+WORKER = {
+    "job_id": "job-00000000000000bb",
+    "state": "idle",
+    "calls": 3,
+    "idle_seconds": 600.0,
+    "phases": [
+        {"name": "image", "attempt": 0, "began": 1e9, "seconds": 20.0},
+        {"name": "idle", "attempt": 0, "began": 1e9 + 20, "seconds": 340.0},
+    ],
+}
 ADVICE = "`kinetic pool add --accelerator tpu-v6e-8`: no pool of the cluster has it"
 """What to do, as the server says it."""
 
@@ -104,6 +116,7 @@ def detail(index: int) -> dict[str, Any]:
         "environment": "KINETIC_LOCAL_STORE='/home/jan/my store'" if index == SILENT else "",
         "log": [] if index == SILENT else lines,
         "silence": silence,
+        "worker": WORKER if index == WARM else None,
         "outputs": [{"name": "model.ckpt", "size": 7_340_032}],
         "troubles": [],
         "advice": ADVICE if told["status"] == "PENDING" else "",

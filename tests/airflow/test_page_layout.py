@@ -13,7 +13,7 @@ from pathlib import Path
 
 import chromium
 import pytest
-from page_frame import BATCH, INPUTS, SILENT, frame, history, job, of_runs, small, squares
+from page_frame import BATCH, INPUTS, SILENT, WARM, frame, history, job, of_runs, small, squares
 
 from tests.conftest import needs_program
 
@@ -227,6 +227,16 @@ def test_commands_can_be_copied(tab: chromium.Tab, address: str) -> None:
     tab.click(".command button")
     assert tab.ask("window.copied") == "kinetic jobs logs job-0000000000000002"
     assert tab.ask("document.querySelector('.command button').textContent") == "Copied"
+
+
+def test_the_worker_of_a_call_says_what_it_waited(tab: chromium.Tab, address: str) -> None:
+    tab.size(700, HEIGHT)
+    tab.open(f"{address}?{RUN}&task=train_a_model&map={WARM}&at=warm")
+    tab.until("location.search.endsWith('&at=warm') && Boolean(document.querySelector('pre.log'))")
+    text = tab.ask("document.querySelector('#detail').innerText")
+    assert "job-00000000000000bb: idle, 3 calls so far, ends after 10 min 0 s without one" in text
+    _, workers = text.split("Where its worker's time went")
+    assert "idle 5 min 40 s" in workers
 
 
 def test_what_to_do_can_be_copied(tab: chromium.Tab, address: str) -> None:

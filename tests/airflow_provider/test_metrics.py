@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_provider import telemetry as metrics
-from airflow_provider.telemetry import METRICS, StateBoard, Stats
+from airflow_provider.telemetry import METRICS, StateBoard, Stats, WorkerClock
 from kinetic_core.counters import count, listen
 from kinetic_core.job import JobObservation, JobStatus
+from kinetic_core.jobs.warm import WorkerSummary
 from tests.airflow_provider.stats_client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,31 @@ def test_the_gauges_follow_the_jobs(client: Client) -> None:
         ("waiting", 0, "Unschedulable"),
     ]
     assert {tags["hostname"] for _, _, tags in client.got} == {"h"}
+
+
+def test_the_time_of_workers_is_counted_between_looks(client: Client) -> None:
+    now = [0.0]
+    clock = WorkerClock(Stats("a_stats_module"), lambda: "h", lambda: now[0])
+
+    def worker(*, is_idle: bool, status: JobStatus = JobStatus.RUNNING) -> WorkerSummary:
+        return WorkerSummary("job-1", JobObservation(status), "tpu-v5p-8", 600.0, 1, is_idle)
+
+    clock.seen("a", [worker(is_idle=True)])
+    for at, found in (
+        (10.4, [worker(is_idle=True), worker(is_idle=False)]),
+        (20.6, [worker(is_idle=True), worker(is_idle=False, status=JobStatus.PENDING)]),
+        (30.0, []),
+    ):
+        now[0] = at
+        clock.seen("a", found)
+    clock.seen("b", [worker(is_idle=True)])
+    told = [(name, value, tags["phase"]) for name, value, tags in client.got]
+    assert told == [
+        ("kinetic.worker.seconds", 10, "idle"),
+        ("kinetic.worker.seconds", 10, "calls"),
+        ("kinetic.worker.seconds", 10, "idle"),
+    ]
+    assert client.got[0][2] == {"hostname": "h", "accelerator": "tpu-v5p-8", "phase": "idle"}
 
 
 def test_who_listens_is_told_once() -> None:

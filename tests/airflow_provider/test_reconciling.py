@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.job_of_task import Origin
-from airflow_provider.orphans import Reconciler
+from airflow_provider.orphans import Reconciler, place_key
 from kinetic_core import JobStatus
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
-from kinetic_core.jobs.observe import observe, watch
+from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.observe import find, observe, wait, watch
+from kinetic_core.jobs.submit import Call, prepare, submit
+from kinetic_core.jobs.warm import WorkerSummary
+from kinetic_core.options import RunOptions
 from tests.airflow_provider.forgotten import Told, job
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
@@ -107,3 +111,29 @@ def test_one_question_for_all_instances_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"dag_id": 1}', '{"deployment": "x"}', "null"])
 def test_an_annotation_of_somebody_else_is_no_origin(text: str) -> None:
     assert Origin.from_text(text) is None
+
+
+def test_each_search_counts_the_time_of_warm_workers() -> None:
+    looked: list[tuple[str, list[tuple[str, bool]]]] = []
+
+    class Clock:
+        def seen(self, place: str, workers: list[WorkerSummary]) -> None:
+            looked.append((place, [(each.job_id, each.is_idle) for each in workers]))
+
+    options = RunOptions.checked(accelerator="cpu", warm=60)
+    prepared = prepare(Call(print, ("hello",), {}), options, default_connections())
+    reference = submit(prepared)
+    backend = backend_of(reference, default_connections())
+    wait(backend, reference)
+    reconciler = Reconciler(backend, reference.namespace, "ours", Told({}), Clock())  # type: ignore[arg-type]
+    assert asyncio.run(reconciler.reconcile()) == []
+    ((place, workers),) = looked
+    assert place == place_key(backend, reference.namespace)
+    assert workers == [(reference.worker, True)]
+    cancel(backend, found(backend, reference.worker))
+
+
+def found(backend: Backend, job_id: str) -> JobReference:
+    reference = find(backend, job_id)
+    assert reference is not None
+    return reference

@@ -13,6 +13,14 @@ function shared(build) {
   return `${build.tasks} task${build.tasks > 1 ? "s" : ""} since ${new Date(1000 * build.since).toISOString().slice(0, 19)}Z`;
 }
 
+/** The warm worker on which the job is a call, and what it does now. */
+function workerOf({ worker }) {
+  if (!worker) return undefined;
+  const calls = `${worker.calls} call${worker.calls === 1 ? "" : "s"}`;
+  const ends = worker.state === "idle" ? `, ends after ${duration(worker.idle_seconds)} without one` : "";
+  return `${worker.job_id}: ${worker.state}, ${calls} so far${ends}`;
+}
+
 function facts(job) {
   const told = {
     Why: why(job),
@@ -25,6 +33,7 @@ function facts(job) {
     Hosts: job.hosts,
     Attempts: job.attempts,
     Used: usage(job),
+    Worker: workerOf(job),
     DAG: job.dag_id,
     Run: job.run_id,
     "Task state": `${job.task_state}, try ${job.try_number}`,
@@ -40,6 +49,12 @@ function facts(job) {
     {},
     ...lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, shown(name, value))]),
   );
+}
+
+/** The worker's phases: `idle` is what it has waited for calls, which costs money as they do. */
+function workersTime({ worker }) {
+  const took = total(worker?.phases ?? []);
+  return took ? element("div", {}, timeline(worker.phases, took), stretches(worker.phases)) : null;
 }
 
 function section(title, content) {
@@ -194,6 +209,7 @@ export class Detail {
       facts(job),
       job.may_cancel ? this.#end(job) : null,
       section("Where its time went", took ? element("div", {}, timeline(phases, total(phases)), stretches(phases)) : null),
+      section("Where its worker's time went", workersTime(job)),
       section("Links", list(links.map((link) => address(link.address, link.name)))),
       isBatch(job) || !job.job_id ? null : section("Last lines", log),
       section("Attempts", attempts(job)),

@@ -24,7 +24,7 @@ from kinetic_core.connections import default_connections
 from kinetic_core.errors import ClusterUnreachable, StoreError
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.cancel import cancel, cleanup
-from kinetic_core.jobs.observe import wait
+from kinetic_core.jobs.observe import find, wait
 from kinetic_core.jobs.submit import Call, prepare, submit
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
@@ -101,6 +101,32 @@ def test_a_job_whose_end_nobody_recorded_is_asked_for(tmp_path: Path) -> None:
     shown = detail(marked, told, backend)
     said = "the task is failed; how its job ended was not recorded; its Job has gone"
     assert (shown["status"], shown["message"]) == ("UNKNOWN", said)
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_the_worker_of_a_call_is_shown_and_no_other_job(tmp_path: Path) -> None:
+    who = replace(identity(), run_began=tmp_path.name)
+    options = RunOptions.checked(accelerator="cpu", warm=60)
+    prepared = prepare(Call(print, ("hello",), {}), options, default_connections(), job_id=who.job_id())
+    reference = submit(prepared)
+    backend = Places().of(reference, settings_of(ENVIRONMENT))
+    seen = wait(backend, reference)
+    told = JobRecord.of(who, reference, JobEnd.of(seen, ()))
+    worker = detail(Instance("train", -1, "", "success", 1, told), told, backend)["worker"]
+    assert {name: worker[name] for name in ("job_id", "state", "calls", "idle_seconds")} == {
+        "job_id": reference.worker,
+        "state": "idle",
+        "calls": 1,
+        "idle_seconds": 60.0,
+    }
+    assert worker["phases"][-1]["name"] == "idle"
+    planted = JobRecord.of(who, replace(reference, worker=reference.job_id), JobEnd.of(seen, ()))
+    assert detail(Instance("train", -1, "", "success", 1, planted), planted, backend)["worker"] is None
+    own = find(backend, reference.worker)
+    assert own is not None
+    cancel(backend, own)
+    ended = detail(Instance("train", -1, "", "success", 1, told), told, backend)["worker"]
+    assert ended["state"] == "cancelled"
 
 
 @pytest.mark.promise("page: Links, outputs")
