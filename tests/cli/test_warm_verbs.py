@@ -65,5 +65,5 @@ def test_a_start_that_makes_no_sense_starts_nothing(
 
 
 def test_what_cannot_be_warm_is_refused(kinetic: Kinetic, sample: str) -> None:
-    done = kinetic("run", f"{sample}:scaled", "1", "--warm", "1m", "-a", "tpu-v5p-4x4x4")
+    done = kinetic("run", f"{sample}:scaled", "1", "--warm", "1m", "--backend", "pathways")
     assert "warm= does not go with" in done.err
