@@ -59,7 +59,8 @@ class Job:
     suspended, which spends no budget; `since` is the first attempt after the last suspension (see claims.py).
     A worker waits for calls for `idle` seconds, in the pod `pod_name`; `idle` is None for a job with a
     function. `reuse` says what its calls share (kept_process.py), "" for nothing. A call that runs there is
-    `on_worker`. A call that runs inputs of a map is a `lane` of it.
+    `on_worker`, and may take files for its project from the directory `spare`. A call that runs inputs of a
+    map is a `lane` of it.
     """
 
     store_uri: str
@@ -100,6 +101,7 @@ class Job:
     reuse: str = ""
     on_worker: bool = False
     lane: Lane | None = None
+    spare: str = ""
 
     def sealed(self, state: str) -> str:
         """Sign a state for the metadata of this job's outcome."""

@@ -41,7 +41,7 @@ class DataFolder:
     Entries appear whole, and are never changed: in a shared directory nobody may write to them. It is for
     attempts of one user only, who trust each other; pods share a `cache` instead, whose entries are copied
     before use. `shard` is this host's number and the number of hosts. No module below `away`, the project, is
-    imported to make an entry.
+    imported to make an entry. Trees may take files of the directory `spare`.
     """
 
     def __init__(
@@ -53,8 +53,9 @@ class DataFolder:
         shard: tuple[int, int] = (0, 1),
         cache: SharedCache | None = None,
         away: str = "",
+        spare: str = "",
     ) -> None:
-        self._folder, self._away = folder, away
+        self._folder, self._away, self._spare = folder, away, spare
         self._store = store
         self._shared = shared
         self._shard = shard
@@ -102,7 +103,9 @@ class DataFolder:
         def read(name: str) -> bytes:
             return read_at_most(self._store, name, wire.LARGEST_DOCUMENT)
 
-        materialise_tree(tree, target, read=read, fetch=fetch, discard=self._discard, shard=shard)
+        materialise_tree(
+            tree, target, read=read, fetch=fetch, discard=self._discard, shard=shard, spare=self._spare
+        )
 
     def _cached(self, name: str, cache: SharedCache) -> str:
         """Return a file of this attempt's own with a pack, which is named by its digest."""

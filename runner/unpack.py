@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import object_names, trees
+from .spare_files import SpareFiles
 from .store import MissingObject
 from .trees import BadTree, Document, Entry, IncompleteTree, Pack, check_entries, parse_segment, read_document
 
@@ -33,13 +34,15 @@ def materialise_tree(
     fetch: Callable[[str], str],
     discard: Callable[[str], None] = lambda _path: None,
     shard: tuple[int, int] = (0, 1),
+    spare: str = "",
 ) -> None:
     """Fill the directory `target` with the tree of this digest, replacing existing files.
 
     `read` returns the bytes of a small object, `fetch` a local file with a large one (it is called in
     threads); both raise `MissingObject`. `discard` gets each such file back. `shard` (i, n) takes every
-    n-th file from the i-th on. Raises IncompleteTree if an object is missing, BadTree if one is wrong,
-    OSError if the disk is full, before anything large is fetched. A failure leaves nothing behind.
+    n-th file from the i-th on. Files like those of the tree are moved there from the directory `spare`.
+    Raises IncompleteTree if an object is missing, BadTree if one is wrong, OSError if the disk is full,
+    before anything large is fetched. A failure leaves nothing behind.
     """
     target = os.path.abspath(target)
     _remove(target)
@@ -47,7 +50,8 @@ def materialise_tree(
         document = read_document(tree, read)
         os.makedirs(target)
         check_space(target, document.size // shard[1])
-        _Unpacking(tree, target, document, shard).run(fetch, discard)
+        spares = SpareFiles(spare, target) if spare else None
+        _Unpacking(tree, target, document, shard, spares).run(fetch, discard)
     except BaseException as exc:
         _remove(target)
         if isinstance(exc, MissingObject):
@@ -78,8 +82,10 @@ def _remove(target: str) -> None:
 class _Unpacking:
     """Unpacking of one tree into one directory."""
 
-    def __init__(self, tree: str, target: str, document: Document, shard: tuple[int, int]) -> None:
-        self._name = object_names.tree(tree)
+    def __init__(
+        self, tree: str, target: str, document: Document, shard: tuple[int, int], spares: SpareFiles | None
+    ) -> None:
+        self._name, self._spares = object_names.tree(tree), spares
         self._tree, self._target, self._document, self._shard = tree, target, document, shard
         self._segments: dict[str, list[Entry]] = {}
         self._entries: list[Entry] = []
@@ -154,10 +160,11 @@ class _Unpacking:
                 if size != len(content):
                     raise BadTree(f"{self._name}: {entry[1]!r} has another size than its content")
                 path = os.path.join(self._target, entry[1])
+                mode = entry[3] & 0o777
                 if entry[4] > trees.PIECE:
                     _write_piece(path, content, offset)
-                else:
-                    _write_file(path, content, entry[3] & 0o777)
+                elif self._spares is None or not self._spares.take(entry[1], path, content, mode):
+                    _write_file(path, content, mode)
         discard(pack.path)
 
     def _finish(self) -> None:

@@ -41,6 +41,7 @@ from .phases import note
 from .processes import adopt_orphans, die_with, end_below, fork_quietly
 from .rendezvous import HOSTS_A_SECOND, Rendezvous
 from .signing_key import VARIABLE, forget_key, wipe_bytes
+from .spare_files import KeptFiles
 from .store import MissingObject, Store, StoreUnavailable, exists
 from .watch import Signals
 from .workspace import IMPORTED_FOR_CALLS
@@ -104,18 +105,20 @@ def serve(worker: Job, store: Store, opener: Callable[[str], Store], signals: Si
     note(worker, "serving")
     nudge = open_nudge(worker, store) if worker.host == 0 else None
     kept = _kept_process(worker, opener, signals, nudge)
+    spare = KeptFiles(os.path.join(worker.work_dir, "calls"))
     calls, lost = _Calls(worker, store, signals, nudge), ""
     try:
         while not lost and (call := calls.next()) is not None:
             number = calls.taken - 1
             sys.stderr.write(f"kinetic: call {number} is {call.job_id}\n")
-            if not _run(_CallRun(worker, store, opener, signals, call, number, nudge, kept)):
+            if not _run(_CallRun(worker, store, opener, signals, call, number, nudge, kept, spare)):
                 lost = f"call {number} could not go on here"  # its observers give it a pod: the worker ends
     except StoreUnavailable as exc:
         sys.stderr.write(f"kinetic: the worker ends without closing itself: {exc}\n")
         lost = "its store gave no answer"
     if kept is not None:
         kept.close()
+    spare.clear()
     note(worker, "idle", time.time() - calls.idle)  # at the end, all in one, after the time of the calls
     if signals.told or (lost and worker.hosts > 1):  # of several hosts the others must end, too
         return _ended_early(worker, store, signals, lost)
@@ -269,9 +272,10 @@ class _CallRun:
         number: int,
         nudge: Nudge | None,
         kept: KeptProcess | None,
+        spare: KeptFiles,
     ) -> None:
         self._worker, self._store, self._opener, self._nudge = worker, store, opener, nudge
-        self._signals, self._call, self._kept = signals, call, kept
+        self._signals, self._call, self._kept, self._spare = signals, call, kept, spare
         name = "kept" if worker.reuse == PROCESS else f"{number}-{os.urandom(8).hex()}"
         self._folder = os.path.join(worker.work_dir, "calls", name)
         """Under a name that no earlier call could know; or, of a process that runs all calls, always the
@@ -331,6 +335,9 @@ class _CallRun:
         spared = () if self._kept is None else self._kept.pids
         if left := end_below(os.getpid(), collect=True, spared=spared):
             sys.stderr.write(f"kinetic: these processes of {self._call.job_id} do not die: {left}\n")
+        elif self._kept is None and sys.platform == "linux":  # elsewhere processes may live on
+            folder = os.path.join(self._folder, str(failures + interruptions))
+            self._spare.replace(os.path.join(folder, "workspace"))
         return code
 
     def _tell_end(self) -> None:
@@ -399,7 +406,8 @@ class _CallRun:
             if self._nudge is not None:
                 self._nudge.close()
             forget_key(self._worker.outcome_key)
-            job = replace(self._job(failures, interruptions), outcome_key=key)
+            job = self._job(failures, interruptions)
+            job = replace(job, outcome_key=key, spare=self._spare.path)
             os.makedirs(job.work_dir, exist_ok=True)
             store = PatientStore(self._opener(job.store_uri))
             code = run_job(job, store, self._opener, time.time(), self._kept)

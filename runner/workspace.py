@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -33,7 +34,7 @@ class Workspace:
             cache = None if job.cache_dir is None else SharedCache(job.cache_dir)
             own = os.path.join(job.work_dir, "data")
             self._data = DataFolder(own, store, shared=False, shard=shard, cache=cache, away=away)
-        self._project = DataFolder(job.work_dir, store, shared=False)
+        self._project = DataFolder(job.work_dir, store, shared=False, spare=job.spare)
         self._volumes = job.volumes_dir
         self._job, self._has_noted = job, False
         self._store = store
@@ -149,6 +150,8 @@ def make_workspace(job: Job, store: Store, header: dict[str, Any]) -> Workspace:
         os.makedirs(workspace.workspace, exist_ok=True)
     else:
         workspace.unpack(header["tree"])
+    if job.spare:  # what the earlier call has left there is not for user code
+        shutil.rmtree(job.spare, ignore_errors=True)
     os.chdir(_inside(workspace.workspace, header["cwd"] or ""))
     paths = [_inside(workspace.workspace, entry) for entry in header["sys_path"]]
     sys.path[:0] = list(dict.fromkeys(paths))
