@@ -117,7 +117,23 @@ def _direct(access: Access, google: GoogleToken | None) -> ApiServer:
     import urllib3
     from urllib3.util.ssl_ import create_urllib3_context
 
-    context = create_urllib3_context()
+    # urllib3 1.26 compares the server's name itself, and needs a context that does not.
+    own = _trusting(access, create_urllib3_context())
+    more: dict[str, Any] = {"server_hostname": access.server_name} if access.server_name else {}
+    pool = urllib3.PoolManager(maxsize=_CONNECTIONS, retries=False, ssl_context=own, **more)
+    held = {"authorization": f"Bearer {access.token}"} if access.token else {}
+    return ApiServer(
+        access.host,
+        pool,
+        google.headers if google is not None else held.copy,
+        lambda: _trusting(access, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)),
+        access.server_name,
+        google=google,
+    )
+
+
+def _trusting(access: Access, context: ssl.SSLContext) -> ssl.SSLContext:
+    """Return the context, which verifies servers, with the certificates to trust and to show."""
     if not access.is_verified:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     elif access.authority:
@@ -129,11 +145,7 @@ def _direct(access: Access, google: GoogleToken | None) -> ApiServer:
             file = Path(folder, "user")
             file.write_bytes(access.certificate + b"\n" + access.key)
             context.load_cert_chain(file)
-    more: dict[str, Any] = {"server_hostname": access.server_name} if access.server_name else {}
-    pool = urllib3.PoolManager(maxsize=_CONNECTIONS, retries=False, ssl_context=context, **more)
-    held = {"authorization": f"Bearer {access.token}"} if access.token else {}
-    headers = google.headers if google is not None else held.copy
-    return ApiServer(access.host, pool, headers, lambda: context, access.server_name, google=google)
+    return context
 
 
 def gke_cluster(target: Target, connections: Connections) -> dict[str, Any]:
