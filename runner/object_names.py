@@ -169,7 +169,11 @@ def block_claims(group_id: str) -> str:
 
 def block_claim(group_id: str, first: int) -> str:
     """Return the name of the object by which a lane takes the block that begins with an input."""
-    return f"{block_claims(group_id)}{first:08d}.json"
+    return f"{block_claims(group_id)}{first:08d}{CLAIM_END}"
+
+
+CLAIM_END, SEGMENT_END = ".claim", ".outcomes"
+"""Suffixes of what pods of lanes create below `batches/`, and of no other object there (`provision.iam`)."""
 
 
 def segments(group_id: str) -> str:
@@ -179,7 +183,7 @@ def segments(group_id: str) -> str:
 
 def outcome_segment(group_id: str, first: int, part: int) -> str:
     """Return the name of the part number `part` of the outcomes of the block that begins with an input."""
-    return f"{segments(group_id)}{first:08d}-{part:06d}"
+    return f"{segments(group_id)}{first:08d}-{part:06d}{SEGMENT_END}"
 
 
 def calls_prefix(worker_id: str) -> str:

@@ -24,7 +24,7 @@ from kinetic_core.store.documents import malformed, read_start
 from kinetic_core.store.protocol import ObjectStore
 
 _ID = re.compile(r"grp-.+-l\d+")
-_SEGMENT = re.compile(r"(\d{8})-(\d{6})")
+_SEGMENT = re.compile(r"(\d{8})-(\d{6})\.outcomes")
 _LONGEST_CLAIM = 4 << 10
 LANE = "KINETIC_LANE"
 """Variable of a lane: its map, its number, how many lanes and inputs that has, the digest of its blocks."""

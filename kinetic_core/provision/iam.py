@@ -177,7 +177,8 @@ def pod_grants(pods: str, bucket: str, namespace: str) -> tuple[Grant, ...]:
     jobs, batches, outputs = (_named(bucket, f"{prefix}{kind}/") for kind in ("jobs", "batches", "outputs"))
     clients = " && ".join(f"!{_ending(each)}" for each in _OF_CLIENTS)
     renewed = " || ".join(_ending(f"/{each}") for each in object_names.RENEWED)
-    create = f"{jobs} && {clients} || {batches} && {_ending(_STOPPED)}"
+    of_batches = " || ".join(map(_ending, (_STOPPED, object_names.CLAIM_END, object_names.SEGMENT_END)))
+    create = f"{jobs} && {clients} || {batches} && ({of_batches})"
     replace = f"{outputs} || {jobs} && ({renewed})"
     return (
         Grant(READ, pods, below(bucket, prefix)),

@@ -75,6 +75,9 @@ def test_jobs_need_no_more_than_pods_are_granted(guarded: PolicyProxy, tmp_path:
     handle.cleanup()
     plus_one = kinetic_core.run(accelerator="cpu", cpu=0.1)(lambda number: number + 1)
     assert plus_one.run_async_map([1, 2, 3]).results(cleanup=False) == [2, 3, 4]
+    on_worker = kinetic_core.run(accelerator="cpu", cpu=0.1, warm="5s")(lambda number: number + 1)
+    on_lanes = on_worker.run_async_map([1, 2, 3], max_concurrent=1)
+    assert on_lanes.results(timeout=300, cleanup=False) == [2, 3, 4]
     assert guarded.refused == []
 
 

@@ -339,6 +339,8 @@ OBJECTS = {
     object_names.batch_payload("grp-1", "0" * 64): "read",
     "batches/grp-1/finished.json": "read",
     object_names.stop("grp-1"): "create",
+    object_names.block_claim("grp-1", 0): "create",
+    object_names.outcome_segment("grp-1", 0, 0): "create",
     object_names.handle("job-1"): "read",
     object_names.payload("job-1", "0" * 64): "read",
     object_names.cancel("job-1"): "read",

@@ -473,7 +473,7 @@ def test_what_no_lane_has_signed_is_not_believed(place: Here, tmp_path: Path) ->
         {
             "protocol": 1,
             "job_id": "grp-f-l0",
-            "object": "batches/grp-f/outcomes/00000000-000000",
+            "object": "batches/grp-f/outcomes/00000000-000000.outcomes",
             "key_id": "grp-f-l0:x:y",
             "states": {"0": "succeeded"},
         },
