@@ -32,14 +32,13 @@ from zoneinfo import ZoneInfo
 from airflow_provider.deployment import of_team
 from airflow_provider.project import project_of_task
 from airflow_provider.records import named
-from kinetic_core._runner import object_names
 from kinetic_core.errors import (
     InvalidRequest,
     UnverifiedResult,
 )
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.collect import Outcome, result_reference
-from kinetic_core.jobs.references import ResultReference, is_reference
+from kinetic_core.jobs.references import ResultReference, is_reference, names_outcome
 from kinetic_core.jobs.submit import Call
 from kinetic_core.project.callables import callable_name
 
@@ -376,8 +375,8 @@ class Signatures:
             raise refuse("it is not complete") from None
         if why := self.fault(_OF_RESULTS, reference.to_dict(), values):
             raise refuse(why)
-        own = object_names.result(reference.job_id)
-        if reference.object_name != own or not _DIGEST.fullmatch(reference.sha256):
+        is_own = names_outcome(reference.object_name, reference.job_id)
+        if not is_own or not _DIGEST.fullmatch(reference.sha256):
             raise refuse("it names no result of a job")
         return reference
 

@@ -248,6 +248,35 @@ def can_be_warm(options: RunOptions) -> None:
         )
 
 
+_NOT_ON_WORKERS = ("budget", "cancel_running_on_fail", "hang_after", "reuse")
+
+
+def many_on_workers(
+    options: Mapping[str, object], most: object, what: str = "a map", on: Accelerator | None = None
+) -> None:
+    """Check that many inputs with these options can run on warm workers, `most` at once, each with `on`.
+
+    Raises InvalidRequest. Options whose value is not known yet may be left out.
+    """
+    if on is not None and on.hosts > 1:
+        raise InvalidRequest(
+            f"{what} with warm= does not go with {on}, which has several hosts: leave one of them out"
+        )
+    for name in _NOT_ON_WORKERS:
+        if options.get(name) not in (None, False):
+            raise InvalidRequest(f"{what} with warm= does not go with {name}=: leave one of them out")
+    if most is None:
+        raise InvalidRequest(f"warm= needs max_concurrent= in {what}: so many workers run the inputs")
+    if isinstance(most, int) and most > MOST_WORKERS:
+        raise InvalidRequest(
+            f"{what} with warm= runs on at most {MOST_WORKERS} workers: give a lower max_concurrent="
+        )
+
+
+MOST_WORKERS = 1_000
+"""Workers that run the inputs of a map at most: whoever observes one of its inputs asks for all of them."""
+
+
 def reuse_of_warm(options: RunOptions) -> None:
     """Only a pod that stays has something that a later call can use."""
     if options.reuse is not None and options.warm is None:

@@ -33,9 +33,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Lane:
-    """Lane number `number` of the `count` lanes of a map: a call that runs inputs of `group_id` (lane.py).
+    """Lane number `number` of the `count` lanes of a map's round: a call that runs inputs of `group_id`.
 
-    `size`: how many inputs the map has. `timeout`, in seconds, and `retries` are those of each input.
+    See lane.py. `size`: how many inputs the map has. `timeout`, in seconds, and `retries` are those of each
+    input. `round`: which round of the map it is of; the first is 0.
     """
 
     group_id: str
@@ -44,6 +45,7 @@ class Lane:
     size: int
     retries: int = 0
     timeout: float | None = None
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,6 @@ def _take_index(environ: MutableMapping[str, str], group_id: str) -> int:
 def _lane(environ: MutableMapping[str, str]) -> Lane | None:
     if "KINETIC_LANE" not in environ:
         return None
-    group_id, number, count, size = environ["KINETIC_LANE"].split()[:4]
+    group_id, number, count, size, _, round_number = environ["KINETIC_LANE"].split()
     retries, timeout = environ.get("KINETIC_INPUT_RETRIES") or 0, _seconds(environ, "KINETIC_INPUT_TIMEOUT")
-    return Lane(group_id, int(number), int(count), int(size), int(retries), timeout)
+    return Lane(group_id, int(number), int(count), int(size), int(retries), timeout, round=int(round_number))

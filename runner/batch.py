@@ -38,12 +38,12 @@ def _cancelled(text: str) -> Outcome:
     return failed(wire.FailureClass.CANCELLED, text, "start", retry=False)
 
 
-def tell_failure(job: Job, store: Store, outcome: Outcome) -> None:
-    """Let no further input of the batch start, unless this one was cancelled and has not failed."""
+def tell_failure(job: Job, store: Store, outcome: Outcome, round_number: int = 0) -> None:
+    """Let no further input of the batch, or of a map's round, start, unless this one was cancelled."""
     assert job.group_id is not None  # noqa: S101  asked of a batch's jobs only
     if outcome.failure is not None and outcome.failure.failure_class == wire.FailureClass.CANCELLED:
         return
-    store.create_if_absent(object_names.stop(job.group_id), job.job_id.encode())
+    store.create_if_absent(object_names.stop(job.group_id, round_number), job.job_id.encode())
 
 
 def batch_payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -8,12 +8,16 @@ share, and takes others from the end of the other lanes' shares.
 The function is loaded once, by a process that then forks one for each input. That process has no key, and an
 input changes nothing in it; files of the project that an input has changed are made anew before the next.
 
+A map runs in rounds: the first has all inputs, each later one those without a value, in blocks, claims and
+segments of its own. A later round begins with the mark that stops the one before.
+
 Outcomes are signed with the key of their input, and stored many in one object, three seconds after they came
 at the latest. An outcome that is large is stored alone, as that of any job.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import shutil
@@ -39,6 +43,7 @@ from .patience import KEPT_SECONDS, PatientStore
 from .payload import read_frame
 from .phases import StoredTimes, note
 from .processes import adopt_orphans
+from .segments import sealed_states
 from .signing_key import forget_key, wipe_bytes
 from .store import Content, MissingObject, Store, exists
 from .template import IN_FILE, SMALL, SetUpFailed, Template
@@ -94,7 +99,7 @@ class _LaneRun:
         self._gauge = MemoryGauge()
         self._template: Template | None = None
         self._broken: Outcome | None = None
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._is_stopped = False
         self._inputs = 0
         self._times = StoredTimes(job, store, started)
@@ -126,7 +131,8 @@ class _LaneRun:
         pause = _FAIL_FAST_SECONDS if self._job.fail_fast else _STOP_SECONDS
         if time.monotonic() - self._looked_at >= pause:
             self._looked_at = time.monotonic()
-            self._is_stopped = exists(self._store, object_names.stop(self._lane.group_id))
+            mark = object_names.stop(self._lane.group_id, self._lane.round)
+            self._is_stopped = exists(self._store, mark)
         return self._is_stopped
 
     def _own_blocks(self) -> Iterator[tuple[int, bool]]:
@@ -154,7 +160,7 @@ class _LaneRun:
         return self._store.create_if_absent(name, note, {wire.CLAIM: note.decode()})
 
     def _claim_name(self, block: int) -> str:
-        return object_names.block_claim(self._lane.group_id, self._blocks[block][0])
+        return object_names.block_claim(self._lane.group_id, self._blocks[block][0], self._lane.round)
 
     def _has_claimed(self, block: int) -> bool:
         """Return whether this lane has signed the claim."""
@@ -262,7 +268,7 @@ class _LaneRun:
         if outcome.state == "succeeded" or is_last or not outcome.retry:
             segment.add(own, outcome, told)
             if own.fail_fast and outcome.state != "succeeded":
-                tell_failure(own, self._store, outcome)
+                tell_failure(own, self._store, outcome, self._lane.round)
                 self._is_stopped = True
             return None
         leave(own, self._store, outcome, told)
@@ -370,7 +376,7 @@ class _Segment:
 
     def __init__(self, job: Job, store: Store, first: int) -> None:
         assert job.lane is not None  # noqa: S101
-        self._job, self._store, self._group_id, self._first = job, store, job.lane.group_id, first
+        self._job, self._store, self._lane, self._first = job, store, job.lane, first
         self._part = 0
         self._frames: dict[str, bytes] = {}
         self._states: dict[str, str] = {}
@@ -410,7 +416,7 @@ class _Segment:
     def flush(self) -> None:
         """Store the outcomes that wait. Raises StoreUnavailable."""
         while self._states:
-            name = object_names.outcome_segment(self._group_id, self._first, self._part)
+            name = self._name()
             header = {
                 "protocol": wire.PROTOCOL,
                 "author": "runner",
@@ -419,17 +425,23 @@ class _Segment:
                 "key_id": self._job.key_id,
                 "states": self._states,
             }
-            frame = wire.encode_frame(header, self._frames, self._job.outcome_key)
-            is_stored = self._store.create_if_absent(name, frame)
+            key = self._job.outcome_key
+            frame = wire.encode_frame(header, self._frames, key)
+            sealed = sealed_states(name, self._states, self._job.key_id, key)
+            is_stored = self._store.create_if_absent(name, frame, {wire.STATES: sealed})
             self._part += 1  # of a part that somebody else has written, readers take no notice
             if is_stored:
                 self._frames, self._states, self._size = {}, {}, 0
+
+    def _name(self) -> str:
+        """Return the name of the next part."""
+        return object_names.outcome_segment(self._lane.group_id, self._first, self._part, self._lane.round)
 
     def read_earlier(self) -> frozenset[int]:
         """Return the inputs whose outcomes an earlier attempt of the lane has stored."""
         found: set[int] = set()
         while True:
-            name = object_names.outcome_segment(self._group_id, self._first, self._part)
+            name = self._name()
             try:
                 header = wire.decode_head(read_head(self._store, name), self._job.outcome_key)
                 object_names.require_place(header, self._job.job_id, name)

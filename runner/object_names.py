@@ -144,14 +144,24 @@ def batch_payload(group_id: str, sha256: str) -> str:
     return batch(group_id, f"payload-{sha256}")
 
 
-def finished(group_id: str) -> str:
+def of_round(group_id: str, number: int, name: str) -> str:
+    """Return the name of an object of a round of a map on workers; the first round's are the batch's own."""
+    return batch(group_id, f"rounds/{number}/{name}" if number else name)
+
+
+def rounds(group_id: str) -> str:
+    """Return the prefix of all rounds of a map but the first."""
+    return batch(group_id, "rounds/")
+
+
+def finished(group_id: str, round_number: int = 0) -> str:
     """Return the name of the object that ends submission and lists the inputs that were never launched."""
-    return batch(group_id, "finished.json")
+    return of_round(group_id, round_number, "finished.json")
 
 
-def stop(group_id: str) -> str:
-    """Return the name of the object that lets no further input of a batch start."""
-    return batch(group_id, "stopped")
+def stop(group_id: str, round_number: int = 0) -> str:
+    """Return the name of the object that lets no further input of a batch, or of a map's round, start."""
+    return of_round(group_id, round_number, "stopped")
 
 
 def chunk_cancel(group_id: str, key_id: str) -> str:
@@ -162,28 +172,42 @@ def chunk_cancel(group_id: str, key_id: str) -> str:
     return batch(group_id, f"cancelled-{digest(key_id.encode())[:16]}")
 
 
-def block_claims(group_id: str) -> str:
+def block_claims(group_id: str, round_number: int = 0) -> str:
     """Return the prefix of the objects by which lanes of a map take blocks of inputs: see lane.py."""
-    return batch(group_id, "blocks/")
+    return of_round(group_id, round_number, "blocks/")
 
 
-def block_claim(group_id: str, first: int) -> str:
+def block_claim(group_id: str, first: int, round_number: int = 0) -> str:
     """Return the name of the object by which a lane takes the block that begins with an input."""
-    return f"{block_claims(group_id)}{first:08d}{CLAIM_END}"
+    return f"{block_claims(group_id, round_number)}{first:08d}{CLAIM_END}"
 
 
 CLAIM_END, SEGMENT_END = ".claim", ".outcomes"
 """Suffixes of what pods of lanes create below `batches/`, and of no other object there (`provision.iam`)."""
 
 
-def segments(group_id: str) -> str:
+def segments(group_id: str, round_number: int = 0) -> str:
     """Return the prefix of the outcomes that lanes of a map have stored, many in an object."""
-    return batch(group_id, "outcomes/")
+    return of_round(group_id, round_number, "outcomes/")
 
 
-def outcome_segment(group_id: str, first: int, part: int) -> str:
+def outcome_segment(group_id: str, first: int, part: int, round_number: int = 0) -> str:
     """Return the name of the part number `part` of the outcomes of the block that begins with an input."""
-    return f"{segments(group_id)}{first:08d}-{part:06d}{SEGMENT_END}"
+    return f"{segments(group_id, round_number)}{first:08d}-{part:06d}{SEGMENT_END}"
+
+
+def within(name: str, start: int, end: int) -> str:
+    """Return what names the bytes of an object from `start` up to `end`: an outcome in a segment."""
+    return f"{name}#{start}-{end}"
+
+
+def span_of(place: str) -> tuple[str, int, int] | None:
+    """Return object, start and end of a place that `within` names; None for the name of a whole object."""
+    name, _, span = place.partition("#")
+    start, _, end = span.partition("-")
+    if not (start.isdecimal() and end.isdecimal()):
+        return None
+    return name, int(start), int(end)
 
 
 def calls_prefix(worker_id: str) -> str:

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import results, wire
+from . import object_names, results, wire
 from .client_package import ClientPackage
 from .store import ObjectTooLarge, Store, open_store, read_at_most
 
@@ -405,7 +405,12 @@ def _result(own_uri: str, store_uri: str, name: str, sha256: str) -> Any:
         raise pickle.UnpicklingError(
             f"{name} lies in {store_uri}, and this job reads {own_uri}: nothing of it was loaded"
         )
-    reader = open_store(store_uri).download(name, lambda: wire.FrameReader(head_sha256=sha256))
+    store = open_store(store_uri)
+    if (span := object_names.span_of(name)) is not None:
+        reader = wire.FrameReader(head_sha256=sha256)
+        reader.write(store.read_range(span[0], span[1], span[2] - span[1]))
+    else:
+        reader = store.download(name, lambda: wire.FrameReader(head_sha256=sha256))
     header, parts = reader.close()
     del reader
     if header["codec"] == "typed":

@@ -49,6 +49,8 @@ DROPPED = "dropped"
 """State of a batch's input that was never started, because another had failed."""
 CLAIM = "claim"
 """Metadata of the claim of a block of inputs, for listings: its whole content. See lane.py."""
+STATES = "states"
+"""Metadata of a segment of outcomes, for listings: how its inputs ended, sealed. See segments.py."""
 BLOCK_INPUTS = 256
 """Inputs of a block that a lane takes, at most."""
 LARGEST_SEGMENT = 8 << 20

@@ -7,7 +7,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,16 +115,24 @@ def submit_batch(
 
 
 def write_inputs(
-    packed: Packed, items: Sequence[Any], plan: Plan, path: Path, most: int = BLOCK_INPUTS
+    packed: Packed,
+    items: Sequence[Any],
+    plan: Plan,
+    path: Path,
+    most: int = BLOCK_INPUTS,
+    indexes: Iterable[int] | None = None,
 ) -> Inputs:
-    """Write the arguments of all inputs to a file, at most so many to a block. Raises NeedsOwnJobs."""
+    """Write the arguments of all inputs, or of these, to a file, at most `most` to a block.
+
+    Raises NeedsOwnJobs.
+    """
     failures: dict[int, Exception] = {}
     mounts: set[BucketMount] = set()
     with path.open("wb") as stream:
         blocks = InputBlocks(cast("BinaryIO", stream), most)
-        for index, item in enumerate(items):
+        for index in range(len(items)) if indexes is None else indexes:
             try:
-                args, kwargs = arguments_of(item, plan.input_mode)
+                args, kwargs = arguments_of(items[index], plan.input_mode)
                 arguments, wanted = pickle_arguments(packed, args, kwargs)
             except Exception as exc:  # noqa: BLE001  this input's failure; the others go on
                 failures[index] = exc

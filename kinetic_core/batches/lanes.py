@@ -2,189 +2,89 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core._runner.outcome import Header
 from kinetic_core.backends.base import Backend
-from kinetic_core.batches.definition import Plan, inputs_object, note_failure, noted_failures
+from kinetic_core.batches.definition import Plan, inputs_object, noted_failures
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.indexed import (
-    Inputs,
-    NeedsOwnJobs,
-    batch_payload,
-    described,
-    store_batch,
-    write_inputs,
-)
 from kinetic_core.batches.progress import Board
+from kinetic_core.batches.rounds import submit_on_lanes
 from kinetic_core.batches.scheduler import Tell, finish, in_parallel
-from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
-from kinetic_core.job import JobObservation, JobReference, JobSpec, JobStatus
+from kinetic_core.errors import JobNotFound, KineticError
+from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed
 from kinetic_core.jobs.cancel import cancel, index_object
-from kinetic_core.jobs.collect import collect, error_of, read_outcome
+from kinetic_core.jobs.collect import collect, error_of, outcome_in
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.jobs.inputs import BLOCKS, LANES, ON_LANES, forget, input_reference, read_manifest
+from kinetic_core.jobs.inputs import forget, input_reference, read_manifest
 from kinetic_core.jobs.lanes import (
-    LANE,
-    MOST_LANES,
+    LaneOutcomes,
     Segment,
     claims,
+    ended_as,
     lane_count,
     lane_id,
     lane_keys,
-    lane_reference,
+    lanes_of,
+    last_round,
+    listed_states,
     read_segment,
     segments,
 )
 from kinetic_core.jobs.observe import find, observe
-from kinetic_core.jobs.prepare import Prepared
 from kinetic_core.jobs.references import checked_reference
-from kinetic_core.jobs.signing import variable
-from kinetic_core.jobs.submit import submit
+from kinetic_core.jobs.signing import Keys
 from kinetic_core.jobs.watch import Subscription, watch_for
-from kinetic_core.options import RunOptions
+from kinetic_core.store.protocol import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
-_SHARE = 16
-"""Blocks in each lane's share of a map, at least, so that lanes end at about the same time."""
 _LOOK_SECONDS = 0.25, 2.0
 """Seconds between looks for outcomes, at first and later."""
 _HELD_BYTES = 64 << 20
-_STATUSES = {
-    "succeeded": JobStatus.SUCCEEDED,
-    wire.CANCELLED: JobStatus.CANCELLED,
-    wire.DROPPED: JobStatus.CANCELLED,
-}
-
-
-def check_lanes(options: RunOptions, plan: Plan) -> None:
-    """Check that a map with these options can run on lanes. Raises InvalidRequest."""
-    asked = {
-        f"{options.accelerator}, which has several hosts": options.accelerator.hosts > 1,
-        "budget=": options.budget is not None,
-        "cancel_running_on_fail=": plan.cancel_running,
-        "hang_after=": options.pod.hang_after is not None,
-        "reuse=": options.reuse is not None,
-        "skip_done=": plan.skip_done,
-    }
-    if unfit := [name for name, is_asked in asked.items() if is_asked]:
-        raise InvalidRequest(f"a map with warm= does not go with {unfit[0]}: leave one of them out")
-    if plan.max_concurrent is None:
-        raise InvalidRequest("warm= needs max_concurrent= in a map: so many workers run the inputs")
-    if plan.max_concurrent > MOST_LANES:
-        raise InvalidRequest(
-            f"a map with warm= runs on at most {MOST_LANES} workers: give a lower max_concurrent="
-        )
 
 
 def start_on_lanes(packed: Packed, items: Sequence[Any], plan: Plan) -> BatchHandle:
-    """Store a map, and start its lanes; the client is not needed from here on.
+    """Store a map, start its lanes, and watch it. Raises as `submit_on_lanes` does."""
+    submitted = submit_on_lanes(packed, items, plan)
+    whole, backend = submitted.reference, packed.backend
+    last = 0 if plan.is_new else last_round(backend, whole)
+    lanes = lane_count(backend, whole, read_manifest(backend.store, plan.group_id), last)
+    found = _Stored(backend, whole, len(items), lanes, last)
+    return found.handle(plan.name, plan.tags, submitted.failures, follows=True)
 
-    Raises InvalidRequest for what needs a job for each input, JobConflict if the id belongs to another batch,
-    and as `submit` does; then nothing of a new batch goes on.
+
+def attach_on_lanes(
+    backend: Backend, group_id: str, manifest: Mapping[str, Any], *, reads: bool = True
+) -> BatchHandle:
+    """Attach to a stored map. Raises MalformedObject if its manifest does not agree with its Jobs.
+
+    `reads`: what the inputs have left is read once it is there, not only how they ended.
     """
-    lanes = min(plan.max_concurrent or 1, len(items))
-    made: list[JobReference] = []
-    with ExitStack() as undo, tempfile.TemporaryDirectory(prefix="kinetic-inputs-") as folder:
-        most = min(wire.BLOCK_INPUTS, -(-len(items) // (lanes * _SHARE)))
-        try:
-            inputs = write_inputs(packed, items, plan, Path(folder, "inputs"), most)
-        except NeedsOwnJobs:
-            raise InvalidRequest(
-                "warm= does not go with Data that is mounted for one input: leave warm= out, or give the "
-                "data to all inputs"
-            ) from None
-        if plan.is_new:
-            undo.callback(_undo, packed.backend, plan.group_id, made)
-        digest = wire.digest(json.dumps([block[0] for block in inputs.blocks]).encode())[:16]
-        spec, reference, payload = _store(packed, items, plan, inputs, {LANES: lanes, BLOCKS: digest})
-        # Timeout and retries are of each input, and kept by the lane.
-        lane_spec = replace(spec, timeout=None, retries=0, output_dir="", group_id=None)
-        for number in range(lanes):
-            told = f"{plan.group_id} {number} {lanes} {len(items)} {digest}"
-            lane = lane_reference(reference, number)
-            found = None if plan.is_new else packed.backend.get(lane.namespace, lane.job_id)
-            if found is not None and variable(found[0], LANE) != told:
-                raise _begun_otherwise(plan)
-            prepared = Prepared(packed.backend, lane_spec, lane, payload, plan.is_new)
-            made.append(submit(prepared, _variables(plan, told, spec), plan.origin))
-        undo.pop_all()
-    finished = json.dumps({"dropped": []}).encode()
-    packed.backend.store.create_if_absent(object_names.finished(plan.group_id), finished)
-    found_map = _Stored(packed.backend, reference, len(items), lanes)
-    return found_map.handle(plan.name, plan.tags, inputs.failures, follows=True)
-
-
-def _store(
-    packed: Packed, items: Sequence[Any], plan: Plan, inputs: Inputs, fields: Mapping[str, Any]
-) -> tuple[JobSpec, JobReference, bytes]:
-    """Store all of a map but its lanes; return what they are made of."""
-    store = packed.backend.store
-    spec, reference = described(packed, items, plan, inputs)
-    reference = replace(reference, worker=plan.group_id)
-    store.create_if_absent(inputs.object_name, inputs.path)
-    reference = store_batch(packed, plan, reference, len(items), ON_LANES, **fields)
-    manifest = read_manifest(store, plan.group_id)
-    if any(manifest.get(name) != told for name, told in fields.items()):
-        raise _begun_otherwise(plan)
-    for index, error in inputs.failures.items():
-        note_failure(packed.backend, reference.namespace, plan.group_id, index, error)
-    return spec, reference, batch_payload(packed, spec, reference, inputs)
-
-
-def _begun_otherwise(plan: Plan) -> InvalidRequest:
-    return InvalidRequest(
-        f"{plan.group_id} was begun with another max_concurrent=, or its inputs pickle differently here: say "
-        "the same, attach to it, or use another group_id"
-    )
-
-
-def _undo(backend: Backend, group_id: str, made: Sequence[JobReference]) -> None:
-    """End the lanes of a new map that not all of them could be made for, and remove what is stored of it."""
-    for each in made:
-        cancel(backend, each)
-    forget(backend.store, group_id)
-
-
-def _variables(plan: Plan, lane: str, spec: JobSpec) -> dict[str, str]:
-    """Return the variables that make a call a lane."""
-    told = {**plan.environment, LANE: lane, "KINETIC_INPUT_RETRIES": str(spec.retries)}
-    if spec.timeout is not None:
-        told["KINETIC_INPUT_TIMEOUT"] = f"{spec.timeout:g}"
-    if plan.fail_fast:
-        told["KINETIC_FAIL_FAST"] = "true"
-    return told
-
-
-def attach_on_lanes(backend: Backend, group_id: str, manifest: Mapping[str, Any]) -> BatchHandle:
-    """Attach to a stored map. Raises MalformedObject if its manifest does not agree with its Jobs."""
     whole = checked_reference(manifest["reference"], group_id, backend)
-    lanes = lane_count(backend, whole, manifest)
-    found = _Stored(backend, whole, int(manifest["total_expected"]), lanes)
+    last = last_round(backend, whole)
+    lanes = lane_count(backend, whole, manifest, last)
+    found = _Stored(backend, whole, int(manifest["total_expected"]), lanes, last, reads=reads)
     failures = noted_failures(backend, whole.namespace, group_id)
     return found.handle(manifest["group_name"], manifest["tags"], failures, follows=False)
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """Map as it is stored."""
+    """Map as it is stored, and its last round."""
 
     backend: Backend
     whole: JobReference
     size: int
     lanes: int
+    round: int = 0
+    reads: bool = True
 
     def handle(
         self, name: str | None, tags: Mapping[str, str], failures: Mapping[int, Exception], *, follows: bool
@@ -195,29 +95,33 @@ class _Stored:
         children = (input_reference(self.whole, index) for index in range(self.size))
         jobs = (JobHandle.of(child, self.backend.connections) for child in children)
         board.fill([None if i in failures else job for i, job in enumerate(jobs)])
-        watch = LaneWatch(self.backend, self.whole, self.lanes, board)
+        watch = LaneWatch(self.backend, self.whole, self.lanes, board, self.round, self.reads)
         watch.start()
-        scheduler = LaneScheduler(self.backend, self.whole, self.lanes, watch)
+        scheduler = LaneScheduler(self.backend, self.whole, self.lanes, watch, self.round)
         return BatchHandle(self.whole.job_id, name, tags, board, scheduler)
 
 
 @dataclass
 class LaneWatch:
-    """Watch of one map: a thread that reads new segments of outcomes, and observes the lanes.
+    """Watch of the last round of a map: a thread that reads new segments of outcomes, and observes the lanes.
 
-    A segment is read once, with one request, and kept while there is room for it.
+    A segment is read once, with one request, and kept while there is room for it. Unless the watch `reads`,
+    only the listing's states are looked at, and a segment is read when somebody asks for an outcome.
     """
 
     backend: Backend
     whole: JobReference
     lanes: int
     board: Board
-    _segments: dict[int, str] = field(default_factory=dict)
-    """Name of the segment with the outcome, by input."""
+    round: int = 0
+    reads: bool = True
+    _segments: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Name and round of the segment with the outcome, by input."""
     _held: OrderedDict[str, Segment] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: set[str] = field(default_factory=set)
+    _knows_earlier: bool = False
     _seen: dict[int, JobObservation] = field(default_factory=dict)
     _subscriptions: dict[int, Subscription] = field(default_factory=dict)
     _turning: threading.RLock = field(default_factory=threading.RLock)
@@ -247,20 +151,14 @@ class LaneWatch:
         StoreError.
         """
         with self._lock:
-            name = self._segments.get(index)
-            if name is None or name in self._held:
-                return self._held.get(name or "")
-        keys = lane_keys(self.backend, self.whole)
-        segment = read_segment(self.backend.store, name, keys, self.whole)
+            name, number = self._segments.get(index, ("", 0))
+            if not name or name in self._held:
+                return self._held.get(name)
+        segment = read_segment(self.backend.store, name, self._keys(), self.whole, number)
         if segment is not None:
             with self._lock:
                 self._hold(segment)
         return segment
-
-    def lane_failure(self) -> JobObservation | None:
-        """Return how a lane has ended that did not do all of its work."""
-        ends = [seen for seen in self._seen.values() if seen.status.ended_without_value]
-        return ends[0] if ends else None
 
     def _subscribe(self) -> None:
         """Observe the lanes that exist."""
@@ -268,7 +166,7 @@ class LaneWatch:
         for number in range(self.lanes):
             if number in self._subscriptions or self._is_over(number):
                 continue
-            reference = find(self.backend, lane_id(self.whole.job_id, number))
+            reference = find(self.backend, lane_id(self.whole.job_id, number, self.round))
             if reference is None:
                 continue
 
@@ -330,36 +228,55 @@ class LaneWatch:
         missing = [n for n in range(self.lanes) if n not in self._subscriptions and not self._is_over(n)]
         if not missing:
             return False
-        if self.backend.store.find(object_names.finished(self.whole.job_id)) is None:
+        if self.backend.store.find(object_names.finished(self.whole.job_id, self.round)) is None:
             return False
         for number in missing:
             self._seen[number] = JobObservation(JobStatus.NOT_FOUND, "NotFound", "its lane was removed")
         return all(map(self._is_over, range(self.lanes)))
 
     def _look(self) -> None:
-        """Read what lanes have stored since the last look."""
-        listed = segments(self.backend.store, self.whole.job_id)
-        fresh = [name for _, name in listed if name not in self._known]
-        if not fresh:
-            return
-        keys, read = lane_keys(self.backend, self.whole), {}
+        """Read what lanes have stored since the last look; once also the values of the rounds before."""
+        rounds = [self.round] if self._knows_earlier else range(self.round, -1, -1)
+        for number in rounds:
+            listed = segments(self.backend.store, self.whole.job_id, number)
+            fresh = {info.name: info for info in listed if info.name not in self._known}
+            if fresh:
+                self._take(fresh, number)
+        self._knows_earlier = True
+
+    def _take(self, fresh: Mapping[str, ObjectInfo], number: int) -> None:
+        """Read new segments of a round: those before the last one tell values only."""
+        keys, read = self._keys(), {}
+        store, whole = self.backend.store, self.whole
 
         def read_one(name: str) -> None:
-            read[name] = read_segment(self.backend.store, name, keys, self.whole)
+            if self.reads:
+                segment = read_segment(store, name, keys, whole, number)
+                read[name] = None if segment is None else dict(segment.states), segment
+            else:
+                read[name] = listed_states(store, fresh[name], keys, whole, number), None
 
-        for name, error in in_parallel(read_one, fresh):
+        for name, error in in_parallel(read_one, list(fresh)):
             if error is not None:
                 raise error
             self._known.add(name)
-            if (segment := read[name]) is None:
+            states, segment = read[name]
+            if states is None:
                 _LOG.warning("%s is not what a lane has stored, and is passed over", name)
                 continue
+            if number < self.round:
+                states = {index: state for index, state in states.items() if state == "succeeded"}
             with self._lock:
-                self._hold(segment)
-                for index in segment.states:
-                    self._segments.setdefault(index, name)
-            own = [index for index in segment.states if index < self.board.size]
-            self.board.end({index: _observed(segment, index) for index in own}, ())
+                if segment is not None:
+                    self._hold(segment)
+                for index in states:
+                    self._segments.setdefault(index, (name, number))
+            own = {index: state for index, state in states.items() if index < self.board.size}
+            ended = {i: ended_as(own[i]) if segment is None else segment.observation(i) for i in own}
+            self.board.end(ended, ())
+
+    def _keys(self) -> Keys:
+        return lane_keys(self.backend, self.whole, range(1, self.round + 1))
 
     def _hold(self, segment: Segment) -> None:
         if segment.name not in self._held:
@@ -374,22 +291,33 @@ class LaneWatch:
         """Record the end of the map: what has no outcome was not started, or ended with its lane."""
         with self.board.changed:
             rest = {i for i, job in enumerate(self.board.jobs) if job and i not in self.board.ended}
-        failure, lost = self.lane_failure(), set[int]()
-        if rest and failure is None and not self._was_stopped():
-            failure, lost = _NEVER_RUN, rest
-        elif rest and failure is not None and failure.status is not JobStatus.CANCELLED:
-            taken = claims(self.backend, self.whole, lane_keys(self.backend, self.whole))
-            claimed = {index for claim in taken for index in range(claim.first, claim.end)}
-            succeeded = any(seen.status is JobStatus.SUCCEEDED for seen in self._seen.values())
-            lost = {index for index in rest if not succeeded or index in claimed}
+        failure, lost = lost_inputs(self.backend, self.whole, self.round, self._seen.values(), rest)
         self.lost = failure
         if failure is not None:
             self.board.end(dict.fromkeys(lost, failure), ())
         self.board.end({}, rest - lost)
         self.board.finish()
 
-    def _was_stopped(self) -> bool:
-        return self.backend.store.find(object_names.stop(self.whole.job_id)) is not None
+
+def lost_inputs(
+    backend: Backend, whole: JobReference, number: int, ends: Collection[JobObservation], rest: set[int]
+) -> tuple[JobObservation | None, set[int]]:
+    """Return how a lane of a round has ended without doing its work, and which inputs were lost by that.
+
+    `ends`: how its lanes have ended; `rest`: its inputs without an outcome. Those that were not lost were
+    never started.
+    """
+    failures = [seen for seen in ends if seen.status.ended_without_value]
+    failure = failures[0] if failures else None
+    if not rest or (failure is not None and failure.status is JobStatus.CANCELLED):
+        return failure, set()
+    if failure is None:
+        was_stopped = backend.store.find(object_names.stop(whole.job_id, number)) is not None
+        return (None, set()) if was_stopped else (_NEVER_RUN, rest)
+    taken = claims(backend, whole, lane_keys(backend, whole, range(1, number + 1)), number)
+    claimed = {index for claim in taken for index in range(claim.first, claim.end)}
+    succeeded = any(seen.status is JobStatus.SUCCEEDED for seen in ends)
+    return failure, {index for index in rest if not succeeded or index in claimed}
 
 
 _NEVER = (
@@ -402,35 +330,15 @@ _NEVER_RUN = JobObservation(
 """State of an input that has no outcome although all lanes have done what they could."""
 
 
-def _observed(segment: Segment, index: int) -> JobObservation:
-    """Observe an input by its outcome in a segment."""
-    status = _STATUSES.get(segment.states[index], JobStatus.FAILED)
-    frame = segment.frame(index)
-    header = None
-    if frame is not None:
-        with suppress(wire.FrameError):
-            header = Header.from_dict(wire.decode_head(frame, segment.key_of(index)))
-    if header is None:
-        return JobObservation(status, "Completed" if status is JobStatus.SUCCEEDED else "Failed")
-    failure = header.failure
-    return JobObservation(
-        status if failure is None else JobStatus.after(failure),
-        "Completed" if failure is None else "Failed",
-        "the outcome is committed" if failure is None else failure.message,
-        attempt=header.attempt,
-        started_at=header.times.get("started"),
-        finished_at=header.times.get("finished"),
-        failure=failure,
-    )
-
-
 class LaneScheduler:
-    """Scheduler of a map whose inputs lanes run."""
+    """Scheduler of a map whose inputs lanes run, by its last round."""
 
-    def __init__(self, backend: Backend, whole: JobReference, lanes: int, watch: LaneWatch) -> None:
+    def __init__(
+        self, backend: Backend, whole: JobReference, lanes: int, watch: LaneWatch, round_number: int = 0
+    ) -> None:
         self.backend = backend
-        self._whole, self._watch = whole, watch
-        self._ids = [lane_id(whole.job_id, number) for number in range(lanes)]
+        self._whole, self._watch, self._round = whole, watch, round_number
+        self._ids = [lane_id(whole.job_id, number, round_number) for number in range(lanes)]
 
     def statuses(self, board: Board) -> list[tuple[int, JobStatus]]:
         """Return index and status of every input; those of a block run in their order."""
@@ -440,8 +348,7 @@ class LaneScheduler:
             jobs = [index for index, job in enumerate(board.jobs) if job is not None]
         rest = [index for index in jobs if index not in known]
         found = dict.fromkeys(rest, JobStatus.PENDING) | known
-        keys = lane_keys(self.backend, self._whole) if rest else None
-        for claim in claims(self.backend, self._whole, keys) if keys is not None else ():
+        for claim in LaneOutcomes(self.backend, self._whole).claims() if rest else ():
             at = bisect_left(rest, claim.first)
             if at < len(rest) and rest[at] < claim.end:
                 found[rest[at]] = JobStatus.RUNNING
@@ -449,12 +356,13 @@ class LaneScheduler:
 
     def stop(self) -> None:
         """Start no further input: lanes find the mark within seconds."""
-        self.backend.store.create_if_absent(object_names.stop(self._whole.job_id), b"cancelled")
+        mark = object_names.stop(self._whole.job_id, self._round)
+        self.backend.store.create_if_absent(mark, b"cancelled")
 
     def cancel(self, board: Board, tell: Tell) -> None:  # noqa: ARG002  a lane's inputs end all at once
         """Start no further input, and end the lanes; return when nothing of them runs."""
         self.stop()
-        finish(self.backend, self._whole.job_id, board)
+        finish(self.backend, self._whole.job_id, board, self._round)
 
         def end(job_id: str) -> None:
             if (reference := find(self.backend, job_id)) is not None:
@@ -469,11 +377,9 @@ class LaneScheduler:
         index = job.group_index
         assert index is not None  # noqa: S101  it is a batch's
         segment = self._watch.segment_of(index)
-        frame = None if segment is None else segment.frame(index)
-        if segment is not None and frame is not None:
-            outcome = read_outcome(frame, segment.key_of(index), job_id=job.job_id)
-            return replace(outcome, place=f"{self.backend.store.uri}/{segment.name}").value_or_raise()
         try:
+            if segment is not None:
+                return outcome_in(self.backend, job, segment).value_or_raise()
             return collect(self.backend, job).value_or_raise()
         except JobNotFound:
             failure = self._watch.lost
@@ -484,11 +390,12 @@ class LaneScheduler:
     def discard(self, jobs: Sequence[JobHandle]) -> None:  # noqa: ARG002  they have no Jobs
         """Remove the lanes' Jobs, and the stored inputs."""
         try:
-            self.backend.remove(self._whole.namespace, *self._ids)
+            lanes = self._every_id()
+            self.backend.remove(self._whole.namespace, *lanes)
             store = self.backend.store
             prefix = inputs_object(self._whole.job_id, "")
             store.delete_many([info.name for info in store.list(prefix)])
-            for job_id in self._ids:
+            for job_id in lanes:
                 pattern = object_names.payload(job_id, "*")
                 store.delete_many([info.name for info in store.list(f"jobs/{job_id}/", pattern)])
         except (KineticError, OSError) as exc:
@@ -496,17 +403,23 @@ class LaneScheduler:
 
     def remove(self, jobs: Sequence[JobHandle], *, k8s: bool, gcs: bool) -> None:  # noqa: ARG002
         """Remove the lanes' Jobs, and with `gcs` all stored objects of the map but outputs."""
-        references = [find(self.backend, job_id) for job_id in self._ids]
+        lanes = self._every_id()
+        references = [find(self.backend, job_id) for job_id in lanes]
         if k8s:
-            self.backend.remove(self._whole.namespace, *self._ids)
+            self.backend.remove(self._whole.namespace, *lanes)
         if gcs:
             store = self.backend.store
             for reference in references:
                 if reference is not None:
                     store.delete(index_object(reference))
-            for job_id in self._ids:
+            for job_id in lanes:
                 store.delete_all(f"jobs/{job_id}/")
             forget(store, self._whole.job_id)
+
+    def _every_id(self) -> list[str]:
+        """Return the ids of the lanes of all rounds."""
+        every = (lane.job_id for lane in lanes_of(self.backend, self._whole.job_id, every=True))
+        return list(dict.fromkeys([*self._ids, *every]))
 
     def when_left(self, living: int) -> str:
         """Say that the map needs no client."""

@@ -52,11 +52,12 @@ class Scheduler(Protocol):
         """Say what becomes of the batch without this process, whose `living` jobs have not ended."""
 
 
-def finish(backend: Backend, group_id: str, board: Board) -> None:
-    """Store, once, that the batch starts no further job, and which inputs were dropped."""
+def finish(backend: Backend, group_id: str, board: Board, round_number: int = 0) -> None:
+    """Store, once, that the batch, or a map's round, starts no further job, and which inputs were dropped."""
     with board.changed:
         dropped = sorted(board.dropped)
-    backend.store.create_if_absent(object_names.finished(group_id), json.dumps({"dropped": dropped}).encode())
+    mark = object_names.finished(group_id, round_number)
+    backend.store.create_if_absent(mark, json.dumps({"dropped": dropped}).encode())
 
 
 def in_parallel(

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.indexes import parse_indexes
 from kinetic_core.backends.base import Backend, Found, Parts
 from kinetic_core.backends.kubernetes.chunks import indexes_of, input_of
-from kinetic_core.backends.kubernetes.names import CHUNK, GROUP_ID
+from kinetic_core.backends.kubernetes.names import CHUNK, GROUP_ID, WORKER
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.batches.progress import foremost
 from kinetic_core.batches.rerun import stored_states
 from kinetic_core.job import JobObservation, JobReference, JobStatus
-from kinetic_core.jobs.inputs import chunk_reference, observe_chunk, stored_of
+from kinetic_core.jobs.inputs import chunk_reference, observe_chunk, read_manifest, stored_of
+from kinetic_core.jobs.lanes import (
+    LANE,
+    LaneOutcomes,
+    ended_as,
+    is_on_lanes,
+    lane_of,
+    lane_reference,
+    last_round,
+)
+from kinetic_core.jobs.observe import observe
+from kinetic_core.jobs.signing import variable
 from kinetic_core.jobs.timeline import submitted_at
 from kinetic_core.store.protocol import ObjectStore
 
+_LANES_LOOKED_AT = 4
 _ENDS = {
     "succeeded": JobStatus.SUCCEEDED,
     wire.CANCELLED: JobStatus.CANCELLED,
@@ -31,6 +44,8 @@ def snapshot(backend: Backend, whole: JobReference) -> dict[int, JobStatus]:
     Takes one request per thousand stored outcomes, of which only verified ones count, and on a cluster three
     more. Changes nothing.
     """
+    if is_on_lanes(whole):
+        return dict(_of_lanes(backend, whole))
     if backend.parts is not None:
         alive = dict(_of_chunks(backend.parts, whole))
     else:
@@ -42,8 +57,12 @@ def snapshot(backend: Backend, whole: JobReference) -> dict[int, JobStatus]:
 def state(backend: Backend, whole: JobReference) -> JobObservation | None:
     """Return how the `foremost` input of the batch `whole` is; None while no input is known to live.
 
-    On a cluster takes one request, and up to two for each Job of the batch that goes on. Changes nothing.
+    On a cluster takes one request, and up to two for each Job of the batch that goes on. Of a map on workers
+    the first few lanes that live are observed. Changes nothing.
     """
+    if is_on_lanes(whole):
+        living = (lane for lane, _ in _living_lanes(backend, whole))
+        return foremost(observe(backend, lane) for lane in islice(living, _LANES_LOOKED_AT))
     if backend.parts is None:
         return foremost(verdict(*found) for _, found in _inputs(backend, whole))
     jobs = backend.parts.parts(whole.namespace, whole.job_id)
@@ -71,10 +90,12 @@ def batch_times(
     `size` is how many inputs it has: what is stored of others is not its own. An attempt runs from its claim
     to its outcome; a lost one, until the next claim. What the store keeps no longer counts nothing. What
     ended before the batch was submitted, as inputs have that an earlier try of its task ran, counts in
-    `run_seconds` alone. Takes three requests per thousand inputs.
+    `run_seconds` alone. Of a map on workers the lanes' times count. Takes three requests per thousand inputs.
     """
     submitted = submitted_at(whole)
-    ran, ends = _ran(store, whole.job_id, size, now)
+    ran, ends = (
+        _ran_on_lanes(store, whole, now) if is_on_lanes(whole) else _ran(store, whole.job_id, size, now)
+    )
     over = (each for each in (*ends, *(until for _, until in ran)) if each > submitted)
     last = max(over, default=now) if is_over else now
     first = min((began for began, until in ran if until > submitted), default=last)
@@ -109,6 +130,26 @@ def _ran(store: ObjectStore, group_id: str, size: int, now: float) -> tuple[list
     return [(began, end(*place)) for place, began in claimed.items()], list(ends.values())
 
 
+def _ran_on_lanes(store: ObjectStore, whole: JobReference, now: float) -> tuple[list[_Stretch], list[float]]:
+    """Return when the attempts of a map's lanes ran, and when the lanes ended."""
+    prefix, every = f"jobs/{whole.job_id}-l", f"{whole.job_id}-l*"
+
+    def listed(pattern: str) -> Iterator[tuple[str, str, float]]:
+        for info in store.list(prefix, pattern):
+            _, job_id, *rest = info.name.split("/")
+            if (found := lane_of(job_id)) is not None and found[0] == whole.job_id:
+                yield job_id, rest[1] if len(rest) > 1 else "", info.created
+
+    ends = {job_id: created for job_id, _, created in listed(object_names.result(every))}
+    ended = {place[:2]: place[2] for place in listed(object_names.attempt_outcome(every, "*"))}
+    claimed = {place[:2]: place[2] for place in listed(object_names.claim(every, "*"))}
+    ran = []
+    for (job_id, attempt), began in claimed.items():
+        following = claimed.get((job_id, str(int(attempt) + 1)) if attempt.isdecimal() else ("", ""))
+        ran.append((began, ended.get((job_id, attempt)) or following or ends.get(job_id, now)))
+    return ran, list(ends.values())
+
+
 def _sum(ran: Sequence[_Stretch]) -> float:
     return sum((max(until - began, 0.0) for began, until in ran), 0.0)
 
@@ -141,6 +182,36 @@ def _of_chunks(parts: Parts, whole: JobReference) -> Iterator[tuple[int, JobStat
 def _rest(job: Mapping[str, Any]) -> JobStatus:
     """Return the status of a chunk's inputs of which its Job says nothing."""
     return JobStatus.CANCELLED if verdict(job, ()).is_terminal else JobStatus.PENDING
+
+
+def _of_lanes(backend: Backend, whole: JobReference) -> Iterator[tuple[int, JobStatus]]:
+    """Yield what segments say and, of inputs that have not ended, what living lanes have claimed."""
+    sizes = [size for _, size in _living_lanes(backend, whole)]
+    outcomes = LaneOutcomes(backend, whole)
+    states, running = outcomes.states(), outcomes.running() if sizes else set()
+    yield from ((index, ended_as(state).status) for index, state in states.items())
+    rest = JobStatus.PENDING if sizes else JobStatus.CANCELLED
+    for index in range(sizes[0] if sizes else read_manifest(backend.store, whole.job_id)["total_expected"]):
+        if index not in states:
+            yield index, JobStatus.RUNNING if index in running else rest
+
+
+def _living_lanes(backend: Backend, whole: JobReference) -> Iterator[tuple[JobReference, int]]:
+    """Yield the lanes of a map that have not ended, each with the number of inputs that its Job says."""
+    last: int | None = None
+    for job_id, (job, pods) in sorted(backend.all(whole.namespace, fresh=False).items()):
+        found = lane_of(job_id)
+        if found is None or found[0] != whole.job_id or verdict(job, pods).is_terminal:
+            continue
+        last = last_round(backend, whole) if last is None else last
+        told = variable(job, LANE).split()
+        if found[1] == last and len(told) > _SIZE:
+            number, worker = int(told[1]), str(job["metadata"]["labels"].get(WORKER, ""))
+            yield lane_reference(whole, number, worker, last), int(told[_SIZE])
+
+
+_SIZE = 3
+"""Place of the number of inputs in a lane's variable."""
 
 
 def _of_jobs(backend: Backend, whole: JobReference) -> Iterator[tuple[int, JobStatus]]:

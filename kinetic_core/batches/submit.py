@@ -21,7 +21,8 @@ from kinetic_core.batches.indexed import (
     start_indexed,
     submit_batch,
 )
-from kinetic_core.batches.lanes import attach_on_lanes, check_lanes, start_on_lanes
+from kinetic_core.batches.lanes import attach_on_lanes, start_on_lanes
+from kinetic_core.batches.rounds import check_lanes, submit_on_lanes
 from kinetic_core.batches.supervised import (
     DIGEST,
     SupervisedScheduler,
@@ -169,13 +170,17 @@ def attach_stored(
     poll_timeout: float | None = 1800.0,
     *,
     goes_on: bool = True,
+    reads: bool = True,
 ) -> BatchHandle:
-    """Return the handle of a batch in the store of this backend; otherwise as `attach_batch`."""
+    """Return the handle of a batch in the store of this backend; otherwise as `attach_batch`.
+
+    Unless it `reads`, as much as can be is known by how inputs ended alone, and not by what they left.
+    """
     manifest = _manifest(backend, group_id)
     if manifest["scheduler"] == INDEXED:
         return attach_indexed(backend, group_id, manifest, poll_interval, poll_timeout)
     if manifest["scheduler"] == ON_LANES:
-        return attach_on_lanes(backend, group_id, manifest)
+        return attach_on_lanes(backend, group_id, manifest, reads=reads)
     if manifest["scheduler"] == CLIENT_DRIVEN:
         return attach_client_driven(backend, manifest, poll_interval, poll_timeout, goes_on=goes_on)
     return attach_supervised(backend, manifest, poll_interval, poll_timeout)
@@ -193,7 +198,7 @@ def cancel_stored(backend: Backend, group_id: str) -> None:
             progress.cancelling(0, size)
             SupervisedScheduler(backend, manifest).cancel_stored(size, progress.cancelling)
         return
-    batch = attach_stored(backend, group_id, goes_on=False)
+    batch = attach_stored(backend, group_id, goes_on=False, reads=False)
     try:
         batch.cancel()
     finally:
@@ -214,6 +219,9 @@ def submit_clientless(packed: Packed, items: Sequence[Any], plan: Plan) -> JobRe
     InvalidRequest if each input needs a Job that a client must create, JobConflict if the id belongs to
     another batch, StoreError or the cluster's error if the batch cannot be created.
     """
+    if packed.spec.warm is not None:
+        check_lanes(packed.options, plan)
+        return submit_on_lanes(packed, items, plan).reference
     if can_share(packed):
         with suppress(NeedsOwnJobs):
             return submit_batch(packed, items, plan)[0]

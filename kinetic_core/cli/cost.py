@@ -196,7 +196,7 @@ def _jobs_of(session: Session, group_id: str) -> list[JobHandle]:
     from kinetic_core.jobs.observe import find
 
     backend = known_backend(session.backend, session.connections)
-    if lanes := lanes_of(backend, group_id):
+    if lanes := lanes_of(backend, group_id, every=True):
         known = (find(backend, lane.job_id) for lane in lanes)
         return [JobHandle.of(lane, backend.connections) for lane in known if lane is not None]
     batch = attach_batch(session.connections, group_id, backend=session.backend, goes_on=False)

@@ -34,13 +34,14 @@ from kinetic_core.errors import (
     UnverifiedResult,
 )
 from kinetic_core.job import JobReference
-from kinetic_core.jobs.lanes import outcome_start
+from kinetic_core.jobs.lanes import LaneOutcomes, Segment, outcome_start, runs_on_lane
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.references import ResultReference
 from kinetic_core.jobs.signing import Keys, outcome_key
 from kinetic_core.settings import log_level
 from kinetic_core.store import open_store
 from kinetic_core.store.documents import read_start
+from kinetic_core.store.protocol import ObjectStore
 
 if TYPE_CHECKING:
     from kinetic_core.jobs.references import ResultReference
@@ -310,8 +311,9 @@ def _downloaded(download: Download, job_id: str, key: bytes | None, digest: str)
 def load_reference(reference: ResultReference, trust_store: bool) -> Any:
     """Load the value a reference names; see `ResultReference.load`."""
     store, name = open_store(reference.store_uri, default_connections()), reference.object_name
+    span = object_names.span_of(name)
     try:
-        start = read_start(store, name)
+        start = read_start(store, name) if span is None else _read_span(store, *span)
         is_the_same = wire.head_digest(start) == reference.sha256
     except wire.FrameError as exc:
         raise UnverifiedResult(f"{name} is not an outcome: {exc}") from exc
@@ -323,9 +325,16 @@ def load_reference(reference: ResultReference, trust_store: bool) -> Any:
         job_id=reference.job_id,
         allow_pickle=trust_store,
         known=True,
-        download=lambda new_reader: store.download(name, new_reader),
+        download=None if span is not None else lambda new_reader: store.download(name, new_reader),
     )
     return outcome.value_or_raise()
+
+
+def _read_span(store: ObjectStore, name: str, start: int, end: int) -> bytes:
+    """Read a part of a segment. Raises FrameError for what is too long to be one."""
+    if not 0 <= end - start <= wire.LARGEST_SEGMENT:
+        raise wire.FrameError("it is no outcome in a segment")
+    return store.read_range(name, start, end - start)
 
 
 KeyOf = Callable[[Backend, JobReference], bytes | None]
@@ -355,14 +364,19 @@ def collect(
     allow_pickle: bool | None = None,
     known_digest: str | None = None,
     key: KeyOf = key_of,
+    start: bytes | None = None,
 ) -> Outcome:
     """Read the committed outcome of a job that has ended; a large value is read when it is first used.
 
     `allow_pickle` None unpickles the value if the signature is verified, True in any case, False never.
-    `known_digest` is the digest of an outcome that was verified before.
+    `known_digest` is the digest of an outcome that was verified before; `start`, what was read of it.
     Raises JobNotFound if no outcome is stored, UnverifiedResult if the outcome is not the job's own.
     """
-    start = _start(backend, reference)
+    if start is None and runs_on_lane(reference):
+        segment = LaneOutcomes(backend, reference).segment_of(reference.group_index or 0)
+        if segment is not None:
+            return outcome_in(backend, reference, segment, allow_pickle=allow_pickle)
+    start = _start(backend, reference) if start is None else start
     store, name = backend.store, object_names.result(reference.job_id)
     outcome = read_outcome(
         start,
@@ -375,6 +389,25 @@ def collect(
     return replace(outcome, place=f"{store.uri}/{name}")
 
 
+def outcome_in(
+    backend: Backend, reference: JobReference, segment: Segment, *, allow_pickle: bool | None = None
+) -> Outcome:
+    """Return the outcome of a map's input of which a segment tells. Raises as `collect` does."""
+    index = reference.group_index or 0
+    key, frame = segment.key_of(index), segment.frame(index)
+    if frame is None:
+        try:
+            start = read_start(backend.store, object_names.result(reference.job_id))
+        except ObjectNotFound as exc:
+            raise JobNotFound(f"the outcome of {reference.job_id} is not stored any more") from exc
+        return collect(
+            backend, reference, allow_pickle=allow_pickle, key=lambda _backend, _job: key, start=start
+        )
+    outcome = read_outcome(frame, key, job_id=reference.job_id, allow_pickle=allow_pickle)
+    place = object_names.within(segment.name, *segment.frames[index])
+    return replace(outcome, place=f"{backend.store.uri}/{place}")
+
+
 def result_reference(reference: JobReference, outcome: Outcome) -> ResultReference:
     """Return a reference to a job's value, for another job to load without this process decoding it.
 
@@ -385,9 +418,10 @@ def result_reference(reference: JobReference, outcome: Outcome) -> ResultReferen
             f"the key that signed the outcome of {reference.job_id} is gone with its Kubernetes object, so "
             "no job may load it. Run it again"
         )
+    place = outcome.place.removeprefix(f"{reference.store_uri}/")
     return ResultReference(
         store_uri=reference.store_uri,
-        object_name=object_names.result(reference.job_id),
+        object_name=place or object_names.result(reference.job_id),
         sha256=outcome.digest,
         job_id=reference.job_id,
         type_name=outcome.result_type or "object",

@@ -67,17 +67,16 @@ def _on_lane(backend: Backend, reference: JobReference) -> JobObservation:
     stored = stored_outcome(backend, reference, None)
     if stored.status is not JobStatus.NOT_FOUND:
         return stored
-    lanes = [observed(backend, lane) for lane in lanes_of(backend, reference.group_id or "")]
-    if living := [seen for seen in lanes if not seen.is_terminal]:
-        runs = is_next(backend, reference)
-        status = JobStatus.RUNNING if runs else JobStatus.PENDING
-        text = "a worker runs it" if runs else "it waits until a worker has run others"
-        created = min((seen.created_at for seen in living if seen.created_at), default=None)
-        return JobObservation(status, "OnWorker", text, created_at=created)
-    ends = [seen for seen in lanes if seen.status.ended_without_value]
-    if ends:
-        return ends[0]
-    return stored
+    ends = []
+    for lane in lanes_of(backend, reference.group_id or ""):
+        seen = observed(backend, lane)
+        if not seen.is_terminal:
+            runs = is_next(backend, reference)
+            status = JobStatus.RUNNING if runs else JobStatus.PENDING
+            text = "a worker runs it" if runs else "it waits until a worker has run others"
+            return JobObservation(status, "OnWorker", text, created_at=seen.created_at)
+        ends += [seen] if seen.status.ended_without_value else []
+    return ends[0] if ends else stored
 
 
 def _with(fact: Fact, facts: Facts, backend: Backend, reference: JobReference, found: Found | None) -> Facts:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
-from kinetic_core._runner import wire
+from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
+from kinetic_core.backends.kubernetes.chunks import input_of
 from kinetic_core.backends.kubernetes.names import JOB_NAME
 from kinetic_core.errors import MalformedObject, OtherCluster, OtherNamespace
 from kinetic_core.job import JobReference
@@ -19,7 +20,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class ResultReference:
-    """Location, digest and type of a job's value.
+    """Location, digest and type of a job's value. `object_name` may name a part of an object.
 
     As an argument of another job, at any depth, the reference becomes the value inside that job. `load()`
     gets the value here. `to_dict()` is plain JSON, for XCom and other messages.
@@ -54,6 +55,15 @@ class ResultReference:
 def is_reference(value: Any) -> bool:
     """Return whether a value is the `to_dict()` of a reference that this version understands."""
     return type(value) is dict and value.get(MARKER) == _VERSION
+
+
+def names_outcome(place: str, job_id: str) -> bool:
+    """Return whether a place can have the outcome of a job: an object of its own, or a part of a segment."""
+    span, child = object_names.span_of(place), input_of(job_id)
+    if span is None or child is None:
+        return place == object_names.result(job_id)
+    own = f"{re.escape(object_names.batch(child[0], ''))}(rounds/[0-9]+/)?outcomes/[0-9-]+"
+    return re.fullmatch(own + re.escape(object_names.SEGMENT_END), span[0]) is not None
 
 
 _LONGEST = 4096

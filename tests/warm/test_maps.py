@@ -660,7 +660,6 @@ def phases_of(explanation: Explanation) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"skip_done": True, "group_id": "grp-r"}, "skip_done="),
         ({"fail_fast": True, "cancel_running_on_fail": True}, "cancel_running_on_fail="),
         ({"max_concurrent": None}, "max_concurrent="),
         ({"max_concurrent": 1001}, "at most 1000 workers"),
