@@ -2,7 +2,8 @@
 
 Any process computes the id of a batch alike from the task instance, before anything runs. A batch outlives
 the try that began it: a retry adopts it, and so does a try after somebody has cleared the task, which then
-runs the inputs without a value (ADR 0066). A changed call, and `rerun="all"` after a clear, begin another.
+runs the inputs without a value (ADR 0066), on warm workers as another round (ADR 0073). A changed call, and
+`rerun="all"` after a clear, begin another.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_provider.job_of_task import Announce, Origin, SupersededTry, TaskIdentity
@@ -23,6 +25,7 @@ from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.batches.definition import Plan, batch_digest, manifest_object
 from kinetic_core.batches.handle import BatchCounts, BatchHandle
 from kinetic_core.batches.outcomes import StoredBatch
+from kinetic_core.batches.scheduler import in_parallel
 from kinetic_core.batches.submit import attach_stored, call_digest, cancel_stored, submit_clientless
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BatchNotFound, JobConflict, KineticError, MalformedObject
@@ -30,8 +33,10 @@ from kinetic_core.job import JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.bundle import Packed, Progress, pack
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.inputs import read_manifest
+from kinetic_core.jobs.lanes import is_on_lanes, lane_of, lanes_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.prepare import Group, reference_of, timestamp
+from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.submit import Call
 from kinetic_core.jobs.timeline import submitted_at
 from kinetic_core.options import RunOptions
@@ -177,15 +182,17 @@ class _Living:
 
 
 def living(backend: Backend, namespace: str, origin: Origin) -> Iterator[_Living]:
-    """Yield the living jobs and chunks of a task instance, of all its tries."""
+    """Yield the living jobs, chunks and lanes of a task instance, of all its tries."""
     chunks = () if backend.parts is None else backend.parts.all(namespace).values()
     for job in [*backend.of_origin(namespace, origin.id), *(job for group in chunks for job in group)]:
         facts = job["metadata"]
         theirs = Origin.from_text((facts.get("annotations") or {}).get(ORIGIN) or "")
         seen = verdict(job, ())
         if theirs is not None and theirs.id == origin.id and not seen.is_terminal:
-            ids = str(facts["labels"][JOB_ID]), str(facts["labels"].get(GROUP_ID, ""))
-            yield _Living(*ids, theirs, seen.created_at)
+            job_id = str(facts["labels"][JOB_ID])
+            lane = lane_of(job_id)
+            group_id = lane[0] if lane is not None else str(facts["labels"].get(GROUP_ID, ""))
+            yield _Living(job_id, group_id, theirs, seen.created_at)
 
 
 @dataclass(frozen=True)
@@ -271,6 +278,22 @@ def is_over(backend: Backend, reference: JobReference) -> bool:
         watch.close()
 
 
+def end_lanes(batch: StoredBatch) -> None:
+    """End the Jobs of lanes that have run all they could, as whoever follows a call on a worker does.
+
+    What cannot be ended now, the search for orphans ends.
+    """
+    if not is_on_lanes(batch.whole):
+        return
+    try:
+        lanes = lanes_of(batch.backend, batch.whole.job_id)
+        met = [each for _, each in in_parallel(partial(reconcile, batch.backend), lanes) if each]
+    except KineticError as error:
+        met = [error]
+    for each in met[:1]:
+        _LOG.warning("the lanes of %s are not ended: %s", batch.whole.job_id, each)
+
+
 def drop_jobs(batch: StoredBatch) -> None:
     """Remove the Jobs of a batch all of whose inputs have values, if these can be verified without them."""
     backend, reference = batch.backend, batch.whole
@@ -278,7 +301,10 @@ def drop_jobs(batch: StoredBatch) -> None:
         return
     try:
         jobs = backend.parts.parts(reference.namespace, reference.job_id)
-        backend.remove(reference.namespace, *(str(job["metadata"]["labels"][JOB_ID]) for job in jobs))
+        names = [str(job["metadata"]["labels"][JOB_ID]) for job in jobs]
+        if is_on_lanes(reference):
+            names += [lane.job_id for lane in lanes_of(backend, reference.job_id, every=True)]
+        backend.remove(reference.namespace, *names)
     except (KineticError, OSError) as error:
         _LOG.warning("cleaning up after %s: %s", reference.job_id, error)
 
@@ -304,7 +330,7 @@ class BatchWatch:
     @classmethod
     def open(cls, backend: Backend, reference: JobReference, limits: Mapping[str, Any]) -> BatchWatch:
         """Attach to a batch and follow it. `limits`: see KineticBatchTrigger. Raises BatchNotFound."""
-        batch = attach_stored(backend, reference.job_id, poll_timeout=None)
+        batch = attach_stored(backend, reference.job_id, poll_timeout=None, reads=False)
         batch.follow()
         return cls(batch, limits)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.option_checks import many_on_workers
 from kinetic_core.options import BATCH_TASK_OPTIONS, OPTIONS, Option, RunOptions, truth_of_text
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -76,6 +77,20 @@ def check_options(options: Mapping[str, Any]) -> None:
     Templates, and values that other tasks will deliver, are left until they are known.
     """
     run_options({name: value for name, value in options.items() if not is_open(value)})
+
+
+def check_workers(options: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for options of a batch, and of its jobs, that do not go with its warm workers.
+
+    Those that are known only when the task runs are left until then.
+    """
+    warm = options.get("warm")
+    if warm is None or is_open(warm):
+        return
+    known = {name: value for name, value in {**options, **asked}.items() if not is_open(value)}
+    on = known.get("accelerator")
+    hardware = run_options({"accelerator": on}).accelerator if isinstance(on, str) else None
+    many_on_workers(known, asked.get("max_concurrent"), "a batch", hardware)
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import ConfigurationError, KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.lanes import lane_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.warm import workers
 from kinetic_core.jobs.watch import watch_for
@@ -196,8 +197,8 @@ class Reconciler:
 
 
 def batch_of(job_id: str) -> str:
-    """Return the id of the batch of which this is an input or a chunk; "" for any other job."""
-    found = chunk_of(job_id) or input_of(job_id)
+    """Return the id of the batch of which this is an input, a chunk or a lane; "" for any other job."""
+    found = chunk_of(job_id) or input_of(job_id) or lane_of(job_id)
     return found[0] if found else ""
 
 

@@ -15,6 +15,7 @@ from airflow_provider.options import (
     TASK_OPTIONS,
     check_batch_options,
     check_options,
+    check_workers,
     is_template,
     refuse_options,
 )
@@ -51,6 +52,7 @@ def kinetic_batch_task(
     check_options({name: kwargs[name] for name in TASK_OPTIONS if kwargs.get(name) is not None})
     check_alert(kwargs.get("waiting_alert"))
     check_batch_options({name: kwargs[name] for name in BATCH_OPTIONS if kwargs.get(name) is not None})
+    check_workers(kwargs, {name: kwargs.get(name) for name in BATCH_OPTIONS})
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:
         check_callable(function)

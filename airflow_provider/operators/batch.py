@@ -25,6 +25,7 @@ from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.options import (
     BATCH_OPTIONS,
     check_batch_options,
+    check_workers,
     is_template,
     rendered_batch_options,
     rendered_options,
@@ -32,6 +33,7 @@ from airflow_provider.options import (
 )
 from kinetic_core.data.data import Data
 from kinetic_core.errors import InvalidRequest
+from kinetic_core.option_checks import many_on_workers
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider.waiting_alert import WaitingAlert
     from kinetic_core.batches.definition import Plan
     from kinetic_core.job import JobReference
+    from kinetic_core.options import RunOptions
 
 allow_in_xcom()
 
@@ -63,6 +66,8 @@ class KineticBatchOperator(KineticOperator):
     over; nothing of it is read before (see BatchValues). The task fails if more than `max_failures` inputs
     have no value. A retry, and a task that somebody clears, runs only inputs without a value, unless the call
     has changed or `rerun` is "all". `job_retries` are attempts of each input.
+
+    With `warm`, `max_concurrent` workers run the inputs, each input in a process of its own.
 
     Takes the options of KineticOperator besides, but each input must be one pod: no slices of several hosts,
     no `lease` and no list of accelerators on a cluster.
@@ -112,10 +117,9 @@ class KineticBatchOperator(KineticOperator):
 
     def _check(self) -> None:
         super()._check()
-        if getattr(self, "warm", None) is not None:
-            raise InvalidRequest("warm= is for tasks of one call; leave it out of @task.kinetic_batch")
         asked = self._batch_options()
         check_batch_options(asked)
+        check_workers(self._options(), asked)
         over = asked["over"]
         if over is None or (isinstance(over, str) and not is_template(over)):
             mapped_parameter(self.python_callable, over)
@@ -206,6 +210,7 @@ class KineticBatchOperator(KineticOperator):
         try:
             asked = rendered_batch_options(self._batch_options())
             options = rendered_options(self._options())
+            self._check_workers(options, asked)
             client = self._client()
             over = mapped_parameter(self.python_callable, asked.get("over"))
             given = self._arguments(over)
@@ -237,6 +242,20 @@ class KineticBatchOperator(KineticOperator):
                 )
 
         return self._submitted(context, start, deadline)
+
+    def _check_workers(self, options: RunOptions, asked: Mapping[str, Any]) -> None:
+        """Raise InvalidRequest for rendered options that do not go with warm workers."""
+        if options.warm is None:
+            return
+        given = {
+            "budget": options.budget,
+            "cancel_running_on_fail": asked["cancel_running_on_fail"],
+            "hang_after": options.pod.hang_after,
+            "reuse": options.reuse,
+        }
+        was_said = self._batch_options()["max_concurrent"] is not None
+        most = asked["max_concurrent"] if was_said else None
+        many_on_workers(given, most, "a batch", options.accelerator)
 
     def _plan(self, asked: Mapping[str, Any], context: Context) -> Plan:
         """Return the plan of the batch, which gets its id when it is started."""
@@ -364,7 +383,7 @@ class KineticBatchOperator(KineticOperator):
 
     def _finish_batch(self, context: Context, deadline: float | None) -> BatchValues:
         """Return the task's value, or raise its failure, from what the inputs have left in the store."""
-        from airflow_provider.batch_of_task import drop_jobs
+        from airflow_provider.batch_of_task import drop_jobs, end_lanes
         from airflow_provider.batch_record import SAMPLE, causes, failure_lines, first_failure, tell
         from airflow_provider.xcom import Signatures
         from kinetic_core.batches.outcomes import SUCCEEDED, StoredBatch
@@ -389,6 +408,7 @@ class KineticBatchOperator(KineticOperator):
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"
         for line in failure_lines(failed, errors):
             self.log.error("%s", line)
+        end_lanes(batch)
         most = asked["max_failures"]
         if len(failed) > most:
             raise AirflowException(

@@ -2,7 +2,8 @@
 
 A batch that has ended costs no request: the task's record says which inputs have no value, and why. Of one
 that goes on, the cluster is asked three times and the store once per thousand inputs; of failed inputs the
-first hundred are read, each once. Nothing is changed or reconciled, no value is read.
+first hundred are read, each once. Of a map on warm workers the store is asked once per thousand segments.
+Nothing is changed or reconciled, no value is read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from kinetic_core.batches.outcomes import StoredBatch
 from kinetic_core.batches.snapshot import snapshot
 from kinetic_core.errors import JobNotFound, KineticError, ObjectNotFound
 from kinetic_core.job import JobObservation, JobStatus
-from kinetic_core.jobs.observe import observe
 
 LARGEST = 10_000
 """Squares of one answer; the next ones have an offset."""
@@ -77,7 +77,7 @@ class Failures:
 def _why(batch: StoredBatch, index: int) -> tuple[str, str] | None:
     """Return text and class of an input's failure; None if nobody knows them yet."""
     try:
-        seen = observe(batch.backend, batch.reference(index))
+        seen = batch.observe(index)
     except (KineticError, OSError):
         return None
     if seen.status is not JobStatus.FAILED:
@@ -182,8 +182,9 @@ def input_detail(record: BatchRecord, index: int, home: Backend | str) -> dict[s
     if isinstance(home, str):
         return shown | {"troubles": [home]}
     try:
-        reference = StoredBatch(home, record.reference).reference(index)
-        shown |= _seen(observe(home, reference))
+        batch = StoredBatch(home, record.reference)
+        reference = batch.reference(index)
+        shown |= _seen(batch.observe(index))
         shown["log"] = tail(home, reference, max(shown["attempts"] - 1, 0))
         if not shown["log"]:
             shown["silence"] = silence(home, reference, shown["status"], shown["reason"])

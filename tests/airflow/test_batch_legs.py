@@ -21,6 +21,8 @@ from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
 SIZE = 4
+KINDS: dict[str, dict[str, Any]] = {"jobs": {}, "workers": {"warm": "5s", "max_concurrent": 2}}
+"""How the inputs run: each as a job, or on workers, which end by themselves a moment after the test."""
 
 
 def note(number: int, folder: str) -> int:
@@ -125,11 +127,11 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_killed_first_leg_runs_no_input_twice(home: Path, step: str) -> None:
-    """The next try adopts the batch, and creates what is missing."""
-    program = f"import sys; from {__name__} import BatchTask, Path; "
-    program += "task = BatchTask(Path(sys.argv[1])); task.operator.execute(task.context)"
+def killed_at(home: Path, pattern: str, kind: str, try_number: int = 1) -> None:
+    """Run a try's first leg in a worker, which is killed as soon as there is a file of that name."""
+    program = f"import sys; from {__name__} import BatchTask, KINDS, Path; "
+    program += f"task = BatchTask(Path(sys.argv[1]), {try_number}, **KINDS[{kind!r}]); "
+    program += "task.operator.execute(task.context)"
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), str(root / "tests/airflow"), *sys.path])
     worker = subprocess.Popen(
@@ -139,11 +141,18 @@ def test_a_killed_first_leg_runs_no_input_twice(home: Path, step: str) -> None:
         process_group=0,
     )
     kinetic = home.parent / "kinetic"
-    wait_for(lambda: any(kinetic.glob(STEPS[step])) or worker.poll() is not None)
+    wait_for(lambda: any(kinetic.glob(pattern)) or worker.poll() is not None)
     with suppress(ProcessLookupError):
         worker.send_signal(signal.SIGKILL)
     worker.wait()
-    task = BatchTask(home, try_number=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_first_leg_runs_no_input_twice(home: Path, step: str, kind: str) -> None:
+    """The next try adopts the batch, and creates what is missing."""
+    killed_at(home, STEPS[step], kind)
+    task = BatchTask(home, try_number=2, **KINDS[kind])
     trigger = task.deferred()
     (home / "go").touch()
     task.context["ti"].try_number = 1  # `last_leg` resumes the first try
@@ -152,22 +161,24 @@ def test_a_killed_first_leg_runs_no_input_twice(home: Path, step: str) -> None:
     assert each_once(home)
 
 
-def test_a_killed_last_leg_is_repeated(home: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_last_leg_is_repeated(home: Path, kind: str) -> None:
     """The next try finds that all inputs have a value, and runs none."""
-    task = BatchTask(home)
+    task = BatchTask(home, **KINDS[kind])
     trigger = task.deferred()
     (home / "go").touch()
     fired(trigger)
-    again = BatchTask(home, try_number=2)
+    again = BatchTask(home, try_number=2, **KINDS[kind])
     assert list(again.operator.execute(again.context)) == [number**2 for number in range(SIZE)]
     assert each_once(home)
 
 
-def test_a_retry_runs_only_inputs_without_a_value(home: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retry_runs_only_inputs_without_a_value(home: Path, kind: str) -> None:
     from airflow.providers.common.compat.sdk import AirflowException
 
     (home / "odd-fail").touch()
-    task = BatchTask(home)
+    task = BatchTask(home, **KINDS[kind])
     trigger = task.deferred()
     (home / "go").touch()  # not earlier: what has ended in the first leg is never deferred
     with pytest.raises(AirflowException, match=r"2 of 4 inputs of grp-[0-9a-f]{16} have no value"):
@@ -177,14 +188,45 @@ def test_a_retry_runs_only_inputs_without_a_value(home: Path) -> None:
     assert record["run_seconds"] > 0
     assert 0 < record["waited"] < record["seconds"]
     assert {each["text"] for each in record["causes"]} == {f"ValueError: {n} is odd" for n in (1, 3)}
+    assert living(trigger) == 0
     (home / "odd-fail").unlink()
     (home / "go").unlink()
-    again = BatchTask(home, try_number=2)
+    again = BatchTask(home, try_number=2, **KINDS[kind])
     trigger = again.deferred()
     (home / "go").touch()
     again.context["ti"].try_number = 1
     assert list(again.last_leg(trigger)) == [number**2 for number in range(SIZE)]
     assert [calls(home, number) for number in range(SIZE)] == [1, 2] * 2
+
+
+STEPS_OF_ROUND = {
+    "it is defined": "store/batches/grp-*/rounds/1/round.json",
+    "its first lane is made": "cluster/default/grp-*-l1000.json",
+    "all is submitted": "store/batches/grp-*/rounds/1/finished.json",
+}
+
+
+@pytest.mark.parametrize("step", STEPS_OF_ROUND)
+def test_a_killed_retry_begins_one_round(home: Path, step: str) -> None:
+    """On workers, the try after it completes the round, and each input of it runs once."""
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    (home / "odd-fail").touch()
+    task = BatchTask(home, **KINDS["workers"])
+    trigger = task.deferred()
+    (home / "go").touch()
+    with pytest.raises(AirflowException, match="2 of 4 inputs"):
+        task.last_leg(trigger)
+    (home / "odd-fail").unlink()
+    (home / "go").unlink()
+    killed_at(home, STEPS_OF_ROUND[step], "workers", try_number=2)
+    again = BatchTask(home, try_number=3, **KINDS["workers"])
+    trigger = again.deferred()
+    (home / "go").touch()
+    again.context["ti"].try_number = 1
+    assert list(again.last_leg(trigger)) == [number**2 for number in range(SIZE)]
+    assert [calls(home, number) for number in range(SIZE)] == [1, 2] * 2
+    assert not list((home.parent / "kinetic/store/batches").glob("grp-*/rounds/2"))
 
 
 def test_a_last_leg_without_a_store_waits_for_it(home: Path) -> None:
@@ -248,13 +290,14 @@ def living(trigger: Any) -> int:
     return sum(not observe(*each).is_terminal for each in own)
 
 
-def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path) -> None:
+@pytest.mark.parametrize(("kind", "count"), [("jobs", SIZE), ("workers", 2)])
+def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path, kind: str, count: int) -> None:
     from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
-    task = BatchTask(home, execution_timeout=timedelta(hours=1))
+    task = BatchTask(home, execution_timeout=timedelta(hours=1), **KINDS[kind])
     trigger = task.deferred()
     wait_for(lambda: calls(home, 0) == 1)
-    assert living(trigger) == SIZE
+    assert living(trigger) == count
     assert 3000 < trigger.remaining <= 3600
     trigger.deadline = time.time()  # an hour later
     event = fired(trigger)
@@ -265,10 +308,12 @@ def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path) -> None:
     assert (record["ended_by"], record["failed"]) == ("execution_timeout has passed", SIZE)
 
 
-def test_a_worker_records_the_batch_that_it_cancels(home: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_records_the_batch_that_it_cancels(home: Path, capsys: Any, kind: str) -> None:
     from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
-    task = BatchTask(home, deferrable=False, execution_timeout=timedelta(seconds=4))
+    limit = timedelta(seconds=4)
+    task = BatchTask(home, deferrable=False, execution_timeout=limit, **KINDS[kind])
     try:
         task.operator.execute(task.context)
     except AirflowTaskTimeout as error:
@@ -290,3 +335,21 @@ def test_a_trigger_that_is_moved_ends_no_batch(home: Path) -> None:
     assert living(trigger) > 0
     (home / "go").touch()
     assert fired(trigger)["status"] == "ended"
+
+
+def test_what_workers_have_not_is_refused_in_the_dag(home: Path) -> None:
+    """As soon as the DAG is parsed, or once a template is rendered, before anything is stored."""
+    from airflow.providers.common.compat.sdk import AirflowFailException
+    from airflow.sdk import task
+
+    from kinetic_core.errors import InvalidRequest
+
+    with pytest.raises(InvalidRequest, match="warm= needs max_concurrent= in a batch"):
+        BatchTask(home, warm="5s")
+    with pytest.raises(InvalidRequest, match="a batch with warm= does not go with budget="):
+        task.kinetic_batch(accelerator="cpu", warm="5s", max_concurrent=2, budget=1.0)(note)
+    templated = BatchTask(home, warm="{{ '5s' }}", max_concurrent=2, hang_after="{{ 600 }}")
+    templated.operator.warm, templated.operator.hang_after = "5s", "600"  # as Airflow renders them
+    with pytest.raises(AirflowFailException, match="does not go with hang_after="):
+        templated.operator.execute(templated.context)
+    assert not list(store(home).glob("batches/*"))

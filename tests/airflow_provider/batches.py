@@ -19,6 +19,7 @@ from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
 
 OPTIONS = RunOptions.checked(accelerator="cpu")
+WARM = RunOptions.checked(accelerator="cpu", warm=60)
 PLAN = Plan("", False, "kwargs", 64, False, False, "square", {})
 
 
@@ -46,6 +47,7 @@ def start(
     *,
     function: Any = square,
     plan: Plan = PLAN,
+    options: RunOptions = OPTIONS,
     all_again: bool = False,
     announce: Announce = lambda _place: None,
 ) -> StartedBatch:
@@ -54,7 +56,7 @@ def start(
     return start_or_adopt_batch(
         Call(function, (), {}),
         items,
-        OPTIONS,
+        options,
         default_connections(),
         identity,
         plan,

@@ -96,6 +96,29 @@ def pod_batch():
 
 
 @dag(schedule=None, catchup=False)
+def warm_pod_batch():
+    """Inputs on two workers in pods, of which one has no value; the values are the inputs of others."""
+    warm: dict[str, Any] = {"accelerator": "cpu", "backend": "gke", "cpu": 0.1, "warm": "2m"}
+
+    @task.kinetic_batch(**warm, max_concurrent=2, max_failures=1)
+    def boxed(number: int) -> Box:
+        print(f"input {number} has begun", flush=True)
+        if number == 2:
+            raise ValueError("it is two")
+        return Box(number)
+
+    @task.kinetic_batch(**warm, max_concurrent=2, over="box")
+    def opened(box: Box, factor: int) -> list[Any]:
+        return [box.content * factor, os.environ.get("KINETIC_POD_UID", "")]
+
+    @task
+    def used(values: Any) -> list[Any]:
+        return [type(values).__name__, [number for number, _ in values], len({pod for _, pod in values})]
+
+    used(opened(boxed(range(20)), factor=10))
+
+
+@dag(schedule=None, catchup=False)
 def named_by_pool():
     """A name that two machines carry."""
 
@@ -181,6 +204,7 @@ def pod_unseen():
 for each in (
     on_cluster,
     pod_batch,
+    warm_pod_batch,
     named_by_pool,
     pod_deaths,
     pod_adopted,
