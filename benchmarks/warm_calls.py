@@ -19,15 +19,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from measuring import Verdict, report, seconds
 
 import kinetic_core
+from kinetic_core._runner import object_names
 from kinetic_core.backends.base import known_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.connections import default_connections
 from kinetic_core.jobs.warm import workers
+from kinetic_core.testing.fault_proxy import FaultProxy
 
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
 _COLD = 5
@@ -86,6 +89,38 @@ def reused(place: str, calls: int) -> list[Verdict]:
         )
         for reuse in ("fork", "process")
     ]
+
+
+def without_nudges(place: str, calls: int) -> list[Verdict]:
+    """Measure calls on a worker whose port nobody knows: both sides look into the store, and nothing else."""
+    function = kinetic_core.run(**_OPTIONS[place], memory="300Mi", warm="2m")(trivial)
+    first = function.run_async(0)
+    first.result(cleanup=False)
+    known_backend(None, default_connections()).store.delete(object_names.nudge(first.worker))
+    taken = []
+    for _ in range(calls):
+        handle = function.run_async(1)
+        taken.append(seconds(handle.result))
+        assert handle.worker == first.worker
+    what = f"warm call without a nudge, {place}, p50 of {calls}"
+    return [Verdict(what, statistics.median(taken), 1.2, "s")]
+
+
+def requests_of_an_idle_worker() -> list[Verdict]:
+    """Count what a worker of the cluster asks its store while it waits."""
+    emulator = os.environ["STORAGE_EMULATOR_HOST"]
+    with FaultProxy(emulator, host=str(urlsplit(emulator).hostname)) as proxy:
+        os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
+        try:
+            kinetic_core.run(**_OPTIONS["cluster"], memory="310Mi", warm="2m")(trivial).run_async(0).result()
+        finally:
+            os.environ["STORAGE_EMULATOR_HOST"] = emulator
+        time.sleep(2)  # a worker looks more often at first
+        before = len(proxy.faults.requests)
+        time.sleep(_IDLE_SECONDS)
+        asked = len(proxy.faults.requests) - before
+    note = "by store alone, with or without a nudge"
+    return [Verdict("idle worker, cluster, requests a second", asked / _IDLE_SECONDS, 2.0, "", note)]
 
 
 def on_hosts(calls: int) -> list[Verdict]:
@@ -201,11 +236,12 @@ def on_the_cluster() -> Iterator[None]:
 def measure(calls: int) -> list[Verdict]:
     with on_this_machine():
         found = compared("local", calls, 0.15) + idle() + reused("local", min(calls, 50))
-        found += edited("local", min(calls, 40))
+        found += edited("local", min(calls, 40)) + without_nudges("local", min(calls, 50))
     if KUBECONFIG:
         with on_the_cluster():
             found += compared("cluster", calls, 0.15) + reused("cluster", min(calls, 50))
             found += edited("cluster", min(calls, 40)) + on_hosts(min(calls, 20))
+            found += without_nudges("cluster", min(calls, 50)) + requests_of_an_idle_worker()
     return found
 
 
