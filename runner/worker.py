@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 CLOSED = {"closed": True}
 """What a worker that is about to end notes under its next number."""
-_PAUSES = {"local": (0.02, 0.2)}
+_PAUSES = {"local": (0.02, 0.3)}
 _OTHER_PAUSES = (0.1, 0.5)
 """Seconds between looks for a call, by backend: soon after the last one, for calls come in rows; later."""
 _SOON_SECONDS = 1.0
