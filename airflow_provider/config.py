@@ -46,7 +46,8 @@ class Config:
     # fmt: off
     defer_after: Annotated[float, Option(
         "Seconds for which a worker waits for a new job before it defers. A job that ends sooner needs no "
-        "second start of a worker. A task that its trigger can end defers at once.")] = 2.0
+        "second start of a worker. A task that its trigger can end defers at once, unless its job runs on a "
+        "warm worker.")] = 2.0
     event_delay: Annotated[float, Option(
         "Seconds between a deferral and the earliest event that resumes its task in a worker. Airflow's "
         "scheduler fails a task that is resumed too soon (apache/airflow#71580).")] = 10.0

@@ -291,10 +291,14 @@ class KineticOperator(WorkOperator):
         return observation
 
     def _patience(self, context: Context) -> float:
-        """Return the seconds to wait for a job before deferring: none if its trigger can end the task."""
+        """Return the seconds to wait for a job before deferring: none if its trigger can end the task.
+
+        A call on a warm worker may take less time than a trigger needs to start.
+        """
         from airflow_provider.ending import SUCCESS
 
-        return 0.0 if SUCCESS in self._ending(context).states else config().defer_after
+        ends_by_trigger = SUCCESS in self._ending(context).states
+        return 0.0 if ends_by_trigger and not self._known_job.worker else config().defer_after
 
     def _ending(self, context: Context) -> Ending:
         """Return the part that the task's trigger has in the task's end."""

@@ -36,6 +36,8 @@ def test_mapped_tasks_share_workers_and_outlive_one(cases: Any) -> None:
     for each in cases.instances("warm", "count"):
         number = each["map_index"] + 1
         assert f"counting {number}\n" in cases.api.log(each).replace("\\n", "\n")
+    logs = [cases.api.log(each) for each in cases.instances("warm", "count")]
+    assert any("DEFERRED" not in log for log in logs), "a quick call ends in the worker that has submitted it"
     assert cases.value("warm", "survive") == ["alive", 1]
     assert cases.value("warm", "add_up") == [6, 8]
     assert cases.instance("warm", "survive")["try_number"] == 1
