@@ -15,8 +15,8 @@ import pytest
 from kinetic_core import Client, JobHandle
 from kinetic_core.backends.base import open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.backends.kubernetes.connection import Target, blank_configuration, connection
-from kinetic_core.connections import default_connections
+from kinetic_core.backends.kubernetes.connection import Target, blank_configuration
+from kinetic_core.backends.kubernetes.kubeconfig import read_access
 from kinetic_core.errors import ClusterError, ClusterUnreachable
 from tests.cluster.jobs import greet
 from tests.cluster.objects import kubectl
@@ -31,9 +31,12 @@ SECOND = KUBECONFIG.parents[1].with_name(f"{KUBECONFIG.parents[1].name}-b") / "e
 
 
 @pytest.fixture
-def tenants(api: ClusterApi, location: str) -> Iterator[list[Client]]:
+def tenants(api: ClusterApi, location: str, tmp_path: Path) -> Iterator[list[Client]]:
     """Clients of two namespaces, each with a service account that may do something there only."""
-    admin = connection(Target(str(KUBECONFIG)), default_connections()).configuration
+    admin = read_access(str(KUBECONFIG))
+    assert admin is not None
+    authority = tmp_path / "authority.crt"
+    authority.write_text(admin.authority or "")
     with ExitStack() as undo:
         made = []
         for name in (f"kinetic-tenant-{secrets.token_hex(4)}" for _ in range(2)):
@@ -44,7 +47,7 @@ def tenants(api: ClusterApi, location: str) -> Iterator[list[Client]]:
                 documented_role(api, name, {**SERVICE_ACCOUNT, "name": "tenant", "namespace": name})
             )
             held = blank_configuration()
-            held.host, held.ssl_ca_cert = admin.host, admin.ssl_ca_cert
+            held.host, held.ssl_ca_cert = admin.host, str(authority)
             held.api_key = {"BearerToken": token_of("tenant", name)}
             held.api_key_prefix = {"BearerToken": "Bearer"}
             client = Client(namespace=name, bucket=f"{location}/{name}", kubernetes_configuration=held)
