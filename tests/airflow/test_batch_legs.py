@@ -296,7 +296,7 @@ def test_a_trigger_cancels_the_batch_at_its_deadline(home: Path, kind: str, coun
 
     task = BatchTask(home, execution_timeout=timedelta(hours=1), **KINDS[kind])
     trigger = task.deferred()
-    wait_for(lambda: calls(home, 0) == 1)
+    wait_for(lambda: any(calls(home, number) for number in range(SIZE)))  # which, the machine's slots decide
     assert living(trigger) == count
     assert 3000 < trigger.remaining <= 3600
     trigger.deadline = time.time()  # an hour later
