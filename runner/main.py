@@ -73,8 +73,9 @@ def run_job(
     signals = Signals(job.grace + _LEAVING_SECONDS)
     logs: list[TaskLog] = []
     run = partial(_run, store=store, signals=signals, logs=logs, started=started, kept=kept)
+    attempt = partial(_undisturbed, job, store, opener, signals, started, run, kept)
     try:
-        code = _attempt(job, store, opener, signals, started, run, kept)
+        code = _attempt(job, store, started, attempt)
     finally:
         signals.release()
     for log in logs:
@@ -86,19 +87,11 @@ def run_job(
     return leave(job, code, bool(signals.told))
 
 
-def _attempt(
-    job: Job,
-    store: PatientStore,
-    opener: Callable[[str], Store],
-    signals: Signals,
-    started: float,
-    run: _Run,
-    kept: KeptProcess | None,
-) -> int:
+def _attempt(job: Job, store: Store, started: float, undisturbed: Callable[[], int]) -> int:
     """Run one attempt, publishing forged notes as its failure; return the container's exit code."""
     try:
         try:
-            return _undisturbed(job, store, opener, signals, started, run, kept)
+            return undisturbed()
         except ForgedNote as exc:
             sys.stderr.write(f"kinetic: {exc}\n")
             text = f"{exc}. Remove what is stored of the job with its cleanup(), and submit it again"
@@ -297,7 +290,7 @@ def _run(
     adopts = adopt_orphans()
     if kept is not None:
         try:
-            child = kept.run(job.work_dir, writing, None if others is None else others.process)
+            child = kept.run(job.work_dir, writing, None if others is None else others.rendezvous.process())
         except OSError as exc:  # its worker then kills it
             text = f"the process that is kept for calls cannot take this one: {exc}"
             return failed(wire.FailureClass.CONTROL_PLANE, text, "start"), _NOT_STARTED
