@@ -17,7 +17,7 @@ from .notes import ForgedNote
 from .notice import give_notice
 from .outcome import Outcome, commit, committed_code, leave
 from .phases import note, times
-from .rendezvous import FAILED, INTERRUPTED, LATE, STOPPED, ProcessOfHost, Rendezvous, Told
+from .rendezvous import FAILED, INTERRUPTED, LATE, STOPPED, Rendezvous, Told
 from .stacks import stacks
 from .store import Content, Store, StoreUnavailable, exists
 from .watch import Ending, Signals
@@ -25,7 +25,7 @@ from .watch import Ending, Signals
 _LEFT_SECONDS = 10.0
 """Seconds for user code to end when it can only wait for a host that failed."""
 _COMING_SECONDS = 60.0
-"""Seconds for the hosts of a worker, which all live, to begin with a call; else they start anew."""
+"""Seconds for the hosts of a worker to come to a call; else one of them hangs, and the worker must end."""
 
 Runs = Callable[["Hosts"], tuple[Outcome, Ending]]
 
@@ -45,11 +45,6 @@ class Hosts:
         self._stop: Told | None = None
         self._over, self._waking = threading.Event(), threading.Lock()
         self._has_told = self._has_answered = False
-
-    @property
-    def process(self) -> ProcessOfHost:
-        """Return which of the processes that this host keeps for calls is to run user code."""
-        return self.rendezvous.process()
 
     @property
     def over_at(self) -> float:
@@ -126,7 +121,8 @@ def run_together(
     if end is not None and end["kind"] == LATE:
         if deadline is not None and deadline.is_over:
             return _commit(rendezvous, deadline.outcome(), store, started)
-        return _interrupted(rendezvous)
+        sys.stderr.write(f"kinetic: not all hosts have come to {job.job_id}: the worker gives it up\n")
+        return wire.EXIT_UNSURE
     if end is not None:
         return conclude(rendezvous, end, store)
     generation = rendezvous.generation

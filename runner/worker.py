@@ -355,9 +355,9 @@ class _CallRun:
             job = self._described(key)
             until = time.monotonic() + job.grace + _BEYOND_GRACE
             while not all_have_ended(job, self._store):
-                if time.monotonic() > until:
+                if self._signals.told or time.monotonic() > until:
                     return False
-                time.sleep(_TICK / 5)
+                _wait(self._signals, _TICK / 5)
         finally:
             forget_key(key)
         return True

@@ -22,8 +22,11 @@ from kinetic_core.jobs.observe import find, observe
 from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.options import RunOptions
 from tests.conftest import wait_for
+from tests.runner.attempts import Attempts
 from tests.warm.places import Call, Cluster, Here, call_runner, waits_for_a_call
 from tests.warm.test_kills import kill, noted
+from tests.warm.test_worker import WORKER
+from tests.warm.test_worker import start as start_worker
 
 HOSTS = 2
 counted: list[int] = []
@@ -238,6 +241,31 @@ def test_a_worker_whose_host_is_told_to_leave_ends(place: Cluster, tmp_path: Pat
     assert place.hosts[call.worker, 1].wait(timeout=30) != 0
     assert place.hosts[call.worker, 0].wait(timeout=30) != 0, "Kubernetes ends it with its Job"
     assert on_slice(place, meet, str(tmp_path)).worker != call.worker
+
+
+def test_a_host_that_hangs_ends_the_worker(place: Cluster, tmp_path: Path) -> None:
+    """A minute after it has not come to a call; the call goes on in pods of its own."""
+    warm = on_slice(place, meet, str(tmp_path))
+    warm.value()
+    hanging = place.hosts[warm.worker, 1]
+    hanging.send_signal(signal.SIGSTOP)
+    call = on_slice(place, meet, str(tmp_path))
+    assert call.worker == warm.worker
+    assert place.hosts[warm.worker, 0].wait(timeout=180) != 0
+    assert [len(each) for each in left(tmp_path)] == [1, 1], "its function has not run"
+    hanging.kill()  # as its node does, after the grace of its pod
+    assert call.value() == "value of host 0"
+    assert {key for key in place.hosts if key[0] == call.job_id} == {(call.job_id, 0), (call.job_id, 1)}
+
+
+def test_a_worker_whose_hosts_never_come_can_be_ended(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path).submit(meet, str(tmp_path))
+    worker = start_worker(attempts, KINETIC_HOST_COUNT="2", KINETIC_HOST_INDEX="0")
+    checked_in = object_names.rendezvous(WORKER, 0, "host-0")
+    wait_for(lambda: attempts.store.find(checked_in) is not None)
+    worker.terminate()
+    assert worker.wait(timeout=60) != 0
+    assert not list(attempts.store.list(object_names.calls_prefix(WORKER))), "it has taken no call"
 
 
 @pytest.mark.attack
