@@ -152,9 +152,12 @@ class WorkerClock:
     """Time of the warm workers of places, counted at each look from the one before."""
 
     def __init__(
-        self, stats: Stats, hostname: Callable[[], str], clock: Callable[[], float] = time.monotonic
+        self, stats: Stats, hostname: Callable[[], str], clock: Callable[[], float] = time.time
     ) -> None:
-        """Count nothing yet. `hostname` gives the tag of this triggerer, as in Airflow's own metrics."""
+        """Count nothing yet. `hostname` gives the tag of this triggerer, as in Airflow's own metrics.
+
+        `clock` gives Unix seconds, in which the starts of workers are told.
+        """
         self._stats, self._hostname, self._clock = stats, hostname, clock
         self._looked: dict[str, float] = {}
         self._rest: dict[tuple[str, str], float] = {}
@@ -165,12 +168,13 @@ class WorkerClock:
         """Count the time since the last look at this place for each worker that runs: `idle` or `calls`."""
         with self._lock:
             now = self._clock()
-            lasted = now - self._looked.get(place, now)
+            before = self._looked.get(place, now)
             self._looked[place] = now
             for worker in workers:
                 if worker.seen.status is JobStatus.RUNNING:
                     key = worker.accelerator, "idle" if worker.is_idle else "calls"
-                    self._rest[key] = self._rest.get(key, 0.0) + lasted
+                    since = max(before, worker.seen.started_at or before)  # nobody may have looked for hours
+                    self._rest[key] = self._rest.get(key, 0.0) + max(0.0, now - since)
             for (accelerator, phase), whole in self._rest.items():
                 self._rest[accelerator, phase] = whole % 1
                 tags = {"hostname": self._hostname(), "accelerator": accelerator, "phase": phase}

@@ -118,6 +118,17 @@ def test_the_time_of_workers_is_counted_between_looks(client: Client) -> None:
     assert client.got[0][2] == {"hostname": "h", "accelerator": "tpu-v5p-8", "phase": "idle"}
 
 
+def test_a_worker_counts_from_its_start(client: Client) -> None:
+    """Where nobody has looked for an hour, and a worker began a minute ago."""
+    now = [1000.0]
+    clock = WorkerClock(Stats("a_stats_module"), lambda: "h", lambda: now[0])
+    clock.seen("a", [])
+    now[0] += 3600
+    began = JobObservation(JobStatus.RUNNING, started_at=now[0] - 60)
+    clock.seen("a", [WorkerSummary("job-1", began, "cpu", 600.0, 1, is_idle=True)])
+    assert [value for _, value, _ in client.got] == [60]
+
+
 def test_who_listens_is_told_once() -> None:
     told: list[Any] = []
 
