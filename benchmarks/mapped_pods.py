@@ -19,6 +19,7 @@ import os
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -102,27 +103,35 @@ def _namespace(event: dict[str, Any]) -> str:
     return str(event.get("objectRef", {}).get("namespace", ""))
 
 
-def measure(count: int, turns: int, seconds: int) -> list[Verdict]:
-    namespace = f"bench-{secrets.token_hex(3)}"
+def on_cluster(namespace: str, count: int, **more: str) -> Callable[[dict[str, str]], None]:
+    """What lets an Airflow run its jobs there: a change of its components' environment."""
 
-    def on_cluster(environment: dict[str, str]) -> None:
-        connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": KUBECONFIG}}
+    def change(environment: dict[str, str]) -> None:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each leg compiles what it imports
         environment |= {
-            "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
             "BENCHMARK_INSTANCES": str(count),
             "BENCHMARK_NAMESPACE": namespace,
-            "BENCHMARK_SECONDS": str(seconds),
             "KINETIC_BACKEND": "gke",
             "KINETIC_KUBECONFIG": KUBECONFIG,
             "KINETIC_BUCKET": f"test-bucket/{namespace}",
             "KINETIC_CONTAINER_IMAGE": IMAGE,
+            **more,
         }
 
+    return change
+
+
+def measure(count: int, turns: int, seconds: int) -> list[Verdict]:
+    namespace = f"bench-{secrets.token_hex(3)}"
+    connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": KUBECONFIG}}
+    told = {
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
+        "BENCHMARK_SECONDS": str(seconds),
+    }
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     try:
-        with airflow_with("mapped_pods_*.py", on_cluster) as airflow:
+        with airflow_with("mapped_pods_*.py", on_cluster(namespace, count, **told)) as airflow:
             pool = {"name": "pods", "slots": _SLOTS, "include_deferred": True}
             airflow.api.call("POST", "/pools", pool)
             pairs = [

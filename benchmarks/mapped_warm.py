@@ -14,8 +14,8 @@ import secrets
 import sys
 
 from an_airflow import airflow_with
-from cluster_jobs import IMAGE, KUBECONFIG
-from mapped_pods import one_turn
+from cluster_jobs import KUBECONFIG
+from mapped_pods import on_cluster, one_turn
 from measuring import Verdict, report
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
@@ -28,22 +28,10 @@ _SLOTS = 4
 
 def measure(count: int, turns: int) -> list[Verdict]:
     namespace = f"bench-{secrets.token_hex(3)}"
-
-    def on_cluster(environment: dict[str, str]) -> None:
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each leg compiles what it imports
-        environment |= {
-            "BENCHMARK_INSTANCES": str(count),
-            "BENCHMARK_NAMESPACE": namespace,
-            "KINETIC_BACKEND": "gke",
-            "KINETIC_KUBECONFIG": KUBECONFIG,
-            "KINETIC_BUCKET": f"test-bucket/{namespace}",
-            "KINETIC_CONTAINER_IMAGE": IMAGE,
-        }
-
     api = ClusterApi(Target(KUBECONFIG))
     api.create("Namespace", "", {"metadata": {"name": namespace}})
     try:
-        with airflow_with("mapped_warm_dags.py", on_cluster) as airflow:
+        with airflow_with("mapped_warm_dags.py", on_cluster(namespace, count)) as airflow:
             airflow.api.call("POST", "/pools", {"name": "four", "slots": _SLOTS, "include_deferred": True})
             pairs = [
                 [one_turn(airflow, dag_id, namespace, count).wall for dag_id in ("pods", "warm")]
