@@ -100,6 +100,20 @@ def test_a_script_has_pipes_and_the_exit_code(project: Path) -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (3, "told"), done.stderr
 
 
+def test_shells_share_a_warm_pod(project: Path) -> None:
+    words = ["-a", "cpu", "-o", "warm=1m", "--", "sh", "-c", "cat neighbour.py; echo $KINETIC_ON_WORKER"]
+    told = [run(*words).stdout.split("\n") for _ in range(2)]
+    assert told[0] == told[1]
+    assert told[0][0] == "ANSWER = 42"
+    cancel_worker(told[0][1])
+
+
+def cancel_worker(job_id: str) -> None:
+    worker = kinetic_core.attach(job_id)
+    assert worker.func_name == "warm worker"
+    worker.cancel()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_a_pod_ends_with_a_terminal_that_is_killed(project: Path, number: signal.Signals) -> None:
     with Person(KINETIC, "shell", "-a", "cpu") as person:
