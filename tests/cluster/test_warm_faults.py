@@ -86,11 +86,15 @@ def begins(handle: kinetic_core.JobHandle) -> None:
     wait_for(lambda: "begun" in (handle.logs() or ""), 60)
 
 
-@pytest.mark.parametrize("moment", ["claimed", "begun"])
+READ_FIRST = {"given": r"/calls/0000000\d.json\?alt", "claimed": r"/payload-\w+.pkl\?alt"}
+"""What a worker reads next at a moment: as long as nothing answers that, it stays there."""
+
+
+@pytest.mark.parametrize("moment", ["given", "claimed", "begun", "ended"])
 def test_a_call_outlives_its_workers_node(
     api: ClusterApi, node: str, emulator: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Once its attempt was claimed, before its function has begun or after."""
+    """Lost once the worker was given the call, has claimed it, runs its function, or has stored its value."""
     add_to_pair(api, node)
     options: dict[str, Any] = {"node_selector": PAIR, "tolerations": TPU_TAINT}
     warm = kinetic_core.run(accelerator="cpu", cpu=0.1, warm="5m", **options)
@@ -98,26 +102,31 @@ def test_a_call_outlives_its_workers_node(
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
         first = warm(work).run_async("first")
         first.result(cleanup=False)
-        if moment == "claimed":
-            proxy.faults.silence(r"GET .*/payload-\w+.pkl\?alt", 600, times=None)
-        handle = warm(naps_on_a_worker).run_async()
+        if moment in READ_FIRST:
+            proxy.faults.silence(f"GET .*{READ_FIRST[moment]}", 600, times=None)
+        handle = warm(naps_on_a_worker).run_async() if moment != "ended" else warm(work).run_async("ended")
         assert handle.worker == first.worker
         store = handle.place.store
         if moment == "begun":
             begins(handle)
-        else:
+        elif moment == "claimed":
             wait_for(lambda: store.find(object_names.claim(handle.job_id, 0)) is not None, 60)
+        elif moment == "ended":
+            wait_for(lambda: store.find(object_names.result(handle.job_id)) is not None, 60)
         worker = kinetic_core.attach(handle.worker)
         (pod,) = pods(api, worker)
         add_to_pair(api, NODES[0])
         falls_silent(node, worker)
         proxy.faults.clear()
         assert pods(api, handle) == [], "its worker may live"
+        if moment == "ended":
+            assert handle.result(timeout=60, cleanup=False) == ("ended", pod["metadata"]["uid"])
+            assert pods(api, handle) == []
         give_up(api, node)
-        assert handle.result(timeout=180, cleanup=False) not in ("", pod["metadata"]["uid"])
-        assert handle.observe().attempt == 1
-        times = 2 if moment == "begun" else 1
-        assert own_lines(handle.logs()).count("begun") == times
+        if moment != "ended":
+            assert handle.result(timeout=180, cleanup=False) not in ("", pod["metadata"]["uid"])
+            assert handle.observe().attempt == (0 if moment == "given" else 1)
+            assert own_lines(handle.logs()).count("begun") == (2 if moment == "begun" else 1)
         handle.cleanup()
 
 
