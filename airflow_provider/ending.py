@@ -170,7 +170,10 @@ def end_of(
     state = SUCCESS if outcome.succeeded else FAILED
     if state not in ending.states:
         raise NeedsWorker(f"its trigger may not make it {state!r}")
-    lines = _short_rest(backend, reference, observation, ending, cursor)
+    tail = LogTail(backend, reference, cursor, RemoteLog(ending.log) if ending.log else None)
+    lines = tail.short_rest(observation.attempt, MOST_LINES, outcome.log_size)
+    if lines is None:
+        raise NeedsWorker(f"more than {MOST_LINES} lines of its log are to be shown")
     value, referred = None, None
     if outcome.succeeded and ending.pushes:
         value, referred = _value(reference, outcome)
@@ -188,16 +191,6 @@ def end_of(
         value=value,
         reference=referred,
     )
-
-
-def _short_rest(
-    backend: Backend, reference: JobReference, observation: JobObservation, ending: Ending, cursor: Cursor
-) -> list[str]:
-    remote = RemoteLog(ending.log) if ending.log else None
-    lines = LogTail(backend, reference, cursor, remote).short_rest(observation.attempt, MOST_LINES)
-    if lines is None:
-        raise NeedsWorker(f"more than {MOST_LINES} lines of its log are to be shown")
-    return lines
 
 
 def _value(reference: JobReference, outcome: Outcome) -> tuple[Any, ResultReference | None]:

@@ -182,8 +182,15 @@ class LogTail:
         left_out = f"... {count - limit} lines left out here; all of them are in the job's own log ..."
         return [left_out, *last]
 
-    def short_rest(self, last_attempt: int, limit: int) -> list[str] | None:
-        """Return the rest as `rest` does; None if it has more than `limit` lines, which are not all read."""
+    def short_rest(self, last_attempt: int, limit: int, log_size: int | None = None) -> list[str] | None:
+        """Return the rest as `rest` does; None if it has more than `limit` lines, which are not all read.
+
+        `log_size`: the size in bytes of the last attempt's log, None if not known. If so much was shown,
+        nothing is read.
+        """
+        is_last = self._hosts == 1 and self.cursor.attempt == last_attempt
+        if is_last and log_size is not None and self.cursor.offset >= log_size:
+            return []
         lines = list(itertools.islice(self._rest(last_attempt), limit + 1))
         return lines if len(lines) <= limit else None
 

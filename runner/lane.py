@@ -309,7 +309,7 @@ class _LaneRun:
         if template.is_dead or template.is_spoiled():
             template.close()
             self._template = None
-        return outcome, ending, told_times
+        return replace(outcome, log_size=tee.whole), ending, told_times
 
     def _told_outcome(
         self, own: Job, told: int, ending: Ending, tee: LogTee

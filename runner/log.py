@@ -51,6 +51,7 @@ class LogTee:
         os.set_blocking(pipe, False)
         self.pipe = pipe
         self.size = 0
+        self._stored = 0
         self._job = job
         self._store = store
         self._filter = CrashFilter(keeps_all=is_verbose)
@@ -62,6 +63,11 @@ class LogTee:
         self._last = clock()
         self._pause = _CALL_SECONDS if job.on_worker else _SECONDS * max(1.0, job.at_once / _AT_ONCE)
         self._also = also
+
+    @property
+    def whole(self) -> int | None:
+        """Return the size of the log in bytes once it is closed; None if not all of it could be stored."""
+        return None if self._pending else self._stored
 
     @property
     def is_full(self) -> bool:
@@ -143,6 +149,7 @@ class LogTee:
             sys.stderr.write(f"kinetic: log not stored yet: {exc}\n")
             return False
         self._sequence += 1
+        self._stored += size
         self._unsure = 0
         del self._pending[:size]
         return True

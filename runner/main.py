@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -322,7 +323,7 @@ def _run(
     _be_patient(store, outcome, ending, over_at)
     tee.close()
     gauge.clear_note()
-    return outcome, ending
+    return replace(outcome, log_size=tee.whole), ending
 
 
 def _tee(job: Job, store: Store, reading: int, logs: list[TaskLog]) -> LogTee:

@@ -25,6 +25,7 @@ class Header:
     """Header of an outcome's frame, checked, because whoever can write the store can write any other.
 
     `times` are Unix seconds of events in the attempt. `key_id` names the key that signs the frame.
+    `log_size` is the size in bytes of the log that the attempt's host has stored whole, None if not known.
     """
 
     job_id: str
@@ -37,6 +38,7 @@ class Header:
     retry: bool
     times: Mapping[str, float]
     key_id: str
+    log_size: int | None
 
     @classmethod
     def from_dict(cls, header: Mapping[str, Any]) -> Header:
@@ -55,6 +57,7 @@ class Header:
                 retry=wire.optional(header, "retry", bool) is not False,
                 times={name: float(at) for name, at in times.items()},
                 key_id=wire.optional(header, "key_id", str) or "",
+                log_size=wire.optional(header, "log_size", int),
             )
         except wire.Malformed as exc:
             raise wire.FrameError(f"the frame is not of an outcome: {exc}") from exc
@@ -76,7 +79,7 @@ class Outcome:
 
     `parts` hold the value or the exception in the way `codec` names: `typed`, `pickle` or `none`.
     `retry` is False where another attempt cannot end differently. `stored` replaces `parts` for those in a
-    file.
+    file. `log_size`: see `Header`.
     """
 
     state: str
@@ -87,6 +90,7 @@ class Outcome:
     result_repr: str | None = None
     retry: bool = True
     stored: FileParts | None = None
+    log_size: int | None = None
 
     @property
     def is_infrastructure(self) -> bool:
@@ -130,6 +134,8 @@ class Outcome:
             header["result_type"] = self.result_type
         if self.result_repr is not None:
             header["result_repr"] = self.result_repr
+        if self.log_size is not None:
+            header["log_size"] = self.log_size
         return header
 
     @classmethod

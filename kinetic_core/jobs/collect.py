@@ -75,7 +75,8 @@ class Outcome:
     with the job's key: using the value then means trusting everybody who can write to the store.
 
     `times` maps those of started, installing, installed, data, user_started, user_finished and finished
-    that happened to Unix seconds.
+    that happened to Unix seconds. `log_size` is the size of the attempt's whole log in bytes, of a slice that
+    of the host that has stored the outcome; None if it is not known.
     """
 
     job_id: str
@@ -92,6 +93,7 @@ class Outcome:
     digest: str = ""
     place: str = ""
     """Where it is stored, "" if that is not known."""
+    log_size: int | None = None
 
     def value_or_raise(self) -> Any:
         """Return the function's value, or raise the function's exception, or a JobError.
@@ -267,6 +269,7 @@ def read_outcome(
         may_unpickle=verified if allow_pickle is None else allow_pickle,
         result_repr=header.result_repr,
         digest=digest,
+        log_size=header.log_size,
     )
 
 
