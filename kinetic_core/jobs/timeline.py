@@ -48,6 +48,8 @@ _Mark = tuple[float, str, int]
 """Time at which a phase of an attempt begins, in Unix seconds, the phase's name, and the attempt."""
 _CLOCKS_AGREE = 30.0
 """Seconds by which a machine's clock may differ from the API server's before its times are shifted."""
+_QUICK_SECONDS = 3.0
+"""Seconds from a pod's creation to its container's start within which its events would explain little."""
 _WHOLE_SECOND = 1.0
 """Seconds by which a time of Kubernetes' may be too early, because it is written in whole seconds."""
 
@@ -123,13 +125,15 @@ def known_phases(
 ) -> tuple[Phase, ...]:
     """Return the phases of a job until now, from its objects and its outcome's header ({} for no outcome).
 
-    `is_over`: the job has ended. Reads the events of the job's pods; changes nothing.
+    `is_over`: the job has ended. Reads the events of the job's pods, but for pods that started at once;
+    changes nothing.
     """
     told = outcome.get("host") or 0
     job, pods = found or backend.removed(reference.namespace, reference.job_id) or ({}, [])
     pods = [pod for pod in pods if Pod(pod).host == told]
     names = [str(pod["metadata"].get("name")) for pod in pods]
-    events = backend.events(reference.namespace, names, _job_of_lost_pods(reference, job, pods, outcome))
+    slow = [name for name, pod in zip(names, pods, strict=True) if not _started_at_once(pod)]
+    events = backend.events(reference.namespace, slow, _job_of_lost_pods(reference, job, pods, outcome))
     passed = passed_over(backend, reference)
     known = tuple(
         phases(
@@ -205,6 +209,14 @@ def _noted(
         elif attempt >= last:
             break
     return found
+
+
+def _started_at_once(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod's container started so soon that neither a node nor an image was waited for."""
+    state = _container_state(pod)
+    started = seconds((state.get("running") or state.get("terminated") or {}).get("startedAt"))
+    created = seconds(pod["metadata"].get("creationTimestamp"))
+    return created is not None and started is not None and started - created <= _QUICK_SECONDS
 
 
 def _job_of_lost_pods(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +12,15 @@ import pytest
 import kinetic_core
 from airflow_provider.access import ENVIRONMENT
 from airflow_provider.ending import FAILED, SUCCESS, End, Ending, Installation, end_of, needs_worker
-from airflow_provider.task_logs import Cursor
+from airflow_provider.task_logs import Cursor, LogTail
 from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import UnverifiedResult
 from kinetic_core.jobs.cancel import drop_payloads
+from kinetic_core.jobs.collect import collect
 from kinetic_core.jobs.handle import JobHandle
-from kinetic_core.jobs.observe import observe
+from kinetic_core.jobs.observe import observe, wait
+from tests.warm.places import Cluster
 
 PLAIN = Installation()
 
@@ -127,3 +131,44 @@ def test_a_planted_outcome_ends_no_task(local_jobs: object, state: str, *, is_go
     )
     with pytest.raises(UnverifiedResult):
         ended_by_trigger(handle)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A fake cluster whose pods are real runners, watched as a triggerer watches it."""
+    made = Cluster(tmp_path, Path(__file__).parent)
+    yield made
+    made.close()
+
+
+def quiet(number: int) -> int:
+    return number * 2
+
+
+def talkative(number: int) -> int:
+    print("said")
+    return number * 2
+
+
+@pytest.mark.parametrize(("function", "lines"), [(quiet, []), (talkative, ["said"])])
+def test_the_end_of_a_job_asks_the_cluster_nothing(cluster: Cluster, function: Any, lines: list[str]) -> None:
+    """Its watch has told of the job and its pod; the outcome says that nothing was printed, or the store has
+    what was."""
+    handle = cluster.submit(function, 21, warm=None)
+    wait(cluster.backend, handle)
+    asked = len(cluster.fake.faults.requests)
+    end = ended_by_trigger(handle)
+    assert (end.value, list(end.lines[:-1])) == (42, lines)
+    since = [each.line for each in cluster.fake.faults.requests[asked:] if "watch=" not in each.line]
+    assert since == []
+
+
+def test_a_log_that_was_shown_whole_is_not_read_again(cluster: Cluster) -> None:
+    handle = cluster.submit(talkative, 21, warm=None)
+    wait(cluster.backend, handle)
+    outcome = collect(cluster.backend, handle)
+    assert outcome.log_size == len(b"said\n")
+    shown = LogTail(cluster.backend, handle, Cursor(0, outcome.log_size))
+    cluster.backend.store.delete_all(f"jobs/{handle.job_id}/logs/")
+    assert shown.short_rest(0, 10, outcome.log_size) == []
+    assert LogTail(cluster.backend, handle, Cursor(0, 1)).short_rest(0, 10, outcome.log_size) != []
