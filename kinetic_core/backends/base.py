@@ -185,8 +185,8 @@ class Backend(Protocol):
     def check_output_dir(self, place: str) -> None:
         """Refuse an absolute path or URI that jobs here cannot leave their outputs in."""
 
-    def surroundings(self, namespace: str) -> Surroundings:
-        """What every pod there gets."""
+    def surroundings(self, namespace: str, service_account: str | None = None) -> Surroundings:
+        """What every pod there gets. A `service_account` that the caller has named is not looked for."""
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Create the Job: True if made, False if it was there with the same spec digest."""

@@ -234,7 +234,7 @@ def _part(plan: Plan, number: int, indexes: Sequence[int], share: int | None = N
 
 
 def _delivery(packed: Packed, plan: Plan, reference: JobReference, payload: bytes) -> Delivery:
-    around = packed.backend.surroundings(reference.namespace)
+    around = packed.backend.surroundings(reference.namespace, packed.spec.pod.service_account)
     around = replace(around, environment={**plan.environment, **around.environment})
     return Delivery(stored_runner(packed.backend), payload, "", around, plan.origin)
 

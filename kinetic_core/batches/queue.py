@@ -71,7 +71,7 @@ def packed_line(
     packed: Packed, items: Sequence[Any], plan: Plan
 ) -> tuple[dict[int, Waiting], dict[int, Exception]]:
     """Build the job of each input, and the errors of inputs without a job. Stores the data in the inputs."""
-    around = packed.backend.surroundings(packed.spec.namespace)
+    around = packed.backend.surroundings(packed.spec.namespace, packed.spec.pod.service_account)
     runner = stored_runner(packed.backend)
     waiting: dict[int, Waiting] = {}
     failures: dict[int, Exception] = {}

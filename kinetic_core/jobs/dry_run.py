@@ -59,10 +59,11 @@ def dry_run(call: Call, options: RunOptions, connections: Connections) -> dict[s
         elsewhere: Any = _Elsewhere(backend, _UnreadStore(Path(folder, "store"), backend.store.uri))
         own = connections.with_settings(replace(connections.settings, cache=Path(folder, "cache")))
         prepared = prepare(call, options, own, backend=elsewhere, dry=True)
-    surroundings = backend.surroundings(prepared.spec.namespace)
+    spec = prepared.spec
+    surroundings = backend.surroundings(spec.namespace, spec.pod.service_account)
     sha256, archive = runner_archive(connections.settings.cache)
     delivery = Delivery(StoredArchive(sha256, len(archive)), prepared.payload, "", surroundings)
-    job = first_of(every_manifest(prepared.spec, prepared.reference, delivery))
+    job = first_of(every_manifest(spec, prepared.reference, delivery))
     return leader_worker_set(job) if runs_in_set(job) else job
 
 

@@ -70,7 +70,7 @@ def submit(
         return submit_warm(prepared, environment, origin)
 
     def manifests(reference: JobReference) -> Sequence[dict[str, Any]]:
-        around = prepared.backend.surroundings(reference.namespace)
+        around = prepared.backend.surroundings(reference.namespace, prepared.spec.pod.service_account)
         around = replace(around, environment={**(environment or {}), **around.environment})
         runner = stored_runner(prepared.backend)
         key_id, key = job_key(prepared.backend, reference)

@@ -102,7 +102,7 @@ def submit_warm(
     half-way, observers of the call give it a pod of its own.
     """
     backend, namespace = prepared.backend, prepared.reference.namespace
-    around = backend.surroundings(namespace)
+    around = backend.surroundings(namespace, prepared.spec.pod.service_account)
     own = replace(around, environment={**(environment or {}), **around.environment})
     delivery = Delivery(stored_runner(backend), prepared.payload, "", own, origin)
     of_worker = replace(delivery, surroundings=around)
@@ -152,7 +152,8 @@ def start_worker(packed: Packed) -> JobReference:
     backend, namespace = packed.backend, packed.spec.namespace
     shipped = packed.tree_bytes + packed.substitutes.size
     spec = replace(packed.spec, buckets=tuple(dict.fromkeys(packed.buckets)), shipped=shipped)
-    delivery = Delivery(stored_runner(backend), b"", "", backend.surroundings(namespace))
+    around = backend.surroundings(namespace, spec.pod.service_account)
+    delivery = Delivery(stored_runner(backend), b"", "", around)
     kind = _Kind(backend, spec, delivery, packed.dependencies, packed.client_package)
     like = reference_of(packed, spec, "", "", None)
     identity = kind.identity(like)

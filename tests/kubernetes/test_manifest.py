@@ -24,6 +24,16 @@ from kinetic_core.testing.fake_cluster import FakeCluster
 from tests.kubernetes.manifests import DELIVERY, container, manifest, reference
 
 
+def test_an_account_that_is_named_is_not_looked_for(tmp_path: Path) -> None:
+    with FakeCluster() as cluster:
+        target = Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig")))
+        backend = GkeBackend(target, "bucket", default_connections())
+        assert backend.surroundings("default", "trainer").service_account == "trainer"
+        assert cluster.faults.requests == ()
+        assert backend.surroundings("default").service_account == "default"
+        assert len(cluster.faults.requests) == 1
+
+
 @pytest.mark.promise("gke: Pure function; Indexed Job with two attempt counts")
 def test_is_json_and_repeatable() -> None:
     assert json.dumps(manifest("tpu-v6e-8")) == json.dumps(manifest("tpu-v6e-8"))

@@ -136,12 +136,14 @@ class GkeBackend:
                 "gs://bucket/prefix, or leave it out for a place of the job's own"
             )
 
-    def surroundings(self, namespace: str) -> Surroundings:
-        """Return service account (`kinetic` if it exists, else `default`), emulator's address, log level."""
+    def surroundings(self, namespace: str, service_account: str | None = None) -> Surroundings:
+        """Return service account (by default `kinetic` if it exists, else `default`), emulator's address, log
+        level.
+        """
         environment = {"HOME": WORK_DIR, **verbosity()}
         if self._settings.storage_emulator_host:
             environment["STORAGE_EMULATOR_HOST"] = self._settings.storage_emulator_host
-        return Surroundings(self._service_account(namespace), environment)
+        return Surroundings(service_account or self._service_account(namespace), environment)
 
     def create(self, manifest: Mapping[str, Any]) -> bool:
         """Create a Job, and the Service for the hosts of a slice if the namespace lacks it.

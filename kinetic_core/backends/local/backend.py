@@ -208,12 +208,12 @@ class LocalBackend:
                 "path, or leave it out"
             )
 
-    def surroundings(self, namespace: str) -> Surroundings:
+    def surroundings(self, namespace: str, service_account: str | None = None) -> Surroundings:
         """Return emulator's address and log level, as pods get them.
 
         Jobs are this user's processes, with this user's home.
         """
-        del namespace
+        del namespace, service_account
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
         told = {"STORAGE_EMULATOR_HOST": emulator} if emulator else {}
         return Surroundings(environment={**told, **verbosity()})
