@@ -16,7 +16,6 @@ from airflow_provider.task_logs import Cursor, LogTail, RemoteLog, describe
 from airflow_provider.xcom import read_plain_value
 from kinetic_core.backends.base import Backend
 from kinetic_core.job import JobObservation, JobReference
-from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.collect import Outcome, StoredParts, collect, result_reference
 from kinetic_core.jobs.references import ResultReference
 
@@ -206,11 +205,3 @@ def _value(reference: JobReference, outcome: Outcome) -> tuple[Any, ResultRefere
     if not outcome.verified:
         raise NeedsWorker("its outcome cannot be verified")
     return None, result_reference(reference, outcome)
-
-
-def forget_payload(backend: Backend, reference: JobReference) -> None:
-    """Remove what only the job needed, and note that its result was delivered."""
-    from airflow_provider.job_of_task import mark_spent
-
-    mark_spent(backend, reference)
-    drop_payloads(backend.connections, [reference])

@@ -255,13 +255,28 @@ class WorkTrigger(ConnectedTrigger):
 
     async def _until_store_answers(self, backend: Backend, reference: JobReference, key: str) -> None:
         """Wait until the store answers for the object `key`, which a worker reads next, or the deadline."""
+        try:
+            await self._answer_of_store(reference, backend.store.find, key)
+        except StoreError as error:  # the worker says so
+            self.log.debug("the store of %s refuses: %s", reference.job_id, error)
+
+    async def _answer_of_store(
+        self,
+        reference: JobReference,
+        ask: Callable[Asked, Answer],
+        *args: Asked.args,
+        **kwargs: Asked.kwargs,
+    ) -> Answer | None:
+        """Return what `ask` returns, called in a thread; None if the store does not answer by the deadline.
+
+        Raises StoreError if the store refuses for good.
+        """
         while self.remaining > 0:
             try:
-                await in_thread(backend.store.find, key)
+                return await in_thread(ask, *args, **kwargs)
             except StoreError as error:
                 if not error.is_passing:
-                    return  # the worker says so
+                    raise
                 self.log.warning("%s has ended; waiting for its store: %s", reference.job_id, error)
-            else:
-                return
             await asyncio.sleep(min(self.outage_interval, max(0.0, self.remaining)))
+        return None

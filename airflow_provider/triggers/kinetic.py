@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,12 +17,12 @@ from airflow.utils.net import get_hostname
 from airflow_provider import telemetry
 from airflow_provider.access import Access, GoogleKeywords
 from airflow_provider.config import config
-from airflow_provider.ending import SUCCESS, End, Ending, NeedsWorker, end_of, forget_payload
+from airflow_provider.ending import SUCCESS, End, Ending, NeedsWorker, end_of
 from airflow_provider.job_of_task import mark_spent
 from airflow_provider.records import KEY, count_end, record_of_cancelled, store, stored_value
 from airflow_provider.task_logs import Cursor, LineBudget, LogTail, StateLines
 from airflow_provider.telemetry import StateBoard
-from airflow_provider.threads import in_thread
+from airflow_provider.threads import in_thread, start_apart
 from airflow_provider.triggers.base import SETTLED_SECONDS, ConnectedTrigger, ShortEvent, WorkTrigger, asked
 from airflow_provider.waiting_alert import AlertClock
 from airflow_provider.xcom import Signatures
@@ -32,13 +32,15 @@ from kinetic_core.connections import Connections
 from kinetic_core.counters import listen
 from kinetic_core.errors import ConfigurationError, ImageError, KineticError
 from kinetic_core.job import JobObservation, JobReference, JobStatus
-from kinetic_core.jobs.cancel import cancel
+from kinetic_core.jobs.cancel import cancel, drop_payloads
 from kinetic_core.jobs.observe import watch
 
 _LINES_A_LOOK = 50
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at the log of a job that prints."""
 _UNFOLLOWED_SECONDS = 60.0
+_REMOVAL_SECONDS = 10.0
+"""Seconds for which jobs that have ended are gathered, to be removed with one request."""
 
 _stats = telemetry.Stats(telemetry.IN_TRIGGERS)
 _board = StateBoard(_stats, cache(get_hostname))
@@ -83,6 +85,39 @@ class News:
                 if timer is not None:
                     timer.cancel()
         return self._seen.pop(0) if self._seen else None
+
+
+class Removals:
+    """Remover of what only ended jobs needed, their Kubernetes objects and payloads, for many jobs at once.
+
+    What is left when a triggerer ends too soon is removed by the cluster, and by the bucket's rules, when it
+    is old.
+    """
+
+    def __init__(
+        self,
+        seconds: float = _REMOVAL_SECONDS,
+        remove: Callable[[Connections, Iterable[JobReference]], object] = drop_payloads,
+    ) -> None:
+        self._seconds, self._remove = seconds, remove
+        self._gathered: dict[Connections, list[JobReference]] = {}
+        self._removing: asyncio.Task[None] | None = None
+
+    def add(self, connections: Connections, reference: JobReference) -> None:
+        """Have a job's objects removed within some seconds, by the running event loop."""
+        self._gathered.setdefault(connections, []).append(reference)
+        if self._removing is None or self._removing.done():
+            self._removing = start_apart(self._run())
+
+    async def _run(self) -> None:
+        while self._gathered:
+            await asyncio.sleep(self._seconds)
+            gathered, self._gathered = self._gathered, {}
+            for connections, references in gathered.items():
+                await in_thread(self._remove, connections, references)
+
+
+_removals = Removals()
 
 
 class KineticJobTrigger(WorkTrigger):
@@ -163,9 +198,7 @@ class KineticJobTrigger(WorkTrigger):
                     LogTail(backend, reference, Cursor.from_list(self.cursor)),
                     AlertClock(self.alert, backend, reference),
                 )
-                if ended is not None:
-                    await self._until_store_answers(backend, reference, object_names.result(reference.job_id))
-                else:
+                if ended is None:
                     await self._cancel_overdue(backend, reference)
         finally:
             subscription.close()
@@ -173,6 +206,8 @@ class KineticJobTrigger(WorkTrigger):
             _followed.discard(self)
         event = await self._end(backend, reference, ended) if ended is not None else None
         if event is None:
+            if ended is not None:
+                await self._until_store_answers(backend, reference, object_names.result(reference.job_id))
             await self._hold()
             event = self._event("timeout" if ended is None else "ended")
         await asyncio.sleep(max(0.0, self._shown_at + SETTLED_SECONDS - time.monotonic()))
@@ -191,10 +226,13 @@ class KineticJobTrigger(WorkTrigger):
         try:
             ending = Ending.from_dict(self.ending)
             cursor = Cursor.from_list(self.cursor)
-            end = await in_thread(end_of, backend, reference, observation, ending, cursor, self.access)
+            told = backend, reference, observation, ending, cursor, self.access
+            if (end := await self._answer_of_store(reference, end_of, *told)) is None:
+                return None
             await self._push(end)
             if end.state == SUCCESS:
-                await in_thread(forget_payload, backend, reference)
+                await in_thread(mark_spent, backend, reference)
+                _removals.add(backend.connections, reference)
         except NeedsWorker as reason:
             self.log.info("a worker ends this task: %s", reason)
             return None

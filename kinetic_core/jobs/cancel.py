@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 from kinetic_core._runner import object_names, wire
 from kinetic_core._runner.notes import encode_note
@@ -109,13 +110,14 @@ def drop_payloads(connections: Connections, references: Iterable[JobReference]) 
 
     Logs a warning for an object that cannot be removed now, so that the collected values are not lost.
     """
-    places: dict[tuple[str, str], list[JobReference]] = {}
+    places: dict[Any, list[JobReference]] = {}
     for reference in references:
-        places.setdefault((reference.store_uri, reference.namespace), []).append(reference)
-    for (_, namespace), jobs in places.items():
+        place = reference.backend, reference.cluster, reference.store_uri, reference.namespace
+        places.setdefault(place, []).append(reference)
+    for jobs in places.values():
         backend = backend_of(jobs[0], connections)
         try:
-            backend.remove(namespace, *(job.job_id for job in jobs))
+            backend.remove(jobs[0].namespace, *(job.job_id for job in jobs))
             delete_payloads(backend.store, jobs)
         except (KineticError, OSError) as exc:
             _LOG.warning("cleaning up after %s and %d more: %s", jobs[0].job_id, len(jobs) - 1, exc)
@@ -128,9 +130,12 @@ def delete_payloads(store: ObjectStore, references: Sequence[JobReference]) -> N
     alone = [reference.job_id for reference in references if not reference.group_id]
     places = [(f"jobs/{group}-", f"{group}-*") for group in groups]
     places += [(f"jobs/{job_id}/", job_id) for job_id in alone]
-    for prefix, pattern in places:
-        found = (info.name for info in store.list(prefix, object_names.payload(pattern, "*")))
-        store.delete_many([name for name in found if name.split("/")[1] in ids])
+    names = (
+        info.name
+        for prefix, pattern in places
+        for info in store.list(prefix, object_names.payload(pattern, "*"))
+    )
+    store.delete_many([name for name in names if name.split("/")[1] in ids])
 
 
 def index_object(reference: JobReference) -> str:
