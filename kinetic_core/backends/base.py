@@ -272,8 +272,13 @@ class Backend(Protocol):
         called at each of them, from any thread, and the looks are for everything else.
         """
 
-    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
-        """A token for now and the ids of jobs that changed since another one; None for "any may have"."""
+    def changes(
+        self, namespace: str, since: object | None, only: JobReference | None = None
+    ) -> tuple[object, set[str] | None]:
+        """A token for now and the ids of jobs that changed since another one; None for "any may have".
+
+        `only`: the job that the caller observes, if it observes one alone. No change of others need be told.
+        """
 
     def log(
         self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1

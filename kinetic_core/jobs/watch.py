@@ -163,6 +163,7 @@ class JobWatch:
     """Time of the clock since which the store has refused requests about a job."""
     _thread: threading.Thread | None = None
     _pace: float = 1.0
+    _only: JobReference | None = None
     _leases: LeaseWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -255,7 +256,7 @@ class JobWatch:
         self._pace, pause = self.backend.pace(self.namespace, self._wake.set), 0.0
         while self._has_work(pause):
             try:
-                token, changed = self.backend.changes(self.namespace, token)
+                token, changed = self.backend.changes(self.namespace, token, self._only)
                 self._serve(changed)
                 pause = self._pause()
             except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
@@ -277,7 +278,15 @@ class JobWatch:
             if not self._subscriptions and not self._held:
                 self._thread = None
                 return False
+            self._only = self._single_job()
             return True
+
+    def _single_job(self) -> JobReference | None:
+        """Return the only job with subscribers, unless it is part of a batch, which has more."""
+        if self._held or len(self._subscriptions) != 1:
+            return None
+        ((first, *_),) = self._subscriptions.values()
+        return None if first.reference.group_id else first.reference
 
     def _serve(self, changed: set[str] | None) -> None:
         now = self.clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from kinetic_core import JobStatus
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.objects import seconds
 from kinetic_core.jobs.observe import watch
+from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.cluster.jobs import greet, pods, running, sleep
 from tests.cluster.machine import stopped
 from tests.conftest import Kinetic, wait_for
@@ -38,6 +40,16 @@ def test_an_exceeded_quota_is_named_while_the_job_waits_for_it(api: ClusterApi) 
     finally:
         subscription.close()
         api.delete("Namespace", "", name)
+
+
+def test_who_waits_for_one_job_reads_no_other(api_proxy: FaultProxy) -> None:
+    other, handle = sleep.run_async(30), sleep.run_async(1)
+    assert handle.result(timeout=180, stream_logs=False) == "awake"
+    asked = [each.line for each in api_proxy.faults.requests]
+    reads = [line for line in asked if re.match(r"GET \S*/(jobs|pods|events)\?", line)]
+    assert sum("watch=true" in line for line in reads) >= 3
+    assert [line for line in reads if handle.job_id not in line] == []
+    other.cancel()
 
 
 @pytest.mark.promise("gke: Image, unschedulable, account, secret, admission, webhook named in plain words")

@@ -39,6 +39,7 @@ HOLDING = {
     "Session",
     "Thread",
     "ThreadPoolExecutor",
+    "NamespaceWatch",
     "WatchCache",
 }
 """Classes whose instances are, or hold, connections, locks and threads."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ import kinetic_core
 from kinetic_core import JobStatus
 from kinetic_core.backends.local.layout import Layout
 from kinetic_core.errors import StoreRefused
-from kinetic_core.job import JobObservation
+from kinetic_core.job import JobObservation, JobReference
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.watch import JobWatch, Kind, watch_for
 from kinetic_core.settings import read_settings
@@ -103,6 +105,50 @@ def test_a_job_that_cannot_be_looked_at_keeps_nobody_waiting(
         observer.subscription.close()
     broken.cleanup()
     fine.result()
+
+
+@dataclass
+class Asked:
+    """A backend that remembers which single job it was asked for at each look."""
+
+    whole: Any
+    jobs: list[str | None] = field(default_factory=list)
+
+    def changes(
+        self, namespace: str, since: object | None, only: JobReference | None = None
+    ) -> tuple[object, set[str] | None]:
+        self.jobs.append(only.job_id if only else None)
+        found: tuple[object, set[str] | None] = self.whole.changes(namespace, since, only)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+
+def test_the_only_job_that_is_observed_is_named(tmp_path: Path) -> None:
+    """Its cluster then lists no other. An input of a batch is never the only one for long."""
+    (tmp_path / "go").touch()
+    one, other = (until_told.run_async(str(tmp_path)) for _ in range(2))
+    asked: Any = Asked(one.place)
+    jobs = JobWatch(asked, one.namespace)
+    subscriptions = [jobs.subscribe(one, lambda _: None) for _ in range(2)]
+    wait_for(lambda: asked.jobs[-2:] == [one.job_id, one.job_id])
+    assert set(asked.jobs) == {one.job_id}
+    subscriptions.append(jobs.subscribe(other, lambda _: None))
+    wait_for(lambda: asked.jobs[-1] is None)
+    for each in subscriptions:
+        each.close()
+    wait_for(lambda: not jobs.watched())
+    with jobs.held():
+        wait_for(lambda: asked.jobs[-1] is None)
+    alone = JobWatch(asked, one.namespace)
+    asked.jobs.clear()
+    subscription = alone.subscribe(replace(one, group_id="grp-a"), lambda _: None)
+    wait_for(lambda: asked.jobs)
+    assert set(asked.jobs) == {None}
+    subscription.close()
+    for handle in (one, other):
+        handle.result()
 
 
 class Clock:

@@ -39,10 +39,10 @@ from kinetic_core.backends.kubernetes.set_objects import (
 from kinetic_core.backends.kubernetes.signing import read_secret
 from kinetic_core.backends.kubernetes.supply import SupplyReader
 from kinetic_core.backends.kubernetes.verdict import observe
-from kinetic_core.backends.kubernetes.watch_cache import SELECTOR, SINGLE, WatchCache, with_refusal
+from kinetic_core.backends.kubernetes.watch_cache import SELECTOR, SINGLE, NamespaceWatch, with_refusal
 from kinetic_core.connections import Connections
 from kinetic_core.errors import ClusterError, ClusterUnreachable, InvalidRequest
-from kinetic_core.job import ClusterName, JobSpec
+from kinetic_core.job import ClusterName, JobReference, JobSpec
 from kinetic_core.store.gcs import GcsObjectStore
 
 Object = dict[str, Any]
@@ -154,7 +154,7 @@ class GkeBackend:
 
     def get(self, namespace: str, job_id: str) -> tuple[Object, Sequence[Object]] | None:
         """Get a job from the watch, if there is one that knows the job; else from the API server."""
-        known = self._watch_cache(namespace).get(job_id)
+        known = self._watch(namespace).get(job_id)
         if known is not None and runs_in_set(known[0]):
             return self._sets.view(*known)
         if known is not None and not (observe(*known).is_terminal and _lacks_evidence(known[1])):
@@ -197,7 +197,7 @@ class GkeBackend:
 
     def all(self, namespace: str, *, fresh: bool = True) -> dict[str, tuple[Object, list[Object]]]:
         """Read all jobs of a namespace with two requests, or from the watch."""
-        if not fresh and (watched := self._watch_cache(namespace).jobs()) is not None:
+        if not fresh and (watched := self._watch(namespace).jobs()) is not None:
             return watched
         jobs: dict[str, list[Object]] = {}
         for job in self._api.list("Job", namespace, {"labelSelector": SINGLE})["items"]:
@@ -307,15 +307,17 @@ class GkeBackend:
 
     def pace(self, namespace: str, wake: Callable[[], None]) -> float:
         """Return the pause between looks; the watch announces its changes with `wake`."""
-        self._watch_cache(namespace).tell(wake)
+        self._watch(namespace).tell(wake)
         return _PACE_SECONDS
 
-    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
-        return self._watch_cache(namespace).changes(since if isinstance(since, int) else None)
+    def changes(
+        self, namespace: str, since: object | None, only: JobReference | None = None
+    ) -> tuple[object, set[str] | None]:
+        return self._watch(namespace).changes(since, only)
 
     def end_watch(self, namespace: str) -> None:
         """End the watch of a namespace whose API server is about to go; the next question starts another."""
-        self._watch_cache(namespace).close()
+        self._watch(namespace).close()
 
     def log(
         self, namespace: str, job_id: str, attempt: int, offset: int, host: int = 0, size: int = -1
@@ -326,10 +328,10 @@ class GkeBackend:
         pod = next((pod for pod in pods if (Pod(pod).attempt, Pod(pod).host) == (attempt, host)), None)
         return None if pod is None else self._logs.read(namespace, job_id, pod, offset, size)
 
-    def _watch_cache(self, namespace: str) -> WatchCache:
+    def _watch(self, namespace: str) -> NamespaceWatch:
         """Return the client's only watch of a namespace."""
         return self.connections.get(
-            (WatchCache, self._target, namespace), lambda: WatchCache(self._api, namespace)
+            (NamespaceWatch, self._target, namespace), lambda: NamespaceWatch(self._api, namespace)
         )
 
     def _check_queue(self, namespace: str, queue: str) -> None:

@@ -1,6 +1,7 @@
 """Jobs of a namespace as the API server sees them: one list and one watch per kind of object.
 
-Observers of jobs ask this cache instead of the server. The threads live while somebody asks. A watch that
+Observers of jobs ask a `NamespaceWatch` instead of the server. While they ask for one job, its caches know
+that job alone; else they know all jobs of the namespace. The threads live while somebody asks. A watch that
 ends goes on where it stopped; one that has expired (410) starts with a new list.
 """
 
@@ -13,25 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinetic_core.backends.kubernetes.client import ClusterApi, Expired
 from kinetic_core.backends.kubernetes.fallbacks import current
 from kinetic_core.backends.kubernetes.names import CHOICE_SUFFIX, CHUNK, FAILED_CREATE, JOB_ID, JOB_NAME
 from kinetic_core.counters import count
 from kinetic_core.errors import ClusterError, ClusterUnreachable
+from kinetic_core.job import JobReference
 from kinetic_core.retry import pauses
 
 SELECTOR = "app=kinetic"
 SINGLE = f"{SELECTOR},!{CHUNK}"
 """Selector of Jobs and pods outside of batches whose inputs share Jobs, which may have ten thousand pods."""
-KINDS = ("Job", "Pod", "Event")
-_QUERIES = {
-    "Job": {"labelSelector": SELECTOR},
-    "Pod": {"labelSelector": SINGLE},
-    "Event": {"fieldSelector": f"reason={FAILED_CREATE}"},
-}
-"""Selectors of objects by kind: of events, those with the reason why a Job or its controller gets no pods."""
 WATCH_SECONDS = 50.0
 """Seconds that one watch lasts, and for which a connection that died in silence can go unnoticed."""
 _IDLE_SECONDS = 15.0
@@ -45,6 +40,44 @@ _CHOICE = re.compile(CHOICE_SUFFIX.format(r"\d+") + "$")
 _LOG = logging.getLogger(__name__)
 
 Object = dict[str, Any]
+
+
+class Query(NamedTuple):
+    """Objects that one list and one watch read: those of a kind that have these labels and fields."""
+
+    kind: str
+    labels: str = ""
+    fields: str = ""
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        """Return the parameters of a request."""
+        return {"labelSelector": self.labels, "fieldSelector": self.fields}
+
+
+_REFUSALS = f"reason={FAILED_CREATE}"
+"""Selector of the events that say why a Job or its controller gets no pods."""
+ALL_JOBS = (Query("Job", SELECTOR), Query("Pod", SINGLE), Query("Event", fields=_REFUSALS))
+
+
+def queries_of(reference: JobReference) -> tuple[Query, ...]:
+    """Return the queries for the objects of one job, and of its worker if it is a call.
+
+    The API server finds a Job of a given name, and whom to tell of its changes, without a look at the others.
+    A call's worker has a name of its own, and so has the Job for each accelerator after the first.
+    """
+    ids = ",".join(filter(None, (reference.job_id, reference.worker)))
+    others = range(1, len(reference.choices.split(",")))
+    names = [reference.k8s_name, *(reference.k8s_name + CHOICE_SUFFIX.format(each) for each in others)]
+    names += [JOB_NAME.format(reference.worker)] if reference.worker else []
+    own = f"{JOB_ID} in ({ids})"
+    jobs = Query("Job", f"{SELECTOR},{own}") if len(names) > 1 else Query("Job", fields=_named(names[0]))
+    events = (Query("Event", fields=f"involvedObject.name={name},{_REFUSALS}") for name in names)
+    return jobs, Query("Pod", f"{SINGLE},{own}"), *events
+
+
+def _named(name: str) -> str:
+    return f"metadata.name={name}"
 
 
 class SharedParts:
@@ -98,19 +131,26 @@ class _Known:
 
 
 class WatchCache:
-    """Jobs of one namespace of one cluster, kept current in the background."""
+    """Jobs of one namespace of one cluster that some queries read, kept current in the background."""
 
-    def __init__(self, api: ClusterApi, namespace: str, page_size: int = _PAGE_SIZE) -> None:
-        self._api, self._namespace, self._page_size = api, namespace, page_size
+    def __init__(
+        self,
+        api: ClusterApi,
+        namespace: str,
+        queries: tuple[Query, ...] = ALL_JOBS,
+        *,
+        page_size: int = _PAGE_SIZE,
+    ) -> None:
+        self._api, self._namespace, self._queries, self._page_size = api, namespace, queries, page_size
         self._lock = threading.Condition()
         self._known: dict[str, _Known] = {}
         self._changes: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
         self._sequence = 0
-        self._synced: set[str] = set()
-        self._broken: set[str] = set()
+        self._synced: set[Query] = set()
+        self._broken: set[Query] = set()
         self._trouble: ClusterError | None = None
-        self._running: set[str] = set()
-        self._versions: dict[str, str] = {}
+        self._running: set[Query] = set()
+        self._versions: dict[Query, str] = {}
         self._asked = 0.0
         self._wakers: set[Callable[[], None]] = set()
 
@@ -182,8 +222,14 @@ class WatchCache:
             return {job_id: each for job_id, each in found.items() if each is not None}
 
     @property
+    def is_running(self) -> bool:
+        """Return whether somebody has asked for changes in the last 15 seconds."""
+        with self._lock:
+            return bool(self._running) and self._is_wanted()
+
+    @property
     def _is_synced(self) -> bool:
-        return self._synced == set(KINDS)
+        return self._synced == set(self._queries)
 
     @property
     def _is_closed(self) -> bool:
@@ -191,39 +237,39 @@ class WatchCache:
 
     def _start(self) -> None:
         self._asked = time.monotonic()
-        for kind in set(KINDS) - self._running:
-            self._running.add(kind)
-            name = f"kinetic-watch-{self._namespace}-{kind}"
-            threading.Thread(target=self._follow, args=(kind,), name=name, daemon=True).start()
+        for query in set(self._queries) - self._running:
+            self._running.add(query)
+            name = f"kinetic-watch-{self._namespace}-{query.kind}"
+            threading.Thread(target=self._follow, args=(query,), name=name, daemon=True).start()
 
     def _is_wanted(self) -> bool:
         return time.monotonic() - self._asked < _IDLE_SECONDS
 
-    def _follow(self, kind: str) -> None:
-        self._versions[kind], waits, parts = "", pauses(), SharedParts()
+    def _follow(self, query: Query) -> None:
+        self._versions[query], waits, parts = "", pauses(), SharedParts()
         try:
             while self._is_wanted():
                 try:
-                    if not self._versions[kind]:
-                        self._list(kind, parts)
-                    self._watch(kind, parts)
+                    if not self._versions[query]:
+                        self._list(query, parts)
+                    self._watch(query, parts)
                     waits = pauses()
                 except Expired:
-                    self._versions[kind] = ""
-                    count("watch.relists", kind=kind)
+                    self._versions[query] = ""
+                    count("watch.relists", kind=query.kind)
                 except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
                     if not self._is_wanted():
                         return
-                    self._broken.add(kind)
-                    _LOG.warning("watching the %ss of %s, trying again: %s", kind, self._namespace, exc)
-                    if kind not in self._synced:
+                    self._broken.add(query)
+                    _LOG.warning("watching the %ss of %s, trying again: %s", query.kind, self._namespace, exc)
+                    if query not in self._synced:
                         self._tell_trouble(exc)
                     time.sleep(next(waits))
         finally:
             with self._lock:
-                self._running.discard(kind)
-                self._synced.discard(kind)
-                self._broken.discard(kind)
+                self._running.discard(query)
+                self._synced.discard(query)
+                self._broken.discard(query)
 
     def _tell_trouble(self, exc: Exception) -> None:
         """Report why there is no first list to those who wait for it."""
@@ -231,10 +277,11 @@ class WatchCache:
             self._trouble = exc if isinstance(exc, ClusterError) else ClusterError(repr(exc))
             self._lock.notify_all()
 
-    def _list(self, kind: str, parts: SharedParts) -> None:
+    def _list(self, query: Query, parts: SharedParts) -> None:
+        kind = query.kind
         try:
             listing = self._api.list(
-                kind, self._namespace, _QUERIES[kind], parts.make_object, self._page_size
+                kind, self._namespace, query.selectors, parts.make_object, self._page_size
             )
         except ClusterError as exc:
             if kind != "Event" or exc.status != 403:
@@ -246,10 +293,10 @@ class WatchCache:
                 self._apply("DELETED", kind, gone)
             for item in listing["items"]:
                 self._apply("ADDED", kind, item)
-            self._synced.add(kind)
+            self._synced.add(query)
             self._trouble = None
             self._lock.notify_all()
-        self._versions[kind] = str(listing["metadata"]["resourceVersion"])
+        self._versions[query] = str(listing["metadata"]["resourceVersion"])
 
     def _absent(self, kind: str, present: set[str]) -> list[Object]:
         """Return the objects that were deleted while the watch was interrupted."""
@@ -261,19 +308,19 @@ class WatchCache:
         ]
         return [item for item in found if kind == "Job" or not _has_ended(item)]
 
-    def _watch(self, kind: str, parts: SharedParts) -> None:
-        version, query = self._versions[kind], _QUERIES[kind]
+    def _watch(self, query: Query, parts: SharedParts) -> None:
+        version = self._versions[query]
         if not version:
             time.sleep(_IDLE_SECONDS)
             return
-        events = self._api.watch(kind, self._namespace, query, version, WATCH_SECONDS, parts.make_object)
-        for event, item in events:
-            self._broken.discard(kind)
+        where = query.kind, self._namespace, query.selectors
+        for event, item in self._api.watch(*where, version, WATCH_SECONDS, parts.make_object):
+            self._broken.discard(query)
             if event != "BOOKMARK":
                 with self._lock:
-                    self._apply(event, kind, item)
+                    self._apply(event, query.kind, item)
             # A broken watch goes on from here, so that earlier events are not seen again.
-            self._versions[kind] = str(item["metadata"]["resourceVersion"])
+            self._versions[query] = str(item["metadata"]["resourceVersion"])
             if not self._is_wanted():
                 return
 
@@ -299,6 +346,82 @@ class WatchCache:
         self._changes.append((self._sequence, job_id))
         for wake in self._wakers:
             wake()
+
+
+class NamespaceWatch:
+    """A client's watch of one namespace: of a single job, as long as only that one is asked for.
+
+    Whoever waits for one job reads nothing of ten thousand others. Whoever asks for a second job while the
+    first is watched, or for all, will ask for more: from then on all jobs share one watch, until nobody has
+    asked for 15 seconds.
+    """
+
+    def __init__(self, api: ClusterApi, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._lock = threading.Lock()
+        self._wakers: set[Callable[[], None]] = set()
+        self._all = WatchCache(api, namespace)
+        self._single: WatchCache | None = None
+        self._queries: tuple[Query, ...] = ()
+
+    def tell(self, wake: Callable[[], None]) -> None:
+        """Register `wake` as `WatchCache.tell` does."""
+        with self._lock:
+            self._wakers.add(wake)
+            for cache in filter(None, (self._all, self._single)):
+                cache.tell(wake)
+
+    def changes(
+        self, since: object | None, only: JobReference | None = None
+    ) -> tuple[object, set[str] | None]:
+        """Return a token for now, and the ids of jobs that changed since another; None if any may have.
+
+        `only`: the job that the caller asks for, if it asks for one alone. Raises as `WatchCache.changes`.
+        """
+        cache = self._cache_for(only)
+        known = since if isinstance(since, _Token) and since.cache is cache else None
+        number, changed = cache.changes(known.number if known else None)
+        return _Token(cache, number), changed
+
+    def get(self, job_id: str) -> tuple[Object, list[Object]] | None:
+        """Return a job and its pods as `WatchCache.get` does."""
+        found = None if (single := self._single) is None else single.get(job_id)
+        return found or self._all.get(job_id)
+
+    def jobs(self) -> dict[str, tuple[Object, list[Object]]] | None:
+        """Return all jobs as `WatchCache.jobs` does; if a single one is watched, all are from now on."""
+        if (single := self._single) is not None and single.is_running:
+            self.changes(None)
+        return self._all.jobs()
+
+    def close(self) -> None:
+        """End the threads as `WatchCache.close` does."""
+        with self._lock:
+            for cache in filter(None, (self._all, self._single)):
+                cache.close()
+
+    def _cache_for(self, only: JobReference | None) -> WatchCache:
+        queries = ALL_JOBS if only is None else queries_of(only)
+        with self._lock:
+            single = self._single
+            if single is not None and queries == self._queries:
+                return single
+            if only is None or self._all.is_running or (single is not None and single.is_running):
+                self._single = None
+                if single is not None:
+                    single.close()
+                return self._all
+            self._single, self._queries = WatchCache(self._api, self._namespace, queries), queries
+            for wake in self._wakers:
+                self._single.tell(wake)
+            return self._single
+
+
+class _Token(NamedTuple):
+    """Moment of a cache: the number of its last change."""
+
+    cache: WatchCache
+    number: int
 
 
 def _job_id(kind: str, item: Object) -> str | None:

@@ -53,7 +53,7 @@ from kinetic_core.backends.local.shells import LocalShells
 from kinetic_core.backends.local.slots import core_count
 from kinetic_core.connections import Connections
 from kinetic_core.errors import BackendUnavailable, InvalidRequest, JobConflict, StoreError
-from kinetic_core.job import ClusterName, JobSpec, Line, PodOptions
+from kinetic_core.job import ClusterName, JobReference, JobSpec, Line, PodOptions
 from kinetic_core.settings import Settings
 from kinetic_core.store.directory import DirectoryObjectStore, translated
 
@@ -465,8 +465,11 @@ class LocalBackend:
         del namespace, wake
         return _PACE_SECONDS
 
-    def changes(self, namespace: str, since: object | None) -> tuple[object, set[str] | None]:
+    def changes(
+        self, namespace: str, since: object | None, only: JobReference | None = None
+    ) -> tuple[object, set[str] | None]:
         """What changed, by the directory's and the records' times; every few seconds: everything may have."""
+        del only
         folder = self._layout.cluster(namespace)
         previous = since if isinstance(since, Snapshot) else None
         try:
