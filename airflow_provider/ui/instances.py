@@ -114,11 +114,13 @@ def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
     """Return the queries of the tasks' records and of the task instances.
 
     Records are found by the number of their run, which the primary key of XComs begins with: no other index
-    of theirs tells the XComs of one run from those of all runs of a DAG.
+    of theirs tells the XComs of one run from those of all runs of a DAG. SQLite, which keeps no statistics,
+    prefers the index of keys, and the index of task instances that is in the rows' order; both read all
+    runs. So the key and the order are expressions, for which there is no index.
     """
     ti, xcom, run = TaskInstance.__table__.c, XComModel.__table__.c, DagRun.__table__.c
     records = select(xcom.dag_id, xcom.run_id, xcom.task_id, xcom.map_index, xcom.key, xcom.value).where(
-        xcom.key.in_(_KEYS)
+        func.coalesce(xcom.key, "").in_(_KEYS)
     )
     rows = select(
         *(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
@@ -140,9 +142,8 @@ def _queries(subject: Subject, runs: Sequence[str]) -> tuple[Any, Any]:
         ti.custom_operator_name.in_(_OPERATORS),
         tuple_(ti.dag_id, ti.task_id).in_(records.with_only_columns(xcom.dag_id, xcom.task_id)),
     )
-    rows = (
-        rows.where(of_ours).order_by(ti.dag_id, ti.task_id, ti.map_index).limit(config().page_task_instances)
-    )
+    order = func.coalesce(ti.dag_id, ""), func.coalesce(ti.task_id, ""), ti.map_index
+    rows = rows.where(of_ours).order_by(*order).limit(config().page_task_instances)
     if subject.task_id:
         records = records.where(xcom.task_id == subject.task_id)
         rows = rows.where(ti.task_id == subject.task_id)
