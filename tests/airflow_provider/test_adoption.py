@@ -506,11 +506,26 @@ def test_a_trace_reaches_the_job_and_is_no_part_of_its_call(
     assert (second.adopted, second.reference) == (True, first.reference)
 
 
+class CountingStore:
+    """A store that notes its name for each use of it."""
+
+    def __init__(self, store: Any, uses: list[str]) -> None:
+        self._store, self._uses = store, uses
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if callable(found):
+            self._uses.append(name)
+        return found
+
+
 class Counting:
     """A backend of which it is counted how often a test's code reads it or its store."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self.reads = backend, list[str]()
+        self.store_reads: list[str] = []
+        self.store = CountingStore(backend.store, self.store_reads)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("of_origin", "get", "all"):
@@ -520,7 +535,9 @@ class Counting:
 
 @pytest.mark.parametrize("tries", [2, 6])
 def test_adoption_reads_the_newest_job_alone(tmp_path: Path, identity: TaskIdentity, tries: int) -> None:
-    """One list, and one observation, however many tries there were; each earlier one is still known."""
+    """Of the cluster one list and one observation, of the store the newest job's objects, however many tries
+    there were; each earlier one is still known.
+    """
     failing = Call(fail, (), {})
     for number in range(1, tries):
         started = start(failing, replace(identity, try_number=number))
@@ -535,6 +552,7 @@ def test_adoption_reads_the_newest_job_alone(tmp_path: Path, identity: TaskIdent
     assert adopted is not None
     assert adopted.reference == living.reference
     assert backend.reads == ["of_origin", "get"]
+    assert 1 <= len(backend.store_reads) <= 3
     assert [each.try_number for each in earlier] == list(range(tries, 0, -1))
     assert {each.observation.status for each in earlier[1:]} == {JobStatus.FAILED}
     cancel(backend_of(living.reference, default_connections()), living.reference)
