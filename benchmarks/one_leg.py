@@ -1,10 +1,11 @@
 """What a mapped instance of a trivial function costs Airflow, beside an operator that its trigger ends.
 
-    .venv-airflow/bin/python benchmarks/one_leg.py [requests|time]
+    .venv-airflow/bin/python benchmarks/one_leg.py [requests] [time [INSTANCES]]
 
 `requests`: those to Airflow's API server for each instance, heartbeats aside, counted by a proxy in between.
-`time`: a run of 200 instances against a run of an operator that defers once and is ended by its trigger, by
-turns, each twice; the quicker one counts. The processor time of the jobs' own processes is taken out.
+`time`: a run of 1,000 instances, or of INSTANCES, against a run of an operator that defers once and is ended
+by its trigger, by turns, each twice; the quicker one counts. The processor time of the jobs' own processes is
+taken out.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from an_airflow import airflow_with, one_run
 from job_time import JobTime
 from measuring import Verdict, report
 
-_SECONDS = 1200.0
+_SECONDS = 3600.0
 _RUNS = 2
-_COUNTED = 40
-"""Instances whose requests are counted."""
+_COUNTED, _TIMED = 40, 1000
+"""Instances whose requests are counted, and whose time is measured."""
 
 
 class Counting(ThreadingHTTPServer):
@@ -103,25 +104,28 @@ def requests() -> list[Verdict]:
     return [Verdict("requests to Airflow's API server for an instance", ours, 6, "", note)]
 
 
-def time() -> list[Verdict]:
-    """Compare the time of runs."""
-    with airflow_with("mapped_dags.py") as airflow, JobTime() as jobs:
+def time(count: int) -> list[Verdict]:
+    """Compare the time of runs of so many instances."""
+
+    def change(environment: dict[str, str]) -> None:
+        environment["BENCHMARK_INSTANCES"] = str(count)
+
+    with airflow_with("mapped_dags.py", change) as airflow, JobTime() as jobs:
         pairs = [
             [one_run(airflow, name, jobs, _SECONDS) for name in ("ended", "kinetic")] for _ in range(_RUNS)
         ]
     plain = min(ended.wall for ended, _ in pairs)
     ours = min((kinetic for _, kinetic in pairs), key=lambda run: run.without_jobs)
     note = f"{plain:.0f} s; {ours.wall:.0f} s with the jobs' {ours.jobs:.0f} processor seconds"
-    return [
-        Verdict(
-            "200 mapped @task.kinetic / 200 ended by a trigger", ours.without_jobs / plain, 1.05, "x", note
-        )
-    ]
+    what = f"{count} mapped @task.kinetic / {count} ended by a trigger"
+    return [Verdict(what, ours.without_jobs / plain, 1.05, "x", note)]
 
 
 if __name__ == "__main__":
     load = os.getloadavg()[0]
     asked = sys.argv[1:] or ["requests", "time"]
-    status = report([each for name in asked for each in {"requests": requests, "time": time}[name]()])
+    count = [*map(int, filter(str.isdecimal, asked)), _TIMED][0]
+    verdicts = requests() if "requests" in asked else []
+    status = report([*verdicts, *(time(count) if "time" in asked else ())])
     print(f"load of the machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after")
     sys.exit(status)
