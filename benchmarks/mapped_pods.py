@@ -3,7 +3,8 @@
     .venv-airflow/bin/python benchmarks/mapped_pods.py [INSTANCES [TURNS [SECONDS]]]
 
 SECONDS is how long the function sleeps; the operator's trigger polls all the while. Needs the environment of
-../shared/cluster/testcluster. One Airflow with the LocalExecutor runs both DAGs by
+../shared/cluster/testcluster. One Airflow with the LocalExecutor runs both DAGs, and that of a third task,
+`@task.kubernetes(deferrable=True)`, whose figures are shown beside, by
 turns: the same function, image, size of a pod, namespace and pool, whose slots deferred tasks keep. The
 operator's pods print their value and return none: with its sidecar they would take longer. Compared are the
 time from the first task queued to the last one ended, the processor time of the triggerer with its children,
@@ -134,15 +135,22 @@ def measure(count: int, turns: int, seconds: int) -> list[Verdict]:
         with airflow_with("mapped_pods_*.py", on_cluster(namespace, count, **told)) as airflow:
             pool = {"name": "pods", "slots": _SLOTS, "include_deferred": True}
             airflow.api.call("POST", "/pools", pool)
-            pairs = [
-                [one_turn(airflow, dag_id, namespace, count) for dag_id in ("operator", "kinetic")]
+            rounds = [
+                [
+                    one_turn(airflow, dag_id, namespace, count)
+                    for dag_id in ("operator", "kinetic", "decorator")
+                ]
                 for _ in range(turns)
             ]
     finally:
         api.delete("Namespace", "", namespace)
-    theirs, ours = (
+    theirs, ours, beside = (
         Cost(*(min(getattr(cost, each.name) for cost in costs) for each in fields(Cost)))
-        for costs in zip(*pairs, strict=True)
+        for costs in zip(*rounds, strict=True)
+    )
+    print(
+        f"@task.kubernetes beside: {beside.wall:.0f} s, triggerer {beside.triggerer:.1f} s, "
+        f"{beside.requests} requests"
     )
     return [
         Verdict(
