@@ -164,9 +164,10 @@ pictures: $(AIRFLOW_VENV)/.ready ## those of the documentation's home page, from
 lint: $(VENV)/.ready ## ruff, formatting included
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
-types: $(VENV)/.ready $(AIRFLOW_VENV)/.ready ## mypy --strict on everything that ships
+types: $(VENV)/.ready $(AIRFLOW_VENV)/.ready ## mypy --strict on everything that ships, and on the benchmarks
 	@$(VENV)/bin/mypy --python-executable $(AIRFLOW_VENV)/bin/python
 	@$(VENV)/bin/mypy --python-executable $(AIRFLOW_VENV)/bin/python tests/typing/usage.py
+	@$(VENV)/bin/mypy --python-executable $(AIRFLOW_VENV)/bin/python benchmarks/*.py
 
 imports: $(VENV)/.ready ## the import contracts of setup.cfg
 	@$(VENV)/bin/lint-imports

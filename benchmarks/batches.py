@@ -28,7 +28,7 @@ from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.connections import default_connections
-from kinetic_core.jobs.reconcile import outcome_key
+from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.testing import make_queue
 
 _SMALL, _LARGE, _HUGE, _RUNS = 20, 500, 10_000, 3
@@ -188,7 +188,11 @@ def cancelling(api: ClusterApi, namespace: str) -> list[Verdict]:
 def seconds_to_delete(api: ClusterApi, namespace: str) -> float:
     """Run a bare Job of as many pods, and measure until the last of them is gone."""
     name = f"bare-{secrets.token_hex(4)}"
-    container = {"name": "c", "image": IMAGE, "command": ["sh", "-c", "trap exit TERM; sleep 600 & wait"]}
+    container: dict[str, Any] = {
+        "name": "c",
+        "image": IMAGE,
+        "command": ["sh", "-c", "trap exit TERM; sleep 600 & wait"],
+    }
     container["resources"] = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}}
     pod = {"restartPolicy": "Never", "containers": [container]}
     job = {"completions": _AT_ONCE, "parallelism": _AT_ONCE, "template": {"spec": pod}}

@@ -24,7 +24,7 @@ from kinetic_core.backends.base import Backend, open_backend
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.connections import default_connections
-from kinetic_core.jobs.reconcile import outcome_key
+from kinetic_core.jobs.signing import outcome_key
 
 _JOBS = 500
 _RUNS = 5

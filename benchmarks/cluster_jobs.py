@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from kinetic_core.backends.base import backend_of
 from kinetic_core.backends.kubernetes.client import ClusterApi
 from kinetic_core.backends.kubernetes.connection import Target
 from kinetic_core.connections import default_connections
-from kinetic_core.job import JobStatus
+from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.dry_run import dry_run
 from kinetic_core.jobs.observe import watch
 from kinetic_core.jobs.submit import Call, prepare, submit
@@ -189,6 +190,10 @@ def lag_after_completion(place: int, returned: float) -> float:
 def observing(api: ClusterApi, namespace: str) -> list[Verdict]:
     """Requests while five hundred jobs are watched for a minute. Pods run on a node without a machine."""
     seen: dict[str, JobStatus] = {}
+
+    def note(job_id: str, now: JobObservation) -> None:
+        seen[job_id] = now.status
+
     with fake_node(api) as options:
         suspended = RunOptions.checked("cpu", queue="nobody", **options)
         references = [
@@ -201,11 +206,7 @@ def observing(api: ClusterApi, namespace: str) -> list[Verdict]:
             api.patch("Job", namespace, reference.k8s_name, {"spec": admitted})
         place = AUDIT.stat().st_size
         subscriptions = [
-            watch(
-                backend_of(each, default_connections()),
-                each,
-                lambda now, job_id=each.job_id: seen.update({job_id: now.status}),
-            )
+            watch(backend_of(each, default_connections()), each, partial(note, each.job_id))
             for each in references
         ]
         time.sleep(60)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,10 @@ def _small_files(home: Path, store: ObjectStore, requests: Requests) -> list[Ver
         for info in list(store.list("")):
             store.delete(info.name)
         requests.count = 0
-        firsts.append(seconds(lambda n=number: store_data(root, store, cache=home / f"cache{n}")))
+        cache = home / f"cache{number}"
+        firsts.append(seconds(partial(store_data, root, store, cache=cache)))
         asked = requests.count
-    first, cache = min(firsts), home / "cache2"
+    first = min(firsts)
     walk = statistics.median(seconds(lambda: stat_walk(root)) for _ in range(9))
     requests.count = 0
     again = statistics.median(seconds(lambda: store_data(root, store, cache=cache)) for _ in range(9))

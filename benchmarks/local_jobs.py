@@ -60,7 +60,7 @@ def collection_delay() -> float:
     header = collect.collect(handle.place, handle)
     finished = header.times.get("finished")
     assert finished is not None
-    return returned - finished
+    return returned - float(finished)
 
 
 def start_delay() -> float:
@@ -69,7 +69,7 @@ def start_delay() -> float:
     entered = handle.result(cleanup=False)
     started = handle.observe().started_at
     assert started is not None
-    return entered - started
+    return float(entered) - started
 
 
 def cancelling() -> list[Verdict]:

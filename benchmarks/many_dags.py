@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, task
 
-PATIENT = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+PATIENT: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 """Airflow's scheduler may fail a task that resumes soon after its deferral (airflow#71580)."""
 
 
@@ -23,7 +24,7 @@ def of(size: int) -> DAG:
         def total(numbers: Iterable[int]) -> int:
             return sum(numbers)
 
-        total(work.expand(number=list(range(size))))
+        total(work.expand(number=list(range(size))))  # type: ignore[arg-type]  # Airflow passes the values
     return dag
 
 

@@ -10,7 +10,7 @@ from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, BaseOperator, task
 
 INSTANCES = int(os.environ.get("BENCHMARK_INSTANCES", "200"))
-PATIENT = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+PATIENT: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 """Airflow's scheduler may fail a task that resumes soon after its deferral (airflow#71580)."""
 
 

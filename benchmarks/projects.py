@@ -22,7 +22,7 @@ from measuring import Verdict, report, seconds
 
 import kinetic_core
 from kinetic_core.connections import Connections
-from kinetic_core.jobs.prepare import pack
+from kinetic_core.jobs.bundle import pack
 from kinetic_core.options import RunOptions
 from kinetic_core.project.tree import store_data
 from kinetic_core.settings import Settings

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from measuring import Verdict, report, seconds
@@ -37,7 +38,10 @@ _COLD = 5
 _FRESH = 10
 _FILES = 2000
 _IDLE_SECONDS = 20.0
-_OPTIONS = {"local": {"accelerator": "cpu"}, "cluster": {"accelerator": "cpu", "cpu": 0.1}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "local": {"accelerator": "cpu"},
+    "cluster": {"accelerator": "cpu", "cpu": 0.1},
+}
 
 
 def trivial(number: int) -> int:
@@ -125,7 +129,7 @@ def requests_of_an_idle_worker() -> list[Verdict]:
 
 def on_hosts(calls: int) -> list[Verdict]:
     """Measure calls on a warm slice of two hosts of the cluster beside one with pods of its own."""
-    options = {"accelerator": "tpu-v5p-8", "backend": "gke", "cpu": 0.1}
+    options: dict[str, Any] = {"accelerator": "tpu-v5p-8", "backend": "gke", "cpu": 0.1}
     cold_call = kinetic_core.run(**options)(trivial)
     warm_call = kinetic_core.run(**options, warm="2m", reuse="process")(trivial)
     cold = statistics.median(seconds(lambda: cold_call.run_async(1).result()) for _ in range(_COLD))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from measuring import Verdict, report
 from warm_calls import KUBECONFIG, on_the_cluster, on_this_machine
@@ -28,7 +29,10 @@ from kinetic_core._runner import object_names
 from kinetic_core.backends.base import known_backend
 from kinetic_core.connections import default_connections
 
-_OPTIONS = {"local": {"accelerator": "cpu"}, "cluster": {"accelerator": "cpu", "cpu": 0.5}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "local": {"accelerator": "cpu"},
+    "cluster": {"accelerator": "cpu", "cpu": 0.5},
+}
 _FILES = 1000
 Function = Callable[[int], int]
 
