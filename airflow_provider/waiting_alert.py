@@ -70,7 +70,7 @@ class WaitingAlert:
             raise InvalidRequest(
                 f"WaitingAlert: {_IN_DAG_FILE.sub('', path)} is defined in the file of the DAG or within a "
                 "function, where the triggerer cannot import it. Define it at the top of a module that is "
-                "installed beside the triggerer, or in Airflow's folder of plugins"
+                "installed beside the triggerer, or in Airflow's folder of plugins if the triggerer has it"
             )
         try:
             json.dumps(self.callback.kwargs)
