@@ -33,10 +33,11 @@ from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cost import known_prices, usage_in
 from kinetic_core.jobs.fallback import accelerator_now
-from kinetic_core.jobs.outputs import find_outputs
+from kinetic_core.jobs.outputs import count_batch_outputs, find_outputs
 
 Lineage: TypeAlias = OperatorLineage[Any, Any]
 _LOG = logging.getLogger(__name__)
+_NO_OUTPUTS = "the outputs of %s are not in its lineage: %s"
 _PAGE = "https://pypi.org/project/airflow-provider-kinetic"
 _FILE, _GCS, _HUB = "file", "gs://", "hf://huggingface.co"
 """Namespaces of datasets; a bucket's is `gs://` and its name."""
@@ -72,7 +73,12 @@ class KineticJobRunFacet(RunFacet):
 
 @define
 class KineticBatchRunFacet(RunFacet):
-    """Batch of a task: where it ran, how many inputs it had, and how many of them have no value."""
+    """Batch of a task: where it ran, how many inputs it had, how many have no value, and its cost.
+
+    `runSeconds` is the time for which the attempts of its inputs ran, added up: on warm workers, that of the
+    workers' lanes. None if it is not known. `chipSeconds`, `coreSeconds` and `cost` are those of that time,
+    as in KineticJobRunFacet.
+    """
 
     batchId: str  # noqa: N815
     backend: str
@@ -82,6 +88,11 @@ class KineticBatchRunFacet(RunFacet):
     image: str
     inputs: int
     failed: int | None
+    runSeconds: float | None = field(default=None)  # noqa: N815
+    chipSeconds: float = field(default=0.0)  # noqa: N815
+    coreSeconds: float = field(default=0.0)  # noqa: N815
+    cost: float | None = field(default=None)
+    currency: str | None = field(default=None)
 
     @staticmethod
     def _get_schema() -> str:
@@ -111,10 +122,28 @@ def of_job(lineage: Lineage, connections: Connections, record: JobRecord) -> Lin
     return lineage
 
 
-def of_batch(lineage: Lineage, reference: JobReference, size: int, failed: int | None) -> Lineage:
-    """Return the lineage with the facet of a batch; `failed` is None if it has not ended."""
+def of_batch(
+    lineage: Lineage,
+    connections: Connections,
+    reference: JobReference,
+    size: int,
+    failed: int | None,
+    run_seconds: float | None,
+) -> Lineage:
+    """Return the lineage with the outputs and the facet of a batch.
+
+    `failed` is None if it has not ended; `run_seconds`, for which its inputs ran, if that is not known.
+    """
+    backend = backend_of(reference, connections)
+    accelerator, phases = reference.hardware, {"function": run_seconds or 0.0}
+    lineage.outputs.extend(_batch_outputs(backend, reference, size))
     lineage.run_facets["kinetic_batch"] = KineticBatchRunFacet(
-        batchId=reference.job_id, **_place(reference, reference.hardware), inputs=size, failed=failed
+        batchId=reference.job_id,
+        **_place(reference, accelerator),
+        inputs=size,
+        failed=failed,
+        runSeconds=None if run_seconds is None else round(run_seconds, 3),
+        **({} if run_seconds is None else _usage(backend, reference.job_id, accelerator, phases)),
     )
     return lineage
 
@@ -164,13 +193,30 @@ def _outputs(backend: Backend, reference: JobReference) -> Iterator[Any]:
     try:
         outputs = find_outputs(backend.connections, reference)
     except (KineticError, OSError) as error:
-        _LOG.info("the outputs of %s are not in its lineage: %s", reference.job_id, error)
+        _LOG.info(_NO_OUTPUTS, reference.job_id, error)
         return
     if len(outputs):
-        size = sum(file.size for file in outputs)
-        facet = OutputStatisticsOutputDatasetFacet(size=size, fileCount=len(outputs))
-        namespace, name = _name(outputs.location)
-        yield OutputDataset(namespace, name, outputFacets={"outputStatistics": facet})
+        yield _written(outputs.location, len(outputs), sum(file.size for file in outputs))
+
+
+def _batch_outputs(backend: Backend, reference: JobReference, size: int) -> Iterator[Any]:
+    """Yield one dataset for the output directories of all inputs, if there is a file and it can be listed."""
+    try:
+        found = count_batch_outputs(backend.connections, reference, size)
+    except (KineticError, OSError) as error:
+        _LOG.info(_NO_OUTPUTS, reference.job_id, error)
+        return
+    if found.files != 0:
+        yield _written(found.location, found.files, found.size)
+
+
+def _written(location: str, files: int | None, size: int | None) -> Any:
+    """Return the dataset of files that were written; without statistics if they were not counted."""
+    namespace, name = _name(location)
+    if files is None:
+        return OutputDataset(namespace, name)
+    facet = OutputStatisticsOutputDatasetFacet(size=size, fileCount=files)
+    return OutputDataset(namespace, name, outputFacets={"outputStatistics": facet})
 
 
 def _job_facet(backend: Backend, record: JobRecord) -> KineticJobRunFacet:

@@ -80,6 +80,7 @@ class KineticBatchOperator(KineticOperator):
     _batch: JobReference | None = None
     _size: int = 0
     _failed: int | None = None
+    _run_seconds: float | None = None
     _causes: tuple[Cause, ...] = ()
 
     @takes_batch_options
@@ -138,7 +139,11 @@ class KineticBatchOperator(KineticOperator):
 
         del task_instance
         lineage = self.get_openlineage_facets_on_start()
-        return lineage if self._batch is None else of_batch(lineage, self._batch, self._size, self._failed)
+        if self._batch is None:
+            return lineage
+        return of_batch(
+            lineage, self._client(), self._batch, self._size, self._failed, run_seconds=self._run_seconds
+        )
 
     def _data(self) -> list[Any]:
         """Return everything in which there may be data that the jobs read: also a file of their inputs."""
@@ -355,6 +360,7 @@ class KineticBatchOperator(KineticOperator):
             record = record_of_cancelled(pulled(ti, KEY), self._backend(), reference, number, ended_by)
             if record is not None:
                 self._failed, self._causes = record.failed, record.causes
+                self._run_seconds = record.run_seconds
                 push(ti, KEY, record.to_dict())
         except Exception as error:  # noqa: BLE001  the batch is cancelled, whatever its record says
             self.log.warning("how %s ended is not recorded: %r", reference.job_id, error)
@@ -403,6 +409,7 @@ class KineticBatchOperator(KineticOperator):
             context,
             deadline,
         )
+        self._run_seconds = times.run_seconds
         ended: dict[str, Any] = {"failed": failed, "errors": errors, "times": times}
         tell(context, self._identity, reference, self._size, self._access, **ended)
         text = f"{len(failed)} of {self._size} inputs of {reference.job_id} have no value"

@@ -153,11 +153,9 @@ def described(
     packed: Packed, items: Sequence[Any], plan: Plan, inputs: Inputs
 ) -> tuple[JobSpec, JobReference]:
     """Return the specification of the inputs' jobs, and the reference of the batch."""
-    first = object_names.input_id(plan.group_id, 0)
-    place = output_dir(asked_output_dir(packed.options, packed.settings), packed.backend.store.uri, first, 0)
     spec = replace(
         packed.spec,
-        output_dir=place.removesuffix("0"),
+        output_dir=output_dirs(packed, plan.group_id),
         buckets=packed.buckets,
         group_id=plan.group_id,
         shipped=packed.tree_bytes + packed.substitutes.size,
@@ -165,6 +163,13 @@ def described(
     digest = batch_digest(packed, items, plan, inputs.object_name.encode())
     group = Group(plan.group_id, "map", None)
     return spec, reference_of(packed, spec, plan.group_id, digest, group)
+
+
+def output_dirs(packed: Packed, group_id: str) -> str:
+    """Return what the output directories of a batch's inputs begin with; the index of the input follows."""
+    first = object_names.input_id(group_id, 0)
+    place = output_dir(asked_output_dir(packed.options, packed.settings), packed.backend.store.uri, first, 0)
+    return place.removesuffix("0")
 
 
 def batch_payload(packed: Packed, spec: JobSpec, reference: JobReference, inputs: Inputs) -> bytes:

@@ -18,6 +18,7 @@ from kinetic_core.batches.indexed import (
     NeedsOwnJobs,
     attach_indexed,
     can_share,
+    output_dirs,
     start_indexed,
     submit_batch,
 )
@@ -234,7 +235,8 @@ def submit_clientless(packed: Packed, items: Sequence[Any], plan: Plan) -> JobRe
     line = Line(plan.group_id, len(items), plan.max_concurrent, plan.fail_fast, plan.cancel_running)
     take_up(packed, items, plan, line)
     digest, group = batch_digest(packed, items, plan), Group(plan.group_id, "map", None)
-    return reference_of(packed, packed.spec, plan.group_id, digest, group)
+    spec = replace(packed.spec, output_dir=output_dirs(packed, plan.group_id))
+    return reference_of(packed, spec, plan.group_id, digest, group)
 
 
 def call_digest(manifest: Mapping[str, Any]) -> str:

@@ -112,6 +112,38 @@ def outputs_location(reference: JobReference) -> str:
     return reference.output_dir or f"{reference.store_uri}/{outputs_prefix(reference.job_id)}"
 
 
+@dataclass(frozen=True)
+class BatchOutputs:
+    """Files in the output directories of a batch's inputs, counted.
+
+    `location`: these directories, with a `*` in place of the input's index. `files`, and `size` in bytes, are
+    None if there are too many files to count.
+    """
+
+    location: str
+    files: int | None
+    size: int | None
+
+
+def count_batch_outputs(
+    connections: Connections, whole: JobReference, size: int, most: int = 50_000
+) -> BatchOutputs:
+    """Count the files that the first `size` inputs of the batch `whole` have written until now.
+
+    Takes a request for each thousand files; no more than `most` are listed. Raises StoreError.
+    """
+    begin = whole.output_dir or f"{whole.store_uri}/{outputs_prefix(whole.job_id)}-"
+    folder, _, start = begin.rpartition("/")
+    files = total = 0
+    for seen, info in enumerate(open_store(folder, connections).list(start)):
+        if seen == most:
+            return BatchOutputs(f"{begin}*", None, None)
+        index, _, name = info.name.removeprefix(start).partition("/")
+        if index.isdecimal() and int(index) < size and name and not name.endswith("/"):
+            files, total = files + 1, total + info.size
+    return BatchOutputs(f"{begin}*", files, total)
+
+
 _LISTED = 1_000_000
 _NAMES = 100
 _NAMES_CHARACTERS = 8000

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kinetic_core import Data
-from kinetic_core.job import JobStatus
-from tests.airflow_provider.records_of_jobs import ended, record
+from kinetic_core.connections import default_connections
+from kinetic_core.job import JobReference, JobStatus
+from tests.airflow_provider.records_of_jobs import ended, record, reference
 
 pytestmark = pytest.mark.airflow
 
@@ -96,6 +97,42 @@ def test_a_job_that_has_ended_tells_its_hardware_and_cost(
     assert task.get_openlineage_facets_on_complete(None).outputs == []
 
 
+def told_of_batch(place: JobReference, run_seconds: float | None) -> tuple[Any, Any]:
+    """What is told of a batch of two inputs: its facet and its lineage."""
+    from airflow_provider.lineage import before_the_end, of_batch
+
+    lineage = before_the_end(operator(), train, ())
+    of_batch(lineage, default_connections(), place, 2, 1, run_seconds)
+    return lineage.run_facets["kinetic_batch"], lineage
+
+
+def test_a_batch_that_has_ended_tells_its_outputs_and_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    monkeypatch.setenv("KINETIC_PRICES", str(tmp_path / "prices.toml"))
+    place = reference(
+        "grp-0123456789abcdef",
+        backend="local",
+        accelerator="gpu-l4-2",
+        output_dir=f"{tmp_path}/outputs/",
+        store_uri=(tmp_path / "kinetic").as_uri(),
+    )
+    for index in range(3):
+        (tmp_path / f"outputs/{index}").mkdir(parents=True)
+        (tmp_path / f"outputs/{index}/vectors").write_bytes(b"12345")
+    facet, lineage = told_of_batch(place, 60.0)
+    assert (facet.inputs, facet.failed, facet.accelerator) == (2, 1, "gpu-l4-2")
+    assert (facet.runSeconds, facet.chipSeconds, facet.coreSeconds) == (60.0, 120.0, 0.0)
+    assert (facet.cost, facet.currency) == (pytest.approx(0.12), "EUR")
+    assert names(lineage.outputs) == [("file", f"{tmp_path}/outputs/*")]
+    statistics = lineage.outputs[0].outputFacets["outputStatistics"]
+    assert (statistics.size, statistics.fileCount) == (10, 2), "of its two inputs"
+    unknown, lineage = told_of_batch(replace(place, output_dir=f"{tmp_path}/none/"), None)
+    assert (unknown.runSeconds, unknown.chipSeconds, unknown.cost) == (None, 0.0, None)
+    assert lineage.outputs == []
+
+
 def test_a_task_without_a_job_tells_what_it_would_have_read() -> None:
     task = operator(op_args=[Data("gs://bucket/a")])
     assert names(task.get_openlineage_facets_on_complete(None).inputs) == [("gs://bucket", "a")]
@@ -143,14 +180,14 @@ def test_airflow_tells_what_a_job_read_and_wrote(events: Any) -> None:
     (event,) = found["lineage.train COMPLETE"]
     dags = cases.airflow.home / "project" / "dags"
     assert names_in(event, "inputs") == {("file", str(dags / "shard.txt")), ("file", str(dags))}
-    (reference,) = [each["reference"] for each in cases.values("lineage", "train", "kinetic_job")]
-    written = [each for each in event["outputs"] if each["name"].endswith(reference["job_id"])]
+    (job,) = [each["reference"] for each in cases.values("lineage", "train", "kinetic_job")]
+    written = [each for each in event["outputs"] if each["name"].endswith(job["job_id"])]
     outputs = written or event["outputs"]
     statistics = [each["outputFacets"].get("outputStatistics") for each in outputs]
     assert [(each["size"], each["fileCount"]) for each in statistics if each] == [(8, 1)]
     assert any(each["name"] == "/models/one" for each in event["outputs"]), "its outlet is told, too"
     facet = event["run"]["facets"]["kinetic_job"]
-    assert (facet["jobId"], facet["accelerator"]) == (reference["job_id"], "gpu-l4-2")
+    assert (facet["jobId"], facet["accelerator"]) == (job["job_id"], "gpu-l4-2")
     assert (facet["status"], facet["currency"]) == ("SUCCEEDED", "EUR")
     assert facet["cost"] == pytest.approx(facet["chipSeconds"] / 1000, abs=6e-5), "chipSeconds are rounded"
     assert "def train" in event["job"]["facets"]["sourceCode"]["sourceCode"]
@@ -168,6 +205,15 @@ def test_airflow_tells_of_a_batch(events: Any) -> None:
     (event,) = found["lineage.square COMPLETE"]
     facet = event["run"]["facets"]["kinetic_batch"]
     assert (facet["inputs"], facet["failed"], facet["accelerator"]) == (3, 1, "gpu-l4-2")
-    assert facet["batchId"].startswith("grp-")
+    (record,) = cases.values("lineage", "square", "kinetic_batch")
+    assert facet["batchId"] == record["reference"]["job_id"]
+    assert facet["runSeconds"] == pytest.approx(record["run_seconds"], abs=1e-3)
+    assert facet["runSeconds"] > 0
+    assert facet["chipSeconds"] == pytest.approx(2 * facet["runSeconds"], abs=0.06)
+    assert (facet["cost"], facet["currency"]) == (pytest.approx(facet["chipSeconds"] / 1000, abs=6e-5), "EUR")
+    (written,) = event["outputs"]
+    assert written["name"].endswith(f"/outputs/{facet['batchId']}-*")
+    statistics = written["outputFacets"]["outputStatistics"]
+    assert (statistics["size"], statistics["fileCount"]) == (2, 2), "each input with a value has written one"
     numbers = cases.airflow.home / "project" / "dags" / "numbers.jsonl"
     assert names_in(event, "inputs") == {("file", str(numbers))}
