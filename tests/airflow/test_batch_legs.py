@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,10 +37,29 @@ def note(number: int, folder: str) -> int:
     return number * number
 
 
+def stumble(number: int, folder: str) -> int:
+    """As `note`; the first call of an odd number fails."""
+    value = note(number, folder)
+    if number % 2 and Path(folder, f"calls-{number}").read_text() == "x":
+        raise ValueError(f"{number} is odd")
+    return value
+
+
+def fail_first(number: int, folder: str) -> int:
+    """Fail for 0 and 1; as `note` for all others."""
+    if number > 1:
+        return note(number, folder)
+    with Path(folder, f"calls-{number}").open("a") as told:
+        told.write("x")
+    raise ValueError(f"{number} is too small")
+
+
 class BatchTask:
     """A task of four inputs, whose functions note their calls in `folder`, and its operator in a worker."""
 
-    def __init__(self, folder: Path, try_number: int = 1, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, try_number: int = 1, function: Callable[..., int] = note, **options: Any
+    ) -> None:
         from airflow.sdk import DAG
 
         from airflow_provider.operators.batch import KineticBatchOperator
@@ -58,7 +78,7 @@ class BatchTask:
         with DAG("dag", schedule=None):
             self.operator = KineticBatchOperator(
                 task_id="task",
-                python_callable=note,
+                python_callable=function,
                 op_kwargs={"number": list(range(SIZE)), "folder": str(folder)},
                 **options,
             )
@@ -197,6 +217,46 @@ def test_a_retry_runs_only_inputs_without_a_value(home: Path, kind: str) -> None
     again.context["ti"].try_number = 1
     assert list(again.last_leg(trigger)) == [number**2 for number in range(SIZE)]
     assert [calls(home, number) for number in range(SIZE)] == [1, 2] * 2
+
+
+def test_job_retries_are_attempts_of_each_input(home: Path) -> None:
+    """An input that fails once has a value in the end, and the task needs no retry of Airflow's."""
+    task = BatchTask(home, function=stumble, job_retries=1)
+    trigger = task.deferred()
+    (home / "go").touch()
+    assert list(task.last_leg(trigger)) == [number**2 for number in range(SIZE)]
+    assert [calls(home, number) for number in range(SIZE)] == [1, 2] * 2
+    record = task.pushed["kinetic_batch"]
+    assert (record["failed"], record["missing"], record["causes"]) == (0, "", [])
+
+
+def test_fail_fast_starts_nothing_after_a_failure(home: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    (home / "odd-fail").touch()
+    task = BatchTask(home, max_concurrent=1, fail_fast=True)
+    trigger = task.deferred()
+    (home / "go").touch()
+    with pytest.raises(AirflowException, match=r"3 of 4 inputs of grp-.* \(max_failures=0\): .*1 is odd"):
+        task.last_leg(trigger)
+    assert [calls(home, number) for number in range(SIZE)] == [1, 1, 0, 0]
+    record = task.pushed["kinetic_batch"]
+    assert (record["failed"], record["missing"]) == (3, "1-3")
+
+
+def test_fail_fast_ends_what_runs_if_asked(home: Path) -> None:
+    """The trigger counts the failures, and input 2, which waits for a file, ends without it."""
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    limits = {"max_failures": 1, "fail_fast": True, "cancel_running_on_fail": True}
+    task = BatchTask(home, function=fail_first, max_concurrent=1, **limits)
+    trigger = task.deferred()
+    with pytest.raises(AirflowException, match=r"4 of 4 inputs of grp-.* \(max_failures=1\)"):
+        task.last_leg(trigger)
+    found = [calls(home, number) for number in range(SIZE)]
+    assert found[:2] == [1, 1]
+    assert (found[2] <= 1, found[3]) == (True, 0)
+    assert living(trigger) == 0
 
 
 STEPS_OF_ROUND = {
