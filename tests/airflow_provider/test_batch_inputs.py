@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kinetic_core
 from airflow_provider.batch_inputs import elements, mapped_parameter
 from airflow_provider.xcom import Signatures
 from kinetic_core.connections import default_connections
-from kinetic_core.errors import InvalidRequest
+from kinetic_core.errors import InvalidRequest, KineticError
+from kinetic_core.jobs.collect import collect, result_reference
+from kinetic_core.jobs.observe import wait
+from kinetic_core.jobs.references import ResultReference
+from kinetic_core.store.gcs import GcsObjectStore
 from tests.airflow_provider.test_signatures import REFERENCE, Kept
 
 CONTEXT = {"run_id": "monday", "params": {"size": 2}}
@@ -52,6 +58,56 @@ def test_or_over_the_lines_of_a_file(tmp_path: Path) -> None:
     file.write_text('1\n{"a": \n', encoding="utf-8")
     with pytest.raises(InvalidRequest, match=r"text: line 2 of file://.* is no JSON"):
         read(file.as_uri())
+
+
+@pytest.mark.cluster
+def test_or_over_the_lines_of_an_object(emulator: str) -> None:
+    folder = f"test-bucket/inputs-{secrets.token_hex(4)}"
+    bucket = GcsObjectStore.at(folder)
+    bucket.create_if_absent("of today/some.jsonl", b'{"a": 1}\n\n"\xc3\xa9"\n3\n')
+    bucket.create_if_absent("cut.jsonl", b'1\n{"a": \n')
+    try:
+        assert read(f"gs://{folder}/of today/some.jsonl") == [{"a": 1}, "é", 3]
+        with pytest.raises(InvalidRequest, match=r"text: line 2 of gs://.*/cut.jsonl is no JSON"):
+            read(f"gs://{folder}/cut.jsonl")
+        with pytest.raises(KineticError, match=r"none\.jsonl"):
+            read(f"gs://{folder}/none.jsonl")
+    finally:
+        for name in ("of today/some.jsonl", "cut.jsonl"):
+            bucket.delete(name)
+
+
+class Box:
+    """Something XCom cannot carry."""
+
+
+@kinetic_core.run(accelerator="cpu")
+def made(kind: str) -> Any:
+    return [1, {"a": 2}, "three"] if kind == "plain" else [Box()]
+
+
+def referred(kind: str) -> ResultReference:
+    """A reference to the value of a job that has ended."""
+    handle = made.run_async(kind)
+    wait(handle.place, handle)
+    return result_reference(handle, collect(handle.place, handle, allow_pickle=False))
+
+
+@pytest.mark.usefixtures("local_jobs")
+def test_or_over_the_list_that_a_task_returned() -> None:
+    """Its signed reference is opened; one to a value that needs unpickling is not, but jobs may get it."""
+    signatures, connections = Signatures(Kept()), default_connections()
+    plain, boxed = referred("plain"), referred("boxed")
+
+    def given(value: object) -> list[Any]:
+        return elements(value, "text", CONTEXT, connections, signatures.verified)
+
+    assert given(signatures.signed(plain)) == [1, {"a": 2}, "three"]
+    assert given([signatures.signed(plain), 7, signatures.signed(boxed)]) == [plain, 7, boxed]
+    with pytest.raises(InvalidRequest, match="whose elements only a job can see"):
+        given(signatures.signed(boxed))
+    with pytest.raises(InvalidRequest, match="its signature is not that of a task of this Airflow"):
+        given({**signatures.signed(plain), "signature": "0" * 64})
 
 
 @pytest.mark.attack
