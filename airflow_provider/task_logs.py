@@ -8,7 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Self
 
 from kinetic_core._runner.lines import Line, LineBuffer
@@ -86,21 +87,27 @@ _AHEAD = 256 << 10
 class Cursor:
     """Position in a job's log up to which it has been shown: a number of bytes for each attempt.
 
-    `in_line`: the position is within a line whose beginning was shown.
+    `in_line`: the position is within a line whose beginning was shown. `groups`: how many groups the lines
+    that were shown have begun and not ended.
     """
 
     attempt: int = 0
     offset: int = 0
     in_line: bool = False
+    groups: int = 0
 
     @classmethod
     def from_list(cls, values: Any) -> Self:
         """Rebuild from `to_list()`; any other value gives the beginning."""
-        return cls(int(values[0]), int(values[1]), bool(values[2:] and values[2])) if values else cls()
+        if not values:
+            return cls()
+        attempt, offset, in_line, groups = [*map(int, values), 0, 0][:4]
+        return cls(attempt, offset, bool(in_line), groups)
 
     def to_list(self) -> list[int]:
         """Return plain JSON for a trigger's event."""
-        return [self.attempt, self.offset, *([1] if self.in_line else [])]
+        more = [int(self.in_line), self.groups] if self.groups else [1] if self.in_line else []
+        return [self.attempt, self.offset, *more]
 
 
 class LineBudget:
@@ -129,8 +136,10 @@ class LogTail:
     """Reader of a job's log from a cursor on, whole lines at a time.
 
     Of a slice, host 0 is followed; the lines of other hosts come at the end. Each line names its host. A
-    second or later attempt begins with a title. At the end, the lines of attempts before the last one are
-    groups, which Airflow's page folds. Lines that were shown before cannot be folded any more.
+    second or later attempt begins with a title, and ends the groups that its predecessor has left open.
+
+    The lines of an attempt are a group, which Airflow's page folds, if a later attempt has printed before
+    they are shown. Those of an attempt that runs are none, because the page would hide them (ADR 0075).
     """
 
     def __init__(
@@ -153,21 +162,22 @@ class LogTail:
         self.cursor = cursor or Cursor()
         self._begun = self.cursor.attempt if self.cursor.offset else self.cursor.attempt - 1
         self._ahead = bytearray()
+        self._is_folded = False
 
     def live(self, limit: int) -> list[str]:
-        """Return the next complete lines, at most `limit` and the titles of attempts, while the job runs.
+        """Return the next complete lines, at most `limit`, with titles and groups, while the job runs.
 
         Of a line without an end the beginning is shown once; of a progress bar, its states.
         """
         if self._silent:
             return []
-        shown: list[str] = []
-        while len(shown) < limit and (line := self._next()) is not None:
-            attempt = self.cursor.attempt
-            if self._begins(attempt) and attempt:
-                shown.append(self._title(attempt))
+        found: list[tuple[int, str]] = []
+        while len(found) < limit and (line := self._next()) is not None:
             if line:
-                shown.append(line)
+                found.append((self.cursor.attempt, line))
+        shown: list[str] = []
+        for attempt, lines in itertools.groupby(found, key=itemgetter(0)):
+            shown += self._piece(attempt, [line for _, line in lines])
         return shown
 
     def rest(self, last_attempt: int, limit: int | None = None) -> list[str]:
@@ -190,24 +200,53 @@ class LogTail:
         """
         is_last = self._hosts == 1 and self.cursor.attempt == last_attempt
         if is_last and log_size is not None and self.cursor.offset >= log_size:
-            return []
+            return [_END] * self.cursor.groups
         lines = list(itertools.islice(self._rest(last_attempt), limit + 1))
         return lines if len(lines) <= limit else None
+
+    def _piece(self, attempt: int, lines: list[str]) -> list[str]:
+        """Return lines of one attempt as they are shown, and count the groups that they leave open.
+
+        An attempt that is over when its first line is shown is folded, each piece of it: a group that waited
+        for its end would hide what follows if its end never came.
+        """
+        title, groups, ends = self._title(attempt), self.cursor.groups, 0
+        begins = self._begins(attempt)
+        if begins:
+            self._is_folded = self._is_over(attempt)
+            groups, ends = 0, groups
+        if self._is_folded:
+            shown = list(_group(title if begins else f"the rest of {title}", iter(lines)))
+        else:
+            shown = [title, *lines] if begins and attempt else lines
+        for line in shown:
+            groups = _open_groups(groups, line)
+        self.cursor = replace(self.cursor, groups=groups)
+        return [*[_END] * ends, *shown]
+
+    def _is_over(self, attempt: int) -> bool:
+        """Return whether a later attempt has printed something."""
+        return attempt < self.cursor.attempt or bool(self._container_log(attempt + 1, 0, 1))
 
     def _rest(self, last_attempt: int) -> Iterator[str]:
         self._ahead.clear()
         shown = {}
         if self._remote is not None:
             shown = self._remote.shown(self._reference, self.backend.connections)
+        groups = self.cursor.groups
         for attempt in range(self.cursor.attempt, last_attempt + 1):
             written = shown.get((attempt, 0), 0)
-            is_whole = self._begins(attempt) and not written
+            begins = self._begins(attempt)
+            is_whole = begins and not written
             title = self._title(attempt) if is_whole else f"the rest of {self._title(attempt)}"
+            if begins or attempt < last_attempt:
+                yield from itertools.repeat(_END, groups)
+                groups = 0
             lines = self._rest_of(attempt, written)
             if attempt < last_attempt:
                 yield from _group(title, lines)
             else:
-                yield from _below(title if is_whole and attempt else "", lines)
+                yield from _ended(_below(title if is_whole and attempt else "", lines), groups)
         for host in range(1, self._hosts):
             for attempt in range(last_attempt + 1):
                 found = self._lines_from(attempt, host, shown.get((attempt, host), 0))
@@ -216,7 +255,7 @@ class LogTail:
                 if attempt < last_attempt:
                     yield from _group(title, lines)
                 else:
-                    yield from _below(title if attempt else "", lines)
+                    yield from _ended(_below(title if attempt else "", lines))
 
     def _rest_of(self, attempt: int, shown: int) -> Iterator[str]:
         """Yield the lines of an attempt behind the cursor and the first `shown` bytes; move the cursor on."""
@@ -249,14 +288,14 @@ class LogTail:
             self._ahead += self._container_log(attempt, offset + len(self._ahead), missing)
             end = self._ahead.find(b"\n")
         if end < 0 and not self._ahead and self._container_log(attempt + 1, 0, 1):
-            self.cursor = Cursor(attempt + 1)
+            self.cursor = Cursor(attempt + 1, groups=self.cursor.groups)
             return self._next()
         if end < 0 and len(self._ahead) < _AHEAD:
             return None
         size = end + 1 or len(self._ahead)
         piece = bytes(self._ahead[:size])
         del self._ahead[:size]
-        self.cursor = Cursor(attempt, offset + size, in_line=end < 0)
+        self.cursor = Cursor(attempt, offset + size, in_line=end < 0, groups=self.cursor.groups)
         if in_line and b"\r" not in piece.rstrip(b"\r\n"):
             return ""
         lines = LineBuffer()
@@ -282,15 +321,25 @@ _GROUP, _END = "::group::", "::endgroup::"
 
 
 def _group(title: str, lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines as a group, and end groups that user code has left open; nothing if there are none."""
+    """Yield lines as a group, with the ends of all groups; nothing if there are no lines."""
     first = next(lines, None)
-    if first is None:
-        return
-    depth = 0
-    for line in itertools.chain((f"{_GROUP}{title}", first), lines):
-        depth += (_GROUP in line) - (_END in line and depth > 0)
+    if first is not None:
+        yield from _ended(itertools.chain((f"{_GROUP}{title}", first), lines))
+
+
+def _ended(lines: Iterator[str], groups: int = 0) -> Iterator[str]:
+    """Yield lines, and the ends of groups that they, or the `groups` before them, have left open."""
+    for line in lines:
+        groups = _open_groups(groups, line)
         yield line
-    yield from itertools.repeat(_END, depth)
+    yield from itertools.repeat(_END, groups)
+
+
+def _open_groups(groups: int, line: str) -> int:
+    """Return how many groups are open after a line, of the `groups` before it."""
+    if _GROUP in line:
+        return groups + 1
+    return max(groups - 1, 0) if _END in line else groups
 
 
 def _below(title: str, lines: Iterator[str]) -> Iterator[str]:

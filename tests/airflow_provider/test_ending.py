@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,4 +172,6 @@ def test_a_log_that_was_shown_whole_is_not_read_again(cluster: Cluster) -> None:
     shown = LogTail(cluster.backend, handle, Cursor(0, outcome.log_size))
     cluster.backend.store.delete_all(f"jobs/{handle.job_id}/logs/")
     assert shown.short_rest(0, 10, outcome.log_size) == []
+    in_groups = LogTail(cluster.backend, handle, replace(shown.cursor, groups=2))
+    assert in_groups.short_rest(0, 10, outcome.log_size) == ["::endgroup::"] * 2
     assert LogTail(cluster.backend, handle, Cursor(0, 1)).short_rest(0, 10, outcome.log_size) != []

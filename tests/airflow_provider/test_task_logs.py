@@ -95,14 +95,74 @@ def test_an_attempt_that_was_shown_while_it_ran_is_not_folded(tmp_path: Path) ->
     later = LogTail(handle.place, handle, Cursor.from_list(tail.cursor.to_list()))
     rest = later.rest(1)
     assert seen[0] == "first", "a job of one attempt has no title"
-    assert "first" not in rest
-    assert rest[-2:] == [f"attempt 2 of {handle.job_id}", "second"]
-    followed = LogTail(handle.place, handle)
-    lines: list[str] = []
-    wait_for(lambda: lines.extend(followed.live(1)) or "second" in lines)
-    assert lines[-2:] == [f"attempt 2 of {handle.job_id}", "second"]
-    assert followed.rest(1) == []
+    assert rest == ["::endgroup::", f"attempt 2 of {handle.job_id}", "second"]
     handle.result()
+
+
+def test_an_attempt_that_is_over_is_folded_live(tmp_path: Path) -> None:
+    """In pieces, each a group of its own, so that nothing hides what follows if nobody shows the next one."""
+    (tmp_path / "go").touch()
+    handle = twice.run_async(str(tmp_path))
+    wait(handle.place, handle)
+    tail = LogTail(handle.place, handle)
+    titles = [f"attempt {number} of {handle.job_id}" for number in (1, 2)]
+    assert tail.live(1) == [f"::group::{titles[0]}", "first", "::endgroup::"]
+    later = [f"::group::the rest of {titles[0]}", "::group::never ended", "::endgroup::", "::endgroup::"]
+    assert tail.live(1) == later
+    assert tail.live(100) == [titles[1], "second"]
+    assert tail.rest(1) == []
+    whole = LogTail(handle.place, handle).live(100)
+    first = [f"::group::{titles[0]}", "first", "::group::never ended", "::endgroup::", "::endgroup::"]
+    assert whole == [*first, titles[1], "second"]
+    handle.result()
+
+
+@kinetic_core.run(accelerator="cpu", retries=1)
+def two_that_wait(folder: str) -> None:
+    import time
+
+    number = len(list(Path(folder).glob("began-*")))
+    print(f"::group::of attempt {number}", flush=True)
+    print(f"line of attempt {number}", flush=True)
+    Path(folder, f"began-{number}").touch()
+    while not Path(folder, f"go-{number}").exists():
+        time.sleep(0.01)
+    if number == 0:
+        raise ValueError("the first time")
+
+
+def test_groups_that_an_attempt_left_open_end_with_it(tmp_path: Path) -> None:
+    """Else the page would show the next attempt, and how the job ended, within them, folded."""
+    handle = two_that_wait.run_async(str(tmp_path))
+    tail = LogTail(handle.place, handle)
+    seen: list[str] = []
+    wait_for(lambda: seen.extend(tail.live(100)) or "line of attempt 0" in seen)
+    assert seen == ["::group::of attempt 0", "line of attempt 0"]
+    tail = LogTail(handle.place, handle, Cursor.from_list(tail.cursor.to_list()))
+    (tmp_path / "go-0").touch()
+    wait_for(lambda: seen.extend(tail.live(100)) or "line of attempt 1" in seen)
+    title = f"attempt 2 of {handle.job_id}"
+    assert seen[-4:] == ["::endgroup::", title, "::group::of attempt 1", "line of attempt 1"]
+    tail = LogTail(handle.place, handle, Cursor.from_list(tail.cursor.to_list()))
+    (tmp_path / "go-1").touch()
+    wait(handle.place, handle)
+    assert tail.rest(1) == ["::endgroup::"]
+    handle.result()
+
+
+@pytest.mark.parametrize(
+    ("values", "cursor"),
+    [
+        (None, Cursor()),
+        ([], Cursor()),
+        ([1, 7], Cursor(1, 7)),
+        ([1, 7, 1], Cursor(1, 7, in_line=True)),
+        ([1, 7, 0, 2], Cursor(1, 7, groups=2)),
+    ],
+)
+def test_a_position_travels_as_numbers(values: list[int] | None, cursor: Cursor) -> None:
+    assert Cursor.from_list(values) == cursor
+    assert Cursor.from_list(cursor.to_list()) == cursor
 
 
 @pytest.mark.promise("airflow: What is finished before deferral never defers")
