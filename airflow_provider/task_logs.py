@@ -282,16 +282,14 @@ class LogTail:
     def _next(self) -> str | None:
         """Return the next complete line, "" for one that was shown before; None if there is none yet."""
         attempt, offset, in_line = self.cursor.attempt, self.cursor.offset, self.cursor.in_line
-        end = self._ahead.find(b"\n")
+        end = self._read_ahead()
         if end < 0 and len(self._ahead) < _AHEAD:
-            missing = _AHEAD - len(self._ahead)
-            self._ahead += self._container_log(attempt, offset + len(self._ahead), missing)
-            end = self._ahead.find(b"\n")
-        if end < 0 and not self._ahead and self._container_log(attempt + 1, 0, 1):
-            self.cursor = Cursor(attempt + 1, groups=self.cursor.groups)
-            return self._next()
-        if end < 0 and len(self._ahead) < _AHEAD:
-            return None
+            if not self._container_log(attempt + 1, 0, 1):
+                return None
+            end = self._read_ahead()  # all of it: this attempt is over
+            if not self._ahead:
+                self.cursor = Cursor(attempt + 1, groups=self.cursor.groups)
+                return self._next()
         size = end + 1 or len(self._ahead)
         piece = bytes(self._ahead[:size])
         del self._ahead[:size]
@@ -300,6 +298,17 @@ class LogTail:
             return ""
         lines = LineBuffer()
         return self._shown(next(lines.add(piece), None) or lines.end())
+
+    def _read_ahead(self) -> int:
+        """Read on, unless a complete line or enough of one is there; return where the line ends, or -1."""
+        end = self._ahead.find(b"\n")
+        missing = _AHEAD - len(self._ahead)
+        if end < 0 and missing > 0:
+            self._ahead += self._container_log(
+                self.cursor.attempt, self.cursor.offset + len(self._ahead), missing
+            )
+            end = self._ahead.find(b"\n")
+        return end
 
     def _lines_from(self, attempt: int, host: int, offset: int) -> Iterator[Line]:
         lines = LineBuffer()

@@ -150,6 +150,34 @@ def test_groups_that_an_attempt_left_open_end_with_it(tmp_path: Path) -> None:
     handle.result()
 
 
+@kinetic_core.run(accelerator="cpu", retries=1)
+def cut_off(folder: str) -> None:
+    import time
+
+    if not Path(folder, "failed").exists():
+        Path(folder, "failed").touch()
+        print("first", flush=True)
+        print("half a li", end="", flush=True)
+        raise ValueError("the first time")
+    print("second", flush=True)
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+
+
+def test_a_line_that_an_attempt_left_unfinished_ends(tmp_path: Path) -> None:
+    """The next attempt is shown live behind it."""
+    handle = cut_off.run_async(str(tmp_path))
+    tail = LogTail(handle.place, handle)
+    seen: list[str] = []
+    wait_for(lambda: seen.extend(tail.live(100)) or "second" in seen)
+    shown = [line for line in seen if "group::" not in line]  # whether it is folded, its speed decides
+    assert shown == ["first", "half a li", f"attempt 2 of {handle.job_id}", "second"]
+    (tmp_path / "go").touch()
+    wait(handle.place, handle)
+    assert tail.rest(1) == []
+    handle.result()
+
+
 @pytest.mark.parametrize(
     ("values", "cursor"),
     [
