@@ -23,11 +23,14 @@ _SHARE = 60
 _LONGEST = 300.0
 _MOST_PENDING = 16 << 20
 _CLOSING_SECONDS = 15.0
+_GROUP, _END = "::group::", "::endgroup::"
+"""What lines contain where Airflow's page begins and ends a group, which it folds."""
 
 
 class TaskLog:
     """Writer of pieces in a thread of its own, so that an outage of the bucket never keeps user code waiting.
 
+    A second or later attempt begins with a title. Groups that user code has left open end with the attempt.
     A write that fails for good ends the writing, with a line in the container's log; the worker copies on.
     """
 
@@ -40,7 +43,9 @@ class TaskLog:
         self._lock = threading.Condition()
         self._unfinished = LineBuffer()
         self._lines: list[str] = []
-        self._size = self._from = self._to = 0
+        self._size = self._from = self._to = self._groups = 0
+        if job.attempt:
+            self._note(f"attempt {job.attempt + 1} of {job.job_id}")
         self._closing = self._broken = False
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -63,6 +68,8 @@ class TaskLog:
         with self._lock:
             if self._unfinished.size:
                 self._take(self._unfinished.end())
+            for _ in range(self._groups):
+                self._note(_END)
             self._closing = True
             self._lock.notify()
 
@@ -71,12 +78,19 @@ class TaskLog:
         self._thread.join(_CLOSING_SECONDS)
 
     def _take(self, line: Line) -> None:
+        self._to += line.size
+        if _GROUP in line.text:
+            self._groups += 1
+        elif _END in line.text:
+            self._groups = max(self._groups - 1, 0)
+        self._note(line.text)
+
+    def _note(self, text: str) -> None:
         now = time.time()
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
-        told = {"timestamp": at, "level": "info", "event": self._prefix + line.text, "logger": "kinetic.job"}
+        told = {"timestamp": at, "level": "info", "event": self._prefix + text, "logger": "kinetic.job"}
         self._lines.append(json.dumps(told, ensure_ascii=False))
         self._size += len(self._lines[-1])
-        self._to += line.size
 
     def _write(self) -> None:
         while True:

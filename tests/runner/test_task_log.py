@@ -114,6 +114,21 @@ def test_hosts_of_a_slice_say_who_they_are(job: Job) -> None:
     assert ".0-1-" in next(iter(bucket.objects))
 
 
+def test_a_later_attempt_has_a_title_and_ends_its_groups(job: Job) -> None:
+    """Neither is part of the bytes that the names of pieces count."""
+    bucket = Bucket()
+    log = TaskLog(replace(job, failed_count=1), bucket)  # type: ignore[arg-type]
+    content = b"::endgroup::\n::group::one\n::group::two\n::endgroup::\nmore\n"
+    log.add(content)
+    log.close()
+    log.join()
+    title, *printed, last = bucket.events()
+    assert title == f"attempt 2 of {job.job_id}"
+    assert printed == ["::endgroup::", "::group::one", "::group::two", "::endgroup::", "more"]
+    assert last == "::endgroup::"
+    assert list(bucket.objects) == [f"attempt=1.log.kinetic.00.1-0-{0:012d}-{len(content):012d}.log"]
+
+
 def test_publishing_goes_on_without_an_answer_of_the_bucket(job: Job) -> None:
     bucket = Bucket()
     bucket.silence.clear()
