@@ -73,6 +73,38 @@ def test_failed_inputs_are_told_and_run_again(cases: Any) -> None:
     assert [after[f"calls-{number}"] - before[f"calls-{number}"] for number in range(6)] == [0, 1, 0, 1, 0, 1]
 
 
+def test_a_clear_runs_again_what_rerun_says(cases: Any) -> None:
+    """Inputs without a value, all inputs because a Variable says so, and all because the DAG does."""
+    folders = {name: Path(cases.airflow.home, f"rerun-{name}") for name in ("as_told", "all")}
+    for folder in folders.values():
+        folder.mkdir()
+
+    def calls(name: str) -> list[int]:
+        return [len((folders[name] / f"calls-{number}").read_text()) for number in range(3)]
+
+    def cleared(name: str) -> list[int]:
+        before = cases.instance("rerun_batch", name)["try_number"]
+        clear(cases, "rerun_batch", name)
+        cases.reach(
+            "rerun_batch",
+            name,
+            lambda found: found["try_number"] > before and found["state"] in ("success", "failed"),
+            "to end once cleared",
+        )
+        assert cases.instance("rerun_batch", name)["state"] == "success"
+        return calls(name)
+
+    assert cases.end("rerun_batch") == "failed"
+    assert calls("as_told") == calls("all") == [1, 1, 1]
+    for folder in folders.values():
+        (folder / "go").touch()
+    assert cleared("as_told") == [1, 2, 1]
+    assert cleared("as_told") == [1, 2, 1]
+    assert cleared("all") == [2, 2, 2]
+    cases.api.call("POST", "/variables", {"key": "rerun_counted", "value": "all"})
+    assert cleared("as_told") == [2, 3, 2]
+
+
 def test_a_killed_triggerer_ends_no_batch_a_person_does(cases: Any) -> None:
     group_id = begun(cases)
     triggerer = cases.airflow.processes["triggerer"]

@@ -12,6 +12,8 @@ from typing import Any
 from airflow.sdk import dag, task
 
 LOCAL: dict[str, Any] = {"accelerator": "cpu", "backend": "local"}
+RERUN = str(Path(os.environ["AIRFLOW_HOME"], "rerun"))
+"""What the names of the folders begin with where the inputs of `rerun_batch` note their calls."""
 
 
 class Box:
@@ -97,6 +99,22 @@ def half_failing():
 
 
 @dag(schedule=None, catchup=False)
+def rerun_batch():
+    """Tasks whose odd inputs fail until the file `go` is there; cleared, they run what `rerun` says."""
+
+    @task.kinetic_batch(**LOCAL)
+    def counted(number: int, folder: str) -> int:
+        with Path(folder, f"calls-{number}").open("a") as calls:
+            calls.write("x")
+        if number % 2 and not Path(folder, "go").exists():
+            raise ValueError("it is odd")
+        return number
+
+    for name, rerun in {"as_told": "{{ var.value.get('rerun_counted', 'missing') }}", "all": "all"}.items():
+        counted.override(task_id=name, rerun=rerun)(range(3), folder=f"{RERUN}-{name}")
+
+
+@dag(schedule=None, catchup=False)
 def long_batch():
     """A batch that runs until somebody ends it."""
 
@@ -146,3 +164,4 @@ batched()
 late_batch()
 half_failing()
 long_batch()
+rerun_batch()
