@@ -1,4 +1,4 @@
-"""A sensor of jobs that other programs have started. Needs Airflow's packages, not a running Airflow."""
+"""A sensor of jobs that other programs have started: with Airflow's packages alone, and in a real Airflow."""
 
 from __future__ import annotations
 
@@ -147,3 +147,23 @@ def test_only_where_a_scheduler_is_an_event_is_held(hook: KineticHook, capsys: A
     with pytest.raises(TimeoutError):
         asyncio.run(waits())
     assert "a worker goes on in 36" in "".join(capsys.readouterr())
+
+
+def test_a_real_triggerer_waits_for_a_job(cases: Any) -> None:
+    """Of two jobs, started through a connection, one succeeds, and the other one's sensor is not retried."""
+    extra = json.dumps({"backend": "local"})
+    connection = {"connection_id": "sensed_here", "conn_type": "kinetic", "extra": extra}
+    cases.api.call("POST", "/connections", connection)
+    cases.start("sensed")
+    for task_id in ("sensor", "failing_sensor"):
+        cases.reach("sensed", task_id, lambda found: found["state"] == "deferred", "to be deferred")
+    Path(cases.airflow.home, "sensed-ends").touch()
+    assert cases.end("sensed") == "failed"
+    assert cases.instance("sensed", "sensor")["state"] == "success"
+    assert cases.value("sensed", "value") == 7
+    log = cases.log("sensed", "sensor")
+    assert log.count("Pausing task as DEFERRED") == 1, log
+    assert cases.instance("sensed", "failing_sensor")["try_number"] == 1
+    log = cases.log("sensed", "failing_sensor")
+    assert f"{cases.value('sensed', 'start_failing')} is FAILED: " in log
+    assert "no such shard" in log
