@@ -1,13 +1,19 @@
-"""What OpenLineage learns of a task's job: data, source, hardware and cost."""
+"""What OpenLineage learns of a task's job: data, source, hardware and cost.
+
+The Airflow of these tests has an XCom backend of its own besides, and so shows what that sees of tasks.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -140,7 +146,9 @@ def test_a_task_without_a_job_tells_what_it_would_have_read() -> None:
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, list[Any]]]]:
-    """An Airflow with OpenLineage's provider, and what this tells of a run's tasks, by task and state."""
+    """An Airflow with OpenLineage's provider and an XCom backend of its own, and what OpenLineage tells of a
+    run's tasks, by task and state.
+    """
     from conftest import Cases
     from demo_airflow import DemoAirflow
 
@@ -150,10 +158,14 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict
     (project / "pyproject.toml").write_text("[project]\nname = 'lineage'\nversion = '0'\n")
     (home / "prices.toml").write_text(PRICES)
     file = home / "events.jsonl"
+    (home / "xcoms").mkdir()
     transport = {"type": "file", "log_file_path": str(file), "append": True}
     settings = {
         "XDG_CACHE_HOME": str(home / "cache"),
         "KINETIC_PRICES": str(home / "prices.toml"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE / "stand_ins"), os.environ.get("PYTHONPATH")])),
+        "KEPT_ELSEWHERE": str(home / "xcoms"),
+        "AIRFLOW__CORE__XCOM_BACKEND": "kept_elsewhere.Files",
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
         "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "120",
     }
@@ -161,6 +173,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict
     try:
         airflow.start()
         cases = Cases(airflow)
+        cases.start("elsewhere")
         assert cases.end("lineage") == "failed"
         found: dict[str, list[Any]] = {}
         for line in file.read_text().splitlines():
@@ -217,3 +230,82 @@ def test_airflow_tells_of_a_batch(events: Any) -> None:
     assert (statistics["size"], statistics["fileCount"]) == (2, 2), "each input with a value has written one"
     numbers = cases.airflow.home / "project" / "dags" / "numbers.jsonl"
     assert names_in(event, "inputs") == {("file", str(numbers))}
+
+
+def kept(cases: Any, dag_id: str, task_id: str) -> Any:
+    """The value of a task, as the XCom backend keeps it."""
+    (place,) = cases.values(dag_id, task_id)
+    return json.loads(Path(place).read_text())
+
+
+def rows(cases: Any, dag_id: str) -> dict[str, dict[str, Any]]:
+    """What the page shows of a run, by task."""
+    url = f"{cases.api.url}/kinetic/api/dags/{dag_id}/runs/{quote(cases.runs[dag_id])}/jobs"
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as answer:
+        told = json.load(answer)
+    assert told["troubles"] == []
+    return {each["task_id"]: each for each in told["jobs"]}
+
+
+def test_values_go_through_an_xcom_backend(events: Any) -> None:
+    """A worker hands them to it, a reference and a batch's sequence too, and the next task has them back."""
+    cases, _ = events
+    assert cases.end("elsewhere") == "success"
+    assert kept(cases, "elsewhere", "numbers") == [0, 1, 2, 3]
+    assert "signature" in json.dumps(kept(cases, "elsewhere", "boxed"))
+    assert kept(cases, "elsewhere", "used")[:1] == ["BatchValues"]
+    assert kept(cases, "elsewhere", "used")[1:] == [[6, 10, 15], [1]]
+    places = cases.values("elsewhere", "single")
+    assert [json.loads(Path(place).read_text()) for place in places] == [6, 10, 15]
+    log = cases.log("elsewhere", "numbers")
+    assert "a worker ends this task after its job: [core] xcom_backend is a class of its own" in log
+    assert log.count("DAG bundles loaded") == 2, log
+
+
+def test_records_go_around_an_xcom_backend(events: Any) -> None:
+    """Airflow's database has them, so that the page, which asks no backend, has a row of each task."""
+    cases, _ = events
+    assert cases.end("elsewhere") == "success"
+    assert not [file.name for file in Path(cases.airflow.home, "xcoms").iterdir() if "kinetic" in file.name]
+    found = rows(cases, "elsewhere")
+    assert {name: row["status"] for name, row in found.items()} == {
+        "numbers": "SUCCEEDED",
+        "boxed": "SUCCEEDED",
+        "square": "SUCCEEDED",
+    }
+    (record,) = cases.values("elsewhere", "square", "kinetic_batch")
+    assert (record["failed"], record["missing"]) == (1, "1")
+    (told,) = cases.values("elsewhere", "numbers", "kinetic_job")
+    assert told["reference"]["job_id"] == found["numbers"]["job_id"]
+
+
+def test_a_trigger_records_around_an_xcom_backend(events: Any) -> None:
+    """Of a task that somebody ends while it is deferred its trigger reads the record, and writes it."""
+    cases, _ = events
+    cases.start("ended_elsewhere")
+    for task_id, key in (("long_job", "kinetic_job"), ("long_batch", "kinetic_batch")):
+        cases.reach(
+            "ended_elsewhere",
+            task_id,
+            lambda found, name=task_id: (
+                found["state"] == "deferred" and "no worker is held" in cases.log("ended_elsewhere", name)
+            ),
+            "to be watched by a trigger",
+        )
+        path = f"/dags/ended_elsewhere/dagRuns/{cases.runs['ended_elsewhere']}/taskInstances/{task_id}"
+        cases.api.call("PATCH", path, {"new_state": "failed"})
+
+        record = cases.airflow.until(
+            lambda name=task_id, of=key: next(
+                filter(is_over, cases.values("ended_elsewhere", name, of)), None
+            ),
+            120,
+            f"{task_id} to be recorded as cancelled",
+        )
+        assert record.get("ended_by", "") == ("" if task_id == "long_job" else "somebody has ended the task")
+    assert rows(cases, "ended_elsewhere").keys() == {"long_job", "long_batch"}
+
+
+def is_over(record: dict[str, Any]) -> bool:
+    """Whether the record of a job or a batch says how it ended."""
+    return bool(record.get("end") or record.get("ended_by"))
