@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Else each of the thousands of processes that tests start compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test celery-test celery-matrix matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test kubernetes-executor-matrix celery-test celery-matrix matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
@@ -135,6 +135,10 @@ celery-test: $(CELERY_VENV)/.ready ## the provider under CeleryExecutor; needs r
 
 celery-matrix: $(CELERY_VENV)/.ready ## the matrix under CeleryExecutor; writes docs/explanation/airflow-actions.md
 	@PYTHONPATH=tests/airflow:example_dags MATRIX_EXECUTOR=celery $(CELERY_VENV)/bin/python -m matrix \
+	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
+
+kubernetes-executor-matrix: $(EXECUTOR_VENV)/.ready ## the matrix under KubernetesExecutor, on the cluster; writes the same page
+	@PYTHONPATH=tests/airflow:example_dags MATRIX_EXECUTOR=kubernetes $(EXECUTOR_VENV)/bin/python -m matrix \
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
 
 cluster-test: cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)

@@ -118,8 +118,7 @@ def disturbed(running: Cases, jobs: PodWatch, workers: WorkerPods) -> Iterator[s
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     workers.api.patch("Node", "", node, {"spec": {"unschedulable": True}})
     try:
-        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-        workers.api.call("POST", f"/api/v1/namespaces/{RUN}/pods/{name}/eviction", eviction)
+        workers.evict(name)
         yield node
     finally:
         workers.api.patch("Node", "", node, {"spec": {"unschedulable": None}})

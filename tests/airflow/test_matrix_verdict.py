@@ -7,13 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matrix.cells import ACTIONS, ENDED_BY_TRIGGER, WAITING, Phase, TriggerPhase, all_cells, one_of_each
+from matrix.cells import (
+    ACTIONS,
+    ENDED_BY_TRIGGER,
+    OF_EXECUTOR,
+    WAITING,
+    Phase,
+    TriggerPhase,
+    all_cells,
+    one_of_each,
+)
 from matrix.page import load, page
 from matrix.verdict import Evidence, broken, sentence
 
 IN_PART = ("3.1.8-pods", "3.3.2-pods", "3.1.8")
 """Where not all actions were tried, but each in all of its phases."""
-SAMPLED = ("3.3.2-celery",)
+SAMPLED = ("3.3.2-celery", "3.3.2-pods-kubernetes")
 """Where actions were tried in some of their phases only."""
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "explanation"
 KILLED = Evidence(
@@ -93,7 +102,7 @@ def test_the_page_is_what_was_seen() -> None:
     runs = dict(map(load, results))
     assert runs
     assert (DOCUMENTS / "airflow-actions.md").read_text() == page(runs)
-    known = {(cell.action.name, cell.phase) for cell in all_cells(celery=True)}
+    known = {(cell.action.name, cell.phase) for cell in all_cells(*OF_EXECUTOR)}
     for version, cells in runs.items():
         tried = {(seen.action, seen.phase) for seen in cells}
         every = {each.name for each in (*ACTIONS, *ENDED_BY_TRIGGER)}
@@ -115,6 +124,14 @@ def test_actions_of_celery_have_its_columns_only() -> None:
     )
     assert f"| {WAITING} | success; one execution; try 2 |\n" in text
     assert "Celery worker" not in page({"3.3.2": [MOVED]}).partition("\n## ")[2]
+
+
+def test_actions_of_kubernetes_have_its_columns_only() -> None:
+    told = replace(MOVED, action="pod_evicted", phase=WAITING, tries=2)
+    text = page({"3.3.2": [MOVED], "3.3.2-pods-kubernetes": [told]})
+    assert "## Airflow 3.3.2 with pods and KubernetesExecutor\n" in text
+    assert f"| {WAITING} | success; one execution; try 2 |\n" in text
+    assert "the pod is evicted" not in page({"3.3.2": [MOVED]})
 
 
 def test_evidence_survives_a_file() -> None:

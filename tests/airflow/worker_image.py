@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
-from conftest import HERE
-
 from kinetic_core.store.gcs import GcsObjectStore
 
-_CHECKOUT = HERE.parent.parent
+_CHECKOUT = Path(__file__).parents[2]
 _SOURCES = (
     "kinetic_core",
     "airflow_provider",

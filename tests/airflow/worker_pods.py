@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,15 @@ _WORKERS = 8
 
 @dataclass
 class WorkerPods:
-    """The namespace of workers and jobs, and who workers are; `airflow` is a `DemoAirflow`."""
+    """The namespace of workers and jobs, and who workers are; `airflow` is a `DemoAirflow`.
+
+    `shares_processes`: workers have the process ids of this machine.
+    """
 
     api: Any
     namespace: str
     image: str
+    shares_processes: bool = False
 
     @contextmanager
     def made(self) -> Iterator[None]:
@@ -48,8 +52,11 @@ class WorkerPods:
             self.api.delete_all("Job", self.namespace, "app=kinetic")
             self.api.delete("Namespace", "", self.namespace)
 
-    def configure(self, airflow: Any) -> None:
-        """Let an Airflow that has not been started have its workers there."""
+    def configure(self, airflow: Any, folders: Sequence[Path] = (), variables: Sequence[str] = ()) -> None:
+        """Let an Airflow that has not been started have its workers there.
+
+        `folders` of this machine and `variables` of Airflow's environment are what they have besides.
+        """
         port = airflow.environment["AIRFLOW__API__PORT"]
         everywhere = {
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
@@ -74,10 +81,9 @@ class WorkerPods:
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT",
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT",
         )
-        inside = {**everywhere, **{name: airflow.environment[name] for name in names}}
-        template.write_text(
-            yaml.safe_dump(self._template(inside, [airflow.dags_folder, airflow.home / "logs"]))
-        )
+        inside = {**everywhere, **{name: airflow.environment[name] for name in (*names, *variables)}}
+        shared = [airflow.dags_folder, airflow.home / "logs", *folders]
+        template.write_text(yaml.safe_dump(self._template(inside, shared)))
 
     def _template(self, environment: dict[str, str], folders: list[Path]) -> dict[str, Any]:
         """DAGs and logs are folders of this machine, as a volume of many readers would be elsewhere."""
@@ -97,12 +103,20 @@ class WorkerPods:
         spec = {
             "serviceAccountName": _ACCOUNT,
             "restartPolicy": "Never",
+            "hostPID": self.shares_processes,
             "containers": [base],
             "volumes": [{"name": each.name, "hostPath": {"path": str(each)}} for each in folders],
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
             "tolerations": [{"key": key, "operator": "Exists"} for key in _TAINTS],
         }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worker"}, "spec": spec}
+
+    def evict(self, name: str, grace: int | None = None) -> None:
+        """Ask for the eviction of a pod, as who drains its node does; `grace` seconds instead of its own."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        options = {"deleteOptions": {"gracePeriodSeconds": grace}} if grace is not None else {}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
+        self.api.call("POST", path, {**eviction, **options})
 
     def worker(self, dag_id: str) -> dict[str, Any]:
         """The pod of the only worker that a DAG has now."""

@@ -3,8 +3,11 @@
     python -m matrix RESULTS [PAGE]    RESULTS: a folder, a file for every version of Airflow that was walked
 
 `MATRIX_PODS=1` runs the jobs as pods of the cluster of $KUBECONFIG, not as processes of this machine.
-`MATRIX_EXECUTOR=celery` lets two Celery workers run the tasks, which needs redis-server and postgresql.
+`MATRIX_EXECUTOR=celery` lets two Celery workers run the tasks, which needs redis-server and postgresql;
+`kubernetes` lets pods of that cluster do so, beside the jobs, which needs postgresql and a cluster whose
+nodes are this machine. Their image is built first, unless `MATRIX_WORKER_IMAGE` names that of another walk.
 `MATRIX_DATABASE` may name an empty database of PostgreSQL for Airflow: SQLite gives up on a busy machine.
+`MATRIX_AT_ONCE` is the number of cells that are walked at once, where their actions hit no others; 6.
 Cells are chosen with `MATRIX=clear,edit-running` (actions or DAG ids), and the others kept as they were.
 Exits with 1 if a promise is broken.
 """
@@ -13,29 +16,28 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from matrix.cells import all_cells
+from matrix.executors import SupervisedCelery, SupervisedKubernetes, worker_pods
 from matrix.page import label, load, page, save
+from matrix.places import Place
 from matrix.pods import Pods
 from matrix.processes import Processes
 from matrix.verdict import Evidence, broken
-from matrix.walk import SupervisedAirflow, SupervisedCelery, walk
-
-_KINDS = {"": SupervisedAirflow, "celery": SupervisedCelery}
+from matrix.walk import SupervisedAirflow, walk
 
 
 def main(results: Path, document: Path | None) -> int:
     """The exit code."""
     chosen = set(filter(None, os.environ.get("MATRIX", "").split(",")))
     executor = os.environ.get("MATRIX_EXECUTOR", "")
-    kind = _KINDS[executor]
-    cells = [
-        cell
-        for cell in all_cells(celery=kind is SupervisedCelery)
-        if not chosen or {cell.action.name, cell.dag_id} & chosen
-    ]
+    table = all_cells(*filter(None, [executor]))
+    cells = [cell for cell in table if not chosen or {cell.action.name, cell.dag_id} & chosen]
     results.mkdir(parents=True, exist_ok=True)
 
     def keep(version: str, seen: Evidence) -> None:
@@ -45,11 +47,8 @@ def main(results: Path, document: Path | None) -> int:
 
     with TemporaryDirectory(prefix="matrix-") as home:
         folder = Path(home).resolve()
-        place = Pods() if os.environ.get("MATRIX_PODS") else Processes(folder)
-        try:
+        with _surroundings(executor, folder) as (place, kind):
             version, found = walk(folder, cells, place, kind=kind, keep=keep)
-        finally:
-            place.close()
     version = label(version, place.name, executor)
     if document is not None:
         runs = dict(map(load, sorted(results.glob("airflow-*.json"), reverse=True)))
@@ -57,6 +56,18 @@ def main(results: Path, document: Path | None) -> int:
     bad = [seen for seen in found if broken(seen)]
     print(f"Airflow {version}: {len(found)} cells, {len(bad)} with a broken promise")
     return 1 if bad else 0
+
+
+@contextmanager
+def _surroundings(executor: str, home: Path) -> Iterator[tuple[Place, Callable[..., SupervisedAirflow]]]:
+    """Where the jobs run, and what makes the Airflow."""
+    if executor == "kubernetes":
+        with worker_pods(home / "image") as workers, closing(Pods(workers.namespace)) as pods:
+            yield pods, partial(SupervisedKubernetes, workers=workers)
+    else:
+        kind = SupervisedCelery if executor == "celery" else SupervisedAirflow
+        with closing(Pods() if os.environ.get("MATRIX_PODS") else Processes(home)) as place:
+            yield place, kind
 
 
 if __name__ == "__main__":

@@ -115,6 +115,27 @@ def drain(stage: Stage) -> None:
             os.kill(process, signal.SIGKILL)
 
 
+def delete_pod(stage: Stage) -> None:
+    """Delete the pod of its worker, which stands still until its grace is over."""
+    workers = stage.airflow.workers
+    pod = workers.worker(stage.dag_id)["metadata"]["name"]
+    workers.api.delete("Pod", workers.namespace, pod, grace=int(_GRACE_SECONDS))
+    stage.until(lambda: not stage.is_held(), "its worker to be gone")
+
+
+def evict_pod(stage: Stage) -> None:
+    """As `kubectl drain` does with its worker's node, sparing the pods of others."""
+    workers = stage.airflow.workers
+    pod = workers.worker(stage.dag_id)
+    name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    workers.api.patch("Node", "", node, {"spec": {"unschedulable": True}})
+    try:
+        workers.evict(name, int(_GRACE_SECONDS))
+        stage.until(lambda: not stage.is_held(), "its worker to be gone")
+    finally:
+        workers.api.patch("Node", "", node, {"spec": {"unschedulable": None}})
+
+
 def lose_store(stage: Stage) -> None:
     """It gives no answer for a while, as its name leads in a circle; the worker that was stopped goes on."""
     store = stage.folder / "kinetic" / "store"
@@ -156,6 +177,8 @@ DO: dict[str, Callable[[Stage], object]] = {
     "worker_told": stop_worker,
     "worker_told_held": stop_worker,
     "drained": drain,
+    "pod_deleted": delete_pod,
+    "pod_evicted": evict_pod,
     "store_lost": lose_store,
     "store_lost_held": lose_store,
 }

@@ -174,6 +174,18 @@ CELERY = (
     ),
 )
 """What may happen where workers of Celery run the tasks: to both of them."""
+KUBERNETES = (
+    Action("pod_deleted", "its worker's pod is deleted: SIGTERM, soon kill -9", Then.GOES_ON, phases=STEPS),
+    Action(
+        "pod_evicted",
+        "its worker's node is drained: the pod is evicted, the node takes no other meanwhile",
+        Then.GOES_ON,
+        phases=STEPS,
+    ),
+)
+"""What may happen where workers are pods: to the task's own."""
+OF_EXECUTOR = {"celery": CELERY, "kubernetes": KUBERNETES}
+"""What may happen under one executor only, by the name that `MATRIX_EXECUTOR` has for it."""
 _OFTEN = ("clear", "mark_failed", "cancel", "worker_told", "triggerer_killed")
 _AWAY = {"seconds": 20}
 _STORED = (STEPS[0], Phase.FINISHED)
@@ -182,7 +194,7 @@ OUTAGES = (
     Action("store_lost_held", "the same", Then.GOES_ON, phases=_STORED, dag={**_AWAY, **_HELD}),
 )
 """Of jobs of the local backend, whose store is a directory of their own; no part of the table."""
-BY_NAME = {action.name: action for action in (*ACTIONS, *ENDED_BY_TRIGGER, *CELERY, *OUTAGES)}
+BY_NAME = {action.name: action for action in (*ACTIONS, *ENDED_BY_TRIGGER, *CELERY, *KUBERNETES, *OUTAGES)}
 
 
 @dataclass(frozen=True)
@@ -225,9 +237,10 @@ class Cell:
         }
 
 
-def all_cells(*, celery: bool = False) -> Iterator[Cell]:
-    """The whole table; `celery`: that of CeleryExecutor."""
-    for action in (*ACTIONS, *ENDED_BY_TRIGGER, *(CELERY if celery else ())):
+def all_cells(*executors: str) -> Iterator[Cell]:
+    """The whole table, with what may happen under these of `OF_EXECUTOR` only."""
+    besides = (action for executor in executors for action in OF_EXECUTOR[executor])
+    for action in (*ACTIONS, *ENDED_BY_TRIGGER, *besides):
         for phase in action.phases:
             yield Cell(action, str(phase))
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from matrix.cells import ACTIONS, CELERY, ENDED_BY_TRIGGER, STEPS, Action, Phase, TriggerPhase, all_cells
+from matrix.cells import ACTIONS, ENDED_BY_TRIGGER, OF_EXECUTOR, STEPS, Action, Phase, TriggerPhase, all_cells
 from matrix.verdict import Evidence, broken, sentence
 
 _HEAD = """\
@@ -20,7 +20,8 @@ and looks. For every cell it checks that at most one execution of the function, 
 lives, that no job or pod is left 60 seconds after a triggerer is alive, that no result is lost, that nothing
 is cancelled because a trigger merely moved, and that *Clear* runs the function again. With no triggerer
 alive, a job that nobody wants any more ends at its `timeout`, or by `kinetic reap`. Where it says *with
-CeleryExecutor*, two Celery workers run the tasks.
+CeleryExecutor*, two Celery workers run the tasks; *with pods and KubernetesExecutor*, each worker is a pod of
+that cluster.
 
 The phases: the worker is *submitting*, just before the job is created; the job is *queued* for a free slot
 or node; it is *running*; it has *finished* and its outcome is about to be collected.
@@ -40,7 +41,8 @@ _WORKERS = """\
 
 With `retries=1`. A worker that is told to stop asks for its task's state: these tasks were not ended.
 """
-_NAMES = {"celery": "CeleryExecutor"}
+_NAMES = {"celery": "CeleryExecutor", "kubernetes": "KubernetesExecutor"}
+_OF_ONE_EXECUTOR = tuple(action for actions in OF_EXECUTOR.values() for action in actions)
 
 
 def label(version: str, place: str, executor: str = "") -> str:
@@ -54,7 +56,7 @@ def save(path: Path, version: str, found: Iterable[Evidence]) -> None:
     """Keep what was seen in an Airflow as JSON; of cells that were not walked this time, what is there."""
     kept = {(seen.action, seen.phase): seen for seen in (load(path)[1] if path.exists() else [])}
     kept |= {(seen.action, seen.phase): seen for seen in found}
-    cells = [kept[key] for cell in all_cells(celery=True) if (key := (cell.action.name, cell.phase)) in kept]
+    cells = [kept[key] for cell in all_cells(*OF_EXECUTOR) if (key := (cell.action.name, cell.phase)) in kept]
     path.write_text(json.dumps({"airflow": version, "cells": [seen.to_dict() for seen in cells]}, indent=1))
 
 
@@ -76,11 +78,11 @@ def page(runs: Mapping[str, Iterable[Evidence]]) -> str:
             sections.append(f"### Airflow {_title(version)}\n\n")
             sections += [*_table(ENDED_BY_TRIGGER, TriggerPhase, cells), "\n"]
     sections.append(_WORKERS)
-    for action in filter(_is_of_worker, (*ACTIONS, *ENDED_BY_TRIGGER, *CELERY)):
+    for action in filter(_is_of_worker, (*ACTIONS, *ENDED_BY_TRIGGER, *_OF_ONE_EXECUTOR)):
         runs_of_it = {
             version: cells
             for version, cells in kept.items()
-            if action not in CELERY or any((action.name, step) in cells for step in action.phases)
+            if action not in _OF_ONE_EXECUTOR or any((action.name, step) in cells for step in action.phases)
         }
         if runs_of_it:
             sections.append(f"\n| {action.title} | {' | '.join(map(_title, runs_of_it))} |\n")
@@ -110,7 +112,7 @@ def _table(
 
 def _title(label: str) -> str:
     version, *others = label.split("-")
-    return " with ".join((version, *(_NAMES.get(each, each) for each in others)))
+    return " with ".join(filter(None, (version, " and ".join(_NAMES.get(each, each) for each in others))))
 
 
 def _walked(cells: Collection[Evidence]) -> str:

@@ -26,7 +26,6 @@ from matrix.cells import STEPS, WAITING, Cell, Phase
 from matrix.places import LIVING, REPORTING, Jobs, Steps
 
 BUCKET = "test-bucket"
-NAMESPACE = "default"
 _JOBS = r"/apis/batch/v1/namespaces/[^/]+/jobs"
 _REQUESTS = (
     r'"name": "[^"]+/payload-[0-9a-f]+\.pkl"',
@@ -43,11 +42,11 @@ _WATCH_SECONDS = 5.0
 
 
 class Pods:
-    """The place of all cells' jobs."""
+    """The place of all cells' jobs: a namespace."""
 
     name = "pods"
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "default") -> None:
         requests = (("http.client.send", pattern) for pattern in _REQUESTS)
         self.steps: Steps = dict(zip(STEPS, (*requests, (REPORTING, "")), strict=True))
         self._run = f"matrix-{os.getpid()}"
@@ -56,11 +55,13 @@ class Pods:
             "KINETIC_KUBECONFIG": os.environ["KUBECONFIG"],
             "KINETIC_BUCKET": f"{BUCKET}/{self._run}/kinetic",
             "KINETIC_CONTAINER_IMAGE": os.environ["KINETIC_TEST_IMAGE"],
+            "KINETIC_NAMESPACE": namespace,
         }
+        self._namespace = namespace
         self._api = ClusterApi(Target(os.environ["KUBECONFIG"]))
         self._rooms: set[str] = set()
         self._backend = open_backend("gke", Connections(read_settings(self.settings)))
-        self._watch = _Watch(self._api, f"tests={self._run}")
+        self._watch = _Watch(self._api, namespace, f"tests={self._run}")
         self._watch.start()
 
     def options(self, cell: Cell) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class Pods:
 
     def close(self) -> None:
         self._watch.close()
-        self._api.delete_all("Job", NAMESPACE, f"tests={self._run}")
+        self._api.delete_all("Job", self._namespace, f"tests={self._run}")
         self._label(dict.fromkeys(self._rooms))
 
     def _give_room(self, dag_id: str) -> None:
@@ -100,9 +101,9 @@ def _as_label(dag_id: str) -> str:
 class _Watch(threading.Thread):
     """All pods there ever were, by the DAG that is a label of theirs: in `ids` their jobs, in order."""
 
-    def __init__(self, api: ClusterApi, selector: str) -> None:
+    def __init__(self, api: ClusterApi, namespace: str, selector: str) -> None:
         super().__init__(daemon=True)
-        self._api, self._query = api, {"labelSelector": selector}
+        self._api, self._namespace, self._query = api, namespace, {"labelSelector": selector}
         self._over = threading.Event()
         self.ids: dict[str, list[str]] = defaultdict(list)
         self.living: dict[str, set[str]] = defaultdict(set)
@@ -113,7 +114,8 @@ class _Watch(threading.Thread):
         while not self._over.is_set():
             try:
                 version = version or self._all()
-                for event, pod in self._api.watch("Pod", NAMESPACE, self._query, version, _WATCH_SECONDS):
+                watch = self._api.watch("Pod", self._namespace, self._query, version, _WATCH_SECONDS)
+                for event, pod in watch:
                     version = pod["metadata"]["resourceVersion"]
                     if event != "BOOKMARK":
                         self._see(pod, event != "DELETED")
@@ -121,7 +123,7 @@ class _Watch(threading.Thread):
                 version = ""
 
     def _all(self) -> str:
-        found = self._api.list("Pod", NAMESPACE, self._query)
+        found = self._api.list("Pod", self._namespace, self._query)
         there = {pod["metadata"]["uid"] for pod in found["items"]}
         for living in list(self.living.values()):  # others ask for more of them meanwhile
             living &= there

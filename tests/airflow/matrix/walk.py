@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
-from celery_airflow import CeleryAirflow
 from demo_airflow import AirflowTrouble, Answer, ComponentEnded, DemoAirflow
 from demo_api import AirflowApi
 
@@ -25,7 +24,8 @@ from matrix.places import LIVING, Place
 from matrix.stage import PATIENCE, Stage, write_dags
 from matrix.verdict import QUIET_SECONDS, Evidence, broken, sentence
 
-AT_ONCE = 6
+AT_ONCE = int(os.environ.get("MATRIX_AT_ONCE", "6"))
+"""Quiet cells that are walked at once."""
 HOOKS = Path(__file__).parent / "triggerer"
 """Folder from which every component of Airflow imports what stops a triggerer."""
 _REPEATS = 10
@@ -83,10 +83,6 @@ class SupervisedAirflow(DemoAirflow):
                     self.start_component(name)
 
 
-class SupervisedCelery(SupervisedAirflow, CeleryAirflow):
-    """The same with CeleryExecutor."""
-
-
 _TROUBLE = (AirflowTrouble, HTTPError, URLError, LookupError)
 """What a cell may fail of without the others failing with it."""
 
@@ -98,13 +94,13 @@ def walk(
     say: Callable[[str], object] = print,
     *,
     together: bool = False,
-    kind: type[SupervisedAirflow] = SupervisedAirflow,
+    kind: Callable[..., SupervisedAirflow] = SupervisedAirflow,
     keep: Callable[[str, Evidence], object] = lambda *_: None,
 ) -> tuple[str, list[Evidence]]:
     """Walk these cells in an Airflow in `home`, with jobs in that place; its version, and what was seen.
 
     `together`: all disturbing actions, still in turn, hit the tasks of all of them. It is quicker, and says
-    less of which one did what. `kind`: which Airflow, `SupervisedCelery` for CeleryExecutor.
+    less of which one did what. `kind` makes the Airflow; `matrix.executors` has those of other executors.
     `keep` is called with Airflow's version and what was seen of a cell, as soon as it is, by one thread at a
     time.
     """
