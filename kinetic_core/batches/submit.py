@@ -233,10 +233,11 @@ def submit_clientless(packed: Packed, items: Sequence[Any], plan: Plan) -> JobRe
             "expand() instead, or leave that option out"
         )
     line = Line(plan.group_id, len(items), plan.max_concurrent, plan.fail_fast, plan.cancel_running)
-    take_up(packed, items, plan, line)
     digest, group = batch_digest(packed, items, plan), Group(plan.group_id, "map", None)
     spec = replace(packed.spec, output_dir=output_dirs(packed, plan.group_id))
-    return reference_of(packed, spec, plan.group_id, digest, group)
+    whole = reference_of(packed, spec, plan.group_id, digest, group)  # submitted before any input begins
+    take_up(packed, items, plan, line)
+    return whole
 
 
 def call_digest(manifest: Mapping[str, Any]) -> str:
