@@ -3,9 +3,9 @@
     .venv-airflow/bin/python benchmarks/batch_cluster.py [INPUTS]
 
 Needs the environment of ../shared/cluster/testcluster. The pods go to a node without a machine, on which they
-succeed at once. It is cordoned until this program has stored what their runners would, signed with each
-input's own key, and for a minute at least, in which the requests of the task's trigger are counted. Then the
-cluster runs the pods, and a plain task checks every value.
+succeed at once. It is of another pool until this program has stored what their runners would, signed with
+each input's own key, and for a minute at least, in which the requests of the task's trigger are counted. Then
+the cluster runs the pods, and a plain task checks every value.
 
 Beyond the cluster's own time, which is that from the creation of the first Job to the completion of the last
 one, are the first leg up to that creation, and all from that completion to the end of the task in Airflow.
@@ -51,7 +51,7 @@ def measure(count: int) -> list[Verdict]:
         with fake_node(api) as options:
             told = on_cluster(namespace, count, BENCHMARK_NODE=json.dumps(options))
             node = options["node_selector"][_POOL]
-            api.patch("Node", "", node, {"spec": {"unschedulable": True}})
+            api.patch("Node", "", node, {"metadata": {"labels": {_POOL: "closed"}}})
             with airflow_with("batch_cluster_dags.py", told) as airflow:
                 backend = open_backend("gke", default_connections())
                 return one_run(airflow, api, backend, namespace, node, count)
@@ -70,7 +70,7 @@ def one_run(
     time.sleep(max(0.0, _FOLLOWED - stored))
     minutes = (time.monotonic() - began) / 60
     own = [each for each in audited(place) if each.get("objectRef", {}).get("namespace") == namespace]
-    api.patch("Node", "", node, {"spec": {"unschedulable": False}})
+    api.patch("Node", "", node, {"metadata": {"labels": {_POOL: node}}})
     last: list[Mapping[str, Any]] = []
 
     def is_over() -> bool:
@@ -84,6 +84,8 @@ def one_run(
     )
     if (work["state"], work["try_number"], check["state"]) != ("success", 1, "success"):
         raise AssertionError(f"nothing to compare: {work['state']}, {work['try_number']}, {check['state']}")
+    if not last:
+        raise AssertionError("the Jobs were gone before their pods had a node: nothing is measured")
     created = min(moment(job["metadata"]["creationTimestamp"]) for job in last)
     completed = max(moment(job["status"]["completionTime"]) for job in last)
     first = created - moment(work["start_date"])
