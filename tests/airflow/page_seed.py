@@ -5,6 +5,7 @@ Run with the settings of the Airflow under test: `python page_seed.py DAG_ID RUN
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import time
@@ -245,9 +246,27 @@ def hand_over(dag_id: str, run_id: str, index: int) -> None:
         connection.execute(xcom.insert(), [{**place, "value": told.to_dict()}])
 
 
+def set_batch(run_id: str, record: str) -> None:
+    """Write that a task's batch goes on; `record` is that of it as JSON."""
+    ti, xcom = TaskInstance.__table__, XComModel.__table__
+    with create_session() as session:
+        connection = session.connection()
+        connection.execute(
+            xcom.update()
+            .where(xcom.c.run_id == run_id, xcom.c.task_id == "embed", xcom.c.key == batch_record.KEY)
+            .values(value=json.loads(record))
+        )
+        connection.execute(
+            ti.update().where(ti.c.run_id == run_id, ti.c.task_id == "embed").values(state="deferred")
+        )
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "hand-over":
         hand_over(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        sys.exit()
+    if sys.argv[1] == "batch":
+        set_batch(sys.argv[2], sys.argv[3])
         sys.exit()
     for name, number in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
         seed(name, number)

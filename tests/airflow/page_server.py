@@ -107,19 +107,20 @@ def browsing(server: Server, home: Path) -> Iterator[chromium.Tab]:
 
 
 @contextmanager
-def serving(home: Path, dag_ids: Sequence[str], cluster: str = "") -> Iterator[Server]:
-    """One whose files are in `home`, with a run of each of these DAGs; Cloud Storage never answers it.
+def serving(home: Path, dag_ids: Sequence[str], cluster: str = "", storage: str = "") -> Iterator[Server]:
+    """One whose files are in `home`, with a run of each of these DAGs.
 
-    `cluster` is the address of a connection's cluster, by default one that never answers either.
+    `cluster` is the address of a connection's cluster, `storage` that of Cloud Storage, by default ones that
+    never answer.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         silent = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with _serving(home, dag_ids, silent, cluster or silent) as server:
+        with _serving(home, dag_ids, storage or silent, cluster or silent) as server:
             yield server
 
 
 @contextmanager
-def _serving(home: Path, dag_ids: Sequence[str], silent: str, cluster: str) -> Iterator[Server]:
+def _serving(home: Path, dag_ids: Sequence[str], storage: str, cluster: str) -> Iterator[Server]:
     from demo_airflow import DemoAirflow
 
     (home / "passwords.json").write_text(json.dumps(PASSWORDS))
@@ -134,7 +135,7 @@ def _serving(home: Path, dag_ids: Sequence[str], silent: str, cluster: str) -> I
     extra = {f"AIRFLOW__{name}": value for name, value in settings.items()}
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     extra |= {"XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": path}
-    extra |= {"KINETIC_PRICES": str(home / "prices.toml"), "STORAGE_EMULATOR_HOST": silent}
+    extra |= {"KINETIC_PRICES": str(home / "prices.toml"), "STORAGE_EMULATOR_HOST": storage}
     airflow = DemoAirflow(home, HERE / "page_dags", extra=extra)
     try:
         for command in (["db", "migrate"], ["dags", "reserialize"]):

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
-from page_names import UNREACHABLE, VAST
+from page_names import CORPUS, INPUTS, UNREACHABLE, VAST
 from page_server import Server, browsing, serving
 
 pytestmark = pytest.mark.airflow
@@ -25,11 +26,37 @@ found = instances(Subject(*sys.argv[1:]))
 print(len(found), len([each for each in said if each.lstrip().startswith("SELECT")]))
 """
 """How many task instances there are, and how many questions that was for the database."""
+ANSWERED = """
+import sys
+from airflow.api_fastapi.app import create_app
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+home, token = sys.argv[1:]
+client = TestClient(create_app(), headers={"Authorization": f"Bearer {token}"})
+said = []
+
+
+def ask(path):
+    answer = client.get(path)
+    answer.raise_for_status()
+    return answer.json()
+
+
+with client:
+    event.listen(Engine, "before_cursor_execute", lambda *given: said.append(given[2].lstrip()))
+    (row,) = ask(f"{home}/jobs?task_id=embed&map_index=-1")["jobs"]
+    board = ask(f"{home}/batches/{row['job_id']}")
+print(*said, sep="\\n", file=sys.stderr)
+print(row["inputs"], len(board["squares"]), len([each for each in said if each.startswith("SELECT")]))
+"""
+"""How many inputs and squares a batch has, and how many questions both answers took, Airflow's included."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("limits").resolve(), (VAST, UNREACHABLE)) as found:
+    with serving(tmp_path_factory.mktemp("limits").resolve(), (VAST, UNREACHABLE, CORPUS)) as found:
         yield found
 
 
@@ -63,6 +90,21 @@ def test_two_queries_however_many_jobs(server: Server) -> None:
             check=True,
         )
         assert done.stdout.splitlines()[-1] == f"{number} 2"
+
+
+@pytest.mark.promise("page: A bounded number of requests")
+def test_five_queries_however_many_inputs(server: Server) -> None:
+    home = f"/kinetic/api/dags/{CORPUS}/runs/{quote(server.runs[CORPUS])}"
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERED, home, server.tokens["admin"]],
+        env=server.airflow.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    inputs, squares, queries = map(int, done.stdout.splitlines()[-1].split())
+    assert (inputs, squares) == (INPUTS, INPUTS)
+    assert queries <= 5, done.stderr
 
 
 @pytest.mark.promise("page: A clear state when either is unreachable")
