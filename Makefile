@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Else each of the thousands of processes that tests start compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test kubernetes-executor-matrix celery-test celery-matrix matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test kubernetes-executor-matrix celery-test celery-matrix other-logs-test matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
@@ -14,6 +14,7 @@ CELERY_VENV := .venv-celery
 DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
 EXECUTOR_VENV := .venv-kubernetes-executor
+LOGS_VENV := .venv-other-logs
 PYTHONS ?= 3.11 3.12 3.13
 WORKERS ?= 2
 # `slow` for the tests that only `make nightly` runs.
@@ -61,6 +62,13 @@ $(EXECUTOR_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/airflow.txt .ci/lock
 	@$(call installing,$(EXECUTOR_VENV),.ci/locks/airflow.txt .ci/locks/postgresql.txt)
 	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(EXECUTOR_VENV)
 	@$(UV_INSTALL) --python $(EXECUTOR_VENV)/bin/python -r .ci/locks/airflow.txt -r .ci/locks/postgresql.txt --editable .
+	@touch $@
+
+$(LOGS_VENV)/.ready: pyproject.toml setup.cfg .ci/locks/other-logs.txt | $(VENV)/bin/uv
+	@$(call installing,$(LOGS_VENV),.ci/locks/other-logs.txt)
+	@$(UV) venv --quiet --clear --python $(VENV)/bin/python $(LOGS_VENV)
+	@$(UV_INSTALL) --python $(LOGS_VENV)/bin/python -r .ci/locks/other-logs.txt --editable .
+	@npm install --silent --no-audit --no-fund --prefix $(LOGS_VENV) azurite@3.37.0
 	@touch $@
 
 $(DOCS_VENV)/.ready: .ci/locks/docs.txt | $(VENV)/bin/uv
@@ -140,6 +148,9 @@ celery-matrix: $(CELERY_VENV)/.ready ## the matrix under CeleryExecutor; writes 
 kubernetes-executor-matrix: $(EXECUTOR_VENV)/.ready ## the matrix under KubernetesExecutor, on the cluster; writes the same page
 	@PYTHONPATH=tests/airflow:example_dags MATRIX_EXECUTOR=kubernetes $(EXECUTOR_VENV)/bin/python -m matrix \
 	  docs/explanation/airflow-actions docs/explanation/airflow-actions.md
+
+other-logs-test: $(LOGS_VENV)/.ready ## Airflows that keep their logs in S3 or Azure, by stand-ins; needs npm
+	@$(AGAIN) $(LOGS_VENV)/bin/python -m pytest -q -m "airflow and slow" tests/airflow/test_other_remote_logs.py --durations=5
 
 cluster-test: cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test ## jobs on the Kubernetes cluster of $$KUBECONFIG (../shared/cluster has one)
 

@@ -28,6 +28,20 @@ def emulator(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     return json.loads(told) if told else None
 
 
+def signs() -> str:
+    """What the URLs of the objects begin with that `give_sign` makes."""
+    return f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/test-bucket/o/{_SIGN}"
+
+
+def make_project(home: Path, dags: str, told: str) -> Path:
+    """A project of the DAGs of that folder, which find in the file `sign` what URLs of signs begin with."""
+    project = home / "dags"
+    shutil.copytree(HERE / dags, project, ignore=shutil.ignore_patterns("__pycache__"))
+    (project / "sign").write_text(told)
+    (project / "pyproject.toml").write_text("[project]\nname = 'talking'\nversion = '0'\n")
+    return project
+
+
 @contextmanager
 def remote_airflow(
     home: Path, dags: str, bucket: str, settings: Mapping[str, str] | None = None
@@ -37,10 +51,7 @@ def remote_airflow(
     """
     from demo_airflow import DemoAirflow
 
-    shutil.copytree(HERE / dags, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    signs = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/test-bucket/o/{_SIGN}"
-    (home / "dags" / "sign").write_text(signs)
-    (home / "dags" / "pyproject.toml").write_text("[project]\nname = 'talking'\nversion = '0'\n")
+    project = make_project(home, dags, signs())
     remote = {
         "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
         "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"gs://{bucket}/ours",
@@ -48,7 +59,7 @@ def remote_airflow(
         "KINETIC_BACKEND": "gke",
     }
     emulator("POST", "storage/v1/b?project=test-project", {"name": bucket})
-    airflow = DemoAirflow(home, home / "dags", extra={**CLUSTER, **remote, **(settings or {})})
+    airflow = DemoAirflow(home, project, extra={**CLUSTER, **remote, **(settings or {})})
     try:
         airflow.start()
         yield Cases(airflow)

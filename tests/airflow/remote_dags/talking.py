@@ -1,4 +1,4 @@
-"""A task whose job prints until somebody has seen it, and another that fails at the end."""
+"""Tasks whose jobs print until somebody has seen it, and others that fail at the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SIGN = Path(__file__).with_name("sign").read_text()
 """What the URL of an object begins with that the test makes when it has seen enough."""
 
 
-@task.kinetic(accelerator="cpu")
-def talk(sign: str) -> int:
-    for number in range(120):
+def say(sign: str) -> int:
+    """Print lines until there is a sign; return their number."""
+    for number in range(600):
         print(f"line {number} of the pod", flush=True)
         time.sleep(1)
         try:
@@ -26,11 +26,27 @@ def talk(sign: str) -> int:
 
 
 @task.kinetic(accelerator="cpu")
+def talk(sign: str) -> int:
+    return say(sign)
+
+
+@task.kinetic(accelerator="cpu")
 def fail() -> None:
     for number in range(3):
         print(f"line {number} of the pod", flush=True)
         time.sleep(1)
     raise ValueError("at the end")
+
+
+@task.kinetic(accelerator="cpu", multiple_outputs=True)
+def split(sign: str) -> dict[str, int]:
+    return {"lines": say(sign)}
+
+
+@task.kinetic_batch(accelerator="cpu")
+def square(number: int, sign: str) -> int:
+    say(sign)
+    return number * number
 
 
 @dag(schedule=None, catchup=False)
@@ -45,5 +61,20 @@ def refused():
     fail.override(task_id="talk")()
 
 
+@dag(schedule=None, catchup=False)
+def all_kinds():
+    """A task that a worker ends, one that waits in its worker, and a batch."""
+    split(f"{SIGN}-split")
+    talk.override(task_id="held", deferrable=False)(f"{SIGN}-held")
+    square([0, 1, 2], sign=f"{SIGN}-square")
+
+
+@dag(schedule=None, catchup=False)
+def stalled():
+    talk(f"{SIGN}-stalled")
+
+
 talking()
 refused()
+stalled()
+all_kinds()
