@@ -14,6 +14,7 @@ with DAG("kinetic", schedule=None):
         accelerator="cpu",
         cpu=0.1,
         memory="256Mi",
+        service_account="default",  # as the operator's pods have
         namespace=os.environ["BENCHMARK_NAMESPACE"],
         pool="pods",
         retries=3,
