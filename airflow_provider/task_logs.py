@@ -195,11 +195,13 @@ class LogTail:
     def short_rest(self, last_attempt: int, limit: int, log_size: int | None = None) -> list[str] | None:
         """Return the rest as `rest` does; None if it has more than `limit` lines, which are not all read.
 
-        `log_size`: the size in bytes of the last attempt's log, None if not known. If so much was shown,
-        nothing is read.
+        `log_size`: the bytes of the last attempt's log that its runner has stored, None if not known. If a
+        pod's log has been shown up to there, nothing is read. On this machine a log also has what the runner
+        says of itself.
         """
         is_last = self._hosts == 1 and self.cursor.attempt == last_attempt
-        if is_last and log_size is not None and self.cursor.offset >= log_size:
+        is_stored_whole = self._reference.backend != "local" and self.cursor.offset == log_size
+        if is_last and is_stored_whole:
             return [_END] * self.cursor.groups
         lines = list(itertools.islice(self._rest(last_attempt), limit + 1))
         return lines if len(lines) <= limit else None

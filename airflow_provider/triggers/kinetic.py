@@ -90,8 +90,8 @@ class News:
 class Removals:
     """Remover of what only ended jobs needed, their Kubernetes objects and payloads, for many jobs at once.
 
-    What is left when a triggerer ends too soon is removed by the cluster, and by the bucket's rules, when it
-    is old.
+    A triggerer that ends too soon leaves them: a Job for a week, a payload until the bucket's rules remove
+    it; on this machine `kinetic reap` removes both.
     """
 
     def __init__(

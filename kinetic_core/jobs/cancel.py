@@ -115,8 +115,8 @@ def drop_payloads(connections: Connections, references: Iterable[JobReference]) 
         place = reference.backend, reference.cluster, reference.store_uri, reference.namespace
         places.setdefault(place, []).append(reference)
     for jobs in places.values():
-        backend = backend_of(jobs[0], connections)
         try:
+            backend = backend_of(jobs[0], connections)
             backend.remove(jobs[0].namespace, *(job.job_id for job in jobs))
             delete_payloads(backend.store, jobs)
         except (KineticError, OSError) as exc:

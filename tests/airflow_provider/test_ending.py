@@ -17,6 +17,7 @@ from airflow_provider.task_logs import Cursor, LogTail
 from kinetic_core._runner import codec, object_names, wire
 from kinetic_core.connections import default_connections
 from kinetic_core.errors import UnverifiedResult
+from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.collect import collect
 from kinetic_core.jobs.handle import JobHandle
@@ -106,6 +107,11 @@ def double(number: int) -> int:
     return number * 2
 
 
+@kinetic_core.run(accelerator="cpu", backend="local")
+def said() -> None:
+    print("said")
+
+
 def ended_by_trigger(handle: JobHandle) -> End:
     seen = observe(handle.place, handle)
     ending = Ending((SUCCESS, FAILED), run_began="2026-01-01T00:00:00+00:00", try_number=1)
@@ -175,3 +181,18 @@ def test_a_log_that_was_shown_whole_is_not_read_again(cluster: Cluster) -> None:
     in_groups = LogTail(cluster.backend, handle, replace(shown.cursor, groups=2))
     assert in_groups.short_rest(0, 10, outcome.log_size) == ["::endgroup::"] * 2
     assert LogTail(cluster.backend, handle, Cursor(0, 1)).short_rest(0, 10, outcome.log_size) != []
+
+
+def test_on_this_machine_a_log_is_read_to_its_end(local_jobs: object) -> None:
+    """It has lines of the runner's own, of which the outcome's size knows nothing."""
+    handle = said.run_async()
+    handle.result(cleanup=False)
+    assert LogTail(handle.place, handle).short_rest(0, 10, log_size=0) == ["said"]
+
+
+def test_one_place_that_is_gone_keeps_no_other(local_jobs: object) -> None:
+    handle = double.run_async(21)
+    assert handle.result(cleanup=False) == 42
+    elsewhere = replace(JobReference.from_dict(handle.to_dict()), backend="gke", store_uri="gs://gone")
+    drop_payloads(default_connections(), [elsewhere, handle])
+    assert handle.place.get(handle.namespace, handle.job_id) is None

@@ -137,8 +137,9 @@ class GkeBackend:
             )
 
     def surroundings(self, namespace: str, service_account: str | None = None) -> Surroundings:
-        """Return service account (by default `kinetic` if it exists, else `default`), emulator's address, log
-        level.
+        """Return the service account, the emulator's address and the log level.
+
+        An account that is not named is `kinetic` if that exists, else `default`.
         """
         environment = {"HOME": WORK_DIR, **verbosity()}
         if self._settings.storage_emulator_host:
