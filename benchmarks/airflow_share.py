@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from job_time import Sampler
 from mapped_pods import processor_time
 
 COMPONENTS = ("scheduler", "triggerer", "api-server")
@@ -114,25 +114,13 @@ def _own_memory(pid: int) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-class PeakMemory:
+class PeakMemory(Sampler):
     """Looks at the memory of a process and its descendants every other second; `most` is in MiB."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__(2.0)
         self.most = 0.0
         self._pid = pid
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self.most = max(self.most, memory(self._pid))
-            if self._ended.wait(2.0):
-                return
+    def look(self) -> None:
+        self.most = max(self.most, memory(self._pid))

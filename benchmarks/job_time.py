@@ -6,13 +6,41 @@ import ctypes
 import os
 import threading
 from pathlib import Path
+from typing import Self
 
 _PR_SET_CHILD_SUBREAPER = 36
 """https://man7.org/linux/man-pages/man2/PR_SET_CHILD_SUBREAPER.2const.html"""
 _PAUSE = 0.05
 
 
-class JobTime:
+class Sampler:
+    """Looks at something in a thread, every `pause` seconds inside the context."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Look once."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while True:
+            self.look()
+            if self._ended.wait(self._pause):
+                return
+
+
+class JobTime(Sampler):
     """Adopts the agents of jobs that descendants of this process start, and adds up what they take.
 
     `seconds`: user and system time of those that have ended, with what they ran. Linux only.
@@ -21,27 +49,17 @@ class JobTime:
     def __init__(self) -> None:
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "this process cannot adopt what its descendants leave")
+        super().__init__(_PAUSE)
         self.seconds = 0.0
         self._agents: set[int] = set()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> JobTime:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(_PAUSE):
-            self._agents |= {pid for pid in _children() if _is_agent(pid)}
-            for pid in list(self._agents):
-                ended, _, usage = os.wait4(pid, os.WNOHANG)
-                if ended:
-                    self._agents.remove(pid)
-                    self.seconds += usage.ru_utime + usage.ru_stime
+    def look(self) -> None:
+        self._agents |= {pid for pid in _children() if _is_agent(pid)}
+        for pid in list(self._agents):
+            ended, _, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                self._agents.remove(pid)
+                self.seconds += usage.ru_utime + usage.ru_stime
 
 
 def _children() -> list[int]:

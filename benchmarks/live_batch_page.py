@@ -24,7 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from batch_cluster import tell
+from batch_page import first
+from batches import tell
 from measuring import Verdict, report
 
 ROOT = Path(__file__).parents[1]
@@ -184,16 +185,6 @@ def measure(url: str, ask: Callable[[str], str], home: Path) -> list[Verdict]:
 def _median(what: str, times: Sequence[float], target: float, more: str = "") -> Verdict:
     told = ", ".join(f"{each:.2f}" for each in times)
     return Verdict(what, statistics.median(times), target, "s", told + more)
-
-
-def first(tab: Any, address: str) -> tuple[float, float]:
-    """Seconds from the start of navigation to the first paint, and to the squares."""
-    tab.open("about:blank")
-    tab.until("location.href === 'about:blank'")
-    tab.open(address)
-    tab.until("window.drawn?.length > 0", 60)
-    paint = tab.ask("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    return paint / 1000, tab.ask("window.drawn[0][0]") / 1000
 
 
 def main() -> int:

@@ -152,6 +152,10 @@ def measure(count: int, turns: int, seconds: int) -> list[Verdict]:
         f"@task.kubernetes beside: {beside.wall:.0f} s, triggerer {beside.triggerer:.1f} s, "
         f"{beside.requests} requests"
     )
+    return compared(count, ours, theirs)
+
+
+def compared(count: int, ours: Cost, theirs: Cost) -> list[Verdict]:
     return [
         Verdict(
             f"{count} mapped @task.kinetic / KubernetesPodOperator: time",
