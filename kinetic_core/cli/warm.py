@@ -13,9 +13,10 @@ from kinetic_core.cli.parallel import do_each
 from kinetic_core.cli.root import warm_app
 from kinetic_core.cli.run import Accelerator, Target, Warm
 from kinetic_core.cli.verb import Session, verb
-from kinetic_core.errors import InvalidRequest
+from kinetic_core.errors import InvalidRequest, JobNotFound
 
 if TYPE_CHECKING:
+    from kinetic_core.backends.base import Backend
     from kinetic_core.jobs.warm import WorkerSummary
 
 _ID = "job-0123456789abcdef"
@@ -23,12 +24,16 @@ _MOST = 100
 """Workers that one command starts."""
 
 
-def _workers(session: Session) -> list[WorkerSummary]:
+def _place(session: Session) -> Backend:
     from kinetic_core.backends.base import known_backend
+
+    return known_backend(session.backend, session.connections)
+
+
+def _workers(session: Session) -> list[WorkerSummary]:
     from kinetic_core.jobs.warm import workers
 
-    backend = known_backend(session.backend, session.connections)
-    return list(workers(backend, session.settings.namespace))
+    return list(workers(_place(session), session.settings.namespace))
 
 
 @verb(warm_app, "list", examples=["kinetic warm list", "kinetic warm list --json | jq '.workers[].job_id'"])
@@ -100,7 +105,10 @@ def stop(
         raise InvalidRequest(f"{unknown[0]} is no worker that runs here; `kinetic warm list` lists them")
 
     def end(job_id: str) -> str:
-        attached(session, job_id).cancel()
+        try:
+            attached(session, job_id).cancel()
+        except JobNotFound:  # somebody has removed its handle from the store, or it has another store
+            _place(session).delete(session.settings.namespace, job_id)
         return f"stopped {job_id}"
 
     return do_each(session, "warm.stop", job_ids or known, end)

@@ -6,6 +6,7 @@ import pytest
 
 import kinetic_core
 from kinetic_core import JobStatus
+from kinetic_core._runner import object_names
 from tests.cli.published import PUBLISHED, misfits
 from tests.conftest import Kinetic, wait_for
 
@@ -31,6 +32,16 @@ def test_workers_are_listed_and_stopped(kinetic: Kinetic) -> None:
     stopped = kinetic("warm", "stop", "--all", "--json").json
     assert (stopped["job_ids"], misfits(stopped, PUBLISHED["warm.stop/1"])) == ([call.worker], [])
     assert kinetic_core.attach(call.worker).status() is JobStatus.CANCELLED
+
+
+@pytest.mark.attack
+def test_a_worker_whose_handle_is_gone_is_stopped(kinetic: Kinetic) -> None:
+    """Whoever can write to the store can remove it: the worker must not outlive the command for that."""
+    call = kinetic_core.run(accelerator="cpu", warm="1m")(len).run_async("four")
+    assert call.result(cleanup=False) == 4
+    call.place.store.delete(object_names.handle(call.worker))
+    assert kinetic("warm", "stop", "--all").out == f"stopped {call.worker}\n"
+    assert kinetic("warm", "list").out == "no workers\n"
 
 
 def test_a_worker_that_was_started_runs_the_first_call(kinetic: Kinetic, sample: str) -> None:
