@@ -14,7 +14,7 @@ from tests.conftest import needs_program
 pytestmark = pytest.mark.airflow
 PICTURES = os.environ.get("KINETIC_TEST_PICTURES")
 """A directory for screenshots, to be looked at."""
-TEXT = "document.body.innerText"
+TEXT = "(document.body?.innerText ?? '')"  # a page that has just been opened has no body
 OPEN = "[...document.querySelectorAll('span')].find(each => each.innerText.includes({!r})).click()"
 
 
