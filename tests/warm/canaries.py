@@ -530,13 +530,19 @@ def _() -> None:
     urllib.request.install_opener(urllib.request.build_opener())
 
 
-@canary("event loop", always(lambda: isinstance(asyncio.get_event_loop_policy(), _Policy)))
+@canary("event loop", always(lambda: type(_policy_of_event_loops()).__name__ == "_Policy"))
 def _() -> None:
-    asyncio.set_event_loop_policy(_Policy())
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # since Python 3.14
+
+        class _Policy(asyncio.DefaultEventLoopPolicy):
+            """Policy of a canary."""
+
+        asyncio.set_event_loop_policy(_Policy())
 
 
-class _Policy(asyncio.DefaultEventLoopPolicy):
-    """Policy of a canary."""
+def _policy_of_event_loops() -> object:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        return asyncio.get_event_loop_policy()
 
 
 # Last: what would keep the others from being left

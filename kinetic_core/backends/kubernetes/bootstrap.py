@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 import kinetic_core
@@ -119,13 +120,39 @@ def _members() -> Iterator[tuple[str, Path]]:
 def _compiled(path: str, source: bytes) -> bytes:
     """Compile a module to a `.pyc`, which a job's Python of the same version as this one loads.
 
-    The `.pyc` is unchecked and hash-based (PEP 552). Marshal's version 2 has no references, whose use would
-    depend on what this process has done before.
+    The `.pyc` is unchecked and hash-based (PEP 552).
     """
     code = compile(source, path, "exec", dont_inherit=True)
     flags = (1).to_bytes(4, "little")
     header = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
-    return header + marshal.dumps(code, 2)
+    return header + _dumped(code)
+
+
+def _dumped(code: CodeType) -> bytes:
+    """Serialize a module's code equally, whatever this process has done before.
+
+    Marshal's version 2 has no references, whose use would depend on the process. It has no slices either, and the
+    code of Python 3.14 has them as constants: they are written here, as version 5 writes them, over stand-ins.
+    """
+    slices: dict[bytes, bytes] = {}
+
+    def without_slices(constant: object) -> object:
+        if isinstance(constant, CodeType):
+            return constant.replace(co_consts=tuple(map(without_slices, constant.co_consts)))
+        if isinstance(constant, tuple):
+            return tuple(map(without_slices, constant))
+        if not isinstance(constant, slice):
+            return constant
+        parts = (constant.start, constant.stop, constant.step)
+        written = b":" + b"".join(marshal.dumps(part, 2) for part in parts)
+        stand_in = digest(written).encode()
+        slices[marshal.dumps(stand_in, 2)] = written
+        return stand_in
+
+    dumped = marshal.dumps(without_slices(code), 2)
+    for stand_in, written in slices.items():
+        dumped = dumped.replace(stand_in, written)
+    return dumped
 
 
 def runner_files() -> list[Path]:
