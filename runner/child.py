@@ -62,7 +62,11 @@ def prepare_process(job: Job) -> list[int]:
 
     Returns the descriptor of the file for its stacks, if the job needs one.
     """
-    faulthandler.enable()  # a segfault then says where, in the log
+    # A segfault then says where, in the log; the C stack, which has no names, would fill its last lines.
+    if sys.version_info >= (3, 14):
+        faulthandler.enable(c_stack=False)
+    else:
+        faulthandler.enable()
     spare = os.path.join(os.path.dirname(__file__), wire.SPARE)
     if spare not in sys.path:
         sys.path.append(spare)

@@ -214,6 +214,7 @@ class HubData:
                     self._told_at = None
                     return True if result is None else result
             except urllib.error.HTTPError as exc:
+                exc.close()
                 self._has_answered = True
                 if exc.code == 404:
                     return None

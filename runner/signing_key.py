@@ -28,14 +28,15 @@ def take_key(environ: MutableMapping[str, str], index: int | None = None) -> byt
         key = bytearray.fromhex(environ.pop(VARIABLE))
         return key if index is None else bytearray(input_key(key, index))
     set_readable(readable=False)
-    if VARIABLE not in environ:
+    name = VARIABLE.encode()
+    if name not in os.environb:  # to ask `os.environ` would make a copy
         raise KeyError(VARIABLE)
-    text = os.environb[VARIABLE.encode()]  # the very object that Python made of the environment, not a copy
+    text = os.environb[name]  # the very object that Python made of the environment, not a copy
     key = bytearray(len(text) // 2)
     for at in range(len(key)):
         key[at] = int(text[2 * at : 2 * at + 2], 16)
     _wipe_environment_block(len(text))
-    del os.environb[VARIABLE.encode()]
+    del os.environb[name]
     wipe_bytes(text)
     if index is None:
         return key

@@ -104,6 +104,7 @@ def raises(error: BaseException) -> Callable[[], None]:
     return work
 
 
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # of the HTTPError, since 3.14
 @pytest.mark.promise("gke: Kill, `os._exit`, segfault are observed facts")
 @pytest.mark.parametrize(
     ("function", "error", "says"),

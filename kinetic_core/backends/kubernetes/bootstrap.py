@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import kinetic_core
 from kinetic_core._runner.wire import SPARE, digest
@@ -131,12 +131,12 @@ def _compiled(path: str, source: bytes) -> bytes:
 def _dumped(code: CodeType) -> bytes:
     """Serialize a module's code equally, whatever this process has done before.
 
-    Marshal's version 2 has no references, whose use would depend on the process. It has no slices either, and the
-    code of Python 3.14 has them as constants: they are written here, as version 5 writes them, over stand-ins.
+    Marshal's version 2 has no references, whose use would depend on the process. It has no slices either. The
+    code of Python 3.14 has them as constants: they are written here, as version 5 does, over stand-ins.
     """
     slices: dict[bytes, bytes] = {}
 
-    def without_slices(constant: object) -> object:
+    def without_slices(constant: Any) -> Any:
         if isinstance(constant, CodeType):
             return constant.replace(co_consts=tuple(map(without_slices, constant.co_consts)))
         if isinstance(constant, tuple):
