@@ -182,6 +182,6 @@ _DEFERRABLE = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 
 
 def _airflows() -> Any:
-    from airflow.providers.common.compat.sdk import conf
+    from airflow_provider.airflow_sdk import conf
 
     return conf

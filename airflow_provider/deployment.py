@@ -67,7 +67,7 @@ def deployment_name(*, make: bool = False, team: str = "") -> str:
 
 def with_address(name: str | None) -> str:
     """Add this Airflow's address to the name in its Variable."""
-    from airflow.providers.common.compat.sdk import conf
+    from airflow_provider.airflow_sdk import conf
 
     return f"{name} {conf.get('api', 'base_url', fallback='')}".strip() if name else ""
 
@@ -92,7 +92,7 @@ class Kept:
     @classmethod
     def here(cls, team: str) -> Self:
         """Return those of this process's Airflow, as its settings tell it from others of this machine."""
-        from airflow.providers.common.compat.sdk import conf
+        from airflow_provider.airflow_sdk import conf
 
         home = os.environ.get("AIRFLOW_HOME", "")
         api = [

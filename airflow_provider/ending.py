@@ -39,9 +39,10 @@ class Installation:
     @classmethod
     def here(cls) -> Self:
         """Return the facts about the Airflow of this worker."""
-        from airflow.providers.common.compat.sdk import conf
         from airflow.sdk.bases.xcom import BaseXCom
         from airflow.sdk.execution_time.xcom import XCom
+
+        from airflow_provider.airflow_sdk import conf
 
         hooks = _listeners().hook
         return cls(

@@ -343,7 +343,7 @@ def _read_states(dag_id: str, run_id: str, task_ids: list[str]) -> dict[str, obj
 
 def teams() -> list[str]:
     """Return Airflow's teams, and "" for DAGs without one."""
-    from airflow.providers.common.compat.sdk import conf
+    from airflow_provider.airflow_sdk import conf
 
     if not conf.getboolean("core", "multi_team", fallback=False):
         return [""]

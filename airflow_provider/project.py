@@ -50,7 +50,7 @@ class Surroundings:
         dag_file = Path(getattr(context.get("dag"), "fileloc", None) or "")
         if not dag_file.is_absolute():
             return None
-        from airflow.providers.common.compat.sdk import conf
+        from airflow_provider.airflow_sdk import conf
 
         home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
         dags_folder = Path(conf.get("core", "dags_folder", fallback=f"{home}/dags")).expanduser()

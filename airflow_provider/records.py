@@ -512,7 +512,7 @@ def failure_of(outcome: Outcome, name: str = "") -> BaseException:
     Returns the user's exception if it is a built-in one, AirflowFailException if trying again cannot help,
     AirflowException otherwise.
     """
-    from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+    from airflow_provider.airflow_sdk import AirflowException, AirflowFailException
 
     error = outcome.exception()
     for line in evidence(outcome, name):

@@ -55,7 +55,7 @@ class RemoteLog:
 
 def remote_log(context: Any) -> RemoteLog | None:
     """Return the task log of this try; None if Airflow's logs are not kept in Cloud Storage."""
-    from airflow.providers.common.compat.sdk import conf
+    from airflow_provider.airflow_sdk import conf
 
     base = conf.get("logging", "remote_base_log_folder", fallback="") or ""
     if not conf.getboolean("logging", "remote_logging", fallback=False) or not base.startswith(_SCHEME):
@@ -461,8 +461,7 @@ def wait_with_log(
 
 def show_build_again(build: Mapping[str, str], connections: Connections, say: Callable[[str], None]) -> None:
     """Show the log of an image's build again, where the next trigger's log replaces it."""
-    from airflow.providers.common.compat.sdk import conf
-
+    from airflow_provider.airflow_sdk import conf
     from kinetic_core.images.cloud_build import Following
 
     if not conf.getboolean("logging", "remote_logging", fallback=False):

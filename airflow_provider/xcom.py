@@ -117,7 +117,7 @@ def value_for_xcom(
     `multiple_outputs`, a reference is refused with AirflowFailException. `name`: that of the instance of a
     mapped task. `team`: that of the DAG, "" for none. The job has succeeded.
     """
-    from airflow.providers.common.compat.sdk import AirflowFailException
+    from airflow_provider.airflow_sdk import AirflowFailException
 
     found, value = plain_value(outcome)
     if found:

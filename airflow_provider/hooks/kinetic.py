@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
-
 from airflow_provider.access import ENVIRONMENT, Access, ImpersonationChain
+from airflow_provider.airflow_sdk import AirflowNotFoundException, BaseHook
 from airflow_provider.config import config
 from airflow_provider.get_provider_info import FIELDS, GOOGLE, HIDDEN, KUBERNETES, SETTINGS
 from kinetic_core.backends.base import backend_name, open_backend

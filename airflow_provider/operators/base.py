@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import BaseOperator
 
 from airflow_provider.access import Access, ImpersonationChain
+from airflow_provider.airflow_sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow_provider.config import config
 
 if TYPE_CHECKING:
@@ -488,8 +488,7 @@ class WorkOperator(BaseOperator):
 
     def _name_of_instance(self, context: Context) -> str:
         """Return the name of an instance of a mapped task; "" for other tasks."""
-        from airflow.providers.common.compat.sdk import redact
-
+        from airflow_provider.airflow_sdk import redact
         from airflow_provider.records import instance_name
 
         return instance_name(context["ti"], self.python_callable, self.op_args, self.op_kwargs, redact)

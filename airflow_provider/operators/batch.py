@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from urllib.parse import unquote
 
-from airflow.providers.common.compat.sdk import (
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+
+from airflow_provider.access import ImpersonationChain
+from airflow_provider.airflow_sdk import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
     AirflowTaskTimeout,
 )
-from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
-
-from airflow_provider.access import ImpersonationChain
 from airflow_provider.batch_inputs import mapped_parameter
 from airflow_provider.batch_values import BatchValues, allow_in_xcom
 from airflow_provider.config import default_deferrable

@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider.access import ACCESS, Access, ImpersonationChain
+from airflow_provider.airflow_sdk import AirflowFailException, AirflowTaskTimeout
 from airflow_provider.config import config, default_deferrable
 from airflow_provider.links.kinetic import JobLink
 from airflow_provider.operators.base import Answer, Failed, WorkOperator, plainly

@@ -6,14 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.providers.common.compat.sdk import (
+from airflow_provider.access import ACCESS, Access, ImpersonationChain
+from airflow_provider.airflow_sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
 )
-
-from airflow_provider.access import ACCESS, Access, ImpersonationChain
 from airflow_provider.config import default_deferrable
 
 if TYPE_CHECKING:
