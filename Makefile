@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Else each of the thousands of processes that tests start compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test slow-test test-pythons test-oldest airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test kubernetes-executor-matrix celery-test celery-matrix other-logs-test matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
+.PHONY: help demo test slow-test test-pythons test-oldest test-oldest-airflow airflow-test airflow-local-test airflow-cluster-test airflow-own-test kubernetes-executor-test kubernetes-executor-matrix celery-test celery-matrix other-logs-test matrix attack busy-test nightly examples docs pictures lint types imports build check-python clean
 .PHONY: cluster-test cluster-shared-test cluster-google-test cluster-slices-test cluster-alone-test
 
 PYTHON ?= python3
@@ -15,7 +15,13 @@ DOCS_VENV := .venv-docs
 EXAMPLES_VENV := .venv-examples
 EXECUTOR_VENV := .venv-kubernetes-executor
 LOGS_VENV := .venv-other-logs
-PYTHONS ?= 3.11 3.12 3.13
+PYTHONS ?= 3.11 3.12 3.13 3.14
+# `1` for the first of PYTHONS that can be had, and no other.
+HOW_MANY ?= 9
+# Where Pythons may be that PATH does not have: pyenv's, and what .ci/debian_python has unpacked.
+MORE_PYTHONS = $(shell printf ':%s' $(HOME)/.pyenv/versions/*/bin $(CURDIR)/.venv-python*/usr/bin)
+OLDEST_AIRFLOW := 3.1.0
+OLDEST_AIRFLOW_VENV := .venv-airflow-$(OLDEST_AIRFLOW)
 WORKERS ?= 2
 # `slow` for the tests that only `make nightly` runs.
 SPEED ?= not slow
@@ -33,7 +39,7 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 check-python:
-	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "Python 3.11, 3.12 or 3.13 is needed; %s is %d.%d. Install one and run: make PYTHON=python3.12 ..." % (sys.executable, *sys.version_info[:2]))'
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 14); sys.exit(0 if ok else "Python 3.11, 3.12, 3.13 or 3.14 is needed; %s is %d.%d. Install one and run: make PYTHON=python3.12 ..." % (sys.executable, *sys.version_info[:2]))'
 
 $(VENV)/bin/uv: | check-python
 	@$(PYTHON) -m venv $(VENV)
@@ -93,8 +99,10 @@ slow-test: $(VENV)/.ready ## what is too long for the default suite
 test-pythons: $(VENV)/.ready ## the default suite on the supported Pythons besides that of `make test`, if they can be had
 	@tried=; for version in $(PYTHONS); do \
 	  [ "$$version" != "$$($(VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ] || continue; \
-	  PATH="$$PATH$$(printf ':%s' $$HOME/.pyenv/versions/*/bin)" \
-	    $(UV) venv --quiet --clear --python $$version .venv-$$version \
+	  [ "$$(wc -w <<<"$$tried")" -lt $(HOW_MANY) ] || break; \
+	  PATH="$$PATH$(MORE_PYTHONS)" $(UV) venv --quiet --clear --python $$version .venv-$$version 2>/dev/null \
+	    || { UV=$(UV) .ci/debian_python $$version .venv-python$$version \
+	      && $(UV) venv --quiet --clear --python .venv-python$$version/usr/bin/python$$version .venv-$$version; } \
 	    || { echo "Python $$version: neither here nor to be downloaded, skipped"; continue; }; \
 	  $(UV_INSTALL) --python .venv-$$version/bin/python -r .ci/locks/test.txt --editable . && \
 	  { (.venv-$$version/bin/python -m pytest -q -n $(WORKERS) $(TESTS) > .venv-$$version/tests.log 2>&1) & tried="$$tried $$version:$$!"; } || exit 1; \
@@ -107,6 +115,17 @@ test-oldest: $(VENV)/.ready ## the default suite with the oldest libraries that 
 	@$(UV_INSTALL) --python .venv-oldest/bin/python -r .ci/locks/test.txt
 	@$(UV_INSTALL) --python .venv-oldest/bin/python --resolution lowest-direct --upgrade --editable .
 	@.venv-oldest/bin/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+test-oldest-airflow: $(VENV)/.ready ## the provider's wheel beside Airflow 3.1.0 and the CNCF provider of its day, as its constraints have them
+	@PATH="$$PATH$(MORE_PYTHONS)" $(UV) venv --quiet --clear --python 3.11 $(OLDEST_AIRFLOW_VENV)
+	@$(UV_INSTALL) --python $(OLDEST_AIRFLOW_VENV)/bin/python -r .ci/locks/airflow-$(OLDEST_AIRFLOW).txt
+	@rm -rf build && $(UV) build --quiet --wheel --out-dir $(OLDEST_AIRFLOW_VENV)/dist .
+	@$(UV_INSTALL) --python $(OLDEST_AIRFLOW_VENV)/bin/python "$$(echo $(OLDEST_AIRFLOW_VENV)/dist/*.whl)[airflow]"
+	@! grep -vxFf <($(UV) pip freeze --quiet --python $(OLDEST_AIRFLOW_VENV)/bin/python) .ci/locks/airflow-$(OLDEST_AIRFLOW).txt \
+	  || { echo "the wheel has changed the versions above"; exit 1; }
+	@cd / && AIRFLOW_HOME=$(CURDIR)/$(OLDEST_AIRFLOW_VENV)/home $(CURDIR)/$(OLDEST_AIRFLOW_VENV)/bin/airflow providers list | grep airflow-provider-kinetic
+	@$(OLDEST_AIRFLOW_VENV)/bin/python -m pytest -q -n $(WORKERS) tests/airflow_provider
+	@$(OLDEST_AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow/test_testing.py tests/airflow/test_provider_info.py
 
 airflow-test: airflow-local-test airflow-own-test airflow-cluster-test ## what the provider promises, against a real Airflow
 

@@ -55,8 +55,8 @@ def store_check(backend: Backend) -> Finding:
 def _versions() -> Finding:
     python = ".".join(map(str, sys.version_info[:3]))
     found = f"airflow-provider-kinetic {kinetic_core.__version__}, Python {python}"
-    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Finding("fail", found, "use Python 3.11, 3.12 or 3.13, in images too")
+    if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+        return Finding("fail", found, "use Python 3.11 to 3.14, in images too")
     return Finding("ok", found)
 
 
