@@ -104,7 +104,7 @@ def _connected(target: Target, connections: Connections) -> ApiServer:
     elif target.kubeconfig:
         access = read_access(target.kubeconfig, target.context)
     google = GoogleToken(target.account, connections) if access is not None and access.is_google else None
-    if access is None or getproxies():  # the package knows which addresses a proxy is used for
+    if access is None or getproxies().keys() - {"no"}:  # the package knows for what a proxy is used
         return _by_package(target, access, google, connections)
     try:
         return _direct(access, google)
