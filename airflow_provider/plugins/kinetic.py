@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -92,6 +92,13 @@ def _attend() -> None:
 _LISTENERS: list[Any] = [TriggererStart()]
 
 
+def forks_tasks(arguments: Sequence[str]) -> bool:
+    """Return whether an `airflow` command with these arguments forks a process for each task or DAG file."""
+    if arguments[:1] == ["scheduler"]:
+        return "LocalExecutor" in conf.get("core", "executor", fallback="")
+    return arguments[:1] == ["dag-processor"]
+
+
 class KineticPlugin(AirflowPlugin):
     """Plugin with the page, its API, and a triggerer's search for orphans."""
 
@@ -99,3 +106,9 @@ class KineticPlugin(AirflowPlugin):
     fastapi_apps = _APPS
     external_views = _VIEWS
     listeners = _LISTENERS
+
+    @classmethod
+    def on_load(cls, *_: Any, **__: Any) -> None:
+        """Import what tasks of Kinetic need, if this process forks theirs."""
+        if forks_tasks(sys.argv[1:]):
+            import airflow_provider.preload  # noqa: F401

@@ -15,6 +15,7 @@ SMALLEST_MODULE = 60
 """Lines of a module that only one other imports: with fewer, it belongs into that one."""
 CONTRACTS = {
     "airflow_provider.links.kinetic": "Airflow finds links of tasks by the name in the provider's metadata",
+    "airflow_provider.preload": "named in the settings of Airflow and Celery, for whatever forks processes",
     "kinetic_core.cli.config": "one module of verbs for each noun; the command loads them by name",
     "kinetic_core.cli.images": "one module of verbs for each noun; the command loads them by name",
     "kinetic_core.compat.credentials": "a name that keras-kinetic documents for import",
