@@ -142,7 +142,8 @@ def _markers(root: Path) -> Iterator[tuple[str, Shown]]:
 def _is_slow(node: ast.AST) -> bool:
     """Whether it leaves a whole test to `make nightly`: a marker inside `pytest.param` is of one case."""
     said = ast.unparse(node)
-    return "pytest.param(" not in said and ("mark.slow" in said or "mark.examples" in said)
+    nightly = ("mark.slow", "mark.examples", "mark.celery")
+    return "pytest.param(" not in said and any(each in said for each in nightly)
 
 
 def _promise(node: ast.expr) -> list[str]:

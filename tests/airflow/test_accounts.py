@@ -118,6 +118,7 @@ def account(conn_id: str | None, **google: Any) -> Any:
     return KineticHook(conn_id, **google).get_conn().google_account
 
 
+@pytest.mark.promise("scale: `gcp_conn_id` and impersonation per task")
 def test_a_task_may_name_the_google_connection_and_whom_to_be(connect: Any, key: dict[str, str]) -> None:
     robot = "other@their-project.iam.gserviceaccount.com"
     for conn_id, name in (("google", "a"), ("its_google", "b"), ("google_cloud_default", "c")):
@@ -192,6 +193,7 @@ def waiting(tmp_path: Path, **google: Any) -> Any:
     return type(raised.value.trigger)(**json.loads(kept)), kept
 
 
+@pytest.mark.promise("scale: `gcp_conn_id` and impersonation per task")
 @pytest.mark.promise("airflow: Connections' secrets in no pod, log, XCom or metadata database")
 def test_a_trigger_gets_names_and_has_the_same_credentials(
     connect: Any, key: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,6 +211,7 @@ def test_a_trigger_gets_names_and_has_the_same_credentials(
     assert held.held.service_account_email == "robot@lab"
 
 
+@pytest.mark.promise("scale: `gcp_conn_id` and impersonation per task")
 def test_operators_pass_the_names_on(connect: Any, key: dict[str, str]) -> None:
     from airflow_provider.operators.batch import KineticBatchOperator
     from airflow_provider.operators.kinetic import KineticOperator

@@ -167,6 +167,7 @@ def killed_at(home: Path, pattern: str, kind: str, try_number: int = 1) -> None:
     worker.wait()
 
 
+@pytest.mark.promise("scale: No client: chunks of Indexed Jobs; it lives when worker or triggerer dies")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_killed_first_leg_runs_no_input_twice(home: Path, step: str, kind: str) -> None:
@@ -193,6 +194,7 @@ def test_a_killed_last_leg_is_repeated(home: Path, kind: str) -> None:
     assert each_once(home)
 
 
+@pytest.mark.promise("scale: Retries per input")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_retry_runs_only_inputs_without_a_value(home: Path, kind: str) -> None:
     from airflow.providers.common.compat.sdk import AirflowException
@@ -219,6 +221,7 @@ def test_a_retry_runs_only_inputs_without_a_value(home: Path, kind: str) -> None
     assert [calls(home, number) for number in range(SIZE)] == [1, 2] * 2
 
 
+@pytest.mark.promise("scale: Retries per input")
 def test_job_retries_are_attempts_of_each_input(home: Path) -> None:
     """An input that fails once has a value in the end, and the task needs no retry of Airflow's."""
     task = BatchTask(home, function=stumble, job_retries=1)
@@ -230,6 +233,8 @@ def test_job_retries_are_attempts_of_each_input(home: Path) -> None:
     assert (record["failed"], record["missing"], record["causes"]) == (0, "", [])
 
 
+@pytest.mark.promise("scale: `fail_fast`")
+@pytest.mark.promise("scale: `max_concurrent` means what it says", "one at a time")
 def test_fail_fast_starts_nothing_after_a_failure(home: Path) -> None:
     from airflow.providers.common.compat.sdk import AirflowException
 
@@ -244,6 +249,7 @@ def test_fail_fast_starts_nothing_after_a_failure(home: Path) -> None:
     assert (record["failed"], record["missing"]) == (3, "1-3")
 
 
+@pytest.mark.promise("scale: `fail_fast`")
 def test_fail_fast_ends_what_runs_if_asked(home: Path) -> None:
     """The trigger counts the failures, and input 2, which waits for a file, ends without it."""
     from airflow.providers.common.compat.sdk import AirflowException

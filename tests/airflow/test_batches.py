@@ -46,6 +46,10 @@ def begun(cases: Any) -> str:
     return group_id
 
 
+@pytest.mark.promise("scale: `@task.kinetic_batch`, `KineticBatchOperator`: one task instance, one batch")
+@pytest.mark.promise("scale: Over a list, an XComArg, a reference, a generator, a `gs://` file")
+@pytest.mark.promise("scale: It defers once")
+@pytest.mark.promise("scale: The value is a lazy sequence: index, iterate, `.expand`")
 def test_every_kind_of_input_and_use(cases: Any) -> None:
     assert cases.end("batched") == "success"
     assert cases.value("batched", "used") == ["BatchValues", 3, {"square": 10}, [2, 5, 10]]
@@ -57,6 +61,9 @@ def test_every_kind_of_input_and_use(cases: Any) -> None:
     assert cases.instance("batched", "square")["try_number"] == 1
 
 
+@pytest.mark.promise("scale: `max_failures=`")
+@pytest.mark.promise("scale: The log says which inputs failed and why, the first ten by cause")
+@pytest.mark.promise("scale: *Clear* runs again only inputs without a value")
 def test_failed_inputs_are_told_and_run_again(cases: Any) -> None:
     assert cases.end("half_failing") == "failed"
     log = cases.log("half_failing", "odd")
@@ -73,6 +80,8 @@ def test_failed_inputs_are_told_and_run_again(cases: Any) -> None:
     assert [after[f"calls-{number}"] - before[f"calls-{number}"] for number in range(6)] == [0, 1, 0, 1, 0, 1]
 
 
+@pytest.mark.promise("scale: *Clear* runs again only inputs without a value")
+@pytest.mark.promise("scale: … and everything if `rerun` says so")
 def test_a_clear_runs_again_what_rerun_says(cases: Any) -> None:
     """Inputs without a value, all inputs because a Variable says so, and all because the DAG does."""
     folders = {name: Path(cases.airflow.home, f"rerun-{name}") for name in ("as_told", "all")}
@@ -106,6 +115,7 @@ def test_a_clear_runs_again_what_rerun_says(cases: Any) -> None:
     assert cleared("as_told") == [2, 3, 2]
 
 
+@pytest.mark.promise("scale: No client: chunks of Indexed Jobs; it lives when worker or triggerer dies")
 def test_a_killed_triggerer_ends_no_batch_a_person_does(cases: Any) -> None:
     group_id = begun(cases)
     triggerer = cases.airflow.processes["triggerer"]
@@ -134,6 +144,7 @@ def test_execution_timeout_while_deferred_cancels_the_batch(cases: Any) -> None:
     assert log.index("execution_timeout has passed: cancelling grp-") < log.index("Trigger fired event")
 
 
+@pytest.mark.promise("scale: No client: chunks of Indexed Jobs; it lives when worker or triggerer dies")
 @pytest.mark.slow
 def test_a_killed_worker_leaves_its_batch_to_the_next_try(cases: Any) -> None:
     cases.start("adopted_batch")
@@ -156,6 +167,9 @@ def test_triggers_that_break_end_no_batch_and_lose_no_value(cases: Any) -> None:
     assert cases.instance("breaking_batch", "runs")["try_number"] == 1
 
 
+@pytest.mark.promise("scale: No client: chunks of Indexed Jobs; it lives when worker or triggerer dies")
+@pytest.mark.promise("scale: It defers once")
+@pytest.mark.promise("scale: `max_failures=`")
 @pytest.mark.slow
 def test_inputs_as_pods_of_the_cluster(cases: Any, cluster: Any) -> None:
     assert cases.end("pod_batch", 600) == "success"

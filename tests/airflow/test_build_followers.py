@@ -30,6 +30,7 @@ class Build:
         return "sha256:1"
 
 
+@pytest.mark.promise("scale: One follower of an image's build for all that wait for it")
 @pytest.mark.parametrize(("failure", "end"), [("", ("built", "")), ("no disk", ("failed", "no disk"))])
 def test_many_triggers_look_at_a_build_once(failure: str, end: tuple[str, str]) -> None:
     from airflow_provider.triggers.kinetic import followed
@@ -78,6 +79,7 @@ def waiting(map_index: int, task_id: str = "train") -> Any:
     return trigger
 
 
+@pytest.mark.promise("scale: One follower of an image's build for all that wait for it")
 def test_the_first_instance_that_waits_shows_the_build() -> None:
     """The one of index 0 may have been skipped; each task of several shows it once."""
     from airflow_provider.triggers.kinetic import BuildFollower
@@ -89,6 +91,7 @@ def test_the_first_instance_that_waits_shows_the_build() -> None:
     assert waiting(-1, "not_mapped").shows(follower)
 
 
+@pytest.mark.promise("scale: One follower of an image's build for all that wait for it")
 def test_another_shows_the_build_if_the_first_is_ended_early() -> None:
     from airflow_provider.triggers.kinetic import BuildFollower
 

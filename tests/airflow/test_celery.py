@@ -113,6 +113,7 @@ def ends_with_one_job_each(cases: Cases, dag_id: str, count: int, before: Collec
     cases.airflow.until(lambda: not job_processes(cases), 60, "no process of a job to be left")
 
 
+@pytest.mark.promise("scale: CeleryExecutor, two workers, Redis, PostgreSQL: the fan-out")
 def test_the_fan_out_runs_on_celery(celery: Cases) -> None:
     before = set(jobs(celery))
     assert celery.end("fan_out", PATIENCE) == "success"
@@ -120,6 +121,7 @@ def test_the_fan_out_runs_on_celery(celery: Cases) -> None:
     have_one_job_each(celery, "fan_out", "count_primes", before)
 
 
+@pytest.mark.promise("scale: CeleryExecutor, two workers, Redis, PostgreSQL: the fan-out")
 def test_each_worker_runs_tasks_of_its_queue(celery: Cases) -> None:
     assert celery.end("queues", PATIENCE) == "success"
     for worker, task_id in (("celery-1", "first"), ("celery-2", "second")):
@@ -128,6 +130,7 @@ def test_each_worker_runs_tasks_of_its_queue(celery: Cases) -> None:
         assert [f"task_id='{task_id}'" in line for line in ran] == [True]
 
 
+@pytest.mark.promise("scale: … scale-in")
 def test_tasks_of_a_worker_that_is_killed_adopt_their_jobs(celery: Cases) -> None:
     """One of two is lost while its tasks wait for their jobs and others wait for a slot."""
     before = set(jobs(celery))
@@ -187,6 +190,7 @@ def restart(airflow: Any, folder: Path) -> None:
     airflow.start_workers()
 
 
+@pytest.mark.promise("scale: … an upgrade of the provider while 100 tasks are deferred")
 def test_an_upgrade_while_a_hundred_tasks_are_deferred(celery: Cases, tmp_path: Path) -> None:
     assert NEWER not in installed(celery)[0]
     before = set(jobs(celery))

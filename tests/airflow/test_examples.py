@@ -67,6 +67,7 @@ def test_fine_tuning_goes_on_from_its_checkpoint(examples: Cases) -> None:
     assert examples.instance("tpu_fine_tuning", "tune")["try_number"] == 1
 
 
+@pytest.mark.promise("scale: `example_dags/batch_inference.py` promises what is true")
 def test_inference_is_reduced_from_references(examples: Cases) -> None:
     assert examples.end("batch_inference") == "success"
     assert len(examples.instances("batch_inference", "score")) == 1

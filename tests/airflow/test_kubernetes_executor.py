@@ -124,12 +124,14 @@ def disturbed(running: Cases, jobs: PodWatch, workers: WorkerPods) -> Iterator[s
         workers.api.patch("Node", "", node, {"spec": {"unschedulable": None}})
 
 
+@pytest.mark.promise("scale: KubernetesExecutor: workers are pods, their image is built there; the fan-out")
 def test_a_task_succeeds_whose_worker_is_a_pod(running: Cases, jobs: PodWatch) -> None:
     assert running.end("smoke") == "success"
     (pod,) = jobs.pods["smoke"]
     assert running.value("smoke", "where") == [42, host_of(pod)]
 
 
+@pytest.mark.promise("scale: … SIGTERM and kill -9 of a worker")
 @pytest.mark.usefixtures("disturbed")
 @pytest.mark.parametrize("dag_id", ["worker_deleted", "worker_killed"])
 def test_a_worker_that_ends_leaves_its_job_to_the_next(running: Cases, jobs: PodWatch, dag_id: str) -> None:
@@ -137,6 +139,7 @@ def test_a_worker_that_ends_leaves_its_job_to_the_next(running: Cases, jobs: Pod
     has_one_job(running, jobs, dag_id, tries=2)
 
 
+@pytest.mark.promise("scale: … drain of a node")
 def test_workers_of_a_drained_node_go_to_another(
     running: Cases, jobs: PodWatch, workers: WorkerPods, disturbed: str
 ) -> None:
@@ -145,6 +148,7 @@ def test_workers_of_a_drained_node_go_to_another(
     has_one_job(running, jobs, "node_drained", tries=2)
 
 
+@pytest.mark.promise("scale: … its matrix and its kills")
 def test_a_killed_triggerer_ends_no_job(running: Cases, jobs: PodWatch) -> None:
     begun(running, "triggerer_killed", "deferred")
     triggerer = running.airflow.processes.pop("triggerer")
@@ -154,6 +158,7 @@ def test_a_killed_triggerer_ends_no_job(running: Cases, jobs: PodWatch) -> None:
     has_one_job(running, jobs, "triggerer_killed", tries=1)
 
 
+@pytest.mark.promise("scale: KubernetesExecutor: workers are pods, their image is built there; the fan-out")
 def test_twenty_instances_have_a_job_each(running: Cases, jobs: PodWatch) -> None:
     assert running.end("twenty", seconds=1400) == "success"  # 784 on two cores with a load of 20
     values = running.values("twenty", "where")

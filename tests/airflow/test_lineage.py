@@ -42,6 +42,7 @@ def names(datasets: list[Any]) -> list[tuple[str, str]]:
     return [(each.namespace, each.name) for each in datasets]
 
 
+@pytest.mark.promise("scale: OpenLineage: inputs, outputs, source")
 def test_data_in_arguments_and_volumes_is_read() -> None:
     from airflow.sdk import Asset
 
@@ -68,6 +69,7 @@ def test_source_stays_here_if_openlineage_is_told_so(monkeypatch: pytest.MonkeyP
     assert operator().get_openlineage_facets_on_start().job_facets == {}
 
 
+@pytest.mark.promise("scale: … run facets with accelerator and cost")
 def test_a_job_that_has_ended_tells_its_hardware_and_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,8 @@ def names_in(event: Any, direction: str) -> set[tuple[str, str]]:
     return {(each["namespace"], each["name"]) for each in event[direction]}
 
 
+@pytest.mark.promise("scale: OpenLineage: inputs, outputs, source")
+@pytest.mark.promise("scale: … run facets with accelerator and cost")
 def test_airflow_tells_what_a_job_read_and_wrote(events: Any) -> None:
     cases, found = events
     (event,) = found["lineage.train COMPLETE"]
@@ -213,6 +217,8 @@ def test_airflow_tells_how_a_job_failed(events: Any) -> None:
     assert (facet["status"], facet["failureClass"]) == ("FAILED", "user error")
 
 
+@pytest.mark.promise("scale: OpenLineage: inputs, outputs, source")
+@pytest.mark.promise("scale: … run facets with accelerator and cost")
 def test_airflow_tells_of_a_batch(events: Any) -> None:
     cases, found = events
     (event,) = found["lineage.square COMPLETE"]
@@ -247,6 +253,11 @@ def rows(cases: Any, dag_id: str) -> dict[str, dict[str, Any]]:
     return {each["task_id"]: each for each in told["jobs"]}
 
 
+@pytest.mark.promise("scale: It works with XCom backends of one's own")
+@pytest.mark.promise(
+    "scale: Where a worker is needed it ends the task, and the ADR says when",
+    "an XCom backend of its own",
+)
 def test_values_go_through_an_xcom_backend(events: Any) -> None:
     """A worker hands them to it, a reference and a batch's sequence too, and the next task has them back."""
     cases, _ = events
@@ -262,6 +273,7 @@ def test_values_go_through_an_xcom_backend(events: Any) -> None:
     assert log.count("DAG bundles loaded") == 2, log
 
 
+@pytest.mark.promise("scale: It works with XCom backends of one's own")
 def test_records_go_around_an_xcom_backend(events: Any) -> None:
     """Airflow's database has them, so that the page, which asks no backend, has a row of each task."""
     cases, _ = events
@@ -279,6 +291,7 @@ def test_records_go_around_an_xcom_backend(events: Any) -> None:
     assert told["reference"]["job_id"] == found["numbers"]["job_id"]
 
 
+@pytest.mark.promise("scale: It works with XCom backends of one's own")
 def test_a_trigger_records_around_an_xcom_backend(events: Any) -> None:
     """Of a task that somebody ends while it is deferred its trigger reads the record, and writes it."""
     cases, _ = events

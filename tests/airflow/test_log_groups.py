@@ -38,6 +38,7 @@ def followed_late(cases: Any) -> None:
         cases.airflow.start_component("triggerer")
 
 
+@pytest.mark.promise("scale: Log groups per attempt")
 def test_the_failed_attempt_is_folded_the_running_one_seen(cases: Any, tmp_path: Path) -> None:
     """A group is folded also while its lines come: so none of ours has lines of an attempt that runs."""
     needs_program(chromium.program(), "no Chromium (Debian: apt-get install chromium): nobody looked at it")

@@ -9,6 +9,7 @@ import pytest
 pytestmark = [pytest.mark.airflow, pytest.mark.attack]
 
 
+@pytest.mark.promise("scale: The matrix is walked for both")
 @pytest.mark.timeout(3600)
 @pytest.mark.promise("airflow: `.ci/run` runs one cell of every action on the newest Airflow")
 def test_one_cell_of_every_action(tmp_path: Path) -> None:

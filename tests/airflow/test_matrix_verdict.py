@@ -95,6 +95,7 @@ def test_every_action_has_a_cell_in_every_short_run() -> None:
     assert len({cell.dag_id for cell in all_cells()}) == sum(len(action.phases) for action in actions)
 
 
+@pytest.mark.promise("scale: Results in the generated page")
 @pytest.mark.promise("airflow: Every action × phase, as `make matrix`, runs in parallel")
 @pytest.mark.promise("airflow: The table is generated from the program's own run")
 def test_the_page_is_what_was_seen() -> None:

@@ -99,6 +99,7 @@ def reach(cases: Talking, dag_id: str, task_id: str, after: int = 0) -> None:
     )
 
 
+@pytest.mark.promise("scale: Task logs in S3 and Azure")
 @pytest.mark.promise("airflow: Live while deferred")
 @pytest.mark.promise(
     "airflow: Complete after pod, node and triggerer are gone",
@@ -129,6 +130,8 @@ def test_lines_are_seen_while_deferred_and_once_in_the_end(talking: Talking) -> 
     assert [name for name in talking.airflow.store.names() if ".kinetic" in name] == []
 
 
+@pytest.mark.promise("scale: Progress in the log, and on the page", "how many inputs have ended")
+@pytest.mark.promise("scale: Task logs in S3 and Azure")
 def test_whoever_waits_for_a_job_writes_its_lines(talking: Talking) -> None:
     """A task that a worker ends after its trigger, one whose worker waits, and a batch."""
     talking.start("all_kinds")
@@ -155,6 +158,7 @@ def test_whoever_waits_for_a_job_writes_its_lines(talking: Talking) -> None:
     assert talking.log("all_kinds", "square").count("3 of 3 inputs have ended") == 1
 
 
+@pytest.mark.promise("scale: Task logs in S3 and Azure", "a line may be there twice")
 def test_a_stalled_triggerer_that_comes_back_repeats_its_lines(talking: Talking) -> None:
     """Airflow has given the trigger to another one, and keeps the logs of both."""
     airflow = talking.airflow

@@ -100,6 +100,7 @@ def test_a_job_of_a_script_is_an_event(hook: KineticHook, tmp_path: Path) -> Non
     asyncio.run(program())
 
 
+@pytest.mark.promise("scale: An asset watcher on outputs")
 def test_killed_right_after_an_event_it_sends_it_again(hook: KineticHook, tmp_path: Path) -> None:
     async def program() -> None:
         async def submit() -> None:
@@ -175,6 +176,7 @@ def test_a_wrong_argument_is_refused_at_once(wrong: dict[str, Any]) -> None:
         KineticOutputsTrigger(**{"function": "train", **wrong})
 
 
+@pytest.mark.promise("scale: An asset watcher on outputs")
 def test_a_scripts_job_starts_a_dag(cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"connection_id": "kinetic_watched", "conn_type": "kinetic", "extra": '{"backend": "local"}'}
     cases.api.call("POST", "/connections", told)

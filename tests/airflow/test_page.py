@@ -39,6 +39,7 @@ def test_who_may_see_what(server: Server) -> None:
     assert server.jobs("sweep", "guest", f"/{job_id}")[0] == 404  # not by way of a DAG that may be seen
 
 
+@pytest.mark.promise("scale: A message with the exception's text needs the permission to read the log")
 @pytest.mark.promise("page: Who may see no task logs opens no job")
 @pytest.mark.promise("page: What a function raised is told only to who may read task logs")
 @pytest.mark.attack
@@ -53,6 +54,7 @@ def test_who_may_see_no_logs_opens_no_job(server: Server) -> None:
     assert server.jobs("sweep", "guest", f"/{job_id}")[0] == 200
 
 
+@pytest.mark.promise("scale: A message with the exception's text needs the permission to read the log")
 @pytest.mark.promise("page: A batch's inputs, each with state, reason, attempts and log")
 @pytest.mark.promise("page: What a function raised is told only to who may read task logs")
 @pytest.mark.attack
@@ -476,6 +478,7 @@ def test_a_task_shows_the_jobs_of_its_runs(server: Server, tab: chromium.Tab) ->
     assert tab.ask("document.querySelectorAll('#detail .troubles, #troubles li').length") == 0
 
 
+@pytest.mark.promise("scale: A grid of 10,000 squares: state, reason, log, attempts of each")
 @pytest.mark.promise("page: A batch's inputs, each with state, reason, attempts and log")
 @pytest.mark.promise("page: HTML in names and logs is never rendered")
 def test_a_batch_shows_a_square_for_each_input(server: Server, tab: chromium.Tab) -> None:

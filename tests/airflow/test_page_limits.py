@@ -92,6 +92,7 @@ def test_two_queries_however_many_jobs(server: Server) -> None:
         assert done.stdout.splitlines()[-1] == f"{number} 2"
 
 
+@pytest.mark.promise("scale: … ≤ 5 database queries")
 @pytest.mark.promise("page: A bounded number of requests")
 def test_five_queries_however_many_inputs(server: Server) -> None:
     home = f"/kinetic/api/dags/{CORPUS}/runs/{quote(server.runs[CORPUS])}"

@@ -13,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.airflow
 
 
+@pytest.mark.promise("scale: The page's query of XComs does not grow with the DAG's earlier runs")
 @pytest.mark.timeout(120)
 def test_earlier_runs_cost_the_page_nothing(tmp_path: Path) -> None:
     """Of a run, a task in its latest ten runs, and all that runs: after fifty runs as after ten."""

@@ -27,6 +27,7 @@ def decided(rules: dict[str, Any], failure_class: str) -> Any:
     return found.action.value, found.retry_delay, found.reason
 
 
+@pytest.mark.promise("scale: A retry policy by class of failure (3.3)")
 def test_the_class_of_the_failure_decides() -> None:
     rules = {
         "user error": False,
@@ -67,6 +68,7 @@ def test_what_says_nothing_is_refused() -> None:
         FailureRetryPolicy({"user error": 5})  # type: ignore[dict-item]
 
 
+@pytest.mark.promise("scale: A retry policy by class of failure (3.3)")
 def test_airflow_asks_the_policy(cases: Any) -> None:
     assert cases.end("policies") == "failed"
     tries = {name: cases.instance("policies", name)["try_number"] for name in ("hopeless", "slow", "batch")}

@@ -66,6 +66,7 @@ def fired(trigger: Any) -> Any:
     return asyncio.run(first())
 
 
+@pytest.mark.promise("scale: A sensor of jobs started elsewhere")
 def test_it_waits_in_a_trigger_and_succeeds_with_the_job(hook: KineticHook, tmp_path: Path) -> None:
     job_id = hook.submit(wait, [str(tmp_path / "go")], accelerator="cpu").job_id
     task = sensor(hook, job_id)
@@ -77,6 +78,7 @@ def test_it_waits_in_a_trigger_and_succeeds_with_the_job(hook: KineticHook, tmp_
     assert sensor(hook, job_id).execute({}) is None, "a job that has ended defers nothing"
 
 
+@pytest.mark.promise("scale: A sensor of jobs started elsewhere")
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_failed_job_fails_it_for_good(hook: KineticHook, deferrable: bool) -> None:
     from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -90,6 +92,7 @@ def test_a_failed_job_fails_it_for_good(hook: KineticHook, deferrable: bool) -> 
         sensor(hook, job_id, deferrable=deferrable, soft_fail=True).execute({})
 
 
+@pytest.mark.promise("scale: A sensor of jobs started elsewhere")
 def test_its_timeout_leaves_the_job_alone(hook: KineticHook, tmp_path: Path) -> None:
     from airflow.providers.common.compat.sdk import AirflowSensorTimeout
 
@@ -149,6 +152,7 @@ def test_only_where_a_scheduler_is_an_event_is_held(hook: KineticHook, capsys: A
     assert "a worker goes on in 36" in "".join(capsys.readouterr())
 
 
+@pytest.mark.promise("scale: A sensor of jobs started elsewhere")
 def test_a_real_triggerer_waits_for_a_job(cases: Any) -> None:
     """Of two jobs, started through a connection, one succeeds, and the other one's sensor is not retried."""
     extra = json.dumps({"backend": "local"})

@@ -41,6 +41,7 @@ assert places_of("") == [] and name_of("") == ""
 """
 
 
+@pytest.mark.promise("scale: Team names")
 def test_teams_do_not_overwrite_each_others_places(tmp_path: Path) -> None:
     environment = {
         **os.environ,
@@ -140,6 +141,7 @@ def of_teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         airflow.stop()
 
 
+@pytest.mark.promise("scale: Team names")
 def test_tasks_of_teams_record_beside_each_other(of_teams: Cases) -> None:
     """Twice each: what one team has recorded, the tasks of the other neither replace nor add to."""
     for team in TEAMS * 2:
@@ -158,6 +160,7 @@ def test_tasks_of_teams_record_beside_each_other(of_teams: Cases) -> None:
     assert len(found) == 8
 
 
+@pytest.mark.promise("scale: Team names")
 def test_a_triggerer_ends_jobs_that_teams_have_left(of_teams: Cases) -> None:
     """Their workers are dead and their tasks ended: they are found by what each team has recorded."""
     begun = {}
@@ -175,6 +178,7 @@ def test_a_triggerer_ends_jobs_that_teams_have_left(of_teams: Cases) -> None:
         of_teams.reach(dag_id, "long_job", lambda _, states=jobs: states() == ["CANCELLED"], "to end its job")
 
 
+@pytest.mark.promise("scale: Team names")
 def test_the_team_is_in_the_context_of_a_task() -> None:
     from types import SimpleNamespace
 

@@ -39,6 +39,7 @@ def legs(cases: Any, instance: dict[str, Any], attempt: int | None = None) -> in
     return cases.api.log(instance, attempt).count("DAG bundles loaded")
 
 
+@pytest.mark.promise("scale: A trigger ends the task: no second worker, no hold before it resumes")
 @pytest.mark.promise("airflow: A task is one leg")
 @pytest.mark.parametrize("task_id", ["mapped", "quiet", "unpack", "pack_again"])
 def test_a_trigger_ends_a_task_that_succeeds(ended: Any, task_id: str) -> None:
@@ -48,6 +49,7 @@ def test_a_trigger_ends_a_task_that_succeeds(ended: Any, task_id: str) -> None:
         assert legs(ended, instance) == 1, log
 
 
+@pytest.mark.promise("scale: … also one whose value becomes a reference; the next task has it")
 def test_the_values_are_those_of_a_worker(ended: Any) -> None:
     assert ended.values("endings", "mapped") == [2, 4, 6]
     assert ended.values("endings", "over_two") == [2, 4]
@@ -59,6 +61,7 @@ def test_the_values_are_those_of_a_worker(ended: Any) -> None:
     assert ended.value("endings", "large") == "x" * 100_000
 
 
+@pytest.mark.promise("scale: A trigger ends the task: no second worker, no hold before it resumes")
 def test_the_record_and_the_log_say_how_a_job_ended(ended: Any) -> None:
     for number, record in enumerate(ended.values("endings", "mapped", "kinetic_job"), start=1):
         assert record["end"]["status"] == "SUCCEEDED"
@@ -67,6 +70,7 @@ def test_the_record_and_the_log_say_how_a_job_ended(ended: Any) -> None:
         assert f"{record['reference']['job_id']} is SUCCEEDED" in log
 
 
+@pytest.mark.promise("scale: Where a worker is needed it ends the task, and the ADR says when")
 @pytest.mark.parametrize(
     "task_id", ["with_outlet", "with_callback", "with_hook", "two", "chatter", "large", "over_two"]
 )
@@ -78,6 +82,7 @@ def test_a_worker_ends_what_needs_one(ended: Any, task_id: str) -> None:
     assert ended.log("endings", "chatter").count("chatter 149") == 1
 
 
+@pytest.mark.promise("scale: … and one that fails without retries")
 def test_a_trigger_fails_a_task_without_retries(ended: Any) -> None:
     instance = ended.instance("endings", "fail")
     log = ended.log("endings", "fail")
@@ -88,6 +93,7 @@ def test_a_trigger_fails_a_task_without_retries(ended: Any) -> None:
     assert record["end"]["status"] == "FAILED"
 
 
+@pytest.mark.promise("scale: Where a worker is needed it ends the task, and the ADR says when")
 def test_a_worker_retries_and_the_last_try_needs_none(ended: Any) -> None:
     instance = ended.instance("endings", "fail_twice")
     assert (instance["state"], instance["try_number"]) == ("failed", 2)

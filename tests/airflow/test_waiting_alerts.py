@@ -177,6 +177,7 @@ def test_a_worker_that_waits_tells(tmp_path: Path, no_slot_is_free: Callable[[],
     assert lines(told) in [[f"task: {reason}"] for reason in REASONS]
 
 
+@pytest.mark.promise("scale: A notifier when a job waits too long")
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_batch_tells_once(home: Path, deferrable: bool) -> None:
     told = home / "told"
@@ -200,6 +201,7 @@ def test_no_alert_for_a_job_that_runs_in_time(tmp_path: Path, local_jobs: Path) 
     assert lines(told) == []
 
 
+@pytest.mark.promise("scale: A notifier when a job waits too long")
 def test_tasks_of_a_real_airflow_tell_once(cases: Any) -> None:
     """Mapped, notified, in a worker, with a callback that fails, and a batch."""
     names = ("mapped", "notified", "inline", "broken", "batch")

@@ -533,6 +533,7 @@ class Counting:
         return getattr(self._backend, name)
 
 
+@pytest.mark.promise("scale: Adoption in at most three reads, however many tries")
 @pytest.mark.parametrize("tries", [2, 6])
 def test_adoption_reads_the_newest_job_alone(tmp_path: Path, identity: TaskIdentity, tries: int) -> None:
     """Of the cluster one list and one observation, of the store the newest job's objects, however many tries

@@ -35,6 +35,7 @@ def read(value: object) -> list[Any]:
     return elements(value, "text", CONTEXT, default_connections(), Signatures(Kept()).verified)
 
 
+@pytest.mark.promise("scale: Over a list, an XComArg, a reference, a generator, a `gs://` file")
 @pytest.mark.parametrize(
     ("given", "found"),
     [
@@ -60,6 +61,7 @@ def test_or_over_the_lines_of_a_file(tmp_path: Path) -> None:
         read(file.as_uri())
 
 
+@pytest.mark.promise("scale: Over a list, an XComArg, a reference, a generator, a `gs://` file")
 @pytest.mark.cluster
 def test_or_over_the_lines_of_an_object(emulator: str) -> None:
     folder = f"test-bucket/inputs-{secrets.token_hex(4)}"
@@ -93,6 +95,7 @@ def referred(kind: str) -> ResultReference:
     return result_reference(handle, collect(handle.place, handle, allow_pickle=False))
 
 
+@pytest.mark.promise("scale: Over a list, an XComArg, a reference, a generator, a `gs://` file")
 @pytest.mark.usefixtures("local_jobs")
 def test_or_over_the_list_that_a_task_returned() -> None:
     """Its signed reference is opened; one to a value that needs unpickling is not, but jobs may get it."""

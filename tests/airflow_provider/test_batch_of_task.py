@@ -30,6 +30,7 @@ def identity(request: pytest.FixtureRequest) -> TaskIdentity:
     return TaskIdentity("dag", request.node.nodeid, "began", "task", -1, 1)
 
 
+@pytest.mark.promise("scale: `@task.kinetic_batch`, `KineticBatchOperator`: one task instance, one batch")
 def test_all_inputs_of_a_task_are_one_batch(tmp_path: Path, identity: TaskIdentity) -> None:
     first = start(identity, [0, 2, 4], tmp_path)
     second = start(identity, [0, 2, 4], tmp_path)
@@ -54,6 +55,7 @@ def test_a_place_is_announced_before_its_first_batch(tmp_path: Path, identity: T
     ended(started)
 
 
+@pytest.mark.promise("scale: `@task.kinetic_batch`, `KineticBatchOperator`: one task instance, one batch")
 def test_two_workers_at_once_make_one_batch(tmp_path: Path, identity: TaskIdentity) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: start(identity, [0, 2], tmp_path), range(2)))
@@ -76,6 +78,7 @@ def test_a_batch_that_lives_is_as_old_as_its_jobs(tmp_path: Path, identity: Task
     assert submitted_at(again.reference) - submitted_at(first.reference) > 1
 
 
+@pytest.mark.promise("scale: *Clear* runs again only inputs without a value")
 @pytest.mark.parametrize("clears", [False, True])
 def test_only_inputs_without_a_value_run_again(tmp_path: Path, identity: TaskIdentity, clears: bool) -> None:
     first = start(identity, [0, 1, 2, 3], tmp_path)
@@ -90,6 +93,7 @@ def test_only_inputs_without_a_value_run_again(tmp_path: Path, identity: TaskIde
     assert [calls(tmp_path, number) for number in range(4)] == [1, 2, 1, 2]
 
 
+@pytest.mark.promise("scale: … and everything if `rerun` says so")
 def test_everything_runs_again_on_request_and_once(tmp_path: Path, identity: TaskIdentity) -> None:
     first = start(identity, [0, 2], tmp_path)
     ended(first)

@@ -114,6 +114,7 @@ def test_a_cause_is_what_the_failure_says_not_its_error() -> None:
     ]
 
 
+@pytest.mark.promise("scale: The log says which inputs failed and why, the first ten by cause")
 def test_failed_inputs_are_named_by_their_cause() -> None:
     memory = Failure(FailureClass.OUT_OF_MEMORY, "no memory left", "user")
     errors: dict[int, BaseException] = {index: ValueError("odd") for index in range(1, 40, 2)}

@@ -44,6 +44,7 @@ def arrived(sent: BatchValues, signatures: Signatures) -> BatchValues:
     return BatchValues(read.serialize(), signatures, default_connections())
 
 
+@pytest.mark.promise("scale: 10,000 plain values never pass XCom")
 def test_xcom_holds_no_value_and_the_length_is_known(signatures: Signatures) -> None:
     sent = values(signatures, failed=(3, 7, 8))
     got = arrived(sent, signatures)
@@ -101,6 +102,7 @@ def boxed(number: int, folder: str) -> Any:
     return complex(number, len(folder) * 0) if number else "plain"
 
 
+@pytest.mark.promise("scale: The value is a lazy sequence: index, iterate, `.expand`")
 @pytest.mark.usefixtures("local_jobs")
 def test_values_are_read_where_they_are_used(
     tmp_path: Path, request: pytest.FixtureRequest, signatures: Signatures

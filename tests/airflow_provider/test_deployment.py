@@ -9,6 +9,7 @@ import pytest
 from airflow_provider.deployment import FRESH_SECONDS, Kept
 
 
+@pytest.mark.promise("scale: No Variables")
 def test_the_next_task_of_a_machine_knows_what_one_has_read(tmp_path: Path) -> None:
     file = tmp_path / "airflow" / "one"
     first = Kept(file)
@@ -21,6 +22,7 @@ def test_the_next_task_of_a_machine_knows_what_one_has_read(tmp_path: Path) -> N
     assert Kept(tmp_path / "airflow" / "another").name == ""
 
 
+@pytest.mark.promise("scale: No Variables")
 def test_it_is_asked_again_however_often_it_was_used(tmp_path: Path) -> None:
     now = [1000.0]
     Kept(tmp_path / "one", lambda: now[0]).keep(name="ours")

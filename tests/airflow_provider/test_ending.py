@@ -67,6 +67,7 @@ def states(of: Any, ti: Any | None = None, airflow: Installation = PLAIN) -> lis
     return sorted({state for state, _ in needs_worker(of, ti or instance(), airflow)})
 
 
+@pytest.mark.promise("scale: Where a worker is needed it ends the task, and the ADR says when")
 @pytest.mark.parametrize(
     ("of", "ti", "airflow", "expected"),
     [

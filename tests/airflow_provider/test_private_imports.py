@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROVIDER = ROOT / "airflow_provider"
 PUBLIC = {
@@ -42,12 +44,17 @@ def used() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.promise("scale: A list of every private import with its reason")
 def test_every_private_import_is_listed_with_its_reason() -> None:
     page = (ROOT / "docs/reference/airflow-imports.md").read_text()
     listed = {name: set(re.findall(r"`([\w/]+)`", rooms)) for name, rooms in ROW.findall(page)}
     assert listed == used()
 
 
+@pytest.mark.promise(
+    "scale: No `airflow.models` in the triggerer",
+    "in the process of triggers; its main process reads the database",
+)
 def test_triggers_import_no_models() -> None:
     """AIP-92 takes the database away from the processes of triggers."""
     reached, waiting = (

@@ -73,6 +73,7 @@ def twice(folder: str) -> None:
         raise ValueError("the first time")
 
 
+@pytest.mark.promise("scale: Log groups per attempt")
 def test_an_attempt_that_failed_is_folded(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     handle = twice.run_async(str(tmp_path))

@@ -17,6 +17,7 @@ POOL = "airflow_provider.threads"
 """The module that chooses the threads."""
 
 
+@pytest.mark.promise("scale: The triggerer's work has threads of its own")
 def test_names_are_resolved_while_every_thread_is_blocked() -> None:
     released, begun = threading.Event(), threading.Semaphore(0)
 
@@ -86,6 +87,7 @@ def test_a_use_of_the_default_threads_is_recognised(code: str) -> None:
     assert uses_of_other_threads(ast.parse(code))
 
 
+@pytest.mark.promise("scale: The triggerer's work has threads of its own")
 def test_modules_of_triggers_use_no_default_threads() -> None:
     """The page's modules do: they run in the API server, which has no triggers."""
     modules = modules_of_triggers()

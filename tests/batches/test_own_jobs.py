@@ -123,6 +123,7 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     return Place(folder, f"grp-{name[:30].strip('-')}")
 
 
+@pytest.mark.promise("scale: `max_concurrent` means what it says")
 def test_as_many_live_at_once_as_may(place: Place) -> None:
     batch = place.start([0, 1, 2, 3])
     wait_for(lambda: place.began() == [0, 1] or place.began() == [1, 0])

@@ -171,6 +171,8 @@ def test_nothing_is_left_of_one_that_is_refused(place: Any) -> None:
     assert list(here.store.list("batches/")) == []
 
 
+@pytest.mark.promise("scale: No client: chunks of Indexed Jobs; it lives when worker or triggerer dies")
+@pytest.mark.promise("scale: `max_concurrent` means what it says", "of two chunks together")
 @pytest.mark.promise(
     "batches: One Indexed Job per ≤ 10,000 inputs, `parallelism`, `backoffLimitPerIndex`",
     "fake cluster",

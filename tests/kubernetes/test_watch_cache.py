@@ -237,11 +237,13 @@ def lists(cluster: FakeCluster) -> int:
     return cluster.faults.count(r"GET \S*/(jobs|pods|events)\?(?!\S*watch=true)")
 
 
+@pytest.mark.promise("scale: A watch of its own job by field selector")
 def test_one_job_is_watched_without_the_others(tmp_path: Path) -> None:
     alone, beside_others = (bytes_until_the_end(others, tmp_path) for others in (0, 1_000))
     assert beside_others < 1.5 * alone < 100_000
 
 
+@pytest.mark.promise("scale: A watch of its own job by field selector")
 def test_a_second_job_shares_one_watch_of_all(cluster: FakeCluster, tmp_path: Path) -> None:
     """Ten thousand jobs are on one watch: no further one costs a request."""
     populate(cluster, 20)

@@ -174,6 +174,7 @@ def test_without_a_usable_cache_it_works_every_time_anew(world):
     assert world.ship() == replace(first, stored=0)
 
 
+@pytest.mark.promise("scale: The project is packed once, and found by its digest, on a new disk too")
 def test_a_machine_whose_disk_is_new_packs_nothing(world, tmp_path):
     """As a worker of the same run in another pod, with the files at another place and of another time."""
     for number in range(50):

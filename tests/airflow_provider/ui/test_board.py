@@ -116,6 +116,7 @@ def test_exceptions_are_for_who_may_read_logs() -> None:
     assert [each["text"] for each in shown["causes"]] == [HIDDEN, "no memory"]
 
 
+@pytest.mark.promise("scale: A grid of 10,000 squares: state, reason, log, attempts of each")
 @pytest.mark.promise("page: A batch's inputs, each with state, reason, attempts and log")
 @pytest.mark.usefixtures("local_jobs")
 def test_a_batch_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +149,8 @@ def test_a_batch_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (gone["status"], gone["troubles"]) == ("NO_JOB", [])
 
 
+@pytest.mark.promise("scale: A grid of 10,000 squares: state, reason, log, attempts of each")
+@pytest.mark.promise("scale: Progress in the log, and on the page")
 @pytest.mark.promise("page: A batch's inputs, each with state, reason, attempts and log")
 def test_a_batch_of_a_cluster_while_it_goes_on(tmp_path: Path) -> None:
     def behave(pod: dict[str, Any]) -> PodBehaviour:

@@ -185,6 +185,7 @@ def test_a_task_that_was_skipped_waits_for_no_job() -> None:
     assert (shown["status"], shown["message"]) == ("NEVER", "the task is skipped and has started no job")
 
 
+@pytest.mark.promise("scale: A message with the exception's text needs the permission to read the log")
 def test_what_a_function_raised_is_for_who_may_read_logs() -> None:
     before = EarlierJob(1, "job-of-the-first-try", "FAILED", "user error", "no luck")
     failed = instance(state="failed", end=replace(ended(JobStatus.FAILED, "user error"), message="secret"))
