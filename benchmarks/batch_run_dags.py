@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, BaseOperator, task
 
@@ -18,6 +19,18 @@ class Ended(BaseOperator):
     def execute(self, context: Any) -> None:
         moment = timedelta(seconds=context["dag_run"].conf["seconds"])
         self.defer(trigger=TimeDeltaTrigger(moment, end_from_trigger=True), method_name="resume")
+
+    def resume(self, context: Any, event: Any) -> None:
+        del context, event
+
+
+class Asking(BaseOperator):
+    """Defers until its own run is running, for which the trigger asks Airflow."""
+
+    def execute(self, context: Any) -> None:
+        run = context["dag_run"]
+        states: list[Any] = ["running"]
+        self.defer(trigger=DagStateTrigger(run.dag_id, states, [run.run_id]), method_name="resume")
 
     def resume(self, context: Any, event: Any) -> None:
         del context, event
@@ -43,11 +56,12 @@ def batch(size: int) -> DAG:
 
 few, many = batch(10), batch(int(os.environ["BENCHMARK_INPUTS"]))
 
-with DAG("ended", schedule=None):
+for name, operator in {"ended": Ended, "asking": Asking}.items():
+    with DAG(name, schedule=None):
 
-    @task
-    def check() -> float:
-        """Return the processor seconds of this process."""
-        return time.process_time()
+        @task
+        def check() -> float:
+            """Return the processor seconds of this process."""
+            return time.process_time()
 
-    Ended(task_id="work") >> check()
+        operator(task_id="work") >> check()
