@@ -129,6 +129,9 @@ class Tab:
                 told.append(str(event["params"]["entry"]["text"]))
             if event["method"] == "Runtime.exceptionThrown":
                 told.append(str(event["params"]["exceptionDetails"]))
+            failed = event["params"] if event["method"] == "Network.loadingFailed" else {}
+            if failed.get("type") == "Document" and not failed["canceled"]:
+                told.append(failed["errorText"])  # a page, or one in a frame: the log has none of it
         return told
 
 
