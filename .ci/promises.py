@@ -72,12 +72,12 @@ def read(root: Path) -> list[Section]:
     """Return all sections with their tests. Raises ValueError for what does not fit together."""
     with (root / "tests/promises.toml").open("rb") as file:
         asked: dict[str, Any] = tomllib.load(file)
-    sections = {
-        name: Section(
-            each["title"], each["limits"], {row["says"]: Promise(**row) for row in each["promises"]}
-        )
-        for name, each in asked.items()
-    }
+    sections = {}
+    for name, each in asked.items():
+        promised = {row["says"]: Promise(**row) for row in each["promises"]}
+        if len(promised) < len(each["promises"]):
+            raise ValueError(f"tests/promises.toml says a sentence of {each['title']!r} twice")
+        sections[name] = Section(each["title"], each["limits"], promised)
     for says, shown in _markers(root):
         name, _, sentence = says.partition(": ")
         if name not in sections or sentence not in sections[name].promises:

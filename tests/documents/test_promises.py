@@ -134,6 +134,9 @@ def test_what_does_not_fit_together_is_an_error(checkout: Path) -> None:
     (checkout / "tests/test_a.py").write_text(TESTS.replace("rooms: Four", "rooms: One"))
     with pytest.raises(ValueError, match="nothing shows 'Four' of 'Rooms'"):
         promises.read(checkout)
+    (checkout / "tests/promises.toml").write_text(ASKED.replace('"Two"', '"One"'))
+    with pytest.raises(ValueError, match="says a sentence of 'Rooms' twice"):
+        promises.read(checkout)
 
 
 def is_there(name: str) -> bool:
