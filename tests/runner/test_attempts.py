@@ -78,7 +78,7 @@ def test_sigterm_reaches_user_code(attempts: Attempts, handled: bool) -> None:
             time.sleep(0.01)
         return "saved in time"
 
-    process = attempts.submit(patient if handled else work).start()
+    process = attempts.submit(patient if handled else work).start(KINETIC_GRACE_SECONDS="60")
     wait_for(started.exists)
     process.send_signal(signal.SIGTERM)
     code = process.wait(timeout=90)
@@ -107,7 +107,7 @@ def test_the_file_of_preemption_is_there_before_the_signal(attempts: Attempts, b
                 seen.append(True)
         return seen
 
-    process = attempts.submit(work).start()
+    process = attempts.submit(work).start(KINETIC_GRACE_SECONDS="60")
     wait_for(started.exists)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=90) == wire.EXIT_SUCCEEDED
