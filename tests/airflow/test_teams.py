@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from conftest import Cases
@@ -172,7 +173,11 @@ def test_a_triggerer_ends_jobs_that_teams_have_left(of_teams: Cases) -> None:
     for dag_id, instance in begun.items():
         os.kill(of_teams.task_process(instance), signal.SIGKILL)
         task = f"/dags/{dag_id}/dagRuns/{instance['dag_run_id']}/taskInstances/long_job"
-        of_teams.api.call("PATCH", task, {"new_state": "failed"})
+        try:
+            of_teams.api.call("PATCH", task, {"new_state": "failed"})
+        except HTTPError as error:
+            if error.code != 409:  # Airflow has seen its worker's death before
+                raise
     for dag_id in begun:
         jobs = partial(of_teams.jobs, dag_id, "long_job")
         of_teams.reach(dag_id, "long_job", lambda _, states=jobs: states() == ["CANCELLED"], "to end its job")
