@@ -53,9 +53,7 @@ def write_block(file: Path, sign: str) -> None:
 def expect_that_its_test_passes(dags: Path) -> None:
     """Run the tests of a directory of DAGs under the guide's `conftest.py`."""
     write_block(dags / "conftest.py", "def on_this_machine(")
-    if (
-        version("apache-airflow-core") == "3.1.0"
-    ):  # its `dag.test()` needs the DAG in the database, as the guide says
+    if version("apache-airflow-core") == "3.1.0":  # needs the DAG in the database, as the guide says
         (dags / "conftest.py").write_text((dags / "conftest.py").read_text() + RESERIALIZED)
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "KINETIC_"))
