@@ -64,7 +64,7 @@ class Config:
         "Seconds for which a killed trigger asks for the state of its task while Airflow does not answer. "
         "After them the job is left to the search for orphans.")] = 200.0
     orphan_interval: Annotated[float, Option(
-        "Seconds between two searches of a triggerer for live jobs whose tasks are over.",
+        "Seconds between two searches of a triggerer or the API server for live jobs whose tasks are over.",
         minimum=5)] = 25.0
     orphan_places: Annotated[int, Option(
         "Number of stores and namespaces that the Variable `kinetic_places` keeps for the search.",

@@ -20,17 +20,17 @@ from typing import Any, Self
 from airflow_provider.access import ACCESS, ENVIRONMENT, Access
 from airflow_provider.config import config
 from kinetic_core.cache import keep
-from kinetic_core.connections import Connections, default_connections
+from kinetic_core.connections import default_connections
 from kinetic_core.errors import InvalidRequest, ProtocolMismatch
 from kinetic_core.job import JobReference
 
 NAME = "kinetic_deployment"
 """Airflow Variable whose value distinguishes the jobs of several Airflows in one namespace."""
-_MEANING_OF_NAME = "Tells this Airflow's Kinetic jobs from those of others; made by the first of them"
+MEANING_OF_NAME = "Tells this Airflow's Kinetic jobs from those of others; made at their first use"
 PLACES = "kinetic_places"
 """The Airflow Variable in which tasks note where their jobs run."""
 _MEANING_OF_PLACES = (
-    "Where Kinetic jobs of this Airflow have run: triggerers look there for those whose task is over"
+    "Where Kinetic jobs of this Airflow have run: it looks there for those whose task is over"
 )
 _LOG = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ def deployment_name(*, make: bool = False, team: str = "") -> str:
     """Return this Airflow's name, from its Variable and its address; "" if it has none or cannot be read.
 
     The address (`[api] base_url`) distinguishes a copy of the metadata database, as made to test an upgrade.
-    `make` creates a missing name. If two workers do so at once, one name is lost: only its worker or trigger
-    ends the job that has that name.
+    `make` creates a missing name, where no API server with the plugin has (`ui.database.name_of`). If two
+    workers do so at once, one name is lost: only its worker or trigger ends the job that has that name.
     """
     from airflow.sdk import Variable
 
@@ -57,7 +57,7 @@ def deployment_name(*, make: bool = False, team: str = "") -> str:
     try:
         found = Variable.get(name, default=None)
         if found is None and make:
-            Variable.set(name, uuid.uuid4().hex, _MEANING_OF_NAME)
+            Variable.set(name, uuid.uuid4().hex, MEANING_OF_NAME)
             found = Variable.get(name, default=None)
     except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
         _LOG.info("no job of a forgotten task will be found: the Variable %r fails: %r", name, error)
@@ -70,6 +70,19 @@ def with_address(name: str | None) -> str:
     from airflow_provider.airflow_sdk import conf
 
     return f"{name} {conf.get('api', 'base_url', fallback='')}".strip() if name else ""
+
+
+def cache_file(team: str = "") -> Path:
+    """Return the file for this process's Airflow, as its settings tell it from others of this machine."""
+    from airflow_provider.airflow_sdk import conf
+
+    home = os.environ.get("AIRFLOW_HOME", "")
+    api = [
+        conf.get("api", "base_url", fallback=""),
+        conf.get("core", "execution_api_server_url", fallback=""),
+    ]
+    digest = hashlib.sha256(json.dumps([home, *api, team]).encode()).hexdigest()[:32]
+    return default_connections().settings.cache / "airflow" / digest
 
 
 FRESH_SECONDS = 600.0
@@ -91,16 +104,8 @@ class Kept:
 
     @classmethod
     def here(cls, team: str) -> Self:
-        """Return those of this process's Airflow, as its settings tell it from others of this machine."""
-        from airflow_provider.airflow_sdk import conf
-
-        home = os.environ.get("AIRFLOW_HOME", "")
-        api = [
-            conf.get("api", "base_url", fallback=""),
-            conf.get("core", "execution_api_server_url", fallback=""),
-        ]
-        digest = hashlib.sha256(json.dumps([home, *api, team]).encode()).hexdigest()[:32]
-        return cls(default_connections().settings.cache / "airflow" / digest)
+        """Return those of this process's Airflow."""
+        return cls(cache_file(team))
 
     def __post_init__(self) -> None:
         try:
@@ -137,12 +142,6 @@ class UsedPlace:
         names = filter(None, (access.conn_id or "-", access.gcp_conn_id, *access.impersonation_chain))
         return " ".join((job.backend, job.store_uri, cluster, *names, f"v{job.protocol}"))
 
-    def client(self) -> Connections:
-        """Return the client of the connection. Raises ConfigurationError if it cannot be read."""
-        from airflow_provider.hooks.kinetic import clients
-
-        return clients.get(self.access)
-
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Self:
         """Decode an entry of the Variable.
@@ -173,7 +172,14 @@ def remember(reference: JobReference, access: Access, team: str = "") -> None:
         )
         kept.keep(places=[place.key])
     except Exception as error:  # noqa: BLE001  whatever Airflow answers
-        _LOG.info("no triggerer will look for forgotten jobs in %s: %r", reference.namespace, error)
+        _LOG.info("nobody will look for forgotten jobs in %s: %r", reference.namespace, error)
+
+
+def noted_places() -> list[UsedPlace]:
+    """Return the places that tasks of no team have noted; for a trigger."""
+    from airflow.sdk import Variable
+
+    return read_places(Variable.get(PLACES, default=None) or "")
 
 
 _MOST_WRITES = 5

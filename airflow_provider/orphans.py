@@ -1,94 +1,37 @@
 """Orphans of tasks: live jobs whose tasks are over, found and cancelled.
 
 A task may be ended while no triggerer is alive, its DAG run deleted, or its worker dead: then no trigger and
-no worker is left to cancel the job. Every triggerer that watches jobs of a namespace compares all live
-jobs there with Airflow's states of their tasks; places that no triggerer watches are looked after by
-`Attendant`.
+no worker is left to cancel the job. While some task is deferred, the process of its trigger compares all live
+jobs of the places that tasks have noted with Airflow's states of their tasks. The API server always does, in
+the places that it reaches, see `ui.orphans`: triggerers need no plugin and no database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
-from pathlib import Path
+from functools import cache
 from typing import Protocol
 
 from airflow_provider.batch_of_task import cancel_batch
 from airflow_provider.config import config
-from airflow_provider.deployment import NAME, PLACES, UsedPlace, of_team, read_places, with_address
 from airflow_provider.job_of_task import Origin
 from airflow_provider.telemetry import IN_TRIGGERS, Stats, WorkerClock
-from airflow_provider.threads import in_thread
-from kinetic_core.backends.base import Backend, Found, backend_of
+from airflow_provider.threads import in_thread, start_apart
+from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.chunks import chunk_of, input_of
 from kinetic_core.backends.kubernetes.names import JOB_ID, ORIGIN
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
-from kinetic_core.connections import Connections, default_connections
-from kinetic_core.errors import ConfigurationError, KineticError
+from kinetic_core.errors import KineticError
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
 from kinetic_core.jobs.lanes import lane_of
 from kinetic_core.jobs.observe import find
 from kinetic_core.jobs.warm import workers
 from kinetic_core.jobs.watch import watch_for
-
-_MARGIN_SECONDS = 15.0
-"""Seconds for which a mark counts after the next search should have renewed it."""
-_OLD_SECONDS = 86_400.0
-
-
-class Presence:
-    """Marks of one triggerer, named by the id of its main process: files of the cache directory.
-
-    Where the cache cannot be written, nothing is marked, and a place is looked after twice.
-    """
-
-    def __init__(self, triggerer: int, interval: float, folder: Path | None = None) -> None:
-        """Mark nothing yet. `interval`: the seconds between two searches, each of which marks its places."""
-        self._triggerer = triggerer
-        self._fresh_seconds = interval + _MARGIN_SECONDS
-        self._given = folder
-
-    @cached_property
-    def _folder(self) -> Path:
-        """Return the directory of the marks. Raises ConfigurationError if the settings cannot be read now."""
-        return self._given or default_connections().settings.cache / "attendance"
-
-    def mark(self, key: str) -> None:
-        """Mark the place as looked after now."""
-        with suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file(key).touch()
-
-    def is_marked(self, key: str) -> bool:
-        """Return whether the place was marked just now."""
-        try:
-            return time.time() - self._file(key).stat().st_mtime < self._fresh_seconds
-        except OSError:
-            return False
-
-    def forget(self) -> None:
-        """Remove the marks of an earlier process with this id, and those of triggerers long gone.
-
-        A mark that cannot be removed now is harmless, because marks soon expire.
-        """
-        long_ago = time.time() - _OLD_SECONDS
-        with suppress(OSError, ConfigurationError):
-            for file in self._folder.iterdir():
-                if file.name.startswith(f"{self._triggerer}-") or file.stat().st_mtime < long_ago:
-                    file.unlink()
-
-    def _file(self, key: str) -> Path:
-        return self._folder / f"{self._triggerer}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-
 
 FIRST_SECONDS, DOUBT_SECONDS = 5.0, 10.0
 """Seconds before the first search, and after one that saw a live job whose task was over."""
@@ -207,188 +150,154 @@ def _is_over(states: Mapping[str, object], key: str) -> bool:
 
 
 def place_key(backend: Backend, namespace: str) -> str:
-    """Return the key by which the triggers and the main process of a triggerer know a place."""
+    """Return the key by which the searches of a process know a place."""
     return f"{backend.key} {namespace}"
 
 
-@dataclass
-class _Looking:
-    """Task that searches a backend and namespace, and the number of triggers that use it."""
-
-    task: asyncio.Task[None]
-    users: int = 0
-
-
-_running: dict[tuple[str, str], _Looking] = {}
-"""Running searches by backend and namespace."""
-
-
-@asynccontextmanager
-async def reconciled(
-    backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
-) -> AsyncIterator[None]:
-    """Search for orphans in this process inside the context. `name` is called once."""
-    key = backend.key, namespace
-    if key not in _running:
-        _running[key] = _Looking(asyncio.ensure_future(_reconcile(backend, namespace, ask, name)))
-    looking = _running[key]
-    looking.users += 1
-    try:
-        yield
-    finally:
-        looking.users -= 1
-        if not looking.users:
-            looking.task.cancel()
-            _running.pop(key, None)
-
-
-async def _reconcile(
-    backend: Backend, namespace: str, ask: AskStates, name: Callable[[], Awaitable[str]]
-) -> None:
-    interval = config().orphan_interval
-    presence, key = Presence(os.getppid(), interval), place_key(backend, namespace)
-    await asyncio.sleep(FIRST_SECONDS)
-    reconciler: Reconciler | None = None
-    while True:
-        try:
-            if reconciler is None and (deployment := await name()):
-                reconciler = Reconciler(backend, namespace, deployment, ask)
-            if reconciler is not None:
-                await reconciler.reconcile()
-                await in_thread(presence.mark, key)
-        except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
-            _LOG.warning("cannot compare the jobs of %s with their tasks, trying again: %r", namespace, error)
-        is_in_doubt = reconciler is not None and reconciler.in_doubt
-        await asyncio.sleep(min(interval, DOUBT_SECONDS) if is_in_doubt else interval)
-
-
 class Place(Protocol):
-    """Place of jobs: see `UsedPlace`."""
+    """Place of jobs."""
 
     @property
-    def reference(self) -> JobReference: ...
+    def reference(self) -> JobReference:
+        """Return the reference of a job there."""
 
-    def client(self) -> Connections: ...
+    async def backend(self) -> Backend:
+        """Return its backend. Raises whatever keeps the place from being reached."""
+
+
+AskName = Callable[[], Awaitable[str]]
+"""Name of this Airflow, "" while it has none."""
+AskPlaces = Callable[[], Awaitable[Iterable[Place]]]
 
 
 class Attendant:
-    """Search for orphans in all places that no triggerer watches."""
+    """Search for orphans in several places, one after the other."""
 
     def __init__(
         self,
-        presence: Presence,
-        places: Callable[[], Iterable[Place]],
+        places: AskPlaces,
         ask: AskStates,
-        name: Callable[[], str],
+        name: AskName,
+        is_left: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._presence = presence
-        self._places, self._ask, self._name = places, ask, name
+        """Search nothing yet. `is_left` says by its key whether a place is left to another search."""
+        self._places, self._ask, self._name, self._is_left = places, ask, name, is_left
+        self._deployment = ""
         self._reconcilers: dict[str, Reconciler] = {}
         self._told: dict[str, str] = {}
 
-    def reconcile(self) -> bool:
+    async def reconcile(self) -> bool:
         """Search every place once; return whether a live job's task seems to be over, to search soon."""
-        deployment_name = self._name()
+        self._deployment = self._deployment or await self._name()
         seen: set[str] = set()
         in_doubt = False
-        for place in self._places() if deployment_name else ():
+        for place in await self._places() if self._deployment else ():
             where = f"{place.reference.namespace} ({place.reference.store_uri})"
             try:
-                backend = backend_of(place.reference, place.client())
-                in_doubt |= self._reconcile_at(backend, place.reference.namespace, deployment_name, seen)
+                in_doubt |= await self._reconcile_at(await place.backend(), place.reference.namespace, seen)
                 self._told.pop(where, None)
             except Exception as error:  # noqa: BLE001  tried again; other places do not depend on it
                 self._tell_once(where, repr(error))
         return in_doubt
 
-    def _reconcile_at(self, backend: Backend, namespace: str, deployment_name: str, seen: set[str]) -> bool:
+    async def _reconcile_at(self, backend: Backend, namespace: str, seen: set[str]) -> bool:
         key = place_key(backend, namespace)
-        if key in seen or self._presence.is_marked(key):
+        if self._is_left(key):
+            self._reconcilers.pop(key, None)  # what it has doubted is old when it searches there again
+            return False
+        if key in seen:
             return False
         seen.add(key)
         if key not in self._reconcilers:
-            self._reconcilers[key] = Reconciler(backend, namespace, deployment_name, self._ask)
+            self._reconcilers[key] = Reconciler(backend, namespace, self._deployment, self._ask)
         reconciler = self._reconcilers[key]
-        asyncio.run(reconciler.reconcile())
+        reconciler.backend = backend  # of a connection that has changed, one with new credentials
+        await reconciler.reconcile()
         return reconciler.in_doubt
 
     def _tell_once(self, where: str, trouble: str) -> None:
         """Log a place's error once, because a cluster may be gone for good."""
         if self._told.get(where) != trouble:
             self._told[where] = trouble
-            _LOG.warning("cannot look for forgotten jobs in %s, trying again: %s", where, trouble)
+            _LOG.warning("cannot look for orphans in %s, trying again: %s", where, trouble)
 
 
-async def states_in_database(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
-    """Read the states of task instances of a DAG run, by their names as in `Origin.key`."""
-    return await in_thread(_read_states, dag_id, run_id, task_ids)
+@dataclass(frozen=True)
+class _Watched:
+    """Place whose jobs triggers of this process watch, with the backend that they share."""
+
+    reference: JobReference
+    opened: Backend
+
+    async def backend(self) -> Backend:
+        return self.opened
 
 
-def _read_states(dag_id: str, run_id: str, task_ids: list[str]) -> dict[str, object]:
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
+@dataclass
+class _Looking:
+    """Task that searches, and the number of triggers that use it."""
 
-    ti = TaskInstance.__table__.c
-    wanted = select(ti.task_id, ti.map_index, ti.state).where(
-        ti.dag_id == dag_id, ti.run_id == run_id, ti.task_id.in_(task_ids)
-    )
-    with create_session(scoped=False) as session:
-        found = list(session.execute(wanted))
-    return {
-        each.task_id if each.map_index < 0 else f"{each.task_id}_{each.map_index}": each.state
-        for each in found
-    }
+    task: asyncio.Task[None]
+    users: int = 0
 
 
-def teams() -> list[str]:
-    """Return Airflow's teams, and "" for DAGs without one."""
-    from airflow_provider.airflow_sdk import conf
-
-    if not conf.getboolean("core", "multi_team", fallback=False):
-        return [""]
-    from airflow.models.team import Team
-
-    return ["", *sorted(Team.get_all_team_names())]
+_running: dict[str, _Looking] = {}
+"""Running searches by the key of their place, and by `_ELSEWHERE`."""
+_ELSEWHERE = ""
 
 
-def places_of(team: str) -> list[UsedPlace]:
-    """Return the places that tasks of the team have recorded."""
-    return read_places(_variable(PLACES, team) or "")
+class SharedSearch:
+    """Context in which this process searches: one `attendant` for all that are inside with the same key.
+
+    Each of thousands of triggers holds one, so it keeps nothing that it does not need.
+    """
+
+    __slots__ = ("_attendant", "_key")
+
+    def __init__(self, key: str, attendant: Attendant) -> None:
+        self._key = key
+        self._attendant: Attendant | None = attendant
+
+    def __enter__(self) -> None:
+        """Begin the search if nobody is inside."""
+        if self._key not in _running and self._attendant is not None:
+            _running[self._key] = _Looking(start_apart(_repeat(self._attendant)))
+        self._attendant = None
+        _running[self._key].users += 1
+
+    def __exit__(self, *_: object) -> None:
+        """End the search if nobody else is inside."""
+        looking = _running[self._key]
+        looking.users -= 1
+        if not looking.users:
+            looking.task.cancel()
+            del _running[self._key]
 
 
-def name_of(team: str) -> str:
-    """Return the Airflow's name that jobs of the team have; "" if the team has started none."""
-    return with_address(_variable(NAME, team))
+def reconciled(backend: Backend, reference: JobReference, ask: AskStates, name: AskName) -> SharedSearch:
+    """Search the place of a job or batch for orphans inside the context, once for all that are inside."""
+
+    async def here() -> Iterable[Place]:
+        return [_Watched(reference, backend)]
+
+    return SharedSearch(place_key(backend, reference.namespace), Attendant(here, ask, name))
 
 
-def _variable(name: str, team: str) -> str | None:
-    """Read a Variable as a team's tasks see it; Airflow's main processes can read those of any team."""
-    from airflow.models import Variable
+def reconciled_elsewhere(places: AskPlaces, ask: AskStates, name: AskName) -> SharedSearch:
+    """Search those of the places that no `reconciled` of this process searches, once for all that are inside.
 
-    key = of_team(name, team)
-    if team:
-        found: str | None = Variable.get(key, default_var=None, team_name=team)
-    else:  # Airflow 3.1 knows no teams
-        found = Variable.get(key, default_var=None)
-    return found
+    They are searched apart, because one may not answer for long.
+    """
+    return SharedSearch(_ELSEWHERE, Attendant(places, ask, name, _running.__contains__))
 
 
-def attend(pause: Callable[[float], object] = time.sleep) -> None:
-    """Search for as long as this process lives: in a thread of a triggerer's main process."""
+async def _repeat(attendant: Attendant) -> None:
     interval = config().orphan_interval
-    presence = Presence(os.getpid(), interval)
-    presence.forget()
-    attendants: dict[str, Attendant] = {}
-    pause(FIRST_SECONDS)
+    await asyncio.sleep(FIRST_SECONDS)
     while True:
         in_doubt = False
         try:
-            for team in teams():
-                if team not in attendants:
-                    places, name = partial(places_of, team), partial(name_of, team)
-                    attendants[team] = Attendant(presence, places, states_in_database, name)
-                in_doubt |= attendants[team].reconcile()
-        except Exception as error:  # noqa: BLE001  the thread must outlive whatever Airflow answers
-            _LOG.warning("cannot look for forgotten jobs, trying again: %r", error)
-        pause(min(interval, DOUBT_SECONDS) if in_doubt else interval)
+            in_doubt = await attendant.reconcile()
+        except Exception as error:  # noqa: BLE001  tried again; triggers do not depend on it
+            _LOG.warning("cannot look for orphans, trying again: %r", error)
+        await asyncio.sleep(min(interval, DOUBT_SECONDS) if in_doubt else interval)

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Never
 
 from fake_api import DEPLOYMENT, job_id
 from measuring import Verdict, report
@@ -71,14 +72,17 @@ class Search:
 
     @asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
-        from airflow_provider.orphans import reconciled
+        from airflow_provider.orphans import reconciled, reconciled_elsewhere
         from kinetic_core.backends.base import backend_of
         from kinetic_core.connections import default_connections
         from kinetic_core.job import JobReference
 
         reference = JobReference.from_dict(reference_of(0))
         backend = await asyncio.to_thread(backend_of, reference, default_connections())
-        async with reconciled(backend, "default", self._states, self._name):
+        with (
+            reconciled(backend, reference, self._states, self._name),
+            reconciled_elsewhere(self._places, self._states, self._name),
+        ):
             yield
 
     async def _states(self, _: str, __: str, task_ids: list[str]) -> Mapping[str, object]:
@@ -87,6 +91,9 @@ class Search:
 
     async def _name(self) -> str:
         return DEPLOYMENT
+
+    async def _places(self) -> list[Never]:
+        return []
 
 
 async def sleep(number: int) -> None:

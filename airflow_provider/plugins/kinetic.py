@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -10,7 +9,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
-from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/kinetic"
@@ -61,35 +59,39 @@ _VIEWS: list[Any] = [
 _started = threading.Event()
 
 
-class TriggererStart:
-    """Listener for the start of an Airflow component: a triggerer then also searches for orphans."""
+class SearchStart:
+    """Middleware of the API server, which changes nothing: its first message starts the search for orphans.
 
-    @hookimpl
-    def on_starting(self, component: Any) -> None:  # noqa: ARG002  the name is the hook's
-        """Start the search when the command line starts a triggerer.
+    That message tells of the server's start, in the process that serves. Airflow's listeners hear of other
+    components only, and an application that a plugin mounts hears of requests only.
+    """
 
-        Airflow calls this before `component` says what it is, so the command line decides. A triggerer forks
-        the process of its triggers next. A busy thread could hold a lock at that moment, which the child
-        would inherit and never get, so the search starts after the fork.
-        """
-        if sys.argv[1:2] == ["triggerer"]:
-            os.register_at_fork(after_in_parent=_start)
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(
+        self,
+        scope: _Message,
+        receive: Callable[[], Awaitable[_Message]],
+        send: Callable[[_Message], Awaitable[None]],
+    ) -> None:
+        if not _started.is_set():
+            _started.set()
+            threading.Thread(target=_search, name="kinetic-orphans", daemon=True).start()
+        await self._app(scope, receive, send)
 
 
-def _start() -> None:
-    if not _started.is_set():
-        _started.set()
-        threading.Thread(target=_attend, name="kinetic-forgotten-jobs", daemon=True).start()
-
-
-def _attend() -> None:
+def _search() -> None:
     """Import the search at first use, because every Airflow process loads this plugin."""
-    from airflow_provider.orphans import attend
+    from airflow_provider.config import config
+    from airflow_provider.deployment import cache_file
+    from airflow_provider.ui.database import server_search
+    from airflow_provider.ui.orphans import SearchLock, search
 
-    attend()
+    search(server_search(), config().orphan_interval, SearchLock(lambda: cache_file().with_suffix(".lock")))
 
 
-_LISTENERS: list[Any] = [TriggererStart()]
+_MIDDLEWARES: list[Any] = [{"middleware": SearchStart, "name": "Kinetic's search for orphans"}]
 
 
 def forks_tasks(arguments: Sequence[str]) -> bool:
@@ -100,12 +102,12 @@ def forks_tasks(arguments: Sequence[str]) -> bool:
 
 
 class KineticPlugin(AirflowPlugin):
-    """Plugin with the page, its API, and a triggerer's search for orphans."""
+    """Plugin with the page, its API, and the API server's search for orphans."""
 
     name = "kinetic"
     fastapi_apps = _APPS
     external_views = _VIEWS
-    listeners = _LISTENERS
+    fastapi_root_middlewares = _MIDDLEWARES
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:

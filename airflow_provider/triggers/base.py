@@ -6,21 +6,24 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.access import ENVIRONMENT, Access
 from airflow_provider.config import config
-from airflow_provider.deployment import deployment_name
+from airflow_provider.deployment import UsedPlace, deployment_name, noted_places
 from airflow_provider.job_of_task import CLEARED_WHILE_DEFERRED, ENDED, state_of, task_states
 from airflow_provider.threads import in_thread
 from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import Connections, default_connections
 from kinetic_core.errors import CloudError, ClusterError, KineticError, StoreError
 from kinetic_core.job import JobReference
+
+if TYPE_CHECKING:
+    from airflow_provider.orphans import SharedSearch
 
 _LOOKUP_SECONDS = 5.0
 """Seconds between requests for a task's state by a killed trigger while Airflow does not answer."""
@@ -62,6 +65,15 @@ async def asked(question: Callable[Asked, Answer], *args: Asked.args, **kwargs: 
     _requests.add(asking)
     asking.add_done_callback(_requests.discard)
     return await asyncio.shield(asking)
+
+
+async def _client_of(access: Access) -> Connections:
+    """Return the client of a connection. Raises KineticError if the connection cannot be read now."""
+    if access == ENVIRONMENT:
+        return await in_thread(default_connections)
+    from airflow_provider.hooks.kinetic import clients
+
+    return await asked(clients.get, access)
 
 
 class ConnectedTrigger(BaseTrigger):
@@ -110,13 +122,9 @@ class ConnectedTrigger(BaseTrigger):
 
         A connection that cannot be read now is read again later, so that no job is lost.
         """
-        if self.access == ENVIRONMENT:
-            return await in_thread(default_connections)
-        from airflow_provider.hooks.kinetic import clients
-
         while True:
             try:
-                return await asked(clients.get, self.access)
+                return await _client_of(self.access)
             except KineticError as error:
                 self.log.warning("%s; trying again", error)
             await asyncio.sleep(self.outage_interval)
@@ -137,6 +145,25 @@ def _shared_backend(reference: JobReference, connections: Connections) -> Backen
     place = reference.backend, reference.store_uri, reference.namespace, reference.cluster
     key = (_shared_backend, place, connections.settings)
     return connections.get(key, lambda: backend_of(reference, connections))
+
+
+@dataclass(frozen=True)
+class _NotedPlace:
+    """Place that some task has noted, reached with that task's connections."""
+
+    used: UsedPlace
+
+    @property
+    def reference(self) -> JobReference:
+        return self.used.reference
+
+    async def backend(self) -> Backend:
+        return await in_thread(_shared_backend, self.reference, await _client_of(self.used.access))
+
+
+async def _noted() -> list[_NotedPlace]:
+    """Return the places where jobs of this Airflow have run."""
+    return [_NotedPlace(each) for each in await asked(noted_places)]
 
 
 class WorkTrigger(ConnectedTrigger):
@@ -170,8 +197,11 @@ class WorkTrigger(ConnectedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Show the progress until the work ends, then yield one event."""
+        from airflow_provider.orphans import reconciled_elsewhere
+
         try:
-            event = await self._watch()
+            with reconciled_elsewhere(_noted, _states_of_tasks, _own_deployment):
+                event = await self._watch()
         except asyncio.CancelledError:
             if not hasattr(BaseTrigger, "on_kill"):  # an older Airflow: being cancelled is all we learn
                 await self.on_kill()
@@ -239,11 +269,11 @@ class WorkTrigger(ConnectedTrigger):
                 self.log.warning("cannot watch %s, trying again: %s", reference.job_id, error)
             await asyncio.sleep(self.outage_interval)
 
-    def _reconciled(self, backend: Backend, reference: JobReference) -> AbstractAsyncContextManager[None]:
+    def _reconciled(self, backend: Backend, reference: JobReference) -> SharedSearch:
         """Search the work's namespace for orphans now and then, inside the context."""
         from airflow_provider.orphans import reconciled  # a worker makes triggers, and searches for nothing
 
-        return reconciled(backend, reference.namespace, _states_of_tasks, _own_deployment)
+        return reconciled(backend, reference, _states_of_tasks, _own_deployment)
 
     async def _cancel_overdue(self, backend: Backend, reference: JobReference) -> None:
         """Cancel the work now: a worker may have no free slot for minutes. The worker cancels again."""

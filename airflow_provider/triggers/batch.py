@@ -80,7 +80,7 @@ class KineticBatchTrigger(WorkTrigger):
         )
         self.log.info("no worker is held while %s runs", reference.job_id)
         try:
-            async with self._reconciled(backend, reference):
+            with self._reconciled(backend, reference):
                 clock = AlertClock(self.alert, backend, reference)
                 ended = await self._show_until_over(watch, clock)
                 if ended:

@@ -191,7 +191,7 @@ class KineticJobTrigger(WorkTrigger):
         whose = "its pods write their lines here" if self.silent else "showing its lines from here on"
         self.log.info("no worker is held while %s runs; %s", reference.job_id, whose)
         try:
-            async with self._reconciled(backend, reference):
+            with self._reconciled(backend, reference):
                 ended = await self._show_until_over(
                     news,
                     StateLines(reference),

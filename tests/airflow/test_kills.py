@@ -103,7 +103,8 @@ def test_a_marked_task_whose_worker_dies_at_once_leaves_no_job(cases: Any) -> No
 
 @pytest.mark.attack
 def test_a_worker_killed_with_its_new_job_leaves_none(cases: Any) -> None:
-    """Its job is the first in its store: a triggerer searches there, as the task has noted the place."""
+    """Its job is the first in its store, of which only its task's note tells: a trigger looks there."""
+    searching = begun(cases, "beside", "deferred")
     cases.start("killed_with_a_new_job")
     folder = Path(cases.airflow.home, "unused")
     cases.airflow.until((folder / "created").exists, PATIENCE, "a job to be created")
@@ -124,6 +125,8 @@ def test_a_worker_killed_with_its_new_job_leaves_none(cases: Any) -> None:
     )
     assert observe(backend, reference).status is JobStatus.CANCELLED
     assert cases.end("killed_with_a_new_job") == "failed"
+    mark_failed(cases, searching)
+    assert cases.end("beside") == "failed"
 
 
 @pytest.mark.promise("airflow: *Clear* means run again, never a result that the task has had")
@@ -198,9 +201,17 @@ def test_triggers_that_break_end_no_job_and_lose_no_result(cases: Any) -> None:
 def test_the_job_of_a_run_deleted_unseen_is_cancelled(
     cases: Any,
 ) -> None:
-    """By the triggerer that comes back, which has no trigger left."""
+    """By the API server, or the triggerer that comes back if it has triggers of other tasks."""
     instance = begun(cases, "forgotten", "deferred")
     (job_id,) = job_ids(cases, "forgotten")
+    backend = LocalBackend(cases.airflow.home / "kinetic")
+    reference = find(backend, job_id)
+    assert reference is not None
+    found = backend.get(reference.namespace, job_id)
+    assert found is not None
+    origin = Origin.from_text(found[0]["metadata"]["annotations"][ORIGIN])
+    assert origin is not None
+    assert origin.deployment.endswith(cases.airflow.environment["AIRFLOW__API__BASE_URL"])
     triggerer = cases.airflow.processes.pop("triggerer")
     triggerer.terminate()
     triggerer.wait(90)
@@ -208,15 +219,6 @@ def test_the_job_of_a_run_deleted_unseen_is_cancelled(
     run = f"/dags/forgotten/dagRuns/{instance['dag_run_id']}"
     cases.airflow.until(lambda: cases.api.call("GET", run)["state"] == "failed", 300, "forgotten to fail")
     cases.api.call("DELETE", run)
-    backend = LocalBackend(cases.airflow.home / "kinetic")
-    reference = find(backend, job_id)
-    assert reference is not None
-    assert observe(backend_of(reference, default_connections()), reference).status is JobStatus.RUNNING
-    found = backend.get(reference.namespace, job_id)
-    assert found is not None
-    origin = Origin.from_text(found[0]["metadata"]["annotations"][ORIGIN])
-    assert origin is not None
-    assert origin.deployment.endswith(cases.airflow.environment["AIRFLOW__API__BASE_URL"])
     cases.airflow.start_component("triggerer")
     cases.airflow.until(
         lambda: observe(backend_of(reference, default_connections()), reference).is_terminal,

@@ -107,7 +107,7 @@ def test_killed_triggerers_end_no_pod_and_leave_none_behind(cases: Any, pods: Po
     triggerer.wait()
     mark_failed(cases, forgotten)
     assert cases.end("pod_unseen") == "failed"
-    assert (pods.living["pod_moved"], pods.living["pod_unseen"]) == (1, 1)
+    assert pods.living["pod_moved"] == 1
     cases.airflow.start_component("triggerer")  # which takes a minute on a busy machine
     cases.airflow.until(lambda: not pods.living["pod_unseen"], 300, "the forgotten pod to be gone")
     assert pods.living["pod_moved"] == 1

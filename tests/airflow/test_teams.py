@@ -24,7 +24,7 @@ from airflow.models.team import Team
 from airflow.utils.session import create_session
 
 from airflow_provider.deployment import NAME, PLACES, UsedPlace, of_team, with_place
-from airflow_provider.orphans import name_of, places_of, teams
+from airflow_provider.ui.database import name_of, places_of, teams
 from tests.airflow_provider.records_of_jobs import reference
 
 with create_session() as session:
@@ -162,8 +162,8 @@ def test_tasks_of_teams_record_beside_each_other(of_teams: Cases) -> None:
 
 
 @pytest.mark.promise("scale: Team names")
-def test_a_triggerer_ends_jobs_that_teams_have_left(of_teams: Cases) -> None:
-    """Their workers are dead and their tasks ended: they are found by what each team has recorded."""
+def test_jobs_that_teams_have_left_end(of_teams: Cases) -> None:
+    """Their workers are dead and their tasks ended: the API server finds them by what each team has noted."""
     begun = {}
     for dag_id in [f"left_by_{team}" for team in TEAMS]:
         of_teams.start(dag_id)

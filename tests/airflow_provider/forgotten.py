@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider.job_of_task import Origin, TaskIdentity, start_or_adopt
-from kinetic_core.backends.base import backend_of
+from kinetic_core.backends.base import Backend, backend_of
 from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.cancel import cancel
@@ -42,6 +43,26 @@ def job(
         yield reference
     finally:
         cancel(backend_of(reference, default_connections()), reference)
+
+
+@dataclass
+class Opened:
+    """A place that can be reached."""
+
+    reference: JobReference
+
+    async def backend(self) -> Backend:
+        return backend_of(self.reference, default_connections())
+
+
+@dataclass
+class Broken:
+    """A place whose connection is gone."""
+
+    reference: JobReference
+
+    async def backend(self) -> Backend:
+        raise PermissionError("no such connection")
 
 
 class Told:

@@ -1,107 +1,103 @@
-"""Places where no trigger watches, and what a triggerer's main process does there: real local jobs."""
+"""Places in which several jobs of tasks have run, and the search in all of them: real local jobs."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_provider.access import Access
 from airflow_provider.deployment import UsedPlace, read_places, record, with_place
-from airflow_provider.orphans import Attendant, Presence, place_key
+from airflow_provider.orphans import Attendant, place_key
 from kinetic_core.backends.base import backend_of
-from kinetic_core.connections import Connections, default_connections
+from kinetic_core.connections import default_connections
 from kinetic_core.job import JobReference
 from kinetic_core.jobs.observe import observe
-from tests.airflow_provider.forgotten import Told, job
+from tests.airflow_provider.forgotten import Broken, Opened, Told, job
 
 pytestmark = pytest.mark.usefixtures("local_jobs")
 
-
-@dataclass
-class Broken:
-    """A place whose connection is gone."""
-
-    reference: JobReference
-
-    def client(self) -> Connections:
-        raise PermissionError("no such connection")
-
-
-@dataclass
-class There:
-    reference: JobReference
-
-    def client(self) -> Connections:
-        return default_connections()
-
-
-INTERVAL = 25.0
-"""Seconds between two searches."""
 MOST = 50
 """Places that are kept."""
 
 
-def attendant(folder: Path, told: Told, places: Iterable[There | Broken], name: str = "ours") -> Attendant:
-    return Attendant(Presence(os.getpid(), INTERVAL, folder / "marks"), lambda: places, told, lambda: name)
+def is_over(reference: JobReference) -> bool:
+    return observe(backend_of(reference, default_connections()), reference).is_terminal
+
+
+def attendant(
+    told: Told,
+    places: Iterable[Opened | Broken],
+    name: str = "ours",
+    is_left: Callable[[str], bool] = lambda _: False,
+) -> Attendant:
+    async def noted() -> Iterable[Opened | Broken]:
+        return places
+
+    async def named() -> str:
+        return name
+
+    return Attendant(noted, told, named, is_left)
+
+
+def looks(looking: Attendant, times: int = 1) -> list[bool]:
+    """Whether each of several searches leaves something in doubt."""
+
+    async def look() -> list[bool]:
+        return [await looking.reconcile() for _ in range(times)]
+
+    return asyncio.run(look())
 
 
 def test_a_forgotten_job_is_cancelled_at_the_second_look(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
-        looking = attendant(tmp_path, Told({}), [There(forgotten)])
-        assert looking.reconcile()
-        assert not observe(backend_of(forgotten, default_connections()), forgotten).is_terminal
-        assert not looking.reconcile()
-        assert observe(backend_of(forgotten, default_connections()), forgotten).is_terminal
+        looking = attendant(Told({}), [Opened(forgotten)])
+        assert looks(looking) == [True]
+        assert not is_over(forgotten)
+        assert looks(looking) == [False]
+        assert is_over(forgotten)
 
 
 def test_without_a_name_nothing_is_compared(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
         told = Told({})
-        assert not attendant(tmp_path, told, [There(forgotten)], name="").reconcile()
+        assert looks(attendant(told, [Opened(forgotten)], name="")) == [False]
         assert told.asked == []
 
 
 def test_a_place_of_many_connections_is_asked_once(tmp_path: Path) -> None:
     with job(tmp_path) as forgotten:
         told = Told({"r": {"train": "deferred"}})
-        attendant(tmp_path, told, [There(forgotten), There(forgotten)]).reconcile()
+        looks(attendant(told, [Opened(forgotten), Opened(forgotten)]))
         assert len(told.asked) == 1
 
 
-def test_what_triggers_look_after_is_left_to_them(tmp_path: Path) -> None:
+@pytest.mark.attack
+def test_a_doubt_from_before_another_search_is_forgotten(tmp_path: Path) -> None:
+    """Two looks in a row must see that a task is over. Hours may be between these."""
     with job(tmp_path) as forgotten:
-        told, marks = Told({}), Presence(os.getpid(), INTERVAL, tmp_path / "marks")
-        marks.mark(place_key(backend_of(forgotten, default_connections()), forgotten.namespace))
-        looking = attendant(tmp_path, told, [There(forgotten)])
-        assert not looking.reconcile()
-        (mark,) = (tmp_path / "marks").iterdir()
-        long_ago = mark.stat().st_mtime - INTERVAL - 15
-        os.utime(mark, (long_ago, long_ago))
-        assert looking.reconcile()
+        left: set[str] = set()
+        looking = attendant(Told({}), [Opened(forgotten)], is_left=left.__contains__)
+        key = place_key(backend_of(forgotten, default_connections()), forgotten.namespace)
+        assert looks(looking) == [True]
+        left.add(key)
+        assert looks(looking) == [False]
+        left.clear()
+        assert looks(looking) == [True]
+        assert not is_over(forgotten)
 
 
 def test_trouble_in_one_place_is_told_once_and_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with job(tmp_path) as forgotten:
-        places = [Broken(replace(forgotten, namespace="gone")), There(forgotten)]
-        looking = attendant(tmp_path, Told({}), places)
-        looking.reconcile()
-        looking.reconcile()
-        assert observe(backend_of(forgotten, default_connections()), forgotten).is_terminal
+        places = [Broken(replace(forgotten, namespace="gone")), Opened(forgotten)]
+        looks(attendant(Told({}), places), 2)
+        assert is_over(forgotten)
         assert sum("no such connection" in each.message for each in caplog.records) == 1
-
-
-def test_marks_of_an_earlier_process_with_this_id_say_nothing(tmp_path: Path) -> None:
-    Presence(1, INTERVAL, tmp_path).mark("here")
-    Presence(2, INTERVAL, tmp_path).mark("here")
-    Presence(1, INTERVAL, tmp_path).forget()
-    assert not Presence(1, INTERVAL, tmp_path).is_marked("here")
-    assert Presence(2, INTERVAL, tmp_path).is_marked("here")
 
 
 def test_a_place_is_noted_once_with_the_newest_others(tmp_path: Path) -> None:

@@ -269,6 +269,11 @@ def killed_with_a_new_job():
 
 
 @dag(schedule=None, catchup=False)
+def beside():
+    long_job(900, "beside")
+
+
+@dag(schedule=None, catchup=False)
 def late():
     long_job.override(execution_timeout=timedelta(seconds=20), retries=0)(120, "late")
 
@@ -302,6 +307,7 @@ for each in (
     held,
     held_and_killed,
     killed_with_a_new_job,
+    beside,
     late,
     adopted,
     moved,

@@ -19,9 +19,8 @@ or, where it says *with pods*, on a Kubernetes cluster, brings its job into a ph
 and looks. For every cell it checks that at most one execution of the function, or pod of the task, ever
 lives, that no job or pod is left 60 seconds after a triggerer is alive, that no result is lost, that nothing
 is cancelled because a trigger merely moved, and that *Clear* runs the function again. With no triggerer
-alive, a job that nobody wants any more ends at its `timeout`, or by `kinetic reap`. Where it says *with
-CeleryExecutor*, two Celery workers run the tasks; *with pods and KubernetesExecutor*, each worker is a pod of
-that cluster.
+alive, the API server ends a job that nobody wants any more. Where it says *with CeleryExecutor*, two Celery
+workers run the tasks; *with pods and KubernetesExecutor*, each worker is a pod of that cluster.
 
 The phases: the worker is *submitting*, just before the job is created; the job is *queued* for a free slot
 or node; it is *running*; it has *finished* and its outcome is about to be collected.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,8 +59,9 @@ class Place(Protocol):
     name: str
     steps: Steps
     data: str
-    settings: Mapping[str, str]
-    """The environment of Airflow, besides."""
+
+    def prepare(self, cells: Iterable[Cell]) -> Mapping[str, str]:
+        """Make what these cells need; return the environment of Airflow, besides."""
 
     def options(self, cell: Cell) -> dict[str, Any]:
         """What a cell's `@task.kinetic` is given besides."""

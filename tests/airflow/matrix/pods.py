@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Pods:
         self.steps: Steps = dict(zip(STEPS, (*requests, (REPORTING, "")), strict=True))
         self._run = f"matrix-{os.getpid()}"
         self.data = f"{BUCKET}/{self._run}/cells"
-        self.settings: Mapping[str, str] = {
+        self._settings: Mapping[str, str] = {
             "KINETIC_KUBECONFIG": os.environ["KUBECONFIG"],
             "KINETIC_BUCKET": f"{BUCKET}/{self._run}/kinetic",
             "KINETIC_CONTAINER_IMAGE": os.environ["KINETIC_TEST_IMAGE"],
@@ -60,9 +60,13 @@ class Pods:
         self._namespace = namespace
         self._api = ClusterApi(Target(os.environ["KUBECONFIG"]))
         self._rooms: set[str] = set()
-        self._backend = open_backend("gke", Connections(read_settings(self.settings)))
+        self._backend = open_backend("gke", Connections(read_settings(self._settings)))
         self._watch = _Watch(self._api, namespace, f"tests={self._run}")
         self._watch.start()
+
+    def prepare(self, cells: Iterable[Cell]) -> Mapping[str, str]:
+        """All are in one namespace and one bucket."""
+        return self._settings
 
     def options(self, cell: Cell) -> dict[str, Any]:
         small = {"backend": "gke", "cpu": 0.1, "memory": "160Mi"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,18 @@ class Processes:
 
     def __init__(self, home: Path) -> None:
         self.steps: Steps = dict(zip(STEPS, _PATHS, strict=True))
-        self.settings: Mapping[str, str] = {}
         self.data = str(home / "cells")
+
+    def prepare(self, cells: Iterable[Cell]) -> Mapping[str, str]:
+        """Name each cell's store to the API server, which cancels jobs in no other."""
+        stores = [str(Path(self.data, cell.dag_id, "kinetic")) for cell in cells]
+        profiles = {
+            f"cell-{number}": {"backend": "local", "local_store": store}
+            for number, store in enumerate(stores)
+        }
+        file = Path(self.data).with_name("profiles.json")
+        file.write_text(json.dumps({"profiles": profiles}))
+        return {"KINETIC_PROFILES_FILE": str(file)}
 
     def options(self, cell: Cell) -> dict[str, Any]:
         return {"backend": "local"}

@@ -114,7 +114,7 @@ def walk(
         return seen
 
     table = list(cells)
-    settings = {**SETTINGS, **place.settings, "XDG_CACHE_HOME": str(home / "cache")}
+    settings = {**SETTINGS, **place.prepare(table), "XDG_CACHE_HOME": str(home / "cache")}
     settings["MATRIX_CELLS"] = str(home / "cells")
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HOOKS), os.environ.get("PYTHONPATH"))))
     if database := os.environ.get("MATRIX_DATABASE"):
