@@ -77,7 +77,7 @@ ACTIONS = (
     Action("mark_failed_held", "mark failed, a worker waiting", Then.KILLED, ("failed",), dag=_HELD),
     Action("fail_run", "fail the run", Then.KILLED, ("failed",)),
     Action("delete_run", "fail the run and delete it", Then.KILLED, ("gone",)),
-    Action("task_timeout", "`execution_timeout`", Then.KILLED, ("failed",), dag={"execution_timeout": 45}),
+    Action("task_timeout", "`execution_timeout`", Then.KILLED, ("failed",), dag={"execution_timeout": 75}),
     Action("run_timeout", "`dagrun_timeout`", Then.KILLED, ("skipped", "failed"), dag={"dagrun_timeout": 90}),
     Action("pause", "pause the DAG, later unpause it", Then.GOES_ON),
     Action("backfill", "backfill, cancelled meanwhile", Then.GOES_ON, dag={"schedule": "0 0 1 1 *"}),
