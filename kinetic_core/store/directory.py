@@ -25,6 +25,23 @@ _METADATA = ".metadata"
 _RESERVED = (_TEMPORARY, _METADATA)
 
 
+_REMOVALS = 5
+"""Times that a tree is removed while others write to it. What they have written after that stays."""
+
+
+def _remove_tree(tree: Path) -> None:
+    """Remove a directory with all in it, though others remove it too, or write there, at the same time."""
+    for _ in range(_REMOVALS):
+        try:
+            shutil.rmtree(tree)
+        except FileNotFoundError:  # of all or of a part of it, which another has removed
+            if not tree.is_dir():
+                return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+
 class DirectoryObjectStore:
     """An `ObjectStore` in a directory, made when first written to, readable by its owner only."""
 
@@ -114,8 +131,7 @@ class DirectoryObjectStore:
         folder = self.path(prefix[:-1])
         count = sum(1 for _ in self._names(folder))
         for tree in (folder, self.root / _METADATA / prefix[:-1]):
-            if tree.is_dir():
-                shutil.rmtree(tree)
+            _remove_tree(tree)
         return count
 
     def _listed(self, name: str) -> ObjectInfo | None:

@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,31 @@ def test_metadata_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
         assert {len(info.metadata.get("long", 4000 * "x")) for info in store.list("index/")} <= {4000}
     writer.join()
     assert {len(info.metadata["long"]) for info in store.list("index/")} == {4000}
+
+
+def test_a_tree_is_removed_beside_a_writer_and_another_remover(tmp_path: Path) -> None:
+    """A job that ends may still write its log while its objects are removed."""
+    store, folder = DirectoryObjectStore(tmp_path / "store"), tmp_path / "store/jobs/a"
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            with suppress(FileNotFoundError, FileExistsError):  # it is removed between two steps
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / str(number)).touch()
+            number += 1
+
+    with ThreadPoolExecutor(3) as pool:
+        writing = pool.submit(write)
+        removing = [pool.submit(lambda: [store.delete_all("jobs/a/") for _ in range(300)]) for _ in range(2)]
+        try:
+            assert [len(each.result()) for each in removing] == [300, 300]
+        finally:
+            over.set()
+        writing.result()
+    store.delete_all("jobs/a/")
+    assert not folder.exists()
 
 
 def test_a_store_whose_directory_gives_no_answer_says_so(tmp_path: Path) -> None:
