@@ -5,7 +5,7 @@
 `requests`: those to Airflow's API server for each instance, heartbeats aside, counted by a proxy in between.
 `time`: a run of 1,000 instances, or of INSTANCES, against a run of an operator that defers once and is ended
 by its trigger, by turns, each twice; the quicker one counts. The processor time of the jobs' own processes is
-taken out.
+taken out. What Airflow's components took in each run is printed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from an_airflow import airflow_with, one_run
+from an_airflow import Run, airflow_with, one_run
 from job_time import JobTime
+from mapped_pods import processor_time
 from measuring import Verdict, report
 
 _SECONDS = 3600.0
@@ -112,13 +113,25 @@ def time(count: int) -> list[Verdict]:
 
     with airflow_with("mapped_dags.py", change) as airflow, JobTime() as jobs:
         pairs = [
-            [one_run(airflow, name, jobs, _SECONDS) for name in ("ended", "kinetic")] for _ in range(_RUNS)
+            [one_turn(airflow, name, jobs, count) for name in ("ended", "kinetic")] for _ in range(_RUNS)
         ]
     plain = min(ended.wall for ended, _ in pairs)
     ours = min((kinetic for _, kinetic in pairs), key=lambda run: run.without_jobs)
     note = f"{plain:.0f} s; {ours.wall:.0f} s with the jobs' {ours.jobs:.0f} processor seconds"
     what = f"{count} mapped @task.kinetic / {count} ended by a trigger"
     return [Verdict(what, ours.without_jobs / plain, 1.05, "x", note)]
+
+
+def one_turn(airflow: Any, dag_id: str, jobs: JobTime, count: int) -> Run:
+    """A run of so many instances; prints the processor time of Airflow's components for each of them.
+
+    Workers and tasks are processes below the scheduler.
+    """
+    before = {name: processor_time(each.pid) for name, each in airflow.processes.items()}
+    run = one_run(airflow, dag_id, jobs, _SECONDS)
+    spent = {name: processor_time(airflow.processes[name].pid) - each for name, each in before.items()}
+    print("  ms for an instance:", *(f"{name} {each / count * 1000:.0f}" for name, each in spent.items()))
+    return run
 
 
 if __name__ == "__main__":
