@@ -90,6 +90,18 @@ print(json.dumps("airflow_provider.preload" in sys.modules))
 """
 
 
+SHARED = """
+import json
+import os
+import threading
+
+before = set(os.listdir("/proc/self/fd"))
+import airflow_provider.preload
+
+print(json.dumps([threading.active_count(), sorted(set(os.listdir("/proc/self/fd")) - before)]))
+"""
+
+
 def legs(tmp_path: Path, *preloaded: str) -> dict[str, Any]:
     """What a task's legs have told, run in a process that first imports what is to be preloaded."""
     (tmp_path / "legs.py").write_text(LEGS)
@@ -120,6 +132,15 @@ def test_a_first_leg_imports_nothing_that_is_not_preloaded(tmp_path: Path) -> No
         "airflow_provider.plugins",
         "airflow_provider.plugins.kinetic",  # which every process has when Airflow has loaded its plugins
     ]
+
+
+def test_preloading_leaves_nothing_that_a_fork_would_share(tmp_path: Path) -> None:
+    """No thread, which a child would lack, and no open file or connection."""
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [1, []]
 
 
 @pytest.mark.parametrize(
