@@ -23,23 +23,22 @@ from kinetic_core.store.protocol import ObjectInfo, check_name, matches
 _TEMPORARY = ".tmp"
 _METADATA = ".metadata"
 _RESERVED = (_TEMPORARY, _METADATA)
-
-
 _REMOVALS = 5
-"""Times that a tree is removed while others write to it. What they have written after that stays."""
+"""Times that a directory is removed while others write there. What they have written after that stays."""
 
 
-def _remove_tree(tree: Path) -> None:
-    """Remove a directory with all in it, though others remove it too, or write there, at the same time."""
+def _remove_directory(folder: Path) -> None:
+    """Remove a directory, if it is one, though others remove it too, or write there, at the same time."""
     for _ in range(_REMOVALS):
+        if not folder.is_dir():
+            return
         try:
-            shutil.rmtree(tree)
-        except FileNotFoundError:  # of all or of a part of it, which another has removed
-            if not tree.is_dir():
-                return
+            shutil.rmtree(folder)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                 raise
+        else:
+            return
 
 
 class DirectoryObjectStore:
@@ -131,7 +130,7 @@ class DirectoryObjectStore:
         folder = self.path(prefix[:-1])
         count = sum(1 for _ in self._names(folder))
         for tree in (folder, self.root / _METADATA / prefix[:-1]):
-            _remove_tree(tree)
+            _remove_directory(tree)
         return count
 
     def _listed(self, name: str) -> ObjectInfo | None:

@@ -62,6 +62,13 @@ def test_metadata_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {len(info.metadata["long"]) for info in store.list("index/")} == {4000}
 
 
+def test_an_object_is_nothing_below_its_own_name(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(tmp_path / "store")
+    store.create_if_absent("a", b"")
+    assert store.delete_all("a/") == 0
+    assert store.read("a") == b""
+
+
 def test_a_tree_is_removed_beside_a_writer_and_another_remover(tmp_path: Path) -> None:
     """A job that ends may still write its log while its objects are removed."""
     store, folder = DirectoryObjectStore(tmp_path / "store"), tmp_path / "store/jobs/a"
