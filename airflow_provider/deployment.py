@@ -26,12 +26,10 @@ from kinetic_core.job import JobReference
 
 NAME = "kinetic_deployment"
 """Airflow Variable whose value distinguishes the jobs of several Airflows in one namespace."""
-MEANING_OF_NAME = "Tells this Airflow's Kinetic jobs from those of others; made at their first use"
+MEANING_OF_NAME = "Tells this Airflow's Kinetic jobs from those of other Airflows"
 PLACES = "kinetic_places"
 """The Airflow Variable in which tasks note where their jobs run."""
-_MEANING_OF_PLACES = (
-    "Where Kinetic jobs of this Airflow have run: it looks there for those whose task is over"
-)
+_MEANING_OF_PLACES = "Where Kinetic jobs of this Airflow have run, and are searched for orphans"
 _LOG = logging.getLogger(__name__)
 
 
@@ -48,7 +46,7 @@ def deployment_name(*, make: bool = False, team: str = "") -> str:
     """Return this Airflow's name, from its Variable and its address; "" if it has none or cannot be read.
 
     The address (`[api] base_url`) distinguishes a copy of the metadata database, as made to test an upgrade.
-    `make` creates a missing name, where no API server with the plugin has (`ui.database.name_of`). If two
+    `make` creates a missing name, where no API server with the plugin has (`ui.database.ensure_name`). If two
     workers do so at once, one name is lost: only its worker or trigger ends the job that has that name.
     """
     from airflow.sdk import Variable
@@ -60,7 +58,7 @@ def deployment_name(*, make: bool = False, team: str = "") -> str:
             Variable.set(name, uuid.uuid4().hex, MEANING_OF_NAME)
             found = Variable.get(name, default=None)
     except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
-        _LOG.info("no job of a forgotten task will be found: the Variable %r fails: %r", name, error)
+        _LOG.info("orphans of this Airflow will not be found: the Variable %r fails: %r", name, error)
         return ""
     return with_address(found)
 
@@ -172,7 +170,7 @@ def remember(reference: JobReference, access: Access, team: str = "") -> None:
         )
         kept.keep(places=[place.key])
     except Exception as error:  # noqa: BLE001  whatever Airflow answers
-        _LOG.info("nobody will look for forgotten jobs in %s: %r", reference.namespace, error)
+        _LOG.info("namespace %s will not be searched for orphans: %r", reference.namespace, error)
 
 
 def noted_places() -> list[UsedPlace]:

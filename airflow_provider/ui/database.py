@@ -1,4 +1,4 @@
-"""What the search for orphans reads in Airflow's database: states of tasks, and Variables."""
+"""What the search for orphans needs of Airflow's database: states of tasks, places of jobs, a name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_provider.ui.orphans import ServerSearch
 
 def server_search() -> ServerSearch:
     """Return the search that reads Airflow's database."""
-    return ServerSearch(teams, places_of, name_of, states_in_database)
+    return ServerSearch(teams, places_of, ensure_name, states_in_database)
 
 
 async def states_in_database(dag_id: str, run_id: str, task_ids: list[str]) -> Mapping[str, object]:
@@ -58,8 +58,8 @@ def places_of(team: str) -> list[UsedPlace]:
     return read_places(_variable(PLACES, team) or "")
 
 
-def name_of(team: str) -> str:
-    """Return the Airflow's name that jobs of the team have, and make it if there is none.
+def ensure_name(team: str) -> str:
+    """Return this Airflow's name, which jobs of the team have, and create it if there is none.
 
     Workers make it too, but two at once make two, and nobody finds jobs that have the one that is lost. Here
     the first one stays, because the database takes no second Variable of a name.

@@ -29,12 +29,12 @@ HERE = Path(__file__).parent
 MAKING = """
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_provider.ui.database import name_of
+from airflow_provider.ui.database import ensure_name
 
 with ThreadPoolExecutor(8) as pool:
-    names = set(pool.map(name_of, [""] * 8))
+    names = set(pool.map(ensure_name, [""] * 8))
 assert len(names) == 1 and "" not in names, names
-assert {name_of("")} == names
+assert {ensure_name("")} == names
 """
 
 

@@ -1,7 +1,7 @@
 """Let a triggerer load no plugin of ours, as on Cloud Composer.
 
 Every component of a test's Airflow imports this as it starts. A triggerer also gets nothing that only the API
-server may import. Both is noted in the file `refused` of AIRFLOW_HOME.
+server may import. Both are noted in the file `refused` of AIRFLOW_HOME.
 """
 
 from __future__ import annotations
