@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
 PREFIX = "/kinetic"
 """Path of the application, below the API server's base URL."""
-
-_Message = MutableMapping[str, Any]
 
 
 class LazyApp:
@@ -23,12 +24,7 @@ class LazyApp:
     def __init__(self) -> None:
         self._app: Any = None
 
-    async def __call__(
-        self,
-        scope: _Message,
-        receive: Callable[[], Awaitable[_Message]],
-        send: Callable[[_Message], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is None:
             from airflow_provider.ui.app import create_app
 
@@ -66,15 +62,10 @@ class SearchStart:
     components only, and an application that a plugin mounts hears of requests only.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(
-        self,
-        scope: _Message,
-        receive: Callable[[], Awaitable[_Message]],
-        send: Callable[[_Message], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _started.is_set():
             _started.set()
             threading.Thread(target=_search, name="kinetic-orphans", daemon=True).start()
