@@ -164,6 +164,8 @@ def test_what_a_silent_bucket_leaves_waiting_is_bounded(job: Job, capfd: pytest.
     bucket.silence.clear()
     log = TaskLog(job, bucket)  # type: ignore[arg-type]
     line = b"x" * 3999 + b"\n"
+    log.add(line * 300)
+    assert bucket.asked.wait(60)  # for a first piece: from now on, what is added waits
     for _ in range(12 * 256):
         log.add(line * 2)
     assert "more is printed than can be written" in capfd.readouterr().err
