@@ -1,7 +1,9 @@
 """What Kubernetes' Job controller does with an Indexed Job, as far as our manifests use it.
 
 One pod an index; `backoffLimitPerIndex`, `maxFailedIndexes`, `podFailurePolicy`, `podReplacementPolicy`,
-`activeDeadlineSeconds` and `suspend`. Unlike the real one it does not wait before it replaces a pod.
+`activeDeadlineSeconds` and `suspend`. The real one waits for ten seconds, and longer each time, before it
+replaces a pod; this one replaces a failed pod at once, and one whose end a policy ignores after a wait that
+begins with 20 ms, because nothing limits how many follow it.
 https://kubernetes.io/docs/concepts/workloads/controllers/job/
 """
 
@@ -32,6 +34,8 @@ class PodCounts:
     seen: set[str] = field(default_factory=set)
     failures: dict[int, int] = field(default_factory=dict)
     ignored: dict[int, int] = field(default_factory=dict)
+    due: dict[int, float] = field(default_factory=dict)
+    """When an index gets its next pod, on the monotonic clock."""
     completed: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     failed_pods: int = 0
@@ -102,6 +106,8 @@ def _condition(kind: str, status: str = "True", **told: str) -> Object:
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _NEVER = float("inf")
+_WAITS = tuple(0.02 * 2**number for number in range(10))
+"""Seconds before a pod whose end is ignored is replaced; the last ones are those of all later times."""
 _OVER = ("Succeeded", "Failed")
 
 
@@ -134,7 +140,7 @@ class JobController:
         if counts.ended_by:
             self._stop(pods)
         elif len(counts.completed) < spec["completions"]:
-            self._fill(job, counts, pods)
+            left = min(left, self._fill(job, counts, pods))
         self._tell(job, counts, owned_pods(self._objects, job))
         return max(left, 0.0)
 
@@ -157,6 +163,7 @@ class JobController:
         action = policy_action(spec, pod)
         if action == "Ignore":
             counts.ignored[index] = counts.ignored.get(index, 0) + 1
+            counts.due[index] = time.monotonic() + _WAITS[min(counts.ignored[index], len(_WAITS)) - 1]
             return
         counts.failed_pods += 1
         counts.failures[index] = counts.failures.get(index, 0) + 1
@@ -170,8 +177,11 @@ class JobController:
             if pod["status"].get("phase") not in _OVER:
                 delete_pod(self._objects, pod)
 
-    def _fill(self, job: Object, counts: PodCounts, pods: list[Object]) -> None:
-        """Give every index that needs one a pod, as long as parallelism allows."""
+    def _fill(self, job: Object, counts: PodCounts, pods: list[Object]) -> float:
+        """Give every index that needs one a pod, as long as parallelism allows.
+
+        Returns in how many seconds the next index that waits for its pod may have it.
+        """
         waits_for_end = job["spec"].get("podReplacementPolicy") == "Failed"
         live = {
             int(pod["metadata"]["annotations"][_INDEX])
@@ -180,12 +190,15 @@ class JobController:
             and (waits_for_end or not pod["metadata"].get("deletionTimestamp"))
         }
         needed = set(range(job["spec"]["completions"])) - counts.completed - counts.failed - live
-        for index in sorted(needed)[: job["spec"]["parallelism"] - len(live)]:
+        waits = {index: counts.due.get(index, 0.0) - time.monotonic() for index in needed}
+        ready = sorted(index for index, wait in waits.items() if wait <= 0)
+        for index in ready[: job["spec"]["parallelism"] - len(live)]:
             try:
                 self._admit(job)
                 self._objects.create("Pod", job["metadata"]["namespace"], self._pod(job, counts, index))
             except Refused as exc:
                 self._complain(job, str(exc))
+        return min((wait for wait in waits.values() if wait > 0), default=_NEVER)
 
     def _pod(self, job: Object, counts: PodCounts, index: int) -> Object:
         facts, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
