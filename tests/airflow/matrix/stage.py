@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from demo_airflow import AirflowTrouble
+
 from matrix.cells import COLLECTED, COLLECTING, CREATING, STEPS, Cell, Phase
 from matrix.places import Place
 
@@ -69,15 +71,26 @@ class Stage:
             self.until(lambda: self.api.find(f"/dags/{self.dag_id}"), "to be parsed")
             self.run_id = self.api.run(self.dag_id)
         if phase == Phase.SUBMITTING or (phase in STEPS and phase != COLLECTING):
-            self.until(lambda: self.has("reached"), phase)
+            self._reach(lambda: self.has("reached"), phase)
             return
-        self.until(self.jobs.living if phase == Phase.QUEUED else self.executions, "its job")
+        self._reach(self.jobs.living if phase == Phase.QUEUED else self.executions, "its job")
         if self.cell.options.get("deferrable", True):
-            self.until(lambda: self.state() == "deferred" and self._is_watched(), "deferred")
+            self._reach(lambda: self.state() == "deferred" and self._is_watched(), "deferred")
         if self.cell.holds_trigger:
             self.finish_before_trigger()
         elif phase in (Phase.FINISHED, COLLECTING) and not self.cell.ends_unwatched:
             self.finish()
+
+    def _reach(self, ask: Callable[[], Any], what: str) -> None:
+        """Wait until the task is at a place before its end. Raises AirflowTrouble if it has ended."""
+
+        def asked() -> Any:
+            found = ask()
+            if not found and (state := self.state()) in ("failed", "success"):
+                raise AirflowTrouble(f"{self.dag_id}: {state} before {what}")
+            return found
+
+        self.until(asked, what)
 
     def _set_up(self) -> None:
         phase = self.cell.phase
