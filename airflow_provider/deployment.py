@@ -30,6 +30,10 @@ MEANING_OF_NAME = "Tells this Airflow's Kinetic jobs from those of other Airflow
 PLACES = "kinetic_places"
 """The Airflow Variable in which tasks note where their jobs run."""
 _MEANING_OF_PLACES = "Where Kinetic jobs of this Airflow have run, and are searched for orphans"
+_LEAST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between writing a Variable and reading it again, however short or long the writing took."""
+_PATIENCE = 5
+"""How many times as long as its writing took a worker waits before it reads the name again."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -46,21 +50,43 @@ def deployment_name(*, make: bool = False, team: str = "") -> str:
     """Return this Airflow's name, from its Variable and its address; "" if it has none or cannot be read.
 
     The address (`[api] base_url`) distinguishes a copy of the metadata database, as made to test an upgrade.
-    `make` creates a missing name, where no API server with the plugin has (`ui.database.ensure_name`). If two
-    workers do so at once, one name is lost: only its worker or trigger ends the job that has that name.
+    `make` creates a missing name, where no API server with the plugin has (`ui.database.ensure_name`).
     """
     from airflow.sdk import Variable
 
     name = of_team(NAME, team)
+
+    def read() -> str | None:
+        found: str | None = Variable.get(name, default=None)
+        return found
+
     try:
-        found = Variable.get(name, default=None)
+        found = read()
         if found is None and make:
-            Variable.set(name, uuid.uuid4().hex, MEANING_OF_NAME)
-            found = Variable.get(name, default=None)
+            found = make_name(read, lambda value: Variable.set(name, value, MEANING_OF_NAME))
     except Exception as error:  # noqa: BLE001  whatever Airflow answers, it is no reason not to run a job
         _LOG.info("orphans of this Airflow will not be found: the Variable %r fails: %r", name, error)
         return ""
     return with_address(found)
+
+
+def make_name(
+    read: Callable[[], str | None],
+    write: Callable[[str], object],
+    pause: Callable[[float], object] = time.sleep,
+) -> str | None:
+    """Write a new name to the Variable that has none, and return the name that it keeps.
+
+    A Variable cannot be created only if it is missing: of two workers that find none, the second one to write
+    replaces the name of the first. Each therefore waits until the other one, which had read at the same time,
+    must have written too, and then reads the last name. One that stands still for longer between its reading
+    and its writing leaves two names.
+    """
+    began = time.monotonic()
+    write(uuid.uuid4().hex)
+    took = time.monotonic() - began
+    pause(min(max(took, _LEAST_PAUSE) * _PATIENCE, _LONGEST_PAUSE))
+    return read()
 
 
 def with_address(name: str | None) -> str:
@@ -181,8 +207,6 @@ def noted_places() -> list[UsedPlace]:
 
 
 _MOST_WRITES = 5
-_LEAST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between writing the Variable and reading it again."""
 
 
 def record(

@@ -61,8 +61,8 @@ def places_of(team: str) -> list[UsedPlace]:
 def ensure_name(team: str) -> str:
     """Return this Airflow's name, which jobs of the team have, and create it if there is none.
 
-    Workers make it too, but two at once make two, and nobody finds jobs that have the one that is lost. Here
-    the first one stays, because the database takes no second Variable of a name.
+    Workers make it too (`make_name`), and wait for each other to agree on one. Here the first one stays at
+    once, because the database takes no second Variable of a name.
     """
     if (found := _variable(NAME, team)) is None:
         more = {"team_name": team} if team else {}  # Airflow 3.1 knows no teams

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Barrier, Thread
 
 import pytest
 
-from airflow_provider.deployment import FRESH_SECONDS, Kept
+from airflow_provider.deployment import FRESH_SECONDS, Kept, make_name
 
 
 @pytest.mark.promise("scale: No Variables")
@@ -44,3 +45,21 @@ def test_a_machine_that_keeps_nothing_goes_on(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "folder" / "one")
     kept.keep(name="ours")
     assert kept.name == "ours"
+
+
+def test_two_workers_that_make_a_name_have_one() -> None:
+    """Both have found none; each waits until the other has written too."""
+    variable: list[str] = []
+    both_have_written = Barrier(2, timeout=20)
+    found: list[str | None] = []
+
+    def work() -> None:
+        found.append(make_name(lambda: variable[-1], variable.append, lambda _: both_have_written.wait()))
+
+    workers = [Thread(target=work) for _ in range(2)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert len(set(variable)) == 2
+    assert found == [variable[-1]] * 2
