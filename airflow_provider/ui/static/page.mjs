@@ -48,11 +48,7 @@ class Page {
     const asking = (this.asking = new AbortController());
     let pause;
     try {
-      const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, asking.signal);
-      this.#openOnly(answer);
-      this.#show(answer);
-      if (this.detail.id) await this.#follow(answer.jobs, asking.signal);
-      if (this.detail.id) await this.#refreshDetail(asking.signal);
+      const answer = await this.#refreshAll(asking.signal);
       this.failures = 0;
       pause = answer.running ? RUNNING_PAUSE : IDLE_PAUSE;
     } catch (error) {
@@ -62,6 +58,23 @@ class Page {
       pause = Math.min(RUNNING_PAUSE * 2 ** this.failures, LONGEST_PAUSE);
     }
     if (this.asking === asking) this.timer = setTimeout(() => this.#again(), pause);
+  }
+
+  /** The list, and at the same time what is open; what is open is asked for once more if the list has another job of it. */
+  async #refreshAll(signal) {
+    const asked = this.detail.id && this.detail.job.job_id;
+    const opened = asked ? this.#refreshDetail(signal).catch((error) => error) : null;
+    const answer = await this.api.jobs(this.#filters(), this.offset, PAGE, signal);
+    this.#openOnly(answer);
+    this.#show(answer);
+    if (!this.detail.id) return answer;
+    await this.#follow(answer.jobs, signal);
+    if (!asked || this.detail.job.job_id !== asked) await this.#refreshDetail(signal);
+    else {
+      const error = await opened;
+      if (error) throw error;
+    }
+    return answer;
   }
 
   #again() {
