@@ -1,8 +1,9 @@
 """Board of a batch: the status of each of its inputs as one letter, why inputs failed, one input in detail.
 
 A batch that has ended costs no request: the task's record says which inputs have no value, and why. Of one
-that goes on, the cluster is asked three times and the store once per thousand inputs; of failed inputs the
-first hundred are read, each once. Of a map on warm workers the store is asked once per thousand segments.
+that goes on, the cluster is asked three times, and the store for inputs that have failed or have no Job any
+more, at most once per thousand inputs; of failed inputs the first hundred are read, each once. Of a map on
+warm workers the store is asked once per thousand segments.
 Nothing is changed or reconciled, no value is read.
 """
 
@@ -141,7 +142,7 @@ def _alive(record: BatchRecord, home: Backend | str, offset: int, failures: Fail
     if record.size > _MOST_INPUTS:
         text = f"{record.size} inputs are too many to look at while they run; see the task's log"
         return {"troubles": [text]}
-    found = snapshot(home, record.reference)
+    found = snapshot(home, record.reference, record.size)
     statuses = {index: status for index, status in found.items() if index < record.size}
     inputs = range(offset, min(record.size, offset + LARGEST))
     letters = (LETTERS[statuses[index]] if index in statuses else NOT_BEGUN for index in inputs)

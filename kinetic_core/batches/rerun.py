@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kinetic_core._runner import object_names
@@ -59,16 +59,25 @@ def resume(
 
 
 def stored_states(
-    backend: Backend, namespace: str, group_id: str, jobs: Sequence[Mapping[str, Any]] | None = None
+    backend: Backend,
+    namespace: str,
+    group_id: str,
+    jobs: Sequence[Mapping[str, Any]] | None = None,
+    indexes: Iterable[int] | None = None,
 ) -> dict[int, str]:
     """Return how inputs ended, with one request per thousand if the outcomes' metadata says so.
 
-    Outcomes whose signature cannot be verified are left out. `jobs`: the inputs' shared Jobs, if known.
+    With `indexes` only these inputs are looked at, with a request for each. Outcomes whose signature cannot
+    be verified are left out. `jobs`: the inputs' shared Jobs, if known.
     """
     if jobs is None:
         jobs = backend.parts.parts(namespace, group_id) if backend.parts is not None else ()
-    keys = Keys(backend, namespace, jobs)
-    found = stored_of(backend.store, group_id, object_names.result(f"{group_id}-*"))
+    keys, store = Keys(backend, namespace, jobs), backend.store
+    if indexes is None:
+        found = stored_of(store, group_id, object_names.result(f"{group_id}-*"))
+    else:
+        looked_at = ((index, store.find(object_names.result(f"{group_id}-{index}"))) for index in indexes)
+        found = ((index, info) for index, info in looked_at if info is not None)
     states = ((index, keys.state_of(info, group_id)) for index, info in found)
     return {index: state for index, state in states if state}
 

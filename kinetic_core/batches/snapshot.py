@@ -31,6 +31,12 @@ from kinetic_core.jobs.timeline import submitted_at
 from kinetic_core.store.protocol import ObjectStore
 
 _LANES_LOOKED_AT = 4
+_A_PAGE = 1000
+"""Outcomes that one request lists."""
+_CERTAIN = (JobStatus.PENDING, JobStatus.RUNNING, JobStatus.SUCCEEDED)
+"""What a cluster is believed: a container that exits with 0 has stored a value. Only an input that somebody
+has cancelled before its pod began is said to wait, until its turn comes and it fails.
+"""
 _ENDS = {
     "succeeded": JobStatus.SUCCEEDED,
     wire.CANCELLED: JobStatus.CANCELLED,
@@ -38,19 +44,24 @@ _ENDS = {
 }
 
 
-def snapshot(backend: Backend, whole: JobReference) -> dict[int, JobStatus]:
+def snapshot(backend: Backend, whole: JobReference, size: int) -> dict[int, JobStatus]:
     """Return the status of the inputs of the batch `whole`, by index; inputs that nobody knows are left out.
 
-    Takes one request per thousand stored outcomes, of which only verified ones count, and on a cluster three
-    more. Changes nothing.
+    On a cluster takes three requests. The store is asked if the cluster leaves something open: of `size`
+    inputs, those that have no Job any more, and those that have failed or were cancelled. That takes a
+    request for each of them, or one per thousand stored outcomes if that is less; only verified outcomes
+    count. Of a map on workers the store is always asked. Changes nothing.
     """
     if is_on_lanes(whole):
         return dict(_of_lanes(backend, whole))
     if backend.parts is not None:
-        alive = dict(_of_chunks(backend.parts, whole))
+        jobs = backend.parts.parts(whole.namespace, whole.job_id)
+        alive = dict(_of_chunks(backend.parts, whole, jobs))
     else:
-        alive = dict(_of_jobs(backend, whole))
-    stored = stored_states(backend, whole.namespace, whole.job_id)
+        jobs, alive = [], dict(_of_jobs(backend, whole))
+    left_open = [index for index in range(size) if alive.get(index) not in _CERTAIN]
+    few = left_open if len(left_open) <= size / _A_PAGE else None
+    stored = stored_states(backend, whole.namespace, whole.job_id, jobs, few)
     return alive | {index: _ENDS.get(state, JobStatus.FAILED) for index, state in stored.items()}
 
 
@@ -164,9 +175,10 @@ def _of_attempts(
             yield (index, int(attempt)), info.created
 
 
-def _of_chunks(parts: Parts, whole: JobReference) -> Iterator[tuple[int, JobStatus]]:
+def _of_chunks(
+    parts: Parts, whole: JobReference, jobs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, JobStatus]]:
     """Yield what the Jobs say; a later chunk runs inputs of an earlier one again."""
-    jobs = parts.parts(whole.namespace, whole.job_id)
     running = parts.running(whole.namespace, whole.job_id) if jobs else set()
     for job in jobs:
         inputs, status = indexes_of(job), job.get("status") or {}

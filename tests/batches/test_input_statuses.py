@@ -15,6 +15,7 @@ from kinetic_core.backends.local.backend import LocalBackend
 from kinetic_core.batches.definition import Plan
 from kinetic_core.batches.handle import BatchHandle
 from kinetic_core.batches.indexed import IndexedScheduler
+from kinetic_core.batches.rerun import stored_states
 from kinetic_core.batches.snapshot import batch_times, snapshot
 from kinetic_core.batches.submit import submit_clientless
 from kinetic_core.connections import default_connections
@@ -50,12 +51,44 @@ def test_inputs_of_a_cluster_are_what_job_pods_and_store_say(place: Any) -> None
     here: Place = place(behave)
     whole, _ = here.submit([1, 2, 3, 4])
     expected = {0: SUCCEEDED, 1: FAILED, 2: RUNNING, 3: PENDING}
-    wait_for(lambda: snapshot(here.backend, whole) == expected)
+    wait_for(lambda: snapshot(here.backend, whole, 4) == expected)
     before = {info.name for info in here.store.list("")}
     here.store.create_if_absent(object_names.result("grp-a-3"), b"", {wire.STATE: "succeeded"})
-    assert snapshot(here.backend, whole) == expected, "an outcome that nobody has signed does not count"
+    assert snapshot(here.backend, whole, 4) == expected, "an outcome that nobody has signed does not count"
     here.store.delete(object_names.result("grp-a-3"))
     assert {info.name for info in here.store.list("")} == before, "a question changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("size", "state", "code", "status", "requests"),
+    [
+        (3, "succeeded", wire.EXIT_SUCCEEDED, SUCCEEDED, []),
+        (3, wire.DROPPED, wire.EXIT_NEVER_RETRY, JobStatus.CANCELLED, ["list"]),
+        (2000, wire.DROPPED, wire.EXIT_NEVER_RETRY, JobStatus.CANCELLED, ["find"]),
+    ],
+)
+def test_the_store_is_asked_for_what_a_cluster_leaves_open(
+    place: Any, size: int, state: str, code: int, status: JobStatus, requests: list[str]
+) -> None:
+    """What waits, runs or has a value the cluster tells; why an input has failed only the store knows."""
+
+    def behave(pod: dict[str, Any]) -> PodBehaviour:
+        index = int(pod["metadata"]["labels"][HOST_INDEX])
+        if index == 0:
+            here.tell(pod, state)
+            return behaviours.exits(code)
+        return behaviours.runs_until_stopped() if index == 1 else behaviours.stays_pending()
+
+    here: Place = place(behave)
+    whole, _ = here.submit(list(range(size)), replace(PLAN, max_concurrent=3))
+    expected = dict.fromkeys(range(size), PENDING) | {0: status, 1: RUNNING}
+    wait_for(lambda: snapshot(here.backend, whole, size) == expected)
+    here.store.requests.clear()
+    assert snapshot(here.backend, whole, size) == expected
+    assert [operation for operation, _ in here.store.requests] == requests
+    here.store.requests.clear()
+    assert stored_states(here.backend, whole.namespace, whole.job_id, indexes=[0, 2]) == {0: state}
+    assert here.store.requests == [("find", object_names.result(f"grp-a-{index}")) for index in (0, 2)]
 
 
 def test_inputs_that_never_ran_are_cancelled_with_their_batch(place: Any) -> None:
@@ -140,7 +173,7 @@ def test_inputs_that_began_no_more_are_cancelled(place: Any) -> None:
 
     here: Place = place(behave)
     whole, _ = here.submit([1, 2])
-    wait_for(lambda: snapshot(here.backend, whole) == dict.fromkeys((0, 1), JobStatus.CANCELLED))
+    wait_for(lambda: snapshot(here.backend, whole, 2) == dict.fromkeys((0, 1), JobStatus.CANCELLED))
 
 
 @pytest.mark.usefixtures("local_jobs")
@@ -158,6 +191,6 @@ def test_inputs_of_this_machine(tmp_path: Path) -> None:
     plan = Plan("grp-a", False, "args", 8, False, False, "a", {})
     whole = submit_clientless(packed, [(number, str(tmp_path)) for number in range(3)], plan)
     assert isinstance(packed.backend, LocalBackend)
-    wait_for(lambda: snapshot(packed.backend, whole) == {0: SUCCEEDED, 1: RUNNING, 2: FAILED})
+    wait_for(lambda: snapshot(packed.backend, whole, 3) == {0: SUCCEEDED, 1: RUNNING, 2: FAILED})
     (tmp_path / "go").touch()
-    wait_for(lambda: snapshot(packed.backend, whole) == {0: SUCCEEDED, 1: SUCCEEDED, 2: FAILED})
+    wait_for(lambda: snapshot(packed.backend, whole, 3) == {0: SUCCEEDED, 1: SUCCEEDED, 2: FAILED})

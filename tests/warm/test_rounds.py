@@ -81,14 +81,14 @@ def test_readers_that_observe_nothing_know_rounds(place: Here, tmp_path: Path) -
     batch = stored(place)
     assert [batch.states()[index] for index in range(5)] == ["succeeded", "failed"] * 2 + ["succeeded"]
     assert batch.observe(1).status is JobStatus.FAILED
-    found = snapshot(place.backend, batch.whole)
+    found = snapshot(place.backend, batch.whole, 5)
     assert {index for index, status in found.items() if status is JobStatus.FAILED} == {1, 3}
     assert {str(error)[:3] for error in stored(place).failures([1, 3]).values()} == {"odd"}
     (tmp_path / "go").touch()
     start(place, tmp_path).wait(timeout=60)
     assert set(stored(place).states().values()) == {"succeeded"}
     assert [stored(place).outcome(index).value_or_raise() for index in range(5)] == [0, 1, 4, 9, 16]
-    assert set(snapshot(place.backend, stored(place).whole).values()) == {JobStatus.SUCCEEDED}
+    assert set(snapshot(place.backend, stored(place).whole, 5).values()) == {JobStatus.SUCCEEDED}
     child = find(place.backend, f"{GROUP}-3")
     assert child is not None
     assert observe(place.backend, child).status is JobStatus.SUCCEEDED
