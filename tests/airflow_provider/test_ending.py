@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from kinetic_core.jobs.cancel import drop_payloads
 from kinetic_core.jobs.collect import collect
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import observe, wait
+from tests.conftest import wait_for
 from tests.warm.places import Cluster
 
 PLAIN = Installation()
@@ -149,30 +152,39 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def quiet(number: int) -> int:
-    return number * 2
+def quiet(go: str) -> int:
+    while not Path(go).exists():
+        time.sleep(0.01)
+    return 42
 
 
-def talkative(number: int) -> int:
+def talkative(go: str) -> int:
     print("said")
-    return number * 2
+    return quiet(go)
 
 
 @pytest.mark.parametrize(("function", "lines"), [(quiet, []), (talkative, ["said"])])
-def test_the_end_of_a_job_asks_the_cluster_nothing(cluster: Cluster, function: Any, lines: list[str]) -> None:
+def test_the_end_of_a_job_asks_the_cluster_nothing(
+    cluster: Cluster, tmp_path: Path, function: Any, lines: list[str]
+) -> None:
     """Its watch has told of the job and its pod; the outcome says that nothing was printed, or the store has
     what was."""
-    handle = cluster.submit(function, 21, warm=None)
-    wait(cluster.backend, handle)
-    asked = len(cluster.fake.faults.requests)
+    go, faults = tmp_path / "go", cluster.fake.faults
+    handle = cluster.submit(function, str(go), warm=None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait, cluster.backend, handle)
+        wait_for(lambda: faults.count("watch=") >= len(("Job", "Pod", "Event")))  # each has listed before
+        go.touch()
+        waiting.result()
+    asked = len(faults.requests)
     end = ended_by_trigger(handle)
     assert (end.value, list(end.lines[:-1])) == (42, lines)
-    since = [each.line for each in cluster.fake.faults.requests[asked:] if "watch=" not in each.line]
-    assert since == []
+    assert [each.line for each in faults.requests[asked:] if "watch=" not in each.line] == []
 
 
-def test_a_log_that_was_shown_whole_is_not_read_again(cluster: Cluster) -> None:
-    handle = cluster.submit(talkative, 21, warm=None)
+def test_a_log_that_was_shown_whole_is_not_read_again(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    handle = cluster.submit(talkative, str(tmp_path / "go"), warm=None)
     wait(cluster.backend, handle)
     outcome = collect(cluster.backend, handle)
     assert outcome.log_size == len(b"said\n")
