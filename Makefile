@@ -25,8 +25,8 @@ OLDEST_AIRFLOW_VENV := .venv-airflow-$(OLDEST_AIRFLOW)
 WORKERS ?= 2
 # `slow` for the tests that only `make nightly` runs.
 SPEED ?= not slow
-# Some of the tests that start an Airflow of their own, which run beside the others.
-OWN_AIRFLOWS := $(addprefix tests/airflow/test_,matrix.py examples.py remote_logs.py)
+# Tests that start Airflows of their own, on a machine that does nothing else.
+OWN_AIRFLOWS := $(addprefix tests/airflow/test_,matrix.py examples.py)
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet
 PYTEST = $(AGAIN) $(VENV)/bin/python -m pytest -q

@@ -17,6 +17,7 @@ from remote_airflow import emulator, give_sign, remote_airflow
 
 pytestmark = [
     pytest.mark.airflow,
+    pytest.mark.cluster,
     pytest.mark.skipif(not CLUSTER, reason="no KUBECONFIG and KINETIC_TEST_IMAGE: see the cluster's README"),
 ]
 
