@@ -207,9 +207,9 @@ def held(folder: str) -> str:
     """Note each execution and whether another was alive; wait until told to go on."""
     alive = Path(folder, "alive")
     mark = "twice" if alive.exists() else "once"
+    alive.write_text(str(os.getpid()))  # before the note, after which a test may kill this
     with Path(folder, "executions").open("a") as stream:
         stream.write(f"{mark}\n")
-    alive.write_text(str(os.getpid()))
     while not Path(folder, "go").exists():
         time.sleep(0.01)
     alive.unlink()
