@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE = 0.05
 
 
-class Sampler:
+class Sampler(ABC):
     """Looks at something in a thread, every `pause` seconds inside the context."""
 
     def __init__(self, pause: float) -> None:
@@ -29,9 +30,9 @@ class Sampler:
         self._ended.set()
         self._thread.join()
 
+    @abstractmethod
     def look(self) -> None:
         """Look once."""
-        raise NotImplementedError
 
     def _run(self) -> None:
         while True:
