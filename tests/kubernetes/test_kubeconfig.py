@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kinetic_core.backends.kubernetes.client import ClusterApi
-from kinetic_core.backends.kubernetes.connection import Target
+from kinetic_core.backends.kubernetes.connection import Target, connection
 from kinetic_core.backends.kubernetes.kubeconfig import read_access
 from kinetic_core.backends.kubernetes.streams import open_stream
 from kinetic_core.connections import Connections
@@ -205,6 +205,14 @@ def test_a_certificate_without_its_key_is_said(write: Write) -> None:
     file = write({"server": "https://c"}, {"client-certificate-data": data("user.crt")})
     with pytest.raises(ConfigurationError, match=f"cannot connect with {file}"):
         ClusterApi(Target(str(file))).version()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_certificates_are_read_where_there_is_tls(write: Write, scheme: str) -> None:
+    target = Target(str(write({"server": f"{scheme}://127.0.0.1:9"}, {"token": "t"})))
+    known = connection(target, Connections(Settings())).tls().cert_store_stats()
+    of_this_machine = ssl.create_default_context().cert_store_stats()
+    assert known == (of_this_machine if scheme == "https" else {"x509": 0, "crl": 0, "x509_ca": 0})
 
 
 @pytest.mark.parametrize("user", [{"token": "t"}, KNOWN_USER])

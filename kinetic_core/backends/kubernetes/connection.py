@@ -138,7 +138,7 @@ def _trusting(access: Access, context: ssl.SSLContext) -> ssl.SSLContext:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     elif access.authority:
         context.load_verify_locations(cadata=access.authority)
-    else:
+    elif not access.host.lower().startswith("http:"):  # reading them takes 20 ms, for nothing without TLS
         context.load_default_certs()
     if access.certificate:
         with tempfile.TemporaryDirectory() as folder:  # which only this user may enter
