@@ -52,9 +52,12 @@ class Here:
 
     def settings(self) -> Settings:
         place = self.folder / "local"
-        return replace(
-            read_settings(), cache=self.folder / "cache", package_root=str(self.root), local_store=place
-        )
+        return replace(read_settings(), package_root=str(self.root), local_store=place)
+
+    @property
+    def cache(self) -> Path:
+        """That of all clients of the test."""
+        return self.settings().cache
 
     def submit(self, function: Callable[..., Any], *args: Any, warm: Any = 60, **options: Any) -> Call:
         """Submit a call as a client of its own would."""

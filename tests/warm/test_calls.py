@@ -113,7 +113,7 @@ def test_tasks_of_one_airflow_share_workers_and_no_variables(place: Here) -> Non
 
     first = task("first", {"OF_THE_TASK": "first"})
     assert first.value() == "first"
-    shutil.rmtree(place.folder / "cache")  # as on another machine of this Airflow
+    shutil.rmtree(place.cache)  # as on another machine of this Airflow
     second = task("second", {})
     assert second.worker == first.worker
     assert second.value() is None

@@ -109,7 +109,7 @@ def test_a_warm_call_waits_for_few_requests(place: Cluster) -> None:
 
 def memory(place: Cluster) -> Path:
     """The file that remembers the last call."""
-    (found,) = (place.folder / "cache" / "workers").iterdir()
+    (found,) = (place.cache / "workers").iterdir()
     return found
 
 
