@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from kinetic_core.errors import InvalidProject
@@ -174,10 +175,16 @@ def is_installed(source: Path) -> bool:
     """Is this file part of an installed package or of Python itself, so nobody's project?"""
     if any(part in _INSTALLED for part in source.parts):
         return True
+    return any(relative_path(source, path) is not None for path in _libraries())
+
+
+@cache
+def _libraries() -> frozenset[Path]:
+    """Return the folders of the standard library; Python works them out anew each time it is asked."""
     import sysconfig
 
-    library = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    return any(relative_path(source, Path(path)) is not None for path in library if path)
+    found = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    return frozenset(Path(path) for path in found if path)
 
 
 def _import_directories(root: Path, entries: Sequence[str]) -> tuple[str, ...]:

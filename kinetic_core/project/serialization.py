@@ -55,6 +55,7 @@ class ProjectModules:
         self._prefixes = tuple(os.path.join(os.path.realpath(directory), "") for directory, _ in places)
         self._shipped_at = dict(zip(self._prefixes, (path for _, path in places), strict=True))
         self._real_folders: dict[str, str] = {}
+        self._packages: dict[str, bool] = {"": False}
         self._known: dict[str | None, bool] = {None: False, "__main__": True}
         self._environments = tuple(
             os.path.join(os.path.realpath(prefix), "") for prefix in {sys.prefix, sys.base_prefix}
@@ -75,7 +76,25 @@ class ProjectModules:
 
     def names(self) -> list[str]:
         """Every loaded module of the project, sorted."""
-        return sorted(name for name in list(sys.modules) if name != "__main__" and name in self)
+        return sorted(
+            name
+            for name, module in list(sys.modules.items())
+            if name != "__main__" and not self._is_of_package(module) and name in self
+        )
+
+    def _is_of_package(self, module: types.ModuleType) -> bool:
+        """Whether a module lies in an installed package, by its folder alone: an Airflow loads thousands.
+
+        The folder may be a link to the project, but none of its files. A module beside packages may be one.
+        """
+        file = getattr(module, "__file__", None)
+        folder = file.rpartition(os.sep)[0] if isinstance(file, str) else ""
+        known = self._packages.get(folder)
+        if known is None:
+            real = os.path.join(self._real(folder), "")
+            known = folder not in sys.path and any(part in real for part in _INSTALLED)
+            self._packages[folder] = known
+        return known
 
     def _belongs(self, name: str) -> bool:
         if name.partition(".")[0] in _OURS:

@@ -50,12 +50,13 @@ CACHED = {
     "kinetic_core/backends/kubernetes/capacity.py",
     "kinetic_core/project/module_variables.py",
     "kinetic_core/project/payload.py",
+    "kinetic_core/project/root.py",
     "kinetic_core/provision/vendored/__init__.py",
     "airflow_provider/config.py",
     "airflow_provider/triggers/kinetic.py",
 }
-"""Modules with caches of what never changes in a process: tables and names of them, archives, Airflow's
-configuration, and what a source file says that has this time and size.
+"""Modules with caches of what never changes in a process: tables and names of them, archives, folders
+of Python's library, Airflow's configuration, and what a source file says that has this time and size.
 """
 _CHANGES = {"clear", "pop", "popitem", "setdefault", "update"}
 

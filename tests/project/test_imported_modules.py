@@ -342,3 +342,20 @@ def test_names_that_a_source_may_set_are_not_new(load: Load, tmp_path: Path, sou
     cfg = load("cfg", source)
     cfg.EXTRA = 7  # type: ignore[attr-defined]
     assert changed(tmp_path, load("job", "import cfg\ndef f(): return cfg.EXTRA")) == {}
+
+
+def test_modules_of_the_project_are_known_among_installed_ones(
+    tmp_path_factory: pytest.TempPathFactory, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flit may install a link to a module or a package: site-packages then has what is the project's own."""
+    load("one", "def f(): return 1")
+    load("pack.two", "")
+    packages = tmp_path_factory.mktemp("installed") / "site-packages"
+    (packages / "theirs").mkdir(parents=True)
+    (packages / "theirs/three.py").touch()
+    (packages / "linked_one.py").symlink_to(tmp_path / "one.py")
+    (packages / "linked_pack").symlink_to(tmp_path / "pack")
+    monkeypatch.syspath_prepend(str(packages))
+    for name in ("linked_one", "linked_pack.two", "theirs.three"):
+        importlib.import_module(name)
+    assert ProjectModules(str(tmp_path)).names() == ["linked_one", "linked_pack.two", "one", "pack.two"]
