@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
 from kinetic_core.backends.base import Backend, backend_name, open_backend
@@ -70,9 +69,10 @@ def _counts_clears() -> bool:
     Source: `clear_task_instances` in `airflow/models/taskinstance.py` of 3.1.8, 3.2.0 and 3.3.2.
     """
     try:
-        return not version("apache-airflow-core").startswith("3.1.")
-    except PackageNotFoundError:  # no Airflow, but its context: a test
+        from airflow import __version__
+    except ImportError:  # no Airflow, but its context: a test
         return True
+    return not __version__.startswith("3.1.")
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROVIDER = ROOT / "airflow_provider"
 PUBLIC = {
+    "airflow",
     "airflow.configuration",
     "airflow.plugins_manager",
     "airflow.sdk",
     "airflow.triggers.base",
 }
-"""Modules that Airflow's documentation names, besides its providers."""
+"""Modules that Airflow's documentation names, besides its providers; of `airflow` itself, the version."""
 OF_THE_DATABASE = (
     "airflow.jobs",
     "airflow.models",
