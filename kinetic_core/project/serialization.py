@@ -55,7 +55,7 @@ class ProjectModules:
         self._prefixes = tuple(os.path.join(os.path.realpath(directory), "") for directory, _ in places)
         self._shipped_at = dict(zip(self._prefixes, (path for _, path in places), strict=True))
         self._real_folders: dict[str, str] = {}
-        self._packages: dict[str, bool] = {"": False}
+        self._installed: dict[str, bool] = {}
         self._known: dict[str | None, bool] = {None: False, "__main__": True}
         self._environments = tuple(
             os.path.join(os.path.realpath(prefix), "") for prefix in {sys.prefix, sys.base_prefix}
@@ -78,22 +78,24 @@ class ProjectModules:
         """Every loaded module of the project, sorted."""
         return sorted(
             name
-            for name, module in list(sys.modules.items())
-            if name != "__main__" and not self._is_of_package(module) and name in self
+            for name in list(sys.modules)
+            if name != "__main__" and not self._is_installed(name) and name in self
         )
 
-    def _is_of_package(self, module: types.ModuleType) -> bool:
-        """Whether a module lies in an installed package, by its folder alone: an Airflow loads thousands.
+    def _is_installed(self, name: str) -> bool:
+        """Whether a module is in a package all of whose folders are installed, and so is installed itself.
 
-        The folder may be a link to the project, but none of its files. A module beside packages may be one.
+        An Airflow worker has thousands of modules, in hundreds of packages, and looking at one copies its
+        pages from the process that it is a fork of. A folder may be a link to the project: its target counts.
         """
-        file = getattr(module, "__file__", None)
-        folder = file.rpartition(os.sep)[0] if isinstance(file, str) else ""
-        known = self._packages.get(folder)
+        package = name.rpartition(".")[0]
+        known = self._installed.get(package)
         if known is None:
-            real = os.path.join(self._real(folder), "")
-            known = folder not in sys.path and any(part in real for part in _INSTALLED)
-            self._packages[folder] = known
+            path = getattr(sys.modules.get(package), "__path__", None)
+            folders = list(path) if isinstance(path, Iterable) else []
+            real = [os.path.join(self._real(str(folder)), "") for folder in folders]
+            known = bool(real) and all(any(part in path for part in _INSTALLED) for path in real)
+            self._installed[package] = known
         return known
 
     def _belongs(self, name: str) -> bool:
