@@ -24,6 +24,7 @@ from airflow_provider.operators.base import Answer
 from airflow_provider.operators.kinetic import KineticOperator
 from airflow_provider.options import (
     BATCH_OPTIONS,
+    GivenFields,
     check_batch_options,
     check_workers,
     is_template,
@@ -73,7 +74,7 @@ class KineticBatchOperator(KineticOperator):
     no `lease` and no list of accelerators on a cluster.
     """
 
-    template_fields: Sequence[str] = (*KineticOperator.template_fields, *BATCH_OPTIONS)
+    template_fields: Sequence[str] = GivenFields((*KineticOperator.template_fields, *BATCH_OPTIONS))
     operator_extra_links = ()
     custom_operator_name = "@task.kinetic_batch"
 

@@ -19,6 +19,7 @@ from airflow_provider.links.kinetic import JobLink
 from airflow_provider.operators.base import Answer, Failed, WorkOperator, plainly
 from airflow_provider.options import (
     TASK_OPTIONS,
+    GivenFields,
     check_options,
     is_open,
     is_template,
@@ -60,7 +61,7 @@ class KineticOperator(WorkOperator):
     reference as an argument and gets the value.
     """
 
-    template_fields: Sequence[str] = ("op_args", "op_kwargs", *TASK_OPTIONS, *ACCESS)
+    template_fields: Sequence[str] = GivenFields(("op_args", "op_kwargs", *TASK_OPTIONS, *ACCESS))
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_args", "op_kwargs")
     operator_extra_links: Collection[BaseOperatorLink] = (JobLink(),)

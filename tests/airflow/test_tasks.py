@@ -43,6 +43,10 @@ def test_every_option_may_be_a_template_or_a_tasks_output(cases: Any) -> None:
     assert found is not None
     assert found[0]["metadata"]["labels"]["dag"] == "templated"
     assert found[0]["spec"]["activeDeadlineSeconds"] == 600
+    filled_in = cases.instance("templated", "look")["rendered_fields"]
+    assert filled_in["timeout"] in (600, "600")
+    given = {"accelerator", "backend", "timeout", "job_retries", "labels", "capture_env_vars"}
+    assert filled_in.keys() == {"op_args", "op_kwargs", *given}
 
 
 @pytest.mark.promise("airflow: `@task.kinetic` and `KineticOperator`, local")

@@ -32,6 +32,31 @@ def test_every_option_is_filled_in() -> None:
     assert {*TASK_OPTIONS, *ACCESS} <= set(inspect.signature(KineticOperator.__init__).parameters)
 
 
+def test_an_operator_has_the_template_fields_that_are_given() -> None:
+    """Airflow takes time for each, and lists each on its page."""
+    from airflow.sdk import DAG, task
+
+    from airflow_provider.operators.batch import KineticBatchOperator
+    from airflow_provider.operators.kinetic import KineticOperator
+
+    with DAG("given", schedule=None):
+        made = task.kinetic(accelerator="cpu", memory="1Gi")(nothing)().operator
+        batch = KineticBatchOperator(task_id="batch", python_callable=print, op_args=[[1]], max_concurrent=2)
+        mapped = KineticOperator.partial(task_id="mapped", python_callable=nothing).expand(spot=[True])
+        named = task(task_id="name")(nothing)()
+    calls = {"op_args", "op_kwargs"}
+    assert {*made.template_fields} == {*calls, "accelerator", "memory"}
+    assert {*batch.template_fields} == {*calls, "max_concurrent"}
+    assert {*mapped.template_fields} == {*KineticOperator.template_fields}
+    assert {*mapped.unmap({"spot": True}).template_fields} == {*calls, "spot"}
+    made.accelerator = named  # which was a field before, and container_image was none
+    made.container_image = "{{ image }}"
+    assert made.upstream_task_ids == {"name"}
+    made.accelerator = "cpu"
+    made.render_template_fields({"image": "python:3.11"})
+    assert made.container_image == "python:3.11"
+
+
 def test_options_may_be_defaults_of_a_dag() -> None:
     from airflow.sdk import DAG
 
