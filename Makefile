@@ -125,7 +125,7 @@ test-oldest-airflow: $(VENV)/.ready ## the provider's wheel beside Airflow 3.1.0
 	  || { echo "the wheel has changed the versions above"; exit 1; }
 	@cd / && AIRFLOW_HOME=$(CURDIR)/$(OLDEST_AIRFLOW_VENV)/home $(CURDIR)/$(OLDEST_AIRFLOW_VENV)/bin/airflow providers list | grep airflow-provider-kinetic
 	@$(OLDEST_AIRFLOW_VENV)/bin/python -m pytest -q -n $(WORKERS) tests/airflow_provider
-	@$(OLDEST_AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow/test_testing.py tests/airflow/test_provider_info.py
+	@$(OLDEST_AIRFLOW_VENV)/bin/python -m pytest -q -m airflow tests/airflow/test_testing.py tests/airflow/test_provider_info.py tests/airflow/test_templates.py
 
 airflow-test: airflow-local-test airflow-own-test airflow-cluster-test ## what the provider promises, against a real Airflow
 
