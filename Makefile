@@ -25,7 +25,7 @@ OLDEST_AIRFLOW_VENV := .venv-airflow-$(OLDEST_AIRFLOW)
 WORKERS ?= 2
 # `slow` for the tests that only `make nightly` runs.
 SPEED ?= not slow
-# Tests that start Airflows of their own, on a machine that does nothing else.
+# Tests that start Airflows of their own, and need a processor to spare.
 OWN_AIRFLOWS := $(addprefix tests/airflow/test_,matrix.py examples.py)
 UV = $(VENV)/bin/uv
 UV_INSTALL = $(UV) pip install --quiet

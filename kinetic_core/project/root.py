@@ -172,7 +172,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def is_installed(source: Path) -> bool:
-    """Is this file part of an installed package or of Python itself, so nobody's project?"""
+    """Return whether this file is part of an installed package or of Python itself, so nobody's project."""
     if any(part in _INSTALLED for part in source.parts):
         return True
     return any(relative_path(source, path) is not None for path in _libraries())

@@ -94,7 +94,7 @@ class ProjectModules:
             path = getattr(sys.modules.get(package), "__path__", None)
             folders = list(path) if isinstance(path, Iterable) else []
             real = [os.path.join(self._real(str(folder)), "") for folder in folders]
-            known = bool(real) and all(any(part in path for part in _INSTALLED) for path in real)
+            known = bool(real) and all(any(part in folder for part in _INSTALLED) for folder in real)
             self._installed[package] = known
         return known
 

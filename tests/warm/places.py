@@ -56,7 +56,7 @@ class Here:
 
     @property
     def cache(self) -> Path:
-        """That of all clients of the test."""
+        """The cache directory that all clients of the test share."""
         return self.settings().cache
 
     def submit(self, function: Callable[..., Any], *args: Any, warm: Any = 60, **options: Any) -> Call:
