@@ -104,6 +104,16 @@ class Cases:
             error.add_note(f"{self.instance(dag_id, task_id)}\n{self.log(dag_id, task_id)[-4000:]}")
             raise
 
+    def links(self, dag_id: str, task_id: str) -> dict[str, str]:
+        """The links of an unmapped task, once all are there: Airflow stores them after the task's state."""
+
+        def shown(instance: dict[str, Any]) -> dict[str, str | None] | None:
+            links = self.api.links(instance)
+            return links if all(links.values()) else None
+
+        found: dict[str, str] = self.reach(dag_id, task_id, shown, "to have its links")
+        return found
+
     def task_process(self, instance: dict[str, Any]) -> int:
         """The process that runs a task instance."""
         from demo_processes import carried_by, processes_of

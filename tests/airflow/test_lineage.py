@@ -177,13 +177,24 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict
         cases = Cases(airflow)
         cases.start("elsewhere")
         assert cases.end("lineage") == "failed"
-        found: dict[str, list[Any]] = {}
-        for line in file.read_text().splitlines():
-            event = json.loads(line)
-            found.setdefault(f"{event['job']['name']} {event['eventType']}", []).append(event)
+        found = airflow.until(lambda: all_told(file), 120, "OpenLineage to tell how each task ended")
         yield cases, found
     finally:
         airflow.stop()
+
+
+def all_told(file: Path) -> dict[str, list[Any]]:
+    """The events by task and type; none until each task has told how it ended.
+
+    A worker tells that after Airflow has its task's state, and so maybe after the run has ended.
+    """
+    found: dict[str, list[Any]] = {}
+    for line in file.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):  # not one that is being written
+            event = json.loads(line)
+            found.setdefault(f"{event['job']['name']} {event['eventType']}", []).append(event)
+    last = ("lineage.train COMPLETE", "lineage.fail FAIL", "lineage.square COMPLETE")
+    return found if all(name in found for name in last) else {}
 
 
 def names_in(event: Any, direction: str) -> set[tuple[str, str]]:

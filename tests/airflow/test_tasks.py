@@ -84,8 +84,7 @@ def test_a_try_that_finds_its_job_ended_never_defers(cases: Any) -> None:
 @pytest.mark.promise("airflow: workload, logs, outputs")
 def test_links_lead_to_what_a_job_left(cases: Any) -> None:
     assert cases.end("waiting") == "success"
-    (instance,) = cases.instances("waiting", "count")
-    links = cases.api.links(instance)
+    links = cases.links("waiting", "count")
     assert links["Job"].startswith("file:///")  # this machine's jobs have no page
 
 
@@ -125,7 +124,7 @@ def test_the_operator_runs_a_pod(cases: Any) -> None:
     assert cases.end("on_cluster") == "success"
     word, node = cases.value("on_cluster", "operated")
     assert (word, node[:12]) == ("operated", "kinetic-job-")
-    links = cases.api.links(cases.instance("on_cluster", "operated"))
+    links = cases.links("on_cluster", "operated")
     bucket = cases.airflow.environment["KINETIC_BUCKET"]
     assert links["Job"].startswith(f"https://console.cloud.google.com/storage/browser/{bucket}/")
 
