@@ -74,8 +74,8 @@ class Config:
         "log of an image's build.",
         minimum=1)] = 5.0
     log_poll_interval: Annotated[float, Option(
-        "Seconds between two requests of a trigger for the lines of a job that prints nothing. The log of a "
-        "job that prints is read every second.",
+        "Seconds between two requests of a trigger for the lines of a job that prints nothing. A log is read "
+        "for the first time when its job has run for five seconds, then every second while it prints.",
         minimum=1)] = 10.0
     outputs_poll_interval: Annotated[float, Option(
         "Seconds between two looks of an asset watcher for jobs that have stored outputs.",

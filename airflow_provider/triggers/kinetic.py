@@ -129,6 +129,12 @@ class KineticJobTrigger(WorkTrigger):
     Before the deadline it changes nothing but the log.
     """
 
+    first_look_seconds = 5.0
+    """Seconds that a job runs before its log is first read: to follow it asks the pod's node twice.
+
+    Of a job that is over sooner, the end of the task shows the lines that the runner has stored.
+    """
+
     def __init__(
         self,
         reference: dict[str, Any],
@@ -298,7 +304,8 @@ class KineticJobTrigger(WorkTrigger):
             clock.see(seen)
             if seen.is_terminal:  # its last lines are shown by whoever ends the task
                 return seen
-            pause = shortest if seen.status is JobStatus.RUNNING else float("inf")
+            is_running = seen.status is JobStatus.RUNNING
+            pause = min(pause, self.first_look_seconds) if is_running else float("inf")
             if line := states.line(seen):
                 self.log.info("%s", line)
 

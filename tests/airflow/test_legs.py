@@ -275,6 +275,7 @@ def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
 
     task = Task(count_slowly, ended=False)
     trigger = Trigger(task.event["reference"], [0, 0], time.time() - 60)
+    trigger.first_look_seconds = 0.5
 
     async def fired() -> Any:
         return (await anext(trigger.run())).payload, time.time()
@@ -287,6 +288,21 @@ def test_a_trigger_leaves_airflow_time_for_its_last_line(store: Path) -> None:
     backend = backend_of(task.reference, default_connections())
     rest = LogTail(backend, task.reference, Cursor.from_list(event["cursor"])).rest(0)
     assert [*(record.getMessage() for record in shown), *rest] == [f"line {each}" for each in range(21)]
+
+
+def test_a_log_is_not_read_while_its_job_is_soon_over(store: Path) -> None:
+    """Each look asks the node of a pod; what was not shown, the end of the task shows."""
+    from airflow_provider.triggers.kinetic import KineticJobTrigger
+
+    task = Task(count_slowly, ended=False, argument=12)
+    trigger = KineticJobTrigger(task.event["reference"], [0, 0], time.time() - 60)
+    trigger.first_look_seconds = 60.0  # not 5.0: on a busy machine the job takes longer
+
+    async def fired() -> Any:
+        return await anext(trigger.run())
+
+    event = asyncio.run(fired())
+    assert (event.payload["status"], event.payload["cursor"]) == ("ended", [0, 0])
 
 
 def test_a_store_that_refuses_fails_the_leg(store: Path) -> None:
