@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,23 @@ from tests.conftest import wait_for
 JOB = "job-00000000000000aa"
 
 
+def pod_that_ends(api: ClusterApi) -> dict[str, Any]:
+    """Create a pod named `told`, and return it once its container has ended."""
+    spec = {"containers": [{"name": CONTAINER, "image": "python"}]}
+    api.create("Pod", "default", {"metadata": {"name": "told"}, "spec": spec})
+
+    def found() -> dict[str, Any]:
+        (pod,) = api.list("Pod", "default")["items"]
+        return dict(pod)
+
+    wait_for(lambda: found()["status"].get("phase") in ("Succeeded", "Failed"))
+    return found()
+
+
+def is_followed_by_nobody() -> bool:
+    return not any(thread.name == "kinetic-log-told" for thread in threading.enumerate())
+
+
 def test_what_the_node_serves_no_more_is_read_from_the_store(tmp_path: Path) -> None:
     """As for a pod that is being deleted: its evidence is read just then."""
     store = MemoryObjectStore()
@@ -32,6 +50,23 @@ def test_what_the_node_serves_no_more_is_read_from_the_store(tmp_path: Path) -> 
         assert logs.read("default", JOB, pod, 6) == b"saved\n"
 
 
+@pytest.mark.parametrize(("seconds", "requests"), [(60.0, 2), (0.0, 4)])
+def test_a_log_that_has_ended_is_asked_for_again_only_later(
+    tmp_path: Path, seconds: float, requests: int
+) -> None:
+    """Only a connection has ended, or the pod, which is seen some time after its log, which may be long."""
+    with FakeCluster(lambda _: behaviours.exits(0, log="begun\nsaved\n")) as cluster:
+        api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
+        ended = pod_that_ends(api)
+        pod = {**ended, "status": {**ended["status"], "phase": "Running"}}
+        logs = JobLogs(api, MemoryObjectStore(), seconds)
+        assert logs.read("default", JOB, pod, 0) == b"begun\nsaved\n"
+        wait_for(is_followed_by_nobody)
+        assert logs.read("default", JOB, pod, 6) == b"saved\n"
+        wait_for(is_followed_by_nobody)
+        assert cluster.faults.count("GET .*/log") == requests, "each time what there was, and what came"
+
+
 @pytest.mark.attack
 def test_what_a_pod_had_no_time_to_store_is_read_from_its_node(tmp_path: Path) -> None:
     """It was told to end, and the store did not answer until its time was over."""
@@ -40,12 +75,4 @@ def test_what_a_pod_had_no_time_to_store_is_read_from_its_node(tmp_path: Path) -
     ends = behaviours.exits(wire.EXIT_UNPUBLISHED, log="begun\nsaved\n")
     with FakeCluster(lambda _: ends) as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
-        spec = {"containers": [{"name": CONTAINER, "image": "python"}]}
-        api.create("Pod", "default", {"metadata": {"name": "told"}, "spec": spec})
-
-        def pod() -> dict[str, Any]:
-            (found,) = api.list("Pod", "default")["items"]
-            return dict(found)
-
-        wait_for(lambda: pod()["status"].get("phase") == "Failed")
-        assert JobLogs(api, store).read("default", JOB, pod(), 0) == b"begun\nsaved\n"
+        assert JobLogs(api, store).read("default", JOB, pod_that_ends(api), 0) == b"begun\nsaved\n"

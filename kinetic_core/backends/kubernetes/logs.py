@@ -23,6 +23,8 @@ from kinetic_core.store.protocol import ObjectInfo, ObjectStore
 
 _IDLE_SECONDS = 60.0
 _RETRY_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0
+"""Seconds before a log that has ended is asked for again: its pod is normally seen to be over by then."""
 _FRUITLESS = 5
 """Connections in a row that may bring no byte."""
 _HEAD = 1024
@@ -49,18 +51,19 @@ class PodLog:
         pod: str,
         head: bytes = b"",
         sleep: Callable[[float], None] = time.sleep,
+        again_seconds: float = _AGAIN_SECONDS,
     ) -> None:
         """Prepare to follow a pod's log. `head`: the known beginning of the log."""
         self._api, self._namespace, self._pod, self._sleep = api, namespace, pod, sleep
-        self._head = head[:_HEAD]
+        self._head, self._again_seconds = head[:_HEAD], again_seconds
         self._begin = bytearray()
         self._text = bytearray()
         self._dropped = 0
         """Bytes of the log before `_text`."""
         self._lock = threading.Lock()
         self._asked = time.monotonic()
-        self.has_ended = False
-        """Whether the thread has stopped; a reader that comes back later starts another."""
+        self._again_at = float("inf")
+        """Time from which on somebody else may follow the log; infinite while the thread follows it."""
         self.was_given_up = False
         self.is_broken = True
         """Whether the node does not serve the log: it has not answered yet, or the container is gone."""
@@ -83,8 +86,13 @@ class PodLog:
         """Return whether nobody has read the log for a minute."""
         return time.monotonic() - self._asked > _IDLE_SECONDS
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the thread has stopped, and following the log anew may bring more of it."""
+        return time.monotonic() >= self._again_at and not self.was_given_up
+
     def _follow(self) -> None:
-        fruitless = 0
+        fruitless, again_after = 0, 0.0
         try:
             while not self.is_idle and not self.was_given_up:
                 known = self._size
@@ -102,9 +110,10 @@ class PodLog:
                     _LOG.debug("the log of %s broke off: %s", self._pod, exc)
                     self._sleep(_RETRY_SECONDS)
                 else:
+                    again_after = 0.0 if self.is_idle else self._again_seconds
                     return
         finally:
-            self.has_ended = True
+            self._again_at = time.monotonic() + again_after
             self._begun.set()
 
     def _take_all(self) -> None:
@@ -154,8 +163,8 @@ _RUNNERS_OWN = (
 class JobLogs:
     """Logs of one backend's jobs, by the UIDs of their pods, because a set's new pods reuse names."""
 
-    def __init__(self, api: ClusterApi, store: ObjectStore) -> None:
-        self._api, self._store = api, store
+    def __init__(self, api: ClusterApi, store: ObjectStore, again_seconds: float = _AGAIN_SECONDS) -> None:
+        self._api, self._store, self._again_seconds = api, store, again_seconds
         self._followers: dict[str, PodLog] = {}
         self._kept: dict[str, _KeptLog] = {}
         self._ended: dict[str, tuple[_KeptLog, bytes]] = {}
@@ -190,9 +199,11 @@ class JobLogs:
         follower = self._followers.get(uid)
         if is_silent(Pod(pod)):
             return kept.read(offset, size)
-        if follower is None or (follower.has_ended and not follower.was_given_up):
+        if follower is None or follower.is_over:
             self._forget_idle()
-            follower = self._followers[uid] = PodLog(self._api, namespace, name, kept.head())
+            follower = self._followers[uid] = PodLog(
+                self._api, namespace, name, kept.head(), again_seconds=self._again_seconds
+            )
         text = follower.read(offset, size)
         if text is None or (not text and follower.is_broken):
             return kept.read(offset, size)
