@@ -52,7 +52,7 @@ def test_run_and_result_show_what_they_wait_for(sample: str, no_slot_is_free: Ca
             no_slot_is_free()
             assert [each.ends() for each in (person, other)] == [0, 0]
     for seen in (person.seen, other.seen):
-        assert re.search(r"kinetic: succeeded in [\d.]+ s: .*running", seen), seen
+        assert re.search(r"kinetic: succeeded in [\d.]+ s: .*waiting \(WaitingForSlot\) [\d.]+ s", seen), seen
         assert seen.endswith("21\r\n")
 
 
