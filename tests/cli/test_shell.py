@@ -29,9 +29,12 @@ WATCHES = (
     "say = lambda told: os.write(1, f'{told}\\n'.encode());"
     "signal.signal(signal.SIGWINCH, lambda *_: say(os.get_terminal_size()));"
     "say(6 * 7000);"
-    "time.sleep(600)"
+    "[time.sleep(0.1) for _ in range(6000)]"
 )
-"""A program that says how large its terminal is whenever that changes."""
+"""A program that says how large its terminal is whenever that changes.
+
+It sleeps a little at a time: a signal that comes just before a sleep begins is not heard before that ends.
+"""
 
 
 @kinetic_core.run(accelerator="cpu", capture_env_vars=["PROBE_OF_SHELLS"])

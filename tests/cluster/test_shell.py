@@ -66,7 +66,10 @@ def test_a_person_types_in_a_pod_of_their_own(project: Path) -> None:
         told = person.awaits("42000")
         assert "\r0\r\n" in told or "\n0\r\n" in told
         assert told.count("Permission denied") == 2
-        person.types("python3 -c 'import time; print(8 * 9000, flush=True); time.sleep(600)'\n")
+        # not one long sleep: Python does not hear of a signal that comes just before it begins
+        person.types(
+            "python3 -c 'import time; print(8 * 9000, flush=True); [time.sleep(0.1) for _ in range(6000)]'\n"
+        )
         person.awaits("72000")
         person.types("\x03")
         person.awaits("KeyboardInterrupt")
