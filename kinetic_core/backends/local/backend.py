@@ -8,6 +8,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
@@ -404,7 +405,8 @@ class LocalBackend:
                 return
             agent, group = record.get("agent"), record.get("group")
             if agent and process.is_same(agent):
-                os.kill(agent["pid"], signal.SIGTERM)
+                with suppress(ProcessLookupError):  # it has ended since: the next round sees how
+                    os.kill(agent["pid"], signal.SIGTERM)
             elif group and process.is_same(group):
                 process.kill_tree(group["pid"])
             time.sleep(0.02)
