@@ -90,8 +90,8 @@ def test_an_evicted_function_hears_of_it_and_has_time_to_save(api: ClusterApi) -
         if int(os.environ["KINETIC_IGNORED_COUNT"] or 0):
             return "again"
         notice = Path(os.environ["KINETIC_PREEMPTED"])
-        print("told before:", notice.exists(), flush=True)
         try:
+            print("told before:", notice.exists(), flush=True)
             time.sleep(600)
         except SystemExit:
             print("told:", notice.exists(), flush=True)

@@ -48,8 +48,8 @@ def sleep(seconds: float) -> str:
     import time
     from pathlib import Path
 
-    print(f"generation {os.environ['KINETIC_IGNORED_COUNT']}", flush=True)
     try:
+        print(f"generation {os.environ['KINETIC_IGNORED_COUNT']}", flush=True)
         time.sleep(seconds)
     finally:
         if Path(os.environ["KINETIC_PREEMPTED"]).exists():

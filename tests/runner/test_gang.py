@@ -50,8 +50,8 @@ def record(folder: str) -> str:
     from pathlib import Path
 
     me = f"{os.environ['KINETIC_HOST_INDEX']}-{os.environ['KINETIC_IGNORED_COUNT']}"
-    Path(folder, f"began-{me}").touch()
     try:
+        Path(folder, f"began-{me}").touch()  # whoever sees it may tell it to leave at once
         while not Path(folder, "go").exists():
             time.sleep(0.05)
     finally:

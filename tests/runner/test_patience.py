@@ -127,8 +127,8 @@ def test_what_is_printed_after_sigterm_waits_for_the_store(attempts: Attempts) -
     def work(root: str) -> None:
         import time
 
-        begun.touch()
         try:
+            begun.touch()
             time.sleep(600)
         finally:
             losing(lambda: print("saved"))(root)
