@@ -60,9 +60,9 @@ def test_a_log_that_has_ended_is_asked_for_again_only_later(
         ended = pod_that_ends(api)
         pod = {**ended, "status": {**ended["status"], "phase": "Running"}}
         logs = JobLogs(api, MemoryObjectStore(), seconds)
-        assert logs.read("default", JOB, pod, 0) == b"begun\nsaved\n"
+        assert logs.read("default", JOB, pod, 0, size=100) == b"begun\nsaved\n"
         wait_for(is_followed_by_nobody)
-        assert logs.read("default", JOB, pod, 6) == b"saved\n"
+        assert logs.read("default", JOB, pod, 6, size=100) == b"saved\n"
         wait_for(is_followed_by_nobody)
         assert cluster.faults.count("GET .*/log") == requests, "each time what there was, and what came"
 
