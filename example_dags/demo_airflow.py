@@ -20,6 +20,12 @@ from demo_processes import free_ports, start, stop_home
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 Answer = TypeVar("Answer")
+_CONNECTION = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+_LOCKED = "?timeout=30"
+"""Seconds that a component waits for an SQLite that another one has locked."""
+_LOCKED_FOR_API_SERVER = "?timeout=5"
+"""The same of Airflow's API server, which can wait for itself: its event loop writes one request to the audit
+log while another request has the lock, and needs the event loop to commit. Nobody is answered meanwhile."""
 
 
 class AirflowTrouble(RuntimeError):
@@ -73,7 +79,11 @@ class DemoAirflow:
         there a second time, and Airflow would show its plugin as one that cannot be loaded twice.
         """
         command = [sys.executable, "-P", "-m", "airflow", name, *arguments]
-        self.processes[name] = start(self.home, name, command, self.environment)
+        environment = self.environment
+        if name == "api-server":
+            connection = environment[_CONNECTION].replace(_LOCKED, _LOCKED_FOR_API_SERVER)
+            environment = {**environment, _CONNECTION: connection}
+        self.processes[name] = start(self.home, name, command, environment)
         return self.processes[name]
 
     def run(self, dag_id: str, conf: Mapping[str, object] | None = None, timeout: float = 60.0) -> str:
@@ -117,7 +127,7 @@ def _environment(home: Path, dags_folder: Path, ports: list[int]) -> dict[str, s
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{ports[0]}/execution/",
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=30",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db{_LOCKED}",
         "API__HOST": "127.0.0.1",
         "API__PORT": str(ports[0]),
         "API__BASE_URL": f"http://127.0.0.1:{ports[0]}",

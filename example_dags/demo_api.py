@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 _PATIENCE = 150.0
-"""Seconds for an answer: with SQLite one writer waits for another, now and then for half a minute."""
+"""Seconds for an answer: with SQLite one writer waits for another, and a machine may be busy."""
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
