@@ -7,7 +7,7 @@
 `kubernetes` lets pods of that cluster do so, beside the jobs, which needs postgresql and a cluster whose
 nodes are this machine. Their image is built first, unless `MATRIX_WORKER_IMAGE` names that of another walk.
 `MATRIX_DATABASE` may name an empty database of PostgreSQL for Airflow: SQLite gives up on a busy machine.
-`MATRIX_AT_ONCE` is the number of cells that are walked at once, where their actions hit no others; 6.
+`MATRIX_AT_ONCE` is the number of cells that are walked at once, where their actions hit no others; 10.
 Cells are chosen with `MATRIX=clear,edit-running` (actions or DAG ids), and the others kept as they were.
 Exits with 1 if a promise is broken.
 """

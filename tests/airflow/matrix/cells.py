@@ -124,6 +124,8 @@ ACTIONS = (
         phases=("queued", "running"),
     ),
 )
+HEARTBEAT_TIMEOUT = 45
+"""Seconds after which Airflow gives up on a task whose worker is dead, and of which nobody told it."""
 BY_TRIGGER = "_by_trigger"
 _ENDED_BY_TRIGGER = {"ended_by": "trigger"}
 _DEFERRING = (*STEPS[:4], REPORTED)
@@ -227,6 +229,14 @@ class Cell:
     def ends_unwatched(self) -> bool:
         """Its job ends while no triggerer is there, rather than before a worker that is stopped."""
         return self.action.name.startswith("triggerer") and self.phase == Phase.FINISHED
+
+    @property
+    def waits(self) -> int:
+        """The seconds for which it does nothing but wait for a clock, its own or Airflow's."""
+        if self.action.name == "drained":
+            return HEARTBEAT_TIMEOUT
+        clocks = ("seconds", "execution_timeout", "dagrun_timeout")
+        return max(self.action.dag.get(clock, 0) for clock in clocks)
 
     @property
     def options(self) -> dict[str, Any]:

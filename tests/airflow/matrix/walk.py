@@ -18,23 +18,23 @@ from demo_airflow import AirflowTrouble, Answer, ComponentEnded, DemoAirflow
 from demo_api import AirflowApi
 
 from matrix.actions import DO, start_backfill
-from matrix.cells import Cell, Phase, Then
+from matrix.cells import HEARTBEAT_TIMEOUT, Cell, Phase, Then
 from matrix.disturbing import DISTURB
 from matrix.places import LIVING, Place
 from matrix.stage import PATIENCE, Stage, write_dags
 from matrix.verdict import QUIET_SECONDS, Evidence, broken, sentence
 
-AT_ONCE = int(os.environ.get("MATRIX_AT_ONCE", "6"))
+AT_ONCE = int(os.environ.get("MATRIX_AT_ONCE", "10"))
 """Quiet cells that are walked at once."""
 HOOKS = Path(__file__).parent / "triggerer"
 """Folder from which every component of Airflow imports what stops a triggerer."""
 _REPEATS = 10
 SETTINGS = {
-    "AIRFLOW__CORE__PARALLELISM": "4",
+    "AIRFLOW__CORE__PARALLELISM": "6",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "45",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
 }
 """Airflow gives up on what is dead after minutes; nothing here depends on how many."""
 
@@ -126,6 +126,7 @@ def walk(
         airflow.start(say)
         version = str(airflow.api.call("GET", "/version")["version"])
         quiet = [cell for cell in table if not cell.action.disturbs]
+        quiet.sort(key=lambda cell: -cell.waits)  # what takes long begins first
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(lambda cell: told(walk_quietly(Stage(airflow, cell, place))), quiet))
         loud = [cell for cell in table if cell.action.disturbs]
