@@ -109,9 +109,12 @@ class DemoAirflow:
             time.sleep(0.25)
         return answer
 
-    def stop(self) -> None:
-        """Stop everything that runs here, jobs included, within seconds. May be called again."""
-        stop_home(self.home)
+    def stop(self, patience: float = 5.0) -> None:
+        """Stop everything that runs here, jobs included. May be called again.
+
+        What has not ended `patience` seconds after it was asked to is killed.
+        """
+        stop_home(self.home, patience)
         for process in self.processes.values():
             process.wait(10)
         self.processes.clear()

@@ -116,8 +116,8 @@ class CeleryAirflow(DemoAirflow):
             process.send_signal(number)
         process.wait(_SECONDS)
 
-    def stop(self) -> None:
-        super().stop()
+    def stop(self, patience: float = 5.0) -> None:
+        super().stop(patience)
         self.servers.stop()
 
 

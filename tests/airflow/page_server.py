@@ -161,4 +161,4 @@ def _serving(home: Path, dag_ids: Sequence[str], storage: str, cluster: str) -> 
         subprocess.run(command, env=airflow.environment, check=True, cwd=HERE)
         yield Server(airflow, dict(zip(runs[::2], runs[1::2], strict=True)), tokens)
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)

@@ -64,7 +64,7 @@ def remote_airflow(
         airflow.start()
         yield Cases(airflow)
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 def give_sign(name: str) -> None:

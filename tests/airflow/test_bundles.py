@@ -73,7 +73,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         airflow.start()
         yield Cases(airflow)
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 def test_a_job_has_its_part_of_the_bundle_only(official: Cases) -> None:

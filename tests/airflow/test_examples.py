@@ -35,7 +35,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
             running.runs[dag_id] = airflow.run(dag_id, parameters)
         yield running
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 @pytest.mark.promise("airflow: Sweep, fine-tune, inference, accelerators, references, groups with teardown")

@@ -180,7 +180,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict
         found = airflow.until(lambda: all_told(file), 120, "OpenLineage to tell how each task ended")
         yield cases, found
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 def all_told(file: Path) -> dict[str, list[Any]]:

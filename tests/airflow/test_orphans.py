@@ -54,7 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         airflow.start()
         yield Cases(airflow)
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 def begun(cases: Cases, dag_id: str, state: str = "running") -> tuple[dict[str, Any], str]:

@@ -139,7 +139,7 @@ def of_teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
         airflow.start()
         yield Cases(airflow)
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 @pytest.mark.promise("scale: Team names")

@@ -31,7 +31,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         assert cases.end("endings") == "failed"
         yield cases
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 def legs(cases: Any, instance: dict[str, Any], attempt: int | None = None) -> int:

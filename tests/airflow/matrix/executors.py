@@ -52,8 +52,8 @@ class SupervisedKubernetes(SupervisedAirflow):
         self._database.start()
         super().start(say, timeout)
 
-    def stop(self) -> None:
-        super().stop()
+    def stop(self, patience: float = 5.0) -> None:
+        super().stop(patience)
         self._database.stop()
 
 

@@ -136,7 +136,7 @@ def walk(
             found += [told(seen) for seen in walk_loudly(airflow, stages)]
         return version, found
     finally:
-        airflow.stop()
+        airflow.stop(patience=0)
 
 
 def _name_of(cell: Cell) -> str:
