@@ -103,6 +103,7 @@ def test_two_accounts_of_a_cluster_at_once(api: ClusterApi, tenants: list[Client
             handle.cleanup()
 
 
+@pytest.mark.slow  # `.ci/nightly` brings a second cluster up
 @pytest.mark.promise("gke: Two clusters at once from two threads")
 def test_two_clusters_at_once(api: ClusterApi, second: ClusterApi, location: str) -> None:
     buckets = [f"{location}/{name}" for name in ("first", "second")]
