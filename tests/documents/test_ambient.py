@@ -48,6 +48,7 @@ CACHED = {
     "kinetic_core/accelerators/shapes.py",
     "kinetic_core/backends/kubernetes/bootstrap.py",
     "kinetic_core/backends/kubernetes/capacity.py",
+    "kinetic_core/project/module_source.py",
     "kinetic_core/project/module_variables.py",
     "kinetic_core/project/payload.py",
     "kinetic_core/project/root.py",

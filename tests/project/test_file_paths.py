@@ -281,3 +281,40 @@ def test_a_list_at_many_places_is_looked_at_once(work: Work) -> None:
     """Only the places are more, by some calls each; the paths of the list are as many as before."""
     _, once, twice = (work(f"{shared(100, places)}\ndef f(): return X\n") for places in (2, 100, 200))
     assert twice - once <= 20 * 100
+
+
+def test_a_source_is_read_for_the_first_job_alone(pickled: Callable[[str], Callable[[], bytes]]) -> None:
+    counts = []
+    for number in (0, 500):
+        other = "\n".join(
+            ["class Other:\n    kind = 0", *(f"    def g{i}(self): return {i}" for i in range(number))]
+        )
+        dump = pickled(f"X = HERE / 'data.txt'\n{other}\ndef f(): return X\n")
+        counts.append((calls(dump), calls(dump)))
+    (_, next_of_short), (first_of_long, next_of_long) = counts
+    assert first_of_long > 5 * 500
+    assert next_of_long < next_of_short + 10
+
+
+def test_a_source_that_changes_is_read_again(
+    pickled: Callable[[str], Callable[[], bytes]], tmp_path: Path
+) -> None:
+    dump = pickled("X = HERE / 'data.txt'\ndef f(): return X\n")
+    assert Reader(io.BytesIO(dump())).load()() == DATA
+    (module,) = tmp_path.glob("job_of_paths_*.py")
+    module.write_text(f"{HEAD}X = typed()\ndef f(): return X\n")
+    assert Reader(io.BytesIO(dump())).load()() == tmp_path / "data.txt"
+
+
+def test_a_source_that_could_not_be_read_is_tried_again(
+    pickled: Callable[[str], Callable[[], bytes]], tmp_path: Path
+) -> None:
+    dump = pickled("X = HERE / 'data.txt'\ndef f(): return X\n")
+    (module,) = tmp_path.glob("job_of_paths_*.py")
+    source, facts = module.read_text(), module.stat()
+    made = []
+    for text in ("(" * facts.st_size, source):
+        module.write_text(text)
+        os.utime(module, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        made.append(Reader(io.BytesIO(dump())).load()())
+    assert made == [tmp_path / "data.txt", DATA]
