@@ -117,10 +117,11 @@ def _members() -> Iterator[tuple[str, Path]]:
         yield f"{PACKAGE}/{SPARE}/cloudpickle/{file.name}", file
 
 
+@functools.cache
 def _compiled(path: str, source: bytes) -> bytes:
     """Compile a module to a `.pyc`, which a job's Python of the same version as this one loads.
 
-    The `.pyc` is unchecked and hash-based (PEP 552).
+    The `.pyc` is unchecked and hash-based (PEP 552). Clients whose caches differ share it.
     """
     code = compile(source, path, "exec", dont_inherit=True)
     flags = (1).to_bytes(4, "little")
