@@ -9,7 +9,6 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/
 
 from __future__ import annotations
 
-import copy
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 
 from kinetic_core._runner.indexes import format_indexes
 from kinetic_core.backends.kubernetes.names import FAILED_COUNT, FAILED_CREATE, IGNORED_COUNT
-from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused, timestamp
+from kinetic_core.testing.kube_objects import KubeObjects, Object, Refused, copied, timestamp
 
 _TOLD = {
     "MaxFailedIndexesExceeded": "Job has exceeded the specified maximal number of failed indexes",
@@ -201,7 +200,7 @@ class JobController:
         return min((wait for wait in waits.values() if wait > 0), default=_NEVER)
 
     def _pod(self, job: Object, counts: PodCounts, index: int) -> Object:
-        facts, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
+        facts, template = job["metadata"], copied(job["spec"]["template"])
         labels = {
             **(template.get("metadata", {}).get("labels") or {}),
             _INDEX: str(index),
