@@ -34,7 +34,7 @@ from kinetic_core.settings import Settings, read_settings
 from kinetic_core.store.directory import DirectoryObjectStore
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.fake_cluster import FakeCluster
-from tests.conftest import end_local_jobs, wait_for
+from tests.conftest import end_local_jobs, is_alive, wait_for
 
 
 @dataclass
@@ -247,3 +247,11 @@ def _parent(pid: int) -> int:
 
 def waits_for_a_call(place: Here, job_id: str) -> bool:
     return any(each.job_id == job_id and each.is_idle for each in place.workers())
+
+
+def kill_worker(worker: int, alive: Path) -> None:
+    """Kill a worker, and wait for its call to end too, as in a pod; `alive` has that call's process id."""
+    call = int(alive.read_text())
+    alive.unlink()
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not is_alive(call))

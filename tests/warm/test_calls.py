@@ -25,7 +25,7 @@ from kinetic_core.jobs.reconcile import reconcile
 from kinetic_core.jobs.signing import key_id_of, outcome_key
 from kinetic_core.jobs.warm import Worker, start_worker
 from tests.conftest import wait_for
-from tests.warm.places import Cluster, Here, call_runner, waits_for_a_call
+from tests.warm.places import Cluster, Here, call_runner, kill_worker, waits_for_a_call
 
 LATER = 1000.0
 
@@ -46,7 +46,7 @@ def held(folder: str) -> str:
     """Note each execution and whether another was alive; wait until told to go on."""
     alive = Path(folder, "alive")
     mark = "twice" if alive.exists() else "once"
-    alive.touch()  # before the note, after which a test may kill this
+    alive.write_text(str(os.getpid()))  # before the note, after which a test may kill this
     with Path(folder, "executions").open("a") as stream:
         stream.write(f"{mark}\n")
     while not Path(folder, "go").exists():
@@ -213,11 +213,10 @@ def test_a_call_whose_runner_is_killed_runs_again_once(place: Here, tmp_path: Pa
 def test_a_call_whose_worker_is_killed_gets_a_pod(place: Here, tmp_path: Path) -> None:
     handle = place.submit(held, str(tmp_path))
     wait_for(lambda: begun(tmp_path))
-    os.kill(place.runner_of(handle.worker), signal.SIGKILL)
-    (tmp_path / "alive").unlink()
+    kill_worker(place.runner_of(handle.worker), tmp_path / "alive")
     (tmp_path / "go").touch()
     assert handle.value() == "value"
-    assert len((tmp_path / "executions").read_text().splitlines()) == 2
+    assert (tmp_path / "executions").read_text().splitlines() == ["once", "once"]
     assert handle.observe().attempt == 1
     if place.name == "local":  # the fake cluster's nodes have no logs
         assert handle.logs() == "it goes on\n"

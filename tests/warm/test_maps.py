@@ -43,7 +43,7 @@ from kinetic_core.jobs.timeline import Explanation, explain
 from kinetic_core.settings import read_settings
 from tests.conftest import end_local_jobs, wait_for
 from tests.runner.test_signing_key import memory
-from tests.warm.places import Call, Cluster, Here
+from tests.warm.places import Call, Cluster, Here, kill_worker
 from tests.warm.unprivileged import reads_processes
 
 
@@ -310,10 +310,9 @@ def test_a_lane_whose_worker_dies_goes_on_in_a_pod(place: Here, tmp_path: Path) 
     batch = place.map(held, map(str, folders), lanes=1)
     (folders[0] / "go").touch()
     wait_for(lambda: begun(folders[1]))
-    (folders[1] / "alive").unlink()
     worker = find(place.backend, lane_id(batch.group_id, 0))
     assert worker is not None
-    os.kill(place.runner_of(worker.worker), signal.SIGKILL)
+    kill_worker(place.runner_of(worker.worker), folders[1] / "alive")
     for folder in folders:
         (folder / "go").touch()
     assert batch.results(timeout=60, cleanup=False) == ["value"] * 3
