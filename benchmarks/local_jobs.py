@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from kinetic_core.jobs import collect
 
 _JOBS, _AT_ONCE = 100, 4
 _HUGE, _BEGUN = 10_000, 8
+_OTHERS = 300
 
 
 @kinetic_core.run(accelerator="cpu", backend="local")
@@ -72,6 +74,30 @@ def start_delay() -> float:
     return float(entered) - started
 
 
+def submitting(home: Path) -> Verdict:
+    """Processor time of submitting a function again: of a long module, over that of a short one."""
+    sys.path.insert(0, str(home))
+    os.environ["KINETIC_PACKAGE_ROOT"] = str(home)
+    took = {}
+    for name, others in (("short", 0), ("long", _OTHERS)):
+        more = "".join(
+            f"def g{i}(a, b=2):\n    y = [a, b]\n    return y, len(y) + {i}\n" for i in range(others)
+        )
+        Path(home, f"{name}.py").write_text(f"WORD = 'word'\ndef f(): return WORD\n{more}")
+        f = kinetic_core.run(accelerator="cpu", backend="local")(importlib.import_module(name).f)
+        assert f() == "word"
+        spent = []
+        for _ in range(9):
+            begun = time.process_time()
+            handle = f.run_async()
+            spent.append(time.process_time() - begun)
+            handle.result()
+        took[name] = statistics.median(spent)
+    sys.path.remove(str(home))
+    what = f"a submit, function of a module of {3 * _OTHERS} lines / of 2"
+    return Verdict(what, took["long"] / took["short"], 1.3, "x", f"processor; {took['long']:.4f} s")
+
+
 def cancelling() -> list[Verdict]:
     """Ten thousand inputs of which eight have begun, cancelled by the command; then what lists take."""
     batch = sleeping.run_async_map([600] * _HUGE, max_concurrent=_BEGUN)
@@ -99,6 +125,7 @@ def measure() -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as home:
         os.environ["KINETIC_LOCAL_STORE"] = home
         os.environ["XDG_CACHE_HOME"] = home
+        submits = submitting(Path(tempfile.mkdtemp(dir=home)))
         os.environ["KINETIC_PACKAGE_ROOT"] = str(Path(__file__).parent)
         trivial(1)
         bare = min(seconds(bare_processes) for _ in range(2))
@@ -121,6 +148,7 @@ def measure() -> list[Verdict]:
                 0.15,
                 "s",
             ),
+            submits,
             *cancelling(),
         ]
 
