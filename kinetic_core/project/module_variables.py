@@ -295,20 +295,18 @@ def _named_by(node: ast.AST, namespace: Mapping[str, object]) -> object:
 
 
 def _source_of(file: str) -> _Source:
-    """Read a source file, which is parsed once as long as it stays as it is."""
+    """Read a source file, parsed once as long as it stays as it is; empty if it cannot be read now."""
     try:
         facts = os.stat(file)
-    except OSError:
+        return _parsed(file, facts.st_mtime_ns, facts.st_size)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return _Source({})
-    return _parsed(file, facts.st_mtime_ns, facts.st_size)
 
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(file: str, _modified: int, _size: int) -> _Source:
-    try:
-        tree = ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return _Source({})
+    """Return what the source says. What cannot be read now raises, so that it is tried again."""
+    tree = ast.parse(Path(file).read_bytes())
     bound: dict[str, int] = {}
     for name in _bound(tree):
         bound[name] = bound.get(name, 0) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -58,6 +59,20 @@ def test_an_edited_file_is_read_again(load: Load, tmp_path: Path) -> None:
     assert changed(tmp_path, job) == {}
     (tmp_path / "edited.py").write_text("LR = 10")
     assert changed(tmp_path, job) == {"edited": {"LR": 1}}
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(load: Load, tmp_path: Path) -> None:
+    cfg: Any = load("cfg", "LR = 0.1\n")
+    job = load("job", "import cfg\ndef f(): return cfg.LR")
+    cfg.LR = 0.5
+    file = tmp_path / "cfg.py"
+    source, facts = file.read_text(), file.stat()
+    seen = []
+    for text in ("(" * facts.st_size, source):
+        file.write_text(text)
+        os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        seen.append(changed(tmp_path, job))
+    assert seen == [{}, {"cfg": {"LR": 0.5}}]
 
 
 @pytest.mark.parametrize(
