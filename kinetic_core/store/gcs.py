@@ -77,6 +77,8 @@ _STREAM_BYTES = 8 << 20
 _ROUNDS = 3
 """How often a prefix's rest is deleted."""
 _A_CALL = 100
+_GONE = frozenset([200, 204, 404, 412])
+"""What a part of a request for many says of an object that is no longer there as it was seen."""
 _KINDS: Mapping[int, type[KineticError]] = {errno.EACCES: StoreRefused, errno.ENOENT: ConfigurationError}
 """Kinds of the errors of the runner's client, if they do not pass. ENOENT: the bucket does not exist."""
 _FIELDS = "name,size,timeCreated,metadata,generation,md5Hash"
@@ -179,7 +181,22 @@ class GcsObjectStore:
 
     def delete_seen(self, seen: Sequence[ObjectInfo]) -> None:
         calls = [("DELETE", info.name, f"?ifGenerationMatch={info.generation}") for info in seen]
-        self._batches("delete", calls)
+        for info, status in zip(seen, self._batches("delete", calls), strict=True):
+            if status not in _GONE:
+                self._delete_alone(info)
+
+    def _delete_alone(self, info: ObjectInfo) -> None:
+        """Delete an object that a request for many has left there. Raises StoreError for what keeps it."""
+        with self._asked(info.name) as store:
+            try:
+                path = f"{store.path(info.name)}?ifGenerationMatch={info.generation}"
+                store.request("delete", info.name, "DELETE", path)
+            except MissingObject:
+                return
+            except StoreUnavailable:
+                now = self.find(info.name)
+                if now is not None and now.generation == info.generation:
+                    raise
 
     def delete_all(self, prefix: str) -> int:
         if not prefix.endswith("/"):

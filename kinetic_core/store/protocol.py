@@ -92,7 +92,10 @@ class ObjectStore(Protocol):
         """Remove those of these objects that are there, in few requests."""
 
     def delete_seen(self, seen: Sequence[ObjectInfo]) -> None:
-        """Remove these objects as they were seen: what has been stored by their names since stays."""
+        """Remove these objects as they were seen: what has been stored by their names since stays.
+
+        Raises StoreError for one that cannot be removed.
+        """
 
     def delete_all(self, prefix: str) -> int:
         """Remove every object below a prefix that ends with `/`; how many there were."""

@@ -228,6 +228,26 @@ def test_a_bucket_one_may_only_read_is_named(emulator: str, gcs: FaultProxy, sto
             operation(closed)
 
 
+@pytest.mark.attack
+def test_an_object_that_many_deletes_have_left_is_named(emulator: str, gcs: FaultProxy) -> None:
+    name = f"kept-{secrets.token_hex(4)}"
+    _post(f"{emulator}/storage/v1/b?project=test", {"name": name})
+    kept = GcsObjectStore(name)
+    for number in range(2):
+        kept.create_if_absent(f"old/{number}", b"x")
+    seen = list(kept.list("old/"))
+    _set_mode(emulator, name, "read-only")
+    with pytest.raises(StoreError, match=rf"cannot delete old/0 in gs://{name}: not permitted"):
+        kept.delete_seen(seen)
+    _set_mode(emulator, name, "normal")
+    kept.delete("old/1")
+    kept.create_if_absent("old/1", b"new")
+    gcs.faults.answer("POST /batch", 200, body=b"no part has an answer")
+    kept.delete_seen(seen)
+    assert [info.name for info in kept.list("")] == ["old/1"]
+    kept.delete("old/1")
+
+
 @pytest.mark.promise("gke: Create-only writes, generation preconditions")
 def test_an_object_that_is_replaced_is_not_mixed_into_its_stream(store: GcsObjectStore) -> None:
     with store.open("old/0") as file:
@@ -257,5 +277,10 @@ def _in_parallel(work: Callable[..., None], items: list[str] | list[bytes]) -> N
 
 
 def _set_mode(emulator: str, bucket: str, mode: str) -> None:
-    body = json.dumps({"name": bucket, "mode": mode}).encode()
-    urllib.request.urlopen(f"{emulator}/emulator/bucket", body).close()
+    _post(f"{emulator}/emulator/bucket", {"name": bucket, "mode": mode})
+
+
+def _post(url: str, facts: dict[str, str]) -> None:
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(facts).encode(), kind, method="POST")
+    urllib.request.urlopen(request).close()
