@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ class Listing:
     """What a directory tree holds that can be shipped; `empty` are directories with nothing in them.
 
     `sources` says where a file lies that is not at its path below the root, `left_out` what Git's rules name.
+    Of `files`, `linked` has those that are links, with the file outside the root that each leads to.
     """
 
     files: list[FileFacts] = field(default_factory=list)
@@ -41,6 +42,7 @@ class Listing:
     notices: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    linked: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Listing, root: str, prefix: str) -> None:
         """Add what another directory, `root`, holds, as if it lay at `prefix` below this one."""
@@ -52,6 +54,7 @@ class Listing:
         self.links += [(f"{prefix}/{path}", target) for path, target in other.links]
         self.notices += other.notices
         self.left_out += [f"{prefix}/{path}" for path in other.left_out]
+        self.linked |= {f"{prefix}/{path}": real for path, real in other.linked.items()}
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ class _Scan:
             self.listing.links.append((path, self._target(entry.path, path, real)))
             return True
         if not stat.S_ISDIR(facts.st_mode):
+            self.listing.linked[path] = real
             return self._take_file(facts, path)
         identity = (facts.st_dev, facts.st_ino)
         if identity in folder.above or (self.real_root + "/").startswith(real.rstrip("/") + "/"):
@@ -237,7 +241,8 @@ def data_listing(path: Path) -> tuple[str, Callable[[], Listing]]:
     def look() -> Listing:
         listing = scan(root, Rules(everything=True)) if name is None else _alone(full, name)
         _refuse_line_breaks(root, listing)
-        _refuse_airflow_files(root, [os.path.realpath(full), *(facts.path for facts in listing.files)])
+        names = {facts.path: facts.path for facts in listing.files}
+        _refuse_airflow_files(root, {full: os.path.realpath(full), **names, **listing.linked})
         return listing
 
     return root, look
@@ -252,12 +257,17 @@ def _alone(full: str, name: str) -> Listing:
         raise unreadable(full, exc) from exc
 
 
-def _refuse_airflow_files(root: str, paths: Iterable[str]) -> None:
-    """A path that a template or a run's configuration says may lead into AIRFLOW_HOME."""
-    for path in paths:
-        if is_airflow_file(path.rpartition("/")[2]):
+def _refuse_airflow_files(root: str, files: Mapping[str, str]) -> None:
+    """Refuse files, by path, that are Airflow's own or links to such.
+
+    A path that a template or a run's configuration says may lead into AIRFLOW_HOME.
+    """
+    for path, real in files.items():
+        name = os.path.basename(real)
+        if is_airflow_file(name):
+            what = "is" if os.path.basename(path) == name else f"leads to {real!r}, which is"
             raise InvalidProject(
-                f"data {os.path.join(root, path)!r} is Airflow's own: its configuration, database or "
+                f"data {os.path.join(root, path)!r} {what} Airflow's own: its configuration, database or "
                 "passwords. Name the files that the job needs"
             )
 

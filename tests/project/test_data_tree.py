@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinetic_core._runner.trees import PIECE
+from kinetic_core.data.sources import store_plain
 from kinetic_core.errors import InvalidProject, StoreFull
 from kinetic_core.project.stat_index import read_index
 from kinetic_core.project.tree import StoredTree, store_data
@@ -96,6 +97,18 @@ def test_data_of_airflows_own_is_refused_by_name(world, name):
     for path in (world.root, world.root / name, world.root / "link"):
         with pytest.raises(InvalidProject, match="is Airflow's own"):
             store_data(path, world.store, cache=world.cache)
+
+
+@pytest.mark.attack
+def test_data_with_a_link_to_airflows_own_is_refused(world):
+    (world.home / "airflow.cfg").write_text("fernet_key = secret")
+    world.write("data.csv", "1")
+    (world.root / "notes.txt").symlink_to(world.home / "airflow.cfg")
+    told = r"notes.txt' leads to '.*airflow.cfg', which is Airflow's own"
+    for store in (store_data, store_plain):
+        with pytest.raises(InvalidProject, match=told):
+            store(world.root, world.store, cache=world.cache)
+    assert list(world.store.list("")) == []
 
 
 @pytest.mark.promise("data: Spaces and unicode in names; symlink loops")
