@@ -18,11 +18,12 @@ from kinetic_core.backends.base import Backend, Found
 from kinetic_core.backends.kubernetes.set_objects import runs_in_set, waits_for_worker
 from kinetic_core.backends.kubernetes.verdict import observe as verdict
 from kinetic_core.errors import StoreError
-from kinetic_core.job import JobStatus
+from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs import cancel, observe
 from kinetic_core.jobs.inputs import end_parts, forget, is_stored
 from kinetic_core.jobs.listing import JobSummary, summaries
 from kinetic_core.jobs.reconcile import reconcile
+from kinetic_core.jobs.signing import UNVERIFIED
 from kinetic_core.jobs.warm import overdue
 
 RETENTION = 30 * 86400.0
@@ -49,7 +50,8 @@ def orphans(
     """List the orphans of a namespace, and finished jobs submitted `retention` seconds ago. Changes nothing.
 
     A job stored less than `older_than` seconds ago is left out, because its submitter may still create it; so
-    is a worker that should have ended less than that time ago.
+    is a worker that should have ended less than that time ago. A job with an outcome that this account cannot
+    verify counts as finished: the namespace's secret may be replaced, or not be readable for this account.
     """
     known = summaries(backend, namespace)
     there = backend.all(namespace)
@@ -89,11 +91,16 @@ def reap(backend: Backend, orphan: Orphan) -> None:
     if reference is None:  # its submitter died before the handle was stored
         _remove_unreadable(backend, orphan)
         return
-    if orphan.kept or reconcile(backend, reference).status is JobStatus.NOT_FOUND:
+    if orphan.kept or _is_nowhere(reconcile(backend, reference)):
         cancel.cleanup(backend, reference)
     else:
         backend.delete(reference.namespace, reference.job_id)
         reconcile(backend, reference)
+
+
+def _is_nowhere(job: JobObservation | JobSummary) -> bool:
+    """Return whether neither the cluster nor the store has anything of a job that has run."""
+    return job.status is JobStatus.NOT_FOUND and job.reason != UNVERIFIED
 
 
 def _remove_unreadable(backend: Backend, orphan: Orphan) -> None:
@@ -106,7 +113,7 @@ def _remove_unreadable(backend: Backend, orphan: Orphan) -> None:
 
 def _never_created(known: list[JobSummary], before: float) -> Iterator[Orphan]:
     for job in known:
-        if job.status is JobStatus.NOT_FOUND and not job.problem and _created(job) < before:
+        if _is_nowhere(job) and not job.problem and _created(job) < before:
             why = "it was stored, and never created or removed by hand"
             yield Orphan(job.job_id, job.namespace, why, is_batch=job.inputs > 0)
 
@@ -119,7 +126,7 @@ def _still_alive(known: list[JobSummary], cancelled: set[str]) -> Iterator[Orpha
 
 def _long_over(known: list[JobSummary], before: float) -> Iterator[Orphan]:
     for job in known:
-        has_ended = job.status.is_terminal and job.status is not JobStatus.NOT_FOUND
+        has_ended = job.status.is_terminal and not _is_nowhere(job)
         if has_ended and not job.problem and _created(job) < before:
             why = f"it has ended, and was submitted on {job.created_at[:10]}"
             yield Orphan(job.job_id, job.namespace, why, kept=True, is_batch=job.inputs > 0)

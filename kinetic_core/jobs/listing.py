@@ -142,8 +142,8 @@ _SECOND = len("index/") + 12
 
 @dataclass(frozen=True)
 class JobSummary:
-    """Summary of one job in a list. `reason` is empty for a job that has ended, and `Unverified` for a job of
-    which only an unverifiable outcome is left; `problem` says why little is known.
+    """Summary of one job in a list. `reason` is empty for a job that has ended, and `Unverified` for a job or
+    batch of which only unverifiable outcomes are left; `problem` says why little is known.
 
     For a batch whose inputs share Jobs, `job_id` is the batch's, with `inputs` and how many of them have
     ended; these counts are 0 for a job.
@@ -411,11 +411,12 @@ def _with_progress(
     if backend.parts is not None:
         for namespace in {job.namespace for job in batches}:
             parts |= backend.parts.all(namespace)
+    unverified = {child[0] for job_id, end in ended.items() if not end.state and (child := input_of(job_id))}
     for job in batches:
         seen = progress(job.inputs, counts.get(job.job_id, {}), parts.get(job.job_id, ()))
-        yield replace(
-            job, status=seen.status, reason=seen.reason, succeeded=seen.succeeded, failed=seen.failed
-        )
+        is_doubted = seen.status is JobStatus.NOT_FOUND and job.job_id in unverified
+        reason = UNVERIFIED if is_doubted else seen.reason
+        yield replace(job, status=seen.status, reason=reason, succeeded=seen.succeeded, failed=seen.failed)
 
 
 _STATUSES = {

@@ -44,12 +44,16 @@ class Place:
     def __init__(self, folder: Path, behave: Behave, **options: Any) -> None:
         self.fake = FakeCluster(behave)
         self.folder = folder
-        self.backend = GkeBackend(
-            Target(str(self.fake.write_kubeconfig(folder / "kubeconfig"))), "bucket", default_connections()
-        )
+        self.target = Target(str(self.fake.write_kubeconfig(folder / "kubeconfig")))
         self.store = MemoryObjectStore("gs://bucket")
-        self.backend.store = self.store  # type: ignore[assignment]  # Cloud Storage is for cluster tests
+        self.backend = self.backend_of(default_connections())
         self.options = options
+
+    def backend_of(self, connections: Connections) -> GkeBackend:
+        """Return the backend of a client with these connections."""
+        backend = GkeBackend(self.target, "bucket", connections)
+        backend.store = self.store  # type: ignore[assignment]  # Cloud Storage is for cluster tests
+        return backend
 
     def packed(self) -> Packed:
         asked = RunOptions.checked("cpu", container_image="python:3.11", **self.options)

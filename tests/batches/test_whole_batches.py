@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kinetic_core.backends.kubernetes.names import HOST_INDEX, JOB_ID
+from kinetic_core.backends.kubernetes.names import HOST_INDEX, JOB_ID, SIGNING_SECRET
+from kinetic_core.connections import Connections
 from kinetic_core.job import JobStatus
 from kinetic_core.jobs.garbage_collection import orphans, reap
 from kinetic_core.jobs.inputs import children, forget
 from kinetic_core.jobs.listing import summaries
+from kinetic_core.jobs.signing import UNVERIFIED
+from kinetic_core.settings import read_settings
 from kinetic_core.testing import kubelet as behaviours
 from kinetic_core.testing.kubelet import PodBehaviour
 from tests.batches.places import PLAN, Place
@@ -62,6 +65,24 @@ def test_it_is_reaped_as_one_thing(place: Any) -> None:
     assert "jobs/grp-a-2-1/result" in left
     assert [job["metadata"]["labels"][JOB_ID] for job in here.jobs()] == ["grp-a-2-p0"]
     reap(here.backend, kept["grp-a"])  # nobody minds a second time
+
+
+def test_outcomes_that_nobody_can_verify_now_are_kept(place: Any) -> None:
+    """The namespace's secret was replaced, or this account may not read it, but another may."""
+    here: Place = place(lambda pod: [here.tell(pod), behaviours.succeeds()][1])
+    here.submit([1, 2])
+    wait_for(lambda: summaries(here.backend)[0].status is JobStatus.SUCCEEDED)
+    here.backend.remove("default", "grp-a-p0")
+    here.fake.objects.remove("Secret", "default", SIGNING_SECRET)
+    other = here.backend_of(Connections(read_settings()))
+    (whole,) = summaries(other)
+    assert (whole.status, whole.reason) == (JobStatus.NOT_FOUND, UNVERIFIED)
+    assert orphans(other, "default", older_than=0) == []
+    (kept,) = orphans(other, "default", retention=0)
+    assert kept.kept
+    reap(other, kept)
+    left = [info.name for info in here.store.list("")]
+    assert not [name for name in left if name.startswith(("index/", "batches/", "jobs/"))]
 
 
 def test_jobs_of_a_batch_that_the_store_forgot_are_found(place: Any) -> None:

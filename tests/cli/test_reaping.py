@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from kinetic_core._runner import object_names
 from kinetic_core.backends.base import open_backend
 from kinetic_core.connections import default_connections
 from kinetic_core.jobs.cancel import index_object
+from kinetic_core.jobs.signing import UNVERIFIED
 from kinetic_core.jobs.submit import Call
 from kinetic_core.options import RunOptions
 from kinetic_core.settings import read_settings
@@ -51,6 +53,23 @@ def test_a_submitter_that_died_before_its_handle_was_stored(kinetic: Kinetic, ow
     assert handle.job_id in kinetic("reap", "--older-than", "0").out
     assert kinetic("reap", "--older-than", "0", "--apply").code == 0
     assert store.find(entry) is None
+
+
+def test_an_outcome_that_nobody_can_verify_now_is_kept(
+    kinetic: Kinetic, own_jobs: None, tmp_path: Path
+) -> None:
+    handle = sleep.run_async(0)
+    handle.result(cleanup=False)
+    backend = open_backend("local", default_connections())
+    backend.remove(handle.namespace, handle.job_id)
+    (secret,) = (tmp_path / "own").rglob("signing-secret")
+    secret.write_bytes(secret.read_bytes()[::-1])
+    assert kinetic("jobs", "list", "--json").json["jobs"][0]["reason"] == UNVERIFIED
+    assert kinetic("reap", "--older-than", "0", "--apply").out == "nothing to remove\n"
+    assert backend.store.find(object_names.result(handle.job_id)) is not None
+    told = kinetic("reap", "--keep-days", "0", "--apply", "--json").json
+    assert [one["job_id"] for one in told["orphans"]] == [handle.job_id]
+    assert backend.store.find(object_names.result(handle.job_id)) is None
 
 
 @pytest.mark.promise("command: `reap`: orphans of dead clients, dry run first")
