@@ -81,7 +81,7 @@ def _typed(word: str) -> str:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # TypeError: a list as a key
         return text
 
 

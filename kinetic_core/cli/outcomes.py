@@ -51,10 +51,18 @@ def value_fields(value: Any) -> dict[str, Any]:
         told = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         told = None
-    return {"result": told, "repr": repr(value)[:_LONGEST], "type": name}
+    return {"result": told, "repr": _shown(value), "type": name}
 
 
 def show_value(output: Output, value: Any) -> None:
     """The value for people; nothing for None."""
     if value is not None:
-        output.line(value if isinstance(value, str) else repr(value)[:_LONGEST])
+        output.line(value if isinstance(value, str) else _shown(value))
+
+
+def _shown(value: Any) -> str:
+    """The value's `repr`, shortened. A class of the user's may fail there, and huge whole numbers do."""
+    try:
+        return repr(value)[:_LONGEST]
+    except Exception as exc:  # noqa: BLE001  it may raise anything
+        return f"<{type(value).__qualname__}, whose repr raises {type(exc).__name__}>"

@@ -11,6 +11,8 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner.log import printable
+from kinetic_core.cli.functions import arguments
+from kinetic_core.cli.outcomes import value_fields
 from kinetic_core.cli.output import Output
 from kinetic_core.cli.schemas import SCHEMAS, SHAPES, numbered
 from tests.cli.all_verbs import all_verbs
@@ -189,3 +191,27 @@ def test_json_of_a_value_that_json_has_not(kinetic: Kinetic, local_jobs: Path) -
     assert (told["result"], told["repr"], told["type"]) == (None, "{1, 2}", "set")
     json.dumps(told)
     wait_for(lambda: handle.status().is_terminal)
+
+
+class Silent:
+    """A class with a mistake in its `repr`."""
+
+    def __repr__(self) -> str:
+        raise KeyError("name")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (10**5000, "<int, whose repr raises ValueError>"),
+        ([Silent()], "<list, whose repr raises KeyError>"),
+    ],
+    ids=["huge", "mistaken"],
+)
+def test_a_value_that_cannot_be_shown_is_told(value: object, shown: str) -> None:
+    assert value_fields(value)["repr"] == shown
+
+
+@pytest.mark.parametrize("word", ["{{1}}", "{[1]: 2}", "(" * 10_000], ids=["set", "key", "deep"])
+def test_what_is_no_literal_is_a_text(word: str) -> None:
+    assert arguments([word, f"x={word}"]) == ([word], {"x": word})
