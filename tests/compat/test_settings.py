@@ -60,7 +60,8 @@ def test_argument_before_variable_before_profile_before_default(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_jobs")
-def test_a_list_is_of_one_namespace(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_of_one_namespace(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_STORE", str(tmp_path / "own"))  # no other test's jobs are there
     here, there = submit(), submit(namespace="elsewhere")
     assert [job.job_id for job in kinetic.list_jobs()] == [here.job_id]
     assert [job.job_id for job in kinetic.list_jobs(namespace="elsewhere")] == [there.job_id]
