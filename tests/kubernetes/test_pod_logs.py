@@ -33,6 +33,10 @@ def pod_that_ends(api: ClusterApi) -> dict[str, Any]:
     return found()
 
 
+def counted(start: int, end: int) -> str:
+    return "".join(f"{number}\n" for number in range(start, end))
+
+
 def is_followed_by_nobody() -> bool:
     return not any(thread.name == "kinetic-log-told" for thread in threading.enumerate())
 
@@ -76,3 +80,22 @@ def test_what_a_pod_had_no_time_to_store_is_read_from_its_node(tmp_path: Path) -
     with FakeCluster(lambda _: ends) as cluster:
         api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
         assert JobLogs(api, store).read("default", JOB, pod_that_ends(api), 0) == b"begun\nsaved\n"
+
+
+@pytest.mark.parametrize(
+    ("stored", "printed", "shown"),
+    [
+        ("tick\n", "tick\n" * 3, "tick\n" * 3),
+        ("a\n" + "tick\n" * 300, "a\n" + "tick\n" * 900, "a\n" + "tick\n" * 900),
+        (counted(0, 800), counted(100, 900), counted(0, 900)),
+    ],
+    ids=["short", "long", "rotated"],
+)
+def test_equal_lines_at_a_logs_end_are_not_lost(
+    tmp_path: Path, stored: str, printed: str, shown: str
+) -> None:
+    store = MemoryObjectStore()
+    store.create_if_absent(object_names.log(JOB, 0, 0, 0), stored.encode())
+    with FakeCluster(lambda _: behaviours.exits(137, log=printed)) as cluster:
+        api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))))
+        assert JobLogs(api, store).read("default", JOB, pod_that_ends(api), 0) == shown.encode()

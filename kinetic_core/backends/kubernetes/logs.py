@@ -289,7 +289,9 @@ def _beyond(kept: _KeptLog, on_node: bytes) -> bytes:
     start, end = max(0, kept.size - _OVERLAP), b""
     while piece := kept.read(start + len(end), _OVERLAP):
         end += piece
-    at = on_node.rfind(end)
+    if on_node[start : kept.size] == end:  # the node has the log from its beginning
+        return on_node[kept.size :]
+    at = on_node.find(end)  # rather the first place: lines may come twice, but none is lost
     if at >= 0:
         return on_node[at + len(end) :]
     return b"kinetic: what was printed here is lost, the node has only the end\n" + on_node
