@@ -310,6 +310,21 @@ def test_a_single_watch_outlives_what_breaks_it(tmp_path: Path) -> None:
         here.close()
 
 
+def test_what_may_be_listed_and_not_watched_is_seen_too(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.faults.answer("watch=true", 403, body=b'{"message": "forbidden"}', times=None)
+    cluster.objects.create("Job", "default", queued("job-1"))
+    here = NamespaceWatch(api_of(cluster, tmp_path), "default")
+    here.changes(None, reference("job-1"))
+    edit(cluster, "Job", "kinetic-job-1", {"spec": {"suspend": False}})
+
+    def has_succeeded() -> bool:
+        here.changes(None, reference("job-1"))  # somebody still wants to know
+        return status_in(here, "job-1") is JobStatus.SUCCEEDED
+
+    wait_for(has_succeeded)
+    here.close()
+
+
 def test_a_refusal_of_its_pods_is_seen(cluster: FakeCluster, tmp_path: Path) -> None:
     """Also while the job waits for its second accelerator, whose Job has a name of its own."""
     for name in ("kinetic-job-1", "kinetic-job-1-choice-1"):

@@ -31,6 +31,8 @@ WATCH_SECONDS = 50.0
 """Seconds that one watch lasts, and for which a connection that died in silence can go unnoticed."""
 _IDLE_SECONDS = 15.0
 _SYNC_SECONDS = 30.0
+_REFUSED_WATCHES = 3
+"""Watches in a row that may be refused before objects are listed anew: what changes is not seen else."""
 _REMEMBERED = 100_000
 _PAGE_SIZE = 1_000
 """Objects that one request lists, at most: the JSON of ten thousand takes more memory than what is kept."""
@@ -246,14 +248,14 @@ class WatchCache:
         return time.monotonic() - self._asked < _IDLE_SECONDS
 
     def _follow(self, query: Query) -> None:
-        self._versions[query], waits, parts = "", pauses(), SharedParts()
+        self._versions[query], waits, refused, parts = "", pauses(), 0, SharedParts()
         try:
             while self._is_wanted():
                 try:
                     if not self._versions[query]:
                         self._list(query, parts)
                     self._watch(query, parts)
-                    waits = pauses()
+                    waits, refused = pauses(), 0
                 except Expired:
                     self._versions[query] = ""
                     count("watch.relists", kind=query.kind)
@@ -261,6 +263,9 @@ class WatchCache:
                     if not self._is_wanted():
                         return
                     self._broken.add(query)
+                    refused += getattr(exc, "status", None) is not None
+                    if refused >= _REFUSED_WATCHES:  # as where this account may list, and not watch
+                        self._versions[query] = ""
                     _LOG.warning("watching the %ss of %s, trying again: %s", query.kind, self._namespace, exc)
                     if query not in self._synced:
                         self._tell_trouble(exc)
