@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kinetic_core.images.registry import Repository
@@ -164,7 +165,7 @@ class Bucket(Resource):
         return lacking({"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}, found)
 
     def differences(self, found: Found) -> tuple[str, ...]:
-        there = set(_ageing(found))
+        there = set(_prefixes_of(filter(_is_ageing, _rules(found))))
         return tuple(f"ageing of {prefix}" for prefix in self._prefixes() if prefix not in there)
 
     def creation(self) -> tuple[Request, ...]:
@@ -182,12 +183,14 @@ class Bucket(Resource):
         return (Request("storage", "POST", f"b?project={self.wanted.project}", body),)
 
     def changes(self, found: Found) -> tuple[Request, ...]:
-        """Other rules and other namespaces' prefixes stay."""
+        """Other rules, with their ages, and other namespaces' prefixes stay."""
         if not self.differences(found):
             return ()
-        prefixes = sorted({*_ageing(found), *self._prefixes()})
-        kept = [rule for rule in _rules(found) if not _is_ours(rule)]
-        body = {"lifecycle": {"rule": [*kept, *_lifecycle(prefixes)["rule"]]}}
+        rules = _rules(found)
+        kept = [rule for rule in rules if not _is_ours(rule)]
+        elsewhere = set(_prefixes_of(filter(_is_ageing, kept)))
+        prefixes = {*_prefixes_of(filter(_is_ours, rules)), *(set(self._prefixes()) - elsewhere)}
+        body = {"lifecycle": {"rule": [*kept, *_lifecycle(sorted(prefixes))["rule"]]}}
         return (Request("storage", "PATCH", f"b/{self.name}", body),)
 
     def removal(self, found: Found) -> tuple[Request, ...]:
@@ -217,12 +220,16 @@ def _rules(found: Found) -> list[Json]:
     return list((found.get("lifecycle") or {}).get("rule") or ())
 
 
-def _is_ours(rule: Json) -> bool:
+def _is_ageing(rule: Json) -> bool:
+    """Whether a rule deletes by age what has some prefixes, whoever wrote it."""
     condition = rule.get("condition") or {}
     return set(condition) == {"age", "matchesPrefix"} and rule["action"].get("type") == "Delete"
 
 
-def _ageing(found: Found) -> list[str]:
-    return [
-        prefix for rule in _rules(found) if _is_ours(rule) for prefix in rule["condition"]["matchesPrefix"]
-    ]
+def _is_ours(rule: Json) -> bool:
+    """Whether a rule may be written anew with more prefixes: one of another age keeps its age."""
+    return _is_ageing(rule) and int(rule["condition"]["age"]) == RETENTION_DAYS
+
+
+def _prefixes_of(rules: Iterable[Json]) -> list[str]:
+    return [prefix for rule in rules for prefix in rule["condition"]["matchesPrefix"]]

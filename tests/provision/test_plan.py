@@ -421,6 +421,22 @@ def test_a_bucket_keeps_content_and_other_peoples_rules() -> None:
     assert len(rules[-1]["condition"]["matchesPrefix"]) == 6
 
 
+def test_another_namespace_leaves_other_ages_in_a_bucket() -> None:
+    """Whoever keeps outputs for a year, or has changed our own rule to 90 days, loses nothing after 30."""
+    outputs = {"action": {"type": "Delete"}, "condition": {"age": 365, "matchesPrefix": ["ml/outputs/"]}}
+    bucket = Bucket(WANTED, "jobs")
+    (creation,) = bucket.creation()
+    (ours,) = (creation.body or {})["lifecycle"]["rule"]
+    changed = {**ours, "condition": {**ours["condition"], "age": 90}}
+    found = {"lifecycle": {"rule": [outputs, changed]}}
+    assert bucket.differences(found) == ()
+    more = Bucket(replace(WANTED, namespaces=(WantedNamespace("vision"),)), "jobs")
+    (change,) = more.changes(found)
+    first, second, added = (change.body or {})["lifecycle"]["rule"]
+    assert [first, second] == [outputs, changed]
+    assert added["condition"]["matchesPrefix"] == ["vision/batches/", "vision/index/", "vision/jobs/"]
+
+
 @pytest.mark.promise("gke: `docs/guides/clusters.md`; its role applied and used by tests")
 @pytest.mark.promise("provisioning: Namespaces: account, role, Workload Identity binding")
 def test_the_guide_shows_the_role_that_is_made() -> None:
