@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 from packaging.markers import Marker, default_environment
 from packaging.utils import canonicalize_name
@@ -76,17 +77,22 @@ def read_pylock(
 
 def _of_pylock(package: Package, where: str) -> Wanted:
     if package.vcs is not None and package.vcs.url:
-        return requirement(
-            f"{package.name} @ {package.vcs.type}+{package.vcs.url}@{package.vcs.commit_id}", where
-        )
+        address = f"{package.vcs.type}+{package.vcs.url}@{package.vcs.commit_id}"
+        return requirement(f"{package.name} @ {_below(address, package.vcs.subdirectory)}", where)
     if package.archive is not None and package.archive.url:
         found = [f"{kind}:{value}" for kind, value in package.archive.hashes.items()]
-        return requirement(f"{package.name} @ {package.archive.url}", where, hashes=found)
+        address = _below(package.archive.url, package.archive.subdirectory)
+        return requirement(f"{package.name} @ {address}", where, hashes=found)
     if package.version is None or package.directory or package.vcs or package.archive:
         raise refused(where, package.name, "is a path of this machine, which no pod has")
     files = [*(package.wheels or ()), *([package.sdist] if package.sdist else ())]
     hashes = {f"{kind}:{value}" for file in files for kind, value in file.hashes.items()}
     return requirement(f"{package.name}=={package.version}", where, hashes=sorted(hashes))
+
+
+def _below(address: str, folder: str | None) -> str:
+    """The address of a package that is in a folder of a repository or an archive."""
+    return f"{address}#subdirectory={folder}" if folder else address
 
 
 @dataclass(frozen=True)
@@ -137,10 +143,12 @@ class _UvLock:
         name, source = package["name"], package.get("source") or {}
         where = f"{self.name}:{line_of(self.text, _NAME.format(name))}"
         if "git" in source:
-            address, _, fragment = source["git"].partition("#")
-            return requirement(f"{name} @ git+{address.partition('?')[0]}@{fragment}", where)
+            address, _, commit = source["git"].partition("#")
+            repository, _, query = address.partition("?")
+            (folder,) = parse_qs(query).get("subdirectory", [""])
+            return requirement(f"{name} @ {_below(f'git+{repository}@{commit}', folder)}", where)
         if "url" in source:
-            return requirement(f"{name} @ {source['url']}", where)
+            return requirement(f"{name} @ {_below(source['url'], source.get('subdirectory'))}", where)
         if "registry" not in source or "://" not in source["registry"]:
             raise refused(where, name, "is a path of this machine, which no pod has")
         files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]

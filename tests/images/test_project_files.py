@@ -175,6 +175,22 @@ def test_uv_lock_is_what_its_project_needs_on_linux(tmp_path: Path) -> None:
     assert found.options == ("--extra-index-url https://other/simple",)
 
 
+def test_uv_lock_names_subdirectories_of_repositories(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text(
+        'version = 1\n[[package]]\nname = "p"\nsource = { virtual = "." }\n'
+        'dependencies = [{ name = "a" }, { name = "b" }]\n'
+        '[[package]]\nname = "a"\nversion = "1"\n'
+        'source = { git = "https://github.com/g/g?subdirectory=libs%2Fa&rev=main#abc123" }\n'
+        '[[package]]\nname = "b"\nversion = "1"\n'
+        'source = { url = "https://x/b-1.tar.gz", subdirectory = "libs/b" }\n'
+    )
+    found = read_uv_lock(tmp_path / "uv.lock", "uv.lock", environment())
+    assert lines(found.wanted) == (
+        "a @ git+https://github.com/g/g@abc123#subdirectory=libs/a",
+        "b @ https://x/b-1.tar.gz#subdirectory=libs/b",
+    )
+
+
 def test_uv_lock_with_extras_that_exclude_each_other(tmp_path: Path) -> None:
     """Markers as uv 0.13 writes them: the package's name, its length before it."""
     (tmp_path / "uv.lock").write_text(
@@ -234,6 +250,21 @@ def test_pylock(tmp_path: Path) -> None:
     (tmp_path / "pylock.toml").write_text('lock-version = "1.0"\n')
     with pytest.raises(InvalidDependencies, match="created-by"):
         read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
+
+
+def test_pylock_names_subdirectories_of_repositories(tmp_path: Path) -> None:
+    pytest.importorskip("packaging.pylock")
+    (tmp_path / "pylock.toml").write_text(
+        'lock-version = "1.0"\ncreated-by = "uv"\n[[packages]]\nname = "a"\n'
+        'vcs = { type = "git", url = "https://x/g", commit-id = "abc", subdirectory = "libs/a" }\n'
+        '[[packages]]\nname = "b"\n[packages.archive]\nurl = "https://x/b-1.tar.gz"\n'
+        'subdirectory = "libs/b"\nhashes = { sha256 = "aa" }\n'
+    )
+    found = read_pylock(tmp_path / "pylock.toml", "pylock.toml", environment())
+    assert lines(found.wanted) == (
+        "a @ git+https://x/g@abc#subdirectory=libs/a",
+        "b @ https://x/b-1.tar.gz#subdirectory=libs/b --hash=sha256:aa",
+    )
 
 
 @pytest.mark.promise("data: `uv.lock`, `pylock.toml`, PEP 723")
