@@ -99,9 +99,13 @@ class Repository:
             )
 
 
+LOCATION = re.compile(r"([a-z]+-[a-z]+\d+)(?:-((?:ai\d+)?[a-z]))?")
+"""A region, and what names a zone in it: `a`, or `ai1b` of an AI zone, which is for accelerators."""
+
+
 def region_of(location: str) -> str:
     """`us-central1-a` is in `us-central1`, which is its own; what is neither is taken for `us-central1`."""
-    found = re.fullmatch(r"([a-z]+-[a-z]+\d+)(-[a-z])?", location)
+    found = LOCATION.fullmatch(location)
     return found[1] if found else "us-central1"
 
 

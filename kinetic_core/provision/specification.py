@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kinetic_core.accelerators.grammar import Accelerator, parse_accelerator
 from kinetic_core.errors import InvalidRequest
-from kinetic_core.images.registry import region_of
+from kinetic_core.images.registry import LOCATION, region_of
 from kinetic_core.provision.vendored import AddOn
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ REGIONS = (
     *("us-south1", "us-west1", "us-west2", "us-west3", "us-west4"),
 )
 """Regions of Google Cloud, for suggestions only: others open now and then, and are asked for all the same."""
-_LOCATION = re.compile(r"[a-z]+-[a-z]+\d+(-[a-z])?")
 _POOL_NODES = 10
 """Most nodes of a pool of single hosts, if nobody says."""
 
@@ -163,10 +162,10 @@ def meant_location(location: str) -> str | None:
 
     An unknown number behind a known area, as in `us-west9`, is taken for that of a new region.
     """
-    parts = re.fullmatch(r"(.+?\d+)-?([a-z]?)", location)
+    parts = re.fullmatch(r"(.+?\d+)-?((?:ai\d+)?[a-z]?)", location)
     region, zone = (parts[1], parts[2]) if parts else (location, "")
     areas = {each.rstrip("0123456789") for each in REGIONS}
-    if _LOCATION.fullmatch(location) and region.rstrip("0123456789") in areas:
+    if LOCATION.fullmatch(location) and region.rstrip("0123456789") in areas:
         return None
     close = get_close_matches(region, REGIONS, n=1, cutoff=0.8)
     return "-".join(filter(None, (*close, zone))) if close else None
@@ -174,7 +173,7 @@ def meant_location(location: str) -> str | None:
 
 def location_faults(location: str) -> Iterator[str]:
     """Yield what is wrong with the form of a zone or region, if anything is."""
-    if not _LOCATION.fullmatch(location):
+    if not LOCATION.fullmatch(location):
         meant = "".join(f". Did you mean {one!r}?" for one in filter(None, [meant_location(location)]))
         yield f"--zone {location!r} is neither a zone (us-central1-a) nor a region (us-central1){meant}"
 

@@ -244,6 +244,7 @@ def test_one_fault_anywhere_changes_nothing(fault: int | OSError) -> None:
 
 def test_where_a_clusters_images_are() -> None:
     assert region_of("europe-west4-a") == "europe-west4"
+    assert region_of("us-south1-ai1b") == "us-south1"
     assert region_of("nonsense") == region_of("") == "us-central1"
     assert Repository.of_cluster("p", "us-east1-b", "c").address == "us-docker.pkg.dev/p/kn-c"
     assert Repository.of_cluster("p", "me-west1-a", "c").address == "me-west1-docker.pkg.dev/p/kn-c"

@@ -99,6 +99,8 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(wrong: Json, said: s
         ("europ-west4", "europe-west4"),
         ("us-central1-a", None),
         ("us-west9-b", None),  # a region may be new
+        ("us-south1-ai1b", None),  # a zone for accelerators
+        ("us-sout1-ai1b", "us-south1-ai1b"),
         ("moon-base1-a", None),
     ],
 )
@@ -106,6 +108,12 @@ def test_a_region_that_looks_mis_spelt_is_guessed(location: str, meant: str | No
     """It is asked for all the same: the list of regions is not complete for ever."""
     check(replace(WANTED, location=location, pools=()))
     assert meant_location(location) == meant
+
+
+def test_a_pool_may_be_in_an_ai_zone_of_the_region() -> None:
+    pool = wanted_pool("tpu-v6e-8", zones=("us-south1-ai1b",))
+    check(replace(WANTED, location="us-south1", pools=(pool,)))
+    assert replace(WANTED, location="us-south1-ai1b").region == "us-south1"
 
 
 @pytest.mark.promise("provisioning: Pools: machine type, topology, placement, autoscaling from zero")
