@@ -12,7 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from kinetic_core.errors import InvalidDependencies
-from kinetic_core.images.requirements import Dependencies, Wanted, requirement
+from kinetic_core.images.requirements import Dependencies, Wanted, check_url, requirement
 
 _SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 """The expression of https://packaging.python.org/en/latest/specifications/inline-script-metadata/"""
@@ -38,7 +38,13 @@ def read_pyproject(
     for group in groups:
         wanted += _group(content.get("dependency-groups") or {}, group, text, name)
     _check_sources(content, wanted)
-    return Dependencies(name, tuple(wanted), notices=_notices(content, project, wanted, name))
+    return Dependencies(
+        name,
+        tuple(wanted),
+        _constraints(content, text, name),
+        _indexes(content, text, name),
+        _notices(content, project, wanted, name),
+    )
 
 
 def read_script(path: Path, name: str) -> Dependencies | None:
@@ -58,7 +64,7 @@ def read_script(path: Path, name: str) -> Dependencies | None:
         raise InvalidDependencies(f"{name}: its '# /// script' block is not TOML: {exc}") from exc
     wanted = tuple(_checked(content.get("dependencies") or [], text, name))
     _check_sources(content, wanted)
-    return Dependencies(name, wanted)
+    return Dependencies(name, wanted, _constraints(content, text, name), _indexes(content, text, name))
 
 
 def load(path: Path, name: str) -> tuple[str, dict[str, Any]]:
@@ -108,9 +114,44 @@ def _group(groups: dict[str, Any], group: str, text: str, name: str) -> Iterable
     return _checked(map(str, found), text, name)
 
 
+def _uv(content: dict[str, Any]) -> dict[str, Any]:
+    return (content.get("tool") or {}).get("uv") or {}
+
+
+def _constraints(content: dict[str, Any], text: str, name: str) -> tuple[Wanted, ...]:
+    return tuple(_checked(_uv(content).get("constraint-dependencies") or [], text, name))
+
+
+def _indexes(content: dict[str, Any], text: str, name: str) -> tuple[str, ...]:
+    """The indexes of `[tool.uv]` as lines of a requirements file, in uv's order: without them, packages would
+    come from PyPI, where others may have taken their names.
+
+    An explicit index is left out: only `[tool.uv.sources]` sends packages there. Raises InvalidDependencies
+    for an index that no pod can use.
+    """
+    uv = _uv(content)
+    found = [
+        (_option_of(index), str(index.get("url")))
+        for index in uv.get("index") or ()
+        if not index.get("explicit")
+    ]
+    found += [("--index-url", uv["index-url"])] if "index-url" in uv else []
+    found += [("--extra-index-url", url) for url in uv.get("extra-index-url") or ()]
+    found += [("--find-links", url) for url in uv.get("find-links") or ()]
+    for _, url in found:
+        check_url(url, f"{name}:{line_of(text, url)}")
+    return tuple(f"{option} {url}" for option, url in found)
+
+
+def _option_of(index: dict[str, Any]) -> str:
+    if index.get("format") == "flat":
+        return "--find-links"
+    return "--index-url" if index.get("default") else "--extra-index-url"
+
+
 def _check_sources(content: dict[str, Any], wanted: Iterable[Wanted]) -> None:
     """What `[tool.uv.sources]` redirects would come from the index: another package of that name, maybe."""
-    sources = ((content.get("tool") or {}).get("uv") or {}).get("sources") or {}
+    sources = _uv(content).get("sources") or {}
     redirected = {canonicalize_name(key) for key in sources}
     for one in wanted:
         if one.name in redirected:

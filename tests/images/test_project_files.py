@@ -71,6 +71,55 @@ def test_local_packages_are_refused_with_their_line(tmp_path: Path) -> None:
         pyproject(tmp_path, text)
 
 
+INDEXES = """\
+[tool.uv]
+constraint-dependencies = ["numpy<2"]
+extra-index-url = ["https://more/simple"]
+find-links = ["https://wheels"]
+[[tool.uv.index]]
+name = "ours"
+url = "https://ours/simple"
+default = true
+[[tool.uv.index]]
+url = "https://team/simple"
+[[tool.uv.index]]
+url = "https://files"
+format = "flat"
+[[tool.uv.index]]
+name = "torch"
+url = "https://torch/simple"
+explicit = true
+"""
+OPTIONS = (
+    "--index-url https://ours/simple",
+    "--extra-index-url https://team/simple",
+    "--find-links https://files",
+    "--extra-index-url https://more/simple",
+    "--find-links https://wheels",
+)
+
+
+def test_packages_come_from_the_indexes_of_uv(tmp_path: Path) -> None:
+    """From PyPI, a package of the same name would be a stranger's."""
+    found = pyproject(tmp_path, f'[project]\nname="x"\ndependencies=["a"]\n{INDEXES}')
+    assert (found.options, lines(found.constraints)) == (OPTIONS, ("numpy<2",))
+    script = tmp_path / "train.py"
+    said = "".join(f"# {line}\n" for line in ['dependencies=["a"]', *INDEXES.splitlines()])
+    script.write_text(f"# /// script\n{said}# ///\n")
+    of_script = read_script(script, "train.py")
+    assert of_script is not None
+    assert (of_script.options, lines(of_script.constraints)) == (OPTIONS, ("numpy<2",))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"), [("https://me:secret@ours/simple", "carries credentials"), ("./wheels", "is a path")]
+)
+def test_indexes_that_no_pod_can_use_are_refused(tmp_path: Path, url: str, said: str) -> None:
+    text = f'[project]\nname="x"\ndependencies=["a"]\n[[tool.uv.index]]\nurl = "{url}"\n'
+    with pytest.raises(InvalidDependencies, match=rf"pyproject\.toml:5: .*{said}"):
+        pyproject(tmp_path, text)
+
+
 def test_a_file_without_dependencies_says_where_they_may_be(tmp_path: Path) -> None:
     found = pyproject(
         tmp_path, '[project]\nname="x"\ndynamic=["dependencies"]\n[tool.poetry.dependencies]\na="1"\n'
