@@ -54,6 +54,7 @@ def run_child(job: Job, store: Store, modules: ProjectModules | None = None) -> 
     made = set_up.made(set_up.call)
     outcome = made if isinstance(made, Outcome) else run_function(job, set_up, *made)
     leave_file(job, outcome)
+    set_up.may_hang = job.hosts > 1 and outcome.state != "succeeded"
     return set_up
 
 
@@ -106,7 +107,8 @@ class SetUp:
 
     `process` is the id of the process whose outcome counts. `given` are the variables that were set for the
     call, `secrets` the names of those whose values are secret. `raised` is what the set-up or the function
-    has raised. `held` are descriptors of the call, for a process that runs several to close.
+    has raised. `held` are descriptors of the call, for a process that runs several to close. `may_hang` is
+    whether exit handlers may wait for ever: those of distributed libraries do for hosts that will not come.
     """
 
     def __init__(self, job: Job, store: Store, modules: ProjectModules | None = None) -> None:
@@ -117,6 +119,7 @@ class SetUp:
         self.secrets: list[str] = []
         self.raised: BaseException | None = None
         self.held: list[int] = []
+        self.may_hang = False
         self.phase = "download"
         self.modules: list[str] = []
         self.client: dict[str, str] = {}
@@ -358,15 +361,17 @@ def leave_file(job: Job, outcome: Outcome) -> None:
     os.rename(path + ".part", path)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost any more
     results.flush_streams()
-    if job.hosts > 1 and outcome.state != "succeeded":
-        # Distributed libraries wait in their exit handlers for hosts that will not come.
-        signal.alarm(_LEAVE_SECONDS)
 
 
-def wind_down() -> int:
-    """Run exit handlers; threads that user code left behind are named, never waited for."""
+def wind_down(*, may_hang: bool = False) -> int:
+    """Run exit handlers; threads that user code left behind are named, never waited for.
+
+    If the handlers `may_hang`, the kernel ends the process after a few seconds.
+    """
     import atexit
 
+    if may_hang:
+        signal.alarm(_LEAVE_SECONDS)
     threading = sys.modules.get("threading")
     if threading is not None:
         main_thread = threading.main_thread()

@@ -33,7 +33,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .attempt import FORK, PROCESS, Job, take_job
-from .child import renew_signals, run_child, wind_down
+from .child import SetUp, renew_signals, run_child, wind_down
 from .memory import NEAR, MemoryGauge
 from .patience import PatientStore
 from .processes import adopt_orphans, die_with, end_below, fork_quietly, seed_again
@@ -293,8 +293,8 @@ class _Keeper(ABC):
             self._socket.shutdown(socket.SHUT_RDWR)  # at which the process ends
             os.waitpid(self._process, 0)
 
-    def _fork(self, become: Callable[[socket.socket], None], answers: socket.socket) -> None:
-        """Fork a process with a socket to this one."""
+    def _fork(self, become: Callable[[socket.socket], bool], answers: socket.socket) -> None:
+        """Fork a process with a socket to this one; `become` returns whether its exit handlers may hang."""
         ours, theirs = socket.socketpair()
         keeper = os.getpid()
         sys.stdout.flush()
@@ -310,8 +310,7 @@ class _Keeper(ABC):
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 for inherited in (self._control, answers, ours):
                     inherited.close()
-                become(theirs)
-                code = wind_down()
+                code = wind_down(may_hang=become(theirs))
             except BaseException:  # noqa: BLE001  whatever it is, it is told
                 traceback.print_exc()
             finally:
@@ -373,7 +372,7 @@ class _Forks(_Keeper):
         del must_be_same  # there is none
         self._told = b""
 
-        def run(keeper: socket.socket) -> None:
+        def run(keeper: socket.socket) -> bool:
             values = _taken(output, told)
             os.environ.clear()
             os.environ.update(values)
@@ -385,6 +384,7 @@ class _Forks(_Keeper):
             imported = {"names": self._of_image(known), "environment": set_up.given}
             with suppress(OSError):
                 keeper.sendall(json.dumps(imported).encode())
+            return set_up.may_hang
 
         self._fork(run, answers)
 
@@ -441,10 +441,10 @@ class _OneProcess(_Keeper):
             if must_be_same:
                 return
 
-        def serve(keeper: socket.socket) -> None:
+        def serve(keeper: socket.socket) -> bool:
             for inherited in (output, told):
                 os.close(inherited)
-            _Calls(keeper, self._worker, self._opener).serve()
+            return _Calls(keeper, self._worker, self._opener).serve()
 
         self._fork(serve, answers)
         assert self._socket is not None  # noqa: S101  it has one
@@ -473,14 +473,19 @@ class _Calls:
         self._streams = os.dup(1), os.dup(2)
         self._told = set(os.environ)
 
-    def serve(self) -> None:
-        """Run calls until the keeper ends, or the process must not be kept."""
+    def serve(self) -> bool:
+        """Run calls until the keeper ends, or the process must not be kept.
+
+        Returns whether exit handlers may hang; of a keeper that has ended, the worker ends what hangs.
+        """
         while True:
             head, received, _, _ = socket.recv_fds(self._keeper, 1, 2)
             if not head:
-                return
-            if self._run(*received):
-                return
+                return False
+            set_up = self._run(*received)
+            if (reason := _why_not_kept(set_up.raised)) is not None:
+                sys.stderr.write(f"kinetic: the next call gets a new process: {reason}\n")
+                return set_up.may_hang
             for number, stream in enumerate(self._streams, start=1):
                 os.dup2(stream, number)  # what threads still print goes to the worker's own output
             end_below(os.getpid(), collect=True)
@@ -488,8 +493,8 @@ class _Calls:
             gc.unfreeze()  # `run_function` has frozen what was there, which may be garbage now
             gc.collect()
 
-    def _run(self, output: int, told: int) -> bool:
-        """Run a call; return whether this process must end with it."""
+    def _run(self, output: int, told: int) -> SetUp:
+        """Run a call; return its set-up, which knows what the call has raised."""
         values = _taken(output, told)
         for name in self._told - values.keys():
             os.environ.pop(name, None)
@@ -502,9 +507,7 @@ class _Calls:
         for descriptor in set_up.held:
             os.close(descriptor)
         flush_streams()
-        if (reason := _why_not_kept(set_up.raised)) is not None:
-            sys.stderr.write(f"kinetic: the next call gets a new process: {reason}\n")
-        return reason is not None
+        return set_up
 
 
 def _taken(output: int, told: int) -> dict[str, str]:

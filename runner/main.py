@@ -399,8 +399,8 @@ def _forked_child(job: Job, store: Store, signals: Signals, reading: int, writin
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         os.close(writing)
-        run_child(job, store)
-        code = wind_down()
+        set_up = run_child(job, store)
+        code = wind_down(may_hang=set_up.may_hang)
     finally:
         os._exit(code)
 

@@ -136,6 +136,28 @@ def test_hosts_keep_their_processes_together(place: Cluster, tmp_path: Path) -> 
     assert [each.job_id for each in place.workers()] == [worker]
 
 
+def fails_together(folder: str) -> None:
+    """Fail on each host, once all have begun."""
+    leave(folder, os.getpid())
+    while not begun(Path(folder)):
+        time.sleep(0.01)
+    raise ValueError("on each host")
+
+
+def alarm(folder: str) -> None:
+    """Note the process, and the seconds after which it is killed."""
+    leave(folder, os.getpid())
+    leave(folder, signal.getitimer(signal.ITIMER_REAL)[0])
+
+
+def test_no_alarm_of_a_failed_call_ends_the_next(place: Cluster, tmp_path: Path) -> None:
+    with pytest.raises((JobFailed, ValueError), match="on each host"):
+        on_slice(place, fails_together, str(tmp_path), reuse="process").value()
+    on_slice(place, alarm, str(tmp_path), reuse="process").value()
+    for process, same, seconds in left(tmp_path):
+        assert (same, seconds) == (process, "0.0")
+
+
 def kept_process(place: Cluster, worker: str, number: int) -> int:
     """The process that runs the calls of one host: the only child of its keeper."""
     runner = place.hosts[worker, number].pid
