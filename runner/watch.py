@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -143,13 +143,19 @@ def watch_child(
         if signals.told and deadline is None:
             deadline = time.monotonic() + max(1.0, grace - _KILL_RESERVE)
             give_notice()
-            os.kill(child, signal.SIGTERM)
+            _send(child, signal.SIGTERM)
         told = [left for each in watchers if (left := each.look(child, bool(signals.told))) is not None]
         if told and deadline is None:
             deadline = time.monotonic() + min(told)
-            os.kill(child, signal.SIGTERM)
+            _send(child, signal.SIGTERM)
         if deadline is not None and time.monotonic() >= deadline:
-            os.kill(child, signal.SIGKILL)
+            _send(child, signal.SIGKILL)
+
+
+def _send(child: int, number: signal.Signals) -> None:
+    """Send a signal to the child; one that its parent has collected, and not told of yet, needs none."""
+    with suppress(ProcessLookupError):
+        os.kill(child, number)
 
 
 def _reap(child: int) -> int | None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,51 @@ except Stop:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
     )
     assert told.stdout == "2\n"
+
+
+COLLECTED = """
+import os, signal, sys
+from kinetic_core._runner.attempt import take_job
+from kinetic_core._runner.log import LogTee
+from kinetic_core._runner.memory import MemoryGauge
+from kinetic_core._runner.phases import StoredTimes
+from kinetic_core._runner.store import open_store
+from kinetic_core._runner.watch import Signals, watch_child
+
+class Parent:
+    # Collects the child, and says so when it is asked again: a keeper first ends what the child has left.
+    def __init__(self, child):
+        self.descriptor, waker = os.pipe()
+        os.write(waker, b"0")
+        self.found = None
+        self.child = child
+    def status(self, ready):
+        if self.found is None:
+            self.found = os.waitpid(self.child, 0)[1]
+            return None
+        return self.found
+
+class Watcher:
+    def look(self, child, terminated):
+        return {left}
+
+names = ("STORE", "JOB_ID", "PAYLOAD_SHA256", "OUTCOME_KEY", "WORK_DIR")
+job = take_job({{f"KINETIC_{{name}}": "00" for name in names}})
+store, signals = open_store(sys.argv[1]), Signals(60)
+child = os.fork()
+if child == 0:
+    os._exit(7)
+tee = LogTee(job, store, os.open(os.devnull, os.O_RDONLY))
+times, watchers = StoredTimes(job, store, 0.0), [Watcher()]
+if {told}:
+    os.kill(os.getpid(), signal.SIGTERM)
+ending = watch_child(child, tee, 30, signals, MemoryGauge(), times, watchers, int, Parent(child))
+print(ending.exit_code, ending.signal)
+"""
+
+
+@pytest.mark.parametrize(("told", "left"), [(True, None), (False, 0.0)], ids=["signal", "watcher"])
+def test_a_child_that_is_collected_needs_no_end(tmp_path: Path, told: bool, left: float | None) -> None:
+    command = [sys.executable, "-c", COLLECTED.format(told=told, left=left), tmp_path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == ("7 None\n", "")
