@@ -41,15 +41,19 @@ _KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "SSL_CERT_")
 _DETACHED = """\
 import gc, os, sys
 gc.disable()
+os.setsid()
 if os.fork():
     os._exit(0)
-os.setsid()
 sys.path.insert(0, sys.argv[1])
 __import__("kinetic_core.backends.local", fromlist=[sys.argv[2]])
 getattr(sys.modules["kinetic_core.backends.local"], sys.argv[2]).main(*sys.argv[3:])
 os._exit(0)
 """
-"""Forks before it imports: nobody waits for the process, and it is nobody's child to leave as a zombie."""
+"""Forks before it imports: nobody waits for the process, and it is nobody's child to leave as a zombie.
+
+It leaves its submitter's process group before that: a job that submits a job ends with all of its group, as
+soon as the function has returned, and the fork may not have run by then.
+"""
 
 
 def unpack_runner(layout: Layout, cache: Path) -> None:
