@@ -89,7 +89,7 @@ class HangWatch:
         self._next = time.monotonic() + min(_ASK_SECONDS, self._allowed / 5)
         if self._stillness is None or self._tee.is_full:  # then user code waits with its next line
             if "user_started" in times(self._job):
-                used = partial(processor_seconds, child)
+                used = partial(processor_seconds, child, is_local=self._job.backend == "local")
                 self._stillness = Stillness(lambda: self._tee.size, used)
             return None
         is_still = self._stillness.seconds() >= self._allowed
@@ -129,15 +129,17 @@ class HangWatch:
         return object_names.still(self._job.job_id, self._rendezvous.generation.number, host)
 
 
-def processor_seconds(child: int) -> float | None:
+def processor_seconds(child: int, *, is_local: bool) -> float | None:
     """Return the processor time of user code: of all processes below this one and below the `child`, which
     need not be below this one, that live or were waited for.
 
-    None where the system does not report it (proc(5), /proc/pid/stat).
+    Where the backend `is_local`, without other jobs that were submitted there. None where the system does
+    not report it (proc(5), /proc/pid/stat).
     """
     known = statuses()
     if not known:
         return None
-    own = {child, *below(os.getpid(), known), *below(child, known)} & known.keys()
+    found = [pid for each in (os.getpid(), child) for pid in below(each, known, is_local=is_local)]
+    own = {child, *found} & known.keys()
     used = sum(sum(map(int, known[pid][11:15])) for pid in own)
     return used / os.sysconf("SC_CLK_TCK")

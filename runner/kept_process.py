@@ -223,6 +223,7 @@ class _Keeper(ABC):
 
     def __init__(self, control: socket.socket, worker: Job, opener: Callable[[str], Store]) -> None:
         self._control, self._worker, self._opener = control, worker, opener
+        self._is_local = worker.backend == "local"
         self._process = 0
         """The process that runs a call, or waits for one; 0 for none."""
         self._mark = b""
@@ -351,7 +352,7 @@ class _Keeper(ABC):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process, signal.SIGKILL)
         self._process, self._socket = 0, None
-        end_below(os.getpid(), collect=True)
+        end_below(os.getpid(), collect=True, is_local=self._is_local)
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -456,7 +457,8 @@ class _OneProcess(_Keeper):
         except (BlockingIOError, ConnectionError):
             return False
         if is_kept:
-            end_below(os.getpid(), spared=(self._process,))  # orphans; it has ended its own children
+            # orphans; it has ended its own children
+            end_below(os.getpid(), spared=(self._process,), is_local=self._is_local)
         return is_kept
 
     def _after(self) -> None:
@@ -467,7 +469,7 @@ class _Calls:
     """What the kept process does: it runs call after call."""
 
     def __init__(self, keeper: socket.socket, worker: Job, opener: Callable[[str], Store]) -> None:
-        self._keeper = keeper
+        self._keeper, self._is_local = keeper, worker.backend == "local"
         self._store = PatientStore(opener(worker.store_uri))
         self._modules = ProjectModules(os.path.join(worker.work_dir, "kept"))
         self._streams = os.dup(1), os.dup(2)
@@ -488,7 +490,7 @@ class _Calls:
                 return set_up.may_hang
             for number, stream in enumerate(self._streams, start=1):
                 os.dup2(stream, number)  # what threads still print goes to the worker's own output
-            end_below(os.getpid(), collect=True)
+            end_below(os.getpid(), collect=True, is_local=self._is_local)
             self._keeper.sendall(_KEPT)
             gc.unfreeze()  # `run_function` has frozen what was there, which may be garbage now
             gc.collect()

@@ -91,7 +91,8 @@ class Lease:
         while not self._over.wait(max(0.0, self._until - _now())):
             if _now() >= self._until:
                 sys.stderr.write("kinetic: the lease has run out; another attempt may start\n")
-                others = [pid for pid in below(os.getpid()) if pid != child]
+                found = below(os.getpid(), is_local=self._job.backend == "local")
+                others = [pid for pid in found if pid != child]
                 for pid in [*others, child]:  # the child last: the main thread waits for it
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)

@@ -315,7 +315,7 @@ def _run(
     if others is not None:
         others.close()
     if kept is None:
-        _end_descendants(child)
+        _end_descendants(job, child)
     outcome = _left_outcome(job, ending, tee, gauge)
     if hang is not None and hang.has_hung and outcome.state != "succeeded":
         outcome = hang.outcome()
@@ -364,11 +364,11 @@ def _left_outcome(job: Job, ending: Ending, tee: LogTee, gauge: MemoryGauge) -> 
         return death(ending, tee.last_lines(), gauge, f"; its outcome file is unreadable: {exc}")
 
 
-def _end_descendants(child: int) -> None:
+def _end_descendants(job: Job, child: int) -> None:
     """Kill the processes that user code has left behind: its attempt is over, and another may follow."""
     with suppress(ProcessLookupError, PermissionError):  # nothing is left of its group (macOS: but zombies)
         os.killpg(child, signal.SIGKILL)
-    if left := end_below(os.getpid(), collect=True):
+    if left := end_below(os.getpid(), collect=True, is_local=job.backend == "local"):
         sys.stderr.write(f"kinetic: these processes of user code do not die: {left}\n")
 
 

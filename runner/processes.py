@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import ctypes
 
 DETACHED = "KINETIC_DETACHED"
-"""Variable of the local backend's own processes: a job that a job has submitted outlives it."""
+"""Variable of the local backend's own processes: a job that a job has submitted outlives it.
+
+In a pod nothing but the pod's own job may live on, and user code can set any variable.
+"""
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 """Signals that tell a process to stop."""
 _PR_SET_PDEATHSIG = 1
@@ -111,11 +114,16 @@ def statuses() -> dict[int, list[str]]:
 
 
 def below(
-    ancestor: int, known: dict[int, list[str]] | None = None, spared: Collection[int] = ()
+    ancestor: int,
+    known: dict[int, list[str]] | None = None,
+    spared: Collection[int] = (),
+    *,
+    is_local: bool = False,
 ) -> list[int]:
     """List all descendants of a process, dead ones that were not waited for included.
 
-    Processes of other jobs that were submitted there are left out, and the `spared` with all below them.
+    Left out are the `spared` with all below them; where the backend `is_local`, also the processes of other
+    jobs that were submitted there.
     """
     known = statuses() if known is None else known
     children: dict[int, list[int]] = {}
@@ -124,7 +132,11 @@ def below(
     found: list[int] = []
     pending = [ancestor]
     while pending:
-        own = [pid for pid in children.get(pending.pop(), []) if pid not in spared and not _is_detached(pid)]
+        own = [
+            pid
+            for pid in children.get(pending.pop(), [])
+            if pid not in spared and not (is_local and _is_detached(pid))
+        ]
         found += own
         pending += own
     return found
@@ -144,18 +156,20 @@ def end_below(
     *,
     collect: bool = False,
     spared: Collection[int] = (),
+    is_local: bool = False,
 ) -> list[int]:
     """Kill the descendants of a process until none lives; return those that still do after `seconds`.
 
-    With `collect` all dead children of this process, which must be the `ancestor`, are waited for. The
-    `spared` live on, with all below them.
+    With `collect` all dead children of this process, which must be the `ancestor`, are waited for. What
+    `below` leaves out lives on.
     """
     if collect and not _collect():
         return []  # reading /proc takes longer than all else that ends a job
     deadline = time.monotonic() + seconds
     while True:
         known = statuses()
-        living = [pid for pid in below(ancestor, known, spared) if known[pid][0] not in "ZX"]
+        found = below(ancestor, known, spared, is_local=is_local)
+        living = [pid for pid in found if known[pid][0] not in "ZX"]
         for pid in living:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -186,7 +186,7 @@ class Template:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child, signal.SIGKILL)
         self._process = self._child = 0
-        end_below(os.getpid(), collect=True)
+        end_below(os.getpid(), collect=True, is_local=self._job.backend == "local")
 
     def _last_lines(self) -> tuple[str, ...]:
         try:
@@ -266,7 +266,7 @@ class _Serving:
             _exactly(self._control, 1)  # from now on the runner does not kill that process
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child, signal.SIGKILL)
-            end_below(process, collect=True)
+            end_below(process, collect=True, is_local=self._job.backend == "local")
             self._control.sendall(_READY)
 
     def _become_input(

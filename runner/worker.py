@@ -333,7 +333,8 @@ class _CallRun:
         if self._kept is not None and code not in _SETTLED:
             self._kept.kill()
         spared = () if self._kept is None else self._kept.pids
-        if left := end_below(os.getpid(), collect=True, spared=spared):
+        is_local = self._worker.backend == "local"
+        if left := end_below(os.getpid(), collect=True, spared=spared, is_local=is_local):
             sys.stderr.write(f"kinetic: these processes of {self._call.job_id} do not die: {left}\n")
         elif self._kept is None and sys.platform == "linux":  # elsewhere processes may live on
             folder = os.path.join(self._folder, str(failures + interruptions))

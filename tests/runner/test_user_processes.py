@@ -70,6 +70,26 @@ def test_what_left_its_group_dies_with_the_attempt(attempts: Attempts, fails: bo
     assert "do not die" not in attempts.log  # the runner waits until they are dead
 
 
+@pytest.mark.parametrize("backend", ["gke", "local"])
+def test_only_local_jobs_leave_what_calls_itself_detached(attempts: Attempts, backend: str) -> None:
+    left = attempts.folder / "left"
+
+    def work() -> None:
+        left.mkdir()
+        program = "touch $0/$$; exec sleep 600"
+        environment = {**os.environ, "KINETIC_DETACHED": "1"}
+        subprocess.Popen(["sh", "-c", program, str(left)], env=environment, start_new_session=True)
+        while not list(left.iterdir()):
+            time.sleep(0.01)
+
+    assert attempts.submit(work).run(KINETIC_BACKEND=backend) == wire.EXIT_SUCCEEDED
+    (pid,) = pids(left)
+    survives = is_alive(pid)
+    if survives:
+        os.kill(pid, signal.SIGKILL)
+    assert survives is (backend == "local")
+
+
 def test_user_code_dies_with_a_killed_runner(attempts: Attempts) -> None:
     pid = attempts.folder / "pid"
 

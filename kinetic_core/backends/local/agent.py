@@ -189,7 +189,7 @@ class Agent:
     def _record_end(self, pod: dict[str, Any], code: int) -> None:
         assert self._child is not None  # noqa: S101  it has just ended
         process.kill_group(self._child)
-        end_below(os.getpid(), collect=True)
+        end_below(os.getpid(), collect=True, is_local=True)
         self._child = None
         reason = "Completed" if code == 0 else "Error"
         if self._limit is not None and code > 128 and self._limit.kills():

@@ -121,7 +121,7 @@ def kill_tree(leader: int) -> None:
     """
     with suppress(ProcessLookupError, PermissionError):
         os.kill(leader, signal.SIGSTOP)  # so that it starts nothing and takes no child's death for a fault
-        end_below(leader)
+        end_below(leader, is_local=True)
     kill_group(leader)
 
 
