@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
@@ -12,10 +11,9 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.backends.kubernetes.chunks import indexes_of, stops_after_failure
 from kinetic_core.backends.kubernetes.names import CHUNK
-from kinetic_core.batches.progress import Board
+from kinetic_core.batches.progress import Board, Look
 from kinetic_core.batches.rerun import stored_states
 from kinetic_core.batches.scheduler import in_parallel
-from kinetic_core.errors import StoreError
 from kinetic_core.job import ChunkObservation, JobObservation, JobReference, JobStatus
 from kinetic_core.jobs.facts import attempts_claimed
 from kinetic_core.jobs.inputs import (
@@ -27,8 +25,6 @@ from kinetic_core.jobs.inputs import (
 )
 from kinetic_core.jobs.signing import outcome_key
 from kinetic_core.jobs.watch import Kind, Subscription, watch_for
-
-_LOG = logging.getLogger(__name__)
 
 _CHUNK = Kind(observe_chunk, reconcile_chunk)
 _RETRY_SECONDS = 2.0
@@ -56,7 +52,8 @@ class ChunkWatch:
         self._subscribing, self._taking = threading.Lock(), threading.Lock()
         self._known: set[int] = set()
         self._over: set[int] = set()
-        self._has_stopped = False
+        self._has_stopped = self._is_closed = False
+        self._look = Look(board, whole.job_id)
 
     def start(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Watch these chunks, the oldest first; returns at once."""
@@ -73,11 +70,14 @@ class ChunkWatch:
                 told = partial(self._seen, number, own, len(jobs))
                 reference = chunk_reference(self._whole, number)
                 follows = self._board.follows
-                self._subscriptions[number] = job_watch.subscribe(reference, told, _CHUNK, follows=follows)
+                self._subscriptions[number] = job_watch.subscribe(
+                    reference, told, _CHUNK, self._board.tell, follows=follows
+                )
         self._board.on_follow(self._follow)
         self._board.on_close(self._close)
 
     def _close(self) -> None:
+        self._is_closed = True
         with self._subscribing:
             for subscription in self._subscriptions.values():
                 subscription.close()
@@ -89,15 +89,18 @@ class ChunkWatch:
 
     def _seen(self, number: int, own: frozenset[int], parts: int, seen: JobObservation) -> None:
         assert isinstance(seen, ChunkObservation)  # noqa: S101  what `observe_chunk` gives
+        if self._is_closed:
+            return
         self._board.note_shared(number, seen)
         try:
             with self._taking:
                 self._take(number, own, parts, seen)
-        except StoreError as exc:
-            _LOG.warning("cannot tell how inputs of %s ended, trying again: %s", self._whole.job_id, exc)
-            again = threading.Timer(_RETRY_SECONDS, self._seen, (number, own, parts, seen))
-            again.daemon = True
-            again.start()
+                self._look.went_well()
+        except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
+            if self._look.failed(exc):
+                again = threading.Timer(_RETRY_SECONDS, self._seen, (number, own, parts, seen))
+                again.daemon = True
+                again.start()
 
     def _take(self, number: int, own: frozenset[int], parts: int, seen: ChunkObservation) -> None:
         succeeded, failed = seen.succeeded & own - self._known, seen.failed & own - self._known

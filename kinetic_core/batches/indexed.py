@@ -32,7 +32,7 @@ from kinetic_core.batches.definition import (
     other_batch,
 )
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.progress import Board
+from kinetic_core.batches.progress import Board, Look
 from kinetic_core.batches.rerun import resume
 from kinetic_core.batches.scheduler import Tell, finish, in_parallel
 from kinetic_core.errors import InvalidRequest, JobNotFound, KineticError
@@ -413,13 +413,17 @@ class _Stored:
     def wait(self, board: Board, interval: float, timeout: float | None) -> None:
         """Look again until all is submitted; then, or after `timeout` seconds, watch the existing Jobs."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = threading.Event()
+        pause, look = threading.Event(), Look(board, self.whole.job_id)
         while not pause.wait(interval):
-            if board.stopping or (deadline is not None and time.monotonic() > deadline):
-                break
-            if self.is_submitted(board):
-                break
-        self.watch(board)
+            try:
+                is_late = board.stopping or (deadline is not None and time.monotonic() > deadline)
+                if is_late or self.is_submitted(board):
+                    self.watch(board)
+                    return
+                look.went_well()
+            except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
+                if not look.failed(exc):
+                    return
 
     def _parts(self) -> Sequence[Mapping[str, Any]]:
         """Return the Jobs. Raises MalformedObject if the manifest names fewer inputs than they have."""

@@ -14,7 +14,7 @@ from kinetic_core._runner import object_names, wire
 from kinetic_core.backends.base import Backend
 from kinetic_core.batches.definition import Plan, inputs_object, noted_failures
 from kinetic_core.batches.handle import BatchHandle
-from kinetic_core.batches.progress import Board
+from kinetic_core.batches.progress import Board, Look
 from kinetic_core.batches.rounds import submit_on_lanes
 from kinetic_core.batches.scheduler import Tell, finish, in_parallel
 from kinetic_core.errors import JobNotFound, KineticError
@@ -176,7 +176,10 @@ class LaneWatch:
                 if observation.is_terminal:
                     self._wake.set()
 
-            self._subscriptions[number] = job_watch.subscribe(reference, seen, follows=self.board.follows)
+            follows = self.board.follows
+            self._subscriptions[number] = job_watch.subscribe(
+                reference, seen, refused=self.board.tell, follows=follows
+            )
 
     def _is_over(self, number: int) -> bool:
         seen = self._seen.get(number)
@@ -199,14 +202,17 @@ class LaneWatch:
 
     def _run(self) -> None:
         pause, latest = _LOOK_SECONDS
+        look = Look(self.board, self.whole.job_id)
         while not self._is_closed:
             try:
                 if self.turn():
                     break
                 self._subscribe()
+                look.went_well()
                 pause = min(latest, pause * 1.5)
-            except Exception as exc:  # noqa: BLE001  a thread that dies of it would leave everybody waiting
-                _LOG.warning("cannot look at %s, trying again: %r", self.whole.job_id, exc)
+            except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
+                if not look.failed(exc):
+                    break
                 pause = latest
             self._wake.wait(pause)
             self._wake.clear()

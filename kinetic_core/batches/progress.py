@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -11,14 +12,16 @@ from operator import itemgetter
 from typing import TypeVar
 
 from kinetic_core.backends.kubernetes.names import DROPPED
-from kinetic_core.errors import WaitTimeout
+from kinetic_core.errors import ClusterError, MalformedObject, StoreError, WaitTimeout
 from kinetic_core.job import JobObservation, JobStatus
 from kinetic_core.jobs.handle import JobHandle
 from kinetic_core.jobs.observe import watch
-from kinetic_core.jobs.watch import Subscription
+from kinetic_core.jobs.watch import REFUSED_SECONDS, Subscription
 from kinetic_core.notebook import NOT_BEGUN, SUBMITTED
+from kinetic_core.retry import is_passing
 from kinetic_core.terminal import FEW, SHOW_SECONDS, BatchProgress, Counts
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -44,6 +47,8 @@ class Board:
     `shared` that of each job that runs many, a chunk or a lane, by its own number.
 
     Jobs are reconciled if the board `follows` them: from the start, or once somebody waits.
+
+    `trouble` is why nobody learns how the jobs end; whoever waits is told.
     """
 
     def __init__(self, size: int, *, follows: bool = True) -> None:
@@ -58,6 +63,7 @@ class Board:
         self.never_begun: dict[int, JobHandle] = {}
         self.unavailable: dict[int, str] = {}
         self.error: BaseException | None = None
+        self.trouble: Exception | None = None
         self.stopping = False
         self.cancelled = False
         self.complete = False
@@ -85,7 +91,11 @@ class Board:
             self.jobs[index] = handle
             self.changed.notify_all()
         subscription = watch(
-            handle.place, handle, lambda observation: self._observed(index, observation), follows=self.follows
+            handle.place,
+            handle,
+            lambda observation: self._observed(index, observation),
+            self.tell,
+            follows=self.follows,
         )
         with self.changed:
             self._subscriptions[index] = subscription
@@ -189,6 +199,12 @@ class Board:
             self.complete = True
             self.changed.notify_all()
 
+    def tell(self, trouble: Exception) -> None:
+        """Tell whoever waits why nobody learns how the jobs end."""
+        with self.changed:
+            self.trouble = trouble
+            self.changed.notify_all()
+
     def stop(self, *, cancel: bool) -> None:
         """Start no further job. With `cancel`, a job that is just being launched is cancelled."""
         with self.changed:
@@ -258,14 +274,18 @@ class Board:
         """Follow the jobs and block until `condition()`, called under `changed`, is neither None nor False.
 
         Returns the condition's value. `shown` shows the batch's progress meanwhile. Raises WaitTimeout at the
-        deadline.
+        deadline, and the `trouble` that keeps everybody from seeing how the jobs end.
         """
         self.follow()
         with self.changed:
+            if self.trouble is not None and may_end(self.trouble):
+                self.trouble = None  # else it is told again
             while True:
                 value = condition()
                 if value is not None and value is not False:
                     return value
+                if self.trouble is not None:
+                    raise self.trouble
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     raise WaitTimeout(f"timed out waiting for {what}; its jobs go on")
@@ -298,3 +318,41 @@ class Board:
     def failed(self) -> list[int]:
         """List the indices of jobs that ended without a value. Call it under `changed`."""
         return sorted(i for i, seen in self.ended.items() if seen.status is not JobStatus.SUCCEEDED)
+
+
+def may_end(trouble: Exception) -> bool:
+    """Return whether the cause of a trouble may end while the batch goes on: somebody may end it."""
+    return isinstance(trouble, StoreError | ClusterError) and not isinstance(trouble, MalformedObject)
+
+
+class Look:
+    """Repeated look at the inputs of a batch, and the trouble that it meets.
+
+    `what` names the batch in the log.
+    """
+
+    def __init__(self, board: Board, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._board, self._what, self._clock = board, what, clock
+        self._refused_since: float | None = None
+
+    def went_well(self) -> None:
+        """Forget that somebody has refused to answer."""
+        self._refused_since = None
+
+    def failed(self, trouble: Exception) -> bool:
+        """Return whether to look again, and tell whoever waits of trouble that does not pass by itself.
+
+        What somebody refuses is told when that goes on, and looked at again: somebody may grant it.
+        """
+        if not may_end(trouble):
+            self._board.tell(trouble)
+            return False
+        _LOG.warning("cannot look at the inputs of %s, trying again: %s", self._what, trouble)
+        if is_passing(trouble):
+            return True
+        now = self._clock()
+        if self._refused_since is None:
+            self._refused_since = now
+        if now - self._refused_since >= REFUSED_SECONDS:
+            self._board.tell(trouble)
+        return True

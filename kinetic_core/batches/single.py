@@ -23,7 +23,7 @@ from kinetic_core.batches.definition import (
     note_failure,
     noted_failure,
 )
-from kinetic_core.batches.progress import Board
+from kinetic_core.batches.progress import Board, Look
 from kinetic_core.batches.scheduler import Tell, in_parallel
 from kinetic_core.errors import MalformedObject
 from kinetic_core.job import JobReference, JobStatus
@@ -133,10 +133,15 @@ class _Reader:
 
     def run(self) -> None:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        pause = threading.Event()
+        pause, look = threading.Event(), Look(self.board, self.group_id)
         while not pause.wait(self.interval):
-            if self.look():
-                return
+            try:
+                if self.look():
+                    return
+                look.went_well()
+            except Exception as exc:  # noqa: BLE001  nobody else would tell those who wait
+                if not look.failed(exc):
+                    return
             if self.board.stopping or (deadline is not None and time.monotonic() > deadline):
                 with self.board.changed:
                     missing = [i for i, job in enumerate(self.board.jobs) if job is None]

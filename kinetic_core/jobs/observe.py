@@ -33,15 +33,20 @@ def watch(
     backend: Backend,
     reference: JobReference,
     callback: Callable[[JobObservation], None],
+    refused: Callable[[KineticError], None] | None = None,
     *,
     follows: bool = True,
 ) -> Subscription:
     """Call `callback` with the job's state now and after every change, from the watch's thread.
 
+    `refused` is called when the store keeps refusing to read the outcome, or the client is closed.
+
     The job is reconciled (see `jobs.reconcile`) while this or another observer `follows` it. All observers of
     a client in a namespace share one watch. `Subscription.close()` ends the subscription.
     """
-    return watch_for(backend, reference.namespace).subscribe(reference, callback, follows=follows)
+    return watch_for(backend, reference.namespace).subscribe(
+        reference, callback, refused=refused, follows=follows
+    )
 
 
 def wait(

@@ -101,7 +101,7 @@ _STARTING_SECONDS = 0.5
 """Seconds between looks at a call whose worker has not started, which changes nothing of the call either."""
 _UNWATCHED_SECONDS = 10.0
 """Seconds between requests for the pods of a chunk that has not started: they are not watched."""
-_REFUSED_SECONDS = 15.0
+REFUSED_SECONDS = 15.0
 """Seconds for which a store may refuse requests before subscribers are told."""
 
 Callback = Callable[[JobObservation], None]
@@ -351,7 +351,7 @@ class JobWatch:
     def _goes_on_refusing(self, job_id: str) -> bool:
         """Return whether the store has refused for so long that subscribers must be told."""
         now = self.clock()
-        return now - self._refused.setdefault(job_id, now) >= _REFUSED_SECONDS
+        return now - self._refused.setdefault(job_id, now) >= REFUSED_SECONDS
 
     def _reconcile_lease(self, reference: JobReference, attempt: int) -> None:
         try:
