@@ -148,7 +148,6 @@ class SetUp:
 
     def call(self) -> tuple[Any, Any, Any]:
         """Return the function and its arguments, ready to be called."""
-        reserve(self._job)
         payload, function, workspace = self.load(*_payload(self._job, self._store))
         args, kwargs = payload.load_arguments()
         payload.set_variables()
@@ -268,10 +267,18 @@ def _silence_signals() -> None:
             signal.signal(number, signal.SIG_DFL if harmless else signal.SIG_IGN)
 
 
-def reserve(job: Job) -> None:
-    """Reserve the room on the disk that `leave_file` may need."""
-    with open(os.path.join(job.work_dir, OUTCOME_FILE + ".reserve"), "wb") as stream:
-        stream.write(bytes(_RESERVE))
+def reserve(job: Job) -> Outcome | None:
+    """Make the working directory, and reserve the room on its disk that `leave_file` may need.
+
+    For the runner, before the child: a child without that room could not say so. Returns the failure, if any.
+    """
+    try:
+        os.makedirs(job.work_dir, exist_ok=True)
+        with open(os.path.join(job.work_dir, OUTCOME_FILE + ".reserve"), "wb") as stream:
+            stream.write(bytes(_RESERVE))
+    except OSError as exc:
+        return results.without_disk(exc, job)
+    return None
 
 
 def _payload(job: Job, store: Store) -> tuple[dict[str, Any], dict[str, bytes]]:

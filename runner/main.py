@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from . import wire
 from .accelerator import missing
 from .attempt import BadEnvironment, Job, take_job
-from .child import OUTCOME_FILE, renew_signals, run_child, wind_down
+from .child import OUTCOME_FILE, renew_signals, reserve, run_child, wind_down
 from .claims import take_number
 from .deadline import Deadline, deadline_of
 from .evidence import death, facts
@@ -138,7 +138,6 @@ def _undisturbed(
         return code
     if job.ignored_count and (end := exhausted(job, store)) is not None:
         return _publish(job, store, end, _NOT_STARTED, started)
-    os.makedirs(job.work_dir, exist_ok=True)
     runs = partial(run, job, lease=_lease(job, opener))
     outcome, ending = _run_in_time(job, store, runs, started)
     return _publish(job, store, outcome, ending, started)
@@ -287,14 +286,14 @@ def _run(
     kept: KeptProcess | None,
 ) -> tuple[Outcome, Ending]:
     """Run user code in a child; return how it ended. Logs still to be written are added to `logs`."""
+    if (unreserved := reserve(job)) is not None:
+        return unreserved, _NOT_STARTED
     reading, writing = os.pipe()
     adopts = adopt_orphans()
     if kept is not None:
-        try:
-            child = kept.run(job.work_dir, writing, None if others is None else others.rendezvous.process())
-        except OSError as exc:  # its worker then kills it
-            text = f"the process that is kept for calls cannot take this one: {exc}"
-            return failed(wire.FailureClass.CONTROL_PLANE, text, "start"), _NOT_STARTED
+        child = _kept_child(job, kept, others, writing)
+        if isinstance(child, Outcome):
+            return child, _NOT_STARTED
     else:
         child = _forked_child(job, store, signals, reading, writing)
     os.close(writing)
@@ -379,6 +378,15 @@ def _hang_watch(job: Job, store: Store, tee: LogTee, others: Hosts | None) -> Ha
     from .hang import HangWatch
 
     return HangWatch(job, tee, others.rendezvous if others is not None else None, store)
+
+
+def _kept_child(job: Job, kept: KeptProcess, others: Hosts | None, writing: int) -> int | Outcome:
+    """Run user code in the process that is kept for it, or return the failure of that process."""
+    try:
+        return kept.run(job.work_dir, writing, None if others is None else others.rendezvous.process())
+    except OSError as exc:  # its worker then kills it
+        text = f"the process that is kept for calls cannot take this one: {exc}"
+        return failed(wire.FailureClass.CONTROL_PLANE, text, "start")
 
 
 def _forked_child(job: Job, store: Store, signals: Signals, reading: int, writing: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from . import codec, wire
+from .attempt import Job
 from .outcome import Outcome, failed, safe_repr, type_name
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -64,6 +65,19 @@ def unwritten(outcome: Outcome, error: BaseException) -> Outcome:
         kind = wire.FailureClass.OUT_OF_MEMORY
     failure = wire.Failure(kind, message, "store", type_name(error), traceback_text(error)[-_MOST_TEXT:])
     return Outcome("failed", "none", {}, failure, result_type=outcome.result_type)
+
+
+def without_disk(error: OSError, job: Job) -> Outcome:
+    """Return the outcome of an attempt that cannot begin because its directories cannot be written.
+
+    User code has not run, so this is no failure of its own: another attempt may find room, or another node.
+    """
+    text = f"{error.filename or job.work_dir} cannot be written: {error.strerror}"
+    if error.errno in _DISK_FULL and job.backend == "local":
+        text = f"the disk of this machine is full: {text}. Free space there"
+    elif error.errno in _DISK_FULL:
+        text = f"the disk of the pod is full: {text}. If that goes on, give the job more disk (disk=)"
+    return failed(wire.FailureClass.CONTROL_PLANE, text, "start")
 
 
 class Terminated(SystemExit):

@@ -64,7 +64,10 @@ class Template:
         parts: dict[str, bytes],
         answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
-        """Start the process. `first` is the input for which it is made, whose key it must not have either."""
+        """Start the process. `first` is the input for which it is made, whose key it must not have either.
+
+        Raises SetUpFailed if the disk has no room for it.
+        """
         self._job, self._first, self._store, self._signals = job, first, store, signals
         self._workspace = os.path.join(job.work_dir, "workspace")
         shutil.rmtree(self._workspace, ignore_errors=True)
@@ -73,6 +76,8 @@ class Template:
         for name in (OUTCOME_FILE, OUTCOME_FILE + ".reserve"):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(job.work_dir, name))
+        if (unreserved := reserve(job)) is not None:
+            raise SetUpFailed(unreserved)
         self._files: ChangedFiles | None = None
         self._log = os.path.join(job.work_dir, "template.log")
         self.is_dead = False
@@ -234,7 +239,6 @@ class _Serving:
         self._parts = parts
 
     def run(self) -> None:
-        reserve(self._job)
         loaded = self._set_up.made(lambda: self._set_up.load(self._header, self._parts))
         if isinstance(loaded, Outcome):
             leave_file(self._job, loaded)
@@ -294,7 +298,9 @@ class _Serving:
             os.close(output)
             seed_again()
             own, set_up = self._input(told), self._set_up
-            taken = set_up.made(lambda: set_up.take_input(own, payload, parts))
+            taken: tuple[Any, Any] | Outcome | None = self._make_folders(own)
+            if taken is None:
+                taken = set_up.made(lambda: set_up.take_input(own, payload, parts))
             outcome = taken if isinstance(taken, Outcome) else run_function(own, set_up, function, *taken)
             _tell(own, outcome, {"times": set_up.times or {}}, outcome_pipe)
             code = wind_down()
@@ -309,16 +315,25 @@ class _Serving:
         os.environ["KINETIC_JOB_ID"] = os.environ["JOB_ID"] = job_id
         if os.environ.get("HOME") == os.environ["KINETIC_WORK_DIR"]:  # in a pod, where both are one volume
             os.environ["HOME"] = told["folder"]
-            os.makedirs(told["folder"])
         os.environ["KINETIC_WORK_DIR"] = told["folder"]
         os.environ["KINETIC_FAILED_COUNT"] = str(told["failed"])
         os.environ["KINETIC_IGNORED_COUNT"] = str(told["ignored"])
-        os.environ["KINETIC_OUTPUT_DIR"] = outputs = f"{self._output_dir}{told['index']}"
+        os.environ["KINETIC_OUTPUT_DIR"] = f"{self._output_dir}{told['index']}"
         os.environ.pop("KINETIC_LANE", None)
         os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")  # as for this process
-        if self._output_dir and "://" not in outputs:
-            os.makedirs(outputs, exist_ok=True)
         return replace(self._job, job_id=job_id, work_dir=told["folder"], lane=None)
+
+    def _make_folders(self, own: Job) -> Outcome | None:
+        """Make the directories that an input's environment names; return the failure, if any."""
+        outputs = os.environ["KINETIC_OUTPUT_DIR"]
+        try:
+            if os.environ.get("HOME") == own.work_dir:
+                os.makedirs(own.work_dir)
+            if self._output_dir and "://" not in outputs:
+                os.makedirs(outputs, exist_ok=True)
+        except OSError as exc:
+            return results.without_disk(exc, own)
+        return None
 
 
 def _tell(own: Job, outcome: Outcome, told: Mapping[str, object], pipe: int) -> None:

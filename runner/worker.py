@@ -409,7 +409,7 @@ class _CallRun:
             forget_key(self._worker.outcome_key)
             job = self._job(failures, interruptions)
             job = replace(job, outcome_key=key, spare=self._spare.path)
-            os.makedirs(job.work_dir, exist_ok=True)
+            os.makedirs(job.work_dir, exist_ok=True)  # else the call gets a pod, which has a disk of its own
             store = PatientStore(self._opener(job.store_uri))
             code = run_job(job, store, self._opener, time.time(), self._kept)
             sys.stdout.flush()

@@ -77,7 +77,7 @@ def attempt(kill_at: int | None) -> int:
 
 
 def _let_fail(fault: str, fork: int) -> None:
-    """Let the process of this one's fork of that number write no file beyond 16 KiB, or fork no process."""
+    """Let the process of this one's fork of that number write no file beyond 80 KiB, or fork no process."""
     forks: list[int] = []
 
     def refuse(event: str, _: object) -> None:
@@ -87,7 +87,7 @@ def _let_fail(fault: str, fork: int) -> None:
     def begin() -> None:
         if len(forks) == fork and fault == "disk":
             resource.setrlimit(
-                resource.RLIMIT_FSIZE, (16 << 10, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+                resource.RLIMIT_FSIZE, (80 << 10, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
             )
         elif len(forks) == fork:
             sys.addaudithook(refuse)

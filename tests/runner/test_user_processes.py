@@ -15,9 +15,9 @@ import pytest
 
 import kinetic_core
 from kinetic_core._runner import wire
-from kinetic_core.errors import JobFailed, JobOutOfDisk, UnserializableResult
+from kinetic_core.errors import JobFailed, JobLost, JobOutOfDisk, UnserializableResult
 from tests.conftest import is_alive, wait_for
-from tests.runner.attempts import Attempts
+from tests.runner.attempts import Attempts, appending
 
 pytestmark = pytest.mark.attack
 
@@ -266,6 +266,33 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+def fill(folder: Path) -> None:
+    """Write a file until no byte fits on the disk any more."""
+    try:
+        with (folder / "filler").open("wb", buffering=0) as stream:
+            while stream.write(bytes(1)):
+                stream.write(bytes(4095))
+    except OSError:
+        return
+
+
+@pytest.mark.parametrize(("backend", "where"), [("gke", "the pod"), ("local", "this machine")])
+def test_a_disk_that_is_full_before_is_not_the_functions(
+    attempts: Attempts, small_disk: Path, backend: str, where: str
+) -> None:
+    ran = attempts.folder / "ran"
+    attempts.submit(appending(ran))
+    here = {"KINETIC_WORK_DIR": str(small_disk / "work"), "KINETIC_BACKEND": backend}
+    fill(small_disk)
+    assert attempts.run(**here) == wire.EXIT_UNPUBLISHED
+    assert not attempts.is_committed()
+    attempts.ignored = 1
+    assert attempts.run(**here, KINETIC_INFRASTRUCTURE_RETRIES="1") == wire.EXIT_NEVER_RETRY
+    with pytest.raises(JobLost, match=f"the disk of {where} is full: .*/work.* cannot be written: No space"):
+        attempts.outcome().value_or_raise()
+    assert not ran.exists()
+
+
 def test_a_result_that_fills_the_disk_is_told(attempts: Attempts, small_disk: Path) -> None:
     attempts.submit(lambda: bytes(1 << 20))
     assert attempts.run(KINETIC_WORK_DIR=str(small_disk / "work")) == wire.EXIT_USER_ERROR
@@ -275,13 +302,8 @@ def test_a_result_that_fills_the_disk_is_told(attempts: Attempts, small_disk: Pa
 
 def test_a_disk_that_is_full_keeps_a_small_result(attempts: Attempts, small_disk: Path) -> None:
     def work() -> str:
-        try:
-            with (small_disk / "filler").open("wb", buffering=0) as stream:
-                while stream.write(bytes(1)):
-                    stream.write(bytes(4095))
-        except OSError:
-            return "the value"
-        return "never full"
+        fill(small_disk)
+        return "the value"
 
     attempts.submit(work)
     assert attempts.run(KINETIC_WORK_DIR=str(small_disk / "work")) == wire.EXIT_SUCCEEDED

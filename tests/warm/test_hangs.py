@@ -59,6 +59,36 @@ print(template.fork(job, {}, *os.pipe()), template.is_dead, template.status(Fals
 template.close()
 """
 
+WITHOUT_DISK = """
+import os, sys
+from dataclasses import replace
+from kinetic_core._runner import object_names, wire
+from kinetic_core._runner.attempt import take_job
+from kinetic_core._runner.payload import read_frame
+from kinetic_core._runner.store import open_store
+from kinetic_core._runner.template import SetUpFailed, Template
+from kinetic_core._runner.watch import Signals
+
+job = take_job({**os.environ, "KINETIC_OUTCOME_KEY": "00", "KINETIC_LANE": "grp-aa 0 1 1 - 0"})
+nowhere = replace(job, work_dir="/proc/nowhere/work", index=0)
+store, name = open_store(job.store_uri), object_names.payload(job.job_id, job.payload_sha256)
+header, parts = wire.decode_frame(read_frame(store, name, job.payload_sha256, None))
+signals, arguments = Signals(60.0), {name: parts.pop(name) for name in ("arguments", "argument_copies")}
+try:
+    Template(nowhere, nowhere, store, signals, header, parts)
+except SetUpFailed as exc:
+    print(exc.outcome.failure.failure_class, exc.outcome.failure.message, sep=": ")
+template = Template(job, job, store, signals, header, parts)
+template.wait_until_ready()
+reading, writing = os.pipe()
+template.fork(nowhere, arguments, os.dup(1), writing)
+os.close(writing)
+content = os.read(reading, 1 << 16)
+failure = wire.decode_frame(content)[0]["failure"] if content else {}
+print(*map(failure.get, ("failure_class", "message")), sep=": ")
+template.close()
+"""
+
 
 def told(attempts: Attempts, program: str, *arguments: str, **changes: str) -> str:
     """Run a program with the environment of a job; return what it prints."""
@@ -116,6 +146,15 @@ def test_a_template_that_answers_too_late_is_dead(tmp_path: Path) -> None:
     assert told(attempts, TEMPLATE, str(go)) == f"0 True {signal.SIGKILL}\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="nobody can make a directory in /proc")
+def test_an_input_without_a_disk_has_not_failed(tmp_path: Path) -> None:
+    """Whether the process that loads the function cannot be, or that of the input: it runs again."""
+    attempts = Attempts(tmp_path).submit(lambda: None)
+    said = told(attempts, WITHOUT_DISK, HOME=attempts.environment()["KINETIC_WORK_DIR"]).splitlines()
+    reason = "/proc/nowhere cannot be written: No such file or directory"
+    assert said == [f"{wire.FailureClass.CONTROL_PLANE}: {reason}"] * 2
+
+
 @pytest.mark.parametrize(
     ("fault", "reuse"),
     [("disk", {"KINETIC_REUSE": "process"}), ("disk", {"KINETIC_REUSE": "fork"}), ("fork", {})],
@@ -127,7 +166,7 @@ def test_what_a_machine_lacks_is_no_failure_of_a_call(
     attempts, ran = Attempts(tmp_path), tmp_path / "ran"
     attempts.submit(appending(ran))
     worker = start(attempts, idle=1, FAULT_OF_FIRST_RUNNER=fault, **reuse)
-    give(attempts, KINETIC_RETRIES="0", LONG="x" * 32768)
+    give(attempts, KINETIC_RETRIES="0", LONG="x" * (128 << 10))
     assert worker.wait(timeout=60) == 0, "it has ended by itself"
     key = wire.call_key(WORKER_KEY, KEY_ID)
     outcome = read_outcome(attempts.store.read(object_names.result(JOB)), key, job_id=JOB)
@@ -140,7 +179,7 @@ def test_what_a_machine_lacks_is_no_failure_of_a_call(
 def test_a_disk_that_stays_full_is_said(tmp_path: Path, reuse: str) -> None:
     attempts = Attempts(tmp_path).submit(lambda: None)
     worker = start(attempts, idle=1, FAULT_OF_FIRST_RUNNER="disk", KINETIC_REUSE=reuse)
-    give(attempts, KINETIC_INFRASTRUCTURE_RETRIES="0", LONG="x" * 32768)
+    give(attempts, KINETIC_INFRASTRUCTURE_RETRIES="0", LONG="x" * (128 << 10))
     assert worker.wait(timeout=60) == 0, "it has ended by itself"
     key = wire.call_key(WORKER_KEY, KEY_ID)
     outcome = read_outcome(attempts.store.read(object_names.result(JOB)), key, job_id=JOB)
