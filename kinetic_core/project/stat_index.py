@@ -16,7 +16,7 @@ from kinetic_core._runner.trees import HEX, split_digests
 from kinetic_core.cache import keep
 from kinetic_core.project.files import FileFacts
 
-_VERSION = 3
+_VERSION = 4
 _COARSE = 1_000_000_000
 _FINE_MARGIN = 100_000_000
 _COARSE_MARGIN = 2_500_000_000
@@ -29,13 +29,17 @@ Fingerprint = tuple[int, int, int, int]
 @dataclass(frozen=True)
 class StatIndex:
     """Digests by path (of a file's pieces, back to back), each with the fingerprint of the file it was taken
-    from, and the stored tree.
+    from, and the tree and the packs that this machine has stored.
+
+    Nothing here was read in the store, which anybody may have written. Without a tree, the last one was found
+    there, and `held` are the digests of what the packs contain.
     """
 
     digests: dict[str, tuple[Fingerprint, str]] = field(default_factory=dict)
     tree: str | None = None
     segments: tuple[str, ...] = ()
     packs: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
     def digest(self, facts: FileFacts) -> str | None:
         """The digest of a file that is certainly unchanged, else None."""
@@ -43,7 +47,9 @@ class StatIndex:
         return known[1] if known is not None and known[0] == facts[2:] else None
 
     def contents(self) -> set[str]:
-        """The digests of everything the stored tree is made of."""
+        """The digests of everything that is known to be in the packs."""
+        if self.tree is None:
+            return set(self.held)
         found = set(self.segments)
         for _, digests in self.digests.values():
             if len(digests) == HEX:
@@ -89,6 +95,7 @@ def read_index(path: str) -> StatIndex:
             fields["tree"],
             tuple(fields["segments"]),
             tuple(fields["packs"]),
+            tuple(fields["held"]),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return StatIndex()
@@ -102,6 +109,7 @@ def write_index(path: str, index: StatIndex) -> None:
             "tree": index.tree,
             "segments": index.segments,
             "packs": index.packs,
+            "held": index.held,
             "paths": list(index.digests),
             "facts": [number for fingerprint, _ in index.digests.values() for number in fingerprint],
             "digests": " ".join(digest for _, digest in index.digests.values()),

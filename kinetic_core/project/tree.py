@@ -11,15 +11,16 @@ from pathlib import Path
 
 from kinetic_core._runner import object_names
 from kinetic_core._runner.sizes import shown_size
-from kinetic_core._runner.trees import VERSION, canonical, pieces, split_digests
-from kinetic_core.errors import InvalidProject, MalformedObject, ObjectNotFound
+from kinetic_core._runner.store import ObjectTooLarge, read_at_most
+from kinetic_core._runner.trees import VERSION, BadTree, canonical, pieces, read_document, split_digests
+from kinetic_core._runner.wire import LARGEST_DOCUMENT
+from kinetic_core.errors import InvalidProject, ObjectNotFound
 from kinetic_core.project.files import Listing, data_listing, scan
 from kinetic_core.project.ignore import name_notices, project_rules
 from kinetic_core.project.packs import PACK, Content, ContentChanged, store_packs
 from kinetic_core.project.root import Project
 from kinetic_core.project.snapshot import Snapshot, take_snapshot
 from kinetic_core.project.stat_index import StatIndex, index_path, read_index, recorded, write_index
-from kinetic_core.store.documents import read_document
 from kinetic_core.store.protocol import ObjectStore
 
 _TRIES = 3
@@ -132,7 +133,7 @@ def _store(
         snapshot = take_snapshot(root, listing, index)
         digests = recorded(snapshot.files, started)
         if index.tree is None and snapshot.size > _WORTH_KEEPING and digests != index.digests:
-            write_index(file, StatIndex(digests))
+            write_index(file, replace(index, digests=digests))
         there = store.present(
             [object_names.tree(snapshot.tree), *map(object_names.pack, index.packs), *beside]
         )
@@ -167,18 +168,19 @@ class _Place:
 
 
 def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Place) -> tuple[int, StatIndex]:
-    """Store what is missing. The bytes stored, and an index of where things are (digests are the old)."""
+    """Store what is missing. The bytes stored, and an index of where things are, without digests of files."""
     store, tree = place.store, snapshot.tree
     is_there, kept = object_names.tree(tree) in place.there, index.packs
     all_kept = place.there >= set(map(object_names.pack, kept))
     if index.tree == tree and is_there and all_kept:
         return 0, index
-    where = replace(index, tree=tree, segments=tuple(digest for digest, _ in snapshot.segments))
-    packs = _packs_of(store, tree) if is_there else None
-    if packs is not None:
-        return 0, replace(where, packs=packs)
-    fragmented = len(kept) >= _SPARE_PACKS + 2 * snapshot.size // PACK
-    if index.tree is None or fragmented or not all_kept:
+    if not all_kept:
+        index, kept = StatIndex(), ()
+    if is_there and _is_whole(store, snapshot):
+        # Only the job that uses the tree may suffer from a document which names packs without its contents:
+        # remembered, they would be missing from every later tree of this machine.
+        return 0, StatIndex(packs=kept, held=tuple(sorted(index.contents())))
+    if len(kept) >= _SPARE_PACKS + 2 * snapshot.size // PACK:
         index, kept = StatIndex(), ()
     contents = _contents(root, snapshot, index.contents())
     stored = 0
@@ -188,17 +190,18 @@ def _ensure_stored(root: str, snapshot: Snapshot, index: StatIndex, place: _Plac
             place.progress(f"storing {len(fresh)} of {size} file{'' if size == 1 else 's'}")
         new = store_packs(contents, store, _scratch(place.cache), partial(_tell, place.progress))
         kept, stored = tuple(dict.fromkeys((*new.packs[:1], *kept, *new.packs[1:]))), new.stored
+    segments = [digest for digest, _ in snapshot.segments]
     document = canonical(
         {
             "version": VERSION,
-            "segments": list(where.segments),
+            "segments": segments,
             "packs": list(kept),
             "size": snapshot.size,
         }
     )
     if store.create_if_absent(object_names.tree(tree), document):
         stored += len(document)  # else another client stored the same tree; its packs hold all of it too
-    return stored, replace(where, packs=kept)
+    return stored, StatIndex(tree=tree, segments=tuple(segments), packs=kept)
 
 
 def _tell(progress: Callable[[str], None], done: int, total: int) -> None:
@@ -222,19 +225,24 @@ def _contents(root: str, snapshot: Snapshot, known: set[str]) -> list[Content]:
     return [*(listing[name] for name in sorted(listing)), *(contents[name] for name in sorted(contents))]
 
 
-def _packs_of(store: ObjectStore, tree: str) -> tuple[str, ...] | None:
-    """The packs of a stored tree. One that lost a pack is removed, to be stored anew, and is None."""
-    name = object_names.tree(tree)
+def _is_whole(store: ObjectStore, snapshot: Snapshot) -> bool:
+    """Whether the stored document is the tree's and its packs are there; one that is not is removed.
+
+    What is in the packs is not known: whoever writes the bucket can name others.
+    """
+    name = object_names.tree(snapshot.tree)
     try:
-        packs = tuple(str(pack) for pack in read_document(store, name, packs=list)["packs"])
+        document = read_document(snapshot.tree, lambda name: read_at_most(store, name, LARGEST_DOCUMENT))
     except ObjectNotFound:
-        return None
-    except MalformedObject:
-        packs = None
-    if packs is None or len(store.present([*map(object_names.pack, packs)])) < len(set(packs)):
-        store.delete(name)
-        return None
-    return packs
+        return False
+    except (BadTree, ObjectTooLarge):
+        document = None
+    if document is not None and document.size == snapshot.size:
+        packs = [object_names.pack(pack) for pack in document.packs]
+        if len(store.present(packs)) == len(packs):
+            return True
+    store.delete(name)
+    return False
 
 
 def _scratch(cache: Path) -> Path | None:

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of Google's client
 ]
 WIDE = range(500)
-MOST_REQUESTS = 12
+MOST_REQUESTS = 16
 """Of which the last few are not made: a batch is submitted with fewer, and those processes end unharmed."""
 
 

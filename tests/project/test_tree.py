@@ -1,5 +1,6 @@
 """Projects and data in a store, and back out of it."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -71,6 +72,62 @@ def test_a_known_project_is_not_stored_again_without_an_index(world):
     first = world.ship()
     shutil.rmtree(world.cache)
     assert world.ship() == replace(first, stored=0)
+
+
+def plant(world, tree: str, **fields: object) -> None:
+    """Put a document in the place of a tree's, with the segments that its digest proves and these fields."""
+    pack = hashlib.sha256(b"no pack").hexdigest()
+    world.store.create_if_absent(f"packs/{pack}.zip", b"no pack")
+    document = json.loads(world.store.read(f"trees/{tree}.json"))
+    world.store.delete(f"trees/{tree}.json")
+    planted = json.dumps({**document, "packs": [pack], **fields}).encode()
+    world.store.create_if_absent(f"trees/{tree}.json", planted)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_planted_tree_spoils_no_later_one(world, is_known):
+    """Whether this machine has stored other states of the project before, or none."""
+    world.write("a.py", "one")
+    first = world.ship()
+    if is_known:
+        world.write("a.py", "other")
+        world.ship()
+        world.write("a.py", "one")
+    else:
+        shutil.rmtree(world.cache)
+    plant(world, first.sha256)
+    assert world.ship() == replace(first, stored=0)
+    assert world.ship() == replace(first, stored=0)
+    world.write("b.py", "more")
+    assert picture(world.unpack(world.ship().sha256)) == picture(world.root)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("fields", [{"packs": ["../x"]}, {"packs": [1]}, {"segments": []}, {"version": 9}])
+def test_what_is_no_document_of_a_tree_is_replaced(world, fields):
+    world.write("a.py", "a")
+    first = world.ship()
+    shutil.rmtree(world.cache)
+    plant(world, first.sha256, **fields)
+    assert world.ship().sha256 == first.sha256
+    assert picture(world.unpack(first.sha256)) == picture(world.root)
+
+
+def test_an_edit_after_going_back_stores_what_is_new(world):
+    """What this machine stored itself is not stored again for a tree that it found in the bucket."""
+    world.write("base.py", os.urandom(20_000).hex())
+    world.write("a.py", "one")
+    world.ship()
+    world.write("a.py", "other")
+    world.ship()
+    world.write("a.py", "one")
+    world.ship()
+    world.ship()
+    world.write("b.py", "more")
+    edited = world.ship()
+    assert 0 < edited.stored < 5_000
+    assert picture(world.unpack(edited.sha256)) == picture(world.root)
 
 
 def test_going_back_to_an_earlier_state_stores_nothing(world):
