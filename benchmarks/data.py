@@ -195,7 +195,9 @@ def _unpack(store: ObjectStore, tree: str, target: Path) -> None:
     work = target.with_name(target.name + "-work")
     os.environ["KINETIC_WORK_DIR"] = str(work)
     local = open_store(store.uri)
-    materialise_tree(tree, str(target), read=local.read, fetch=lambda name: open_store(store.uri).fetch(name))
+    materialise_tree(
+        tree, str(target), read=local.read, fetch=lambda name, most: open_store(store.uri).fetch(name, most)
+    )
 
 
 if __name__ == "__main__":

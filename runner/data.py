@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 Source = dict[str, Any]
 Found = tuple[str, str | None]
 """Directory, and the one file in it that the source names, if it names one."""
-_LARGEST_PACK = 256 << 20
-"""Bytes of a pack at most; no client makes a larger one."""
 
 
 class DataFolder:
@@ -97,8 +95,10 @@ class DataFolder:
         return self.find({"kind": "tree", "tree": tree, "file": None})[0]
 
     def _unpack(self, tree: str, target: str, shard: tuple[int, int]) -> None:
-        def fetch(name: str) -> str:
-            return self._store.fetch(name) if self._cache is None else self._cached(name, self._cache)
+        def fetch(name: str, most: int) -> str:
+            if self._cache is None:
+                return self._store.fetch(name, most)
+            return self._cached(name, most, self._cache)
 
         def read(name: str) -> bytes:
             return read_at_most(self._store, name, wire.LARGEST_DOCUMENT)
@@ -107,16 +107,16 @@ class DataFolder:
             tree, target, read=read, fetch=fetch, discard=self._discard, shard=shard, spare=self._spare
         )
 
-    def _cached(self, name: str, cache: SharedCache) -> str:
+    def _cached(self, name: str, most: int, cache: SharedCache) -> str:
         """Return a file of this attempt's own with a pack, which is named by its digest."""
-        pack = Content("sha256", name.rpartition("/")[2].partition(".")[0], None, _LARGEST_PACK)
+        pack = Content("sha256", name.rpartition("/")[2].partition(".")[0], None, most)
         own = os.path.join(self._folder, f"{os.urandom(6).hex()}.pack")
         if cache.take(pack, own):
             return own
         with cache.lock(pack.digest):
             if cache.take(pack, own):
                 return own
-            fetched = self._store.fetch(name)
+            fetched = self._store.fetch(name, most)
             cache.keep(pack, fetched)
         return fetched
 

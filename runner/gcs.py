@@ -25,7 +25,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from . import wire
 from .http_pool import Answer, Body, HttpPool, Reader
 from .identity_tokens import Identity, NoCredentials
-from .store import Content, MissingObject, Sink, SinkType, StoreUnavailable
+from .store import Content, Limited, MissingObject, ObjectTooLarge, Sink, SinkType, StoreUnavailable
 
 PATIENCE = 120.0
 """Seconds for which a request is repeated after 408, 429, 5xx and lost connections."""
@@ -179,7 +179,7 @@ class GcsStore:
         facts = self._described(name, content, metadata or {})
         self.check(self._send(name, facts, content, ""), "store", name)
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, most: int) -> str:
         """Download to a file below the working directory, which the caller's pod has for itself."""
         folder = os.path.join(os.environ["KINETIC_WORK_DIR"], "fetched")
         os.makedirs(folder, exist_ok=True)
@@ -190,9 +190,13 @@ class GcsStore:
 
         def keep(response: http.client.HTTPResponse) -> bytes:
             with open(part, "wb") as stream:
-                return self._copy(response, stream)
+                return self._copy(response, Limited(stream, most))
 
-        self._get(name, keep)
+        try:
+            self._get(name, keep)
+        except ObjectTooLarge:
+            os.unlink(part)
+            raise
         os.rename(part, path)
         return path
 

@@ -71,8 +71,8 @@ class PatientStore:
     def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
         self._answered(lambda: self._store.replace(name, content, metadata))
 
-    def fetch(self, name: str) -> str:
-        return self._answered(lambda: self._store.fetch(name))
+    def fetch(self, name: str, most: int) -> str:
+        return self._answered(lambda: self._store.fetch(name, most))
 
     def age(self, name: str) -> float:
         return self._answered(lambda: self._store.age(name))

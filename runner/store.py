@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from .sizes import shown_size
 
@@ -104,8 +104,11 @@ class Store(Protocol):
     def replace(self, name: str, content: bytes | Content, metadata: Mapping[str, str] | None = None) -> None:
         """Store an object, replacing one of that name; otherwise as `create`."""
 
-    def fetch(self, name: str) -> str:
-        """Return a local file with the object's content, for reading only. Raises MissingObject."""
+    def fetch(self, name: str, most: int) -> str:
+        """Return a local file with the content of an object of at most `most` bytes, for reading only.
+
+        Raises MissingObject, ObjectTooLarge.
+        """
 
     def age(self, name: str) -> float:
         """Return the seconds since an object was stored, by the store's clock: a machine's may be wrong.
@@ -190,10 +193,12 @@ class DirectoryStore:
             raise StoreUnavailable(exc.errno, f"cannot store {self.uri}/{name}: {why}") from exc
         return True
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, most: int) -> str:
         path = self._path(name)
         if not os.path.exists(path):
             raise MissingObject(f"{self.uri}/{name} is not there")
+        if os.path.getsize(path) > most:
+            raise too_large(most)
         return path
 
     def age(self, name: str) -> float:
@@ -213,17 +218,23 @@ class DirectoryStore:
         return os.path.join(self.root, *name.split("/"))
 
 
-class _Limited(io.BytesIO):
-    """Buffer of at most `size` bytes."""
+class Limited(Generic[SinkType]):
+    """Sink that passes at most `most` bytes on to `sink`. Raises ObjectTooLarge."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
+    def __init__(self, sink: SinkType, most: int) -> None:
+        self.sink = sink
+        self._most, self._taken = most, 0
 
-    def write(self, content: Any, /) -> int:
-        if self.tell() + len(content) > self._size:
-            raise ObjectTooLarge(f"it is larger than {shown_size(self._size)}")
-        return super().write(content)
+    def write(self, content: bytes, /) -> int:
+        self._taken += len(content)
+        if self._taken > self._most:
+            raise too_large(self._most)
+        return self.sink.write(content)
+
+
+def too_large(most: int) -> ObjectTooLarge:
+    """Build the error for an object of more than `most` bytes."""
+    return ObjectTooLarge(f"it is larger than {shown_size(most)}")
 
 
 def read_at_most(store: ReadableStore, name: str, size: int) -> bytes:
@@ -231,7 +242,7 @@ def read_at_most(store: ReadableStore, name: str, size: int) -> bytes:
 
     For objects that are verified only when they are in memory: who writes the bucket sets their size.
     """
-    return store.download(name, lambda: _Limited(size)).getvalue()
+    return store.download(name, lambda: Limited(io.BytesIO(), size)).sink.getvalue()
 
 
 def exists(store: Store, name: str) -> bool:

@@ -44,6 +44,9 @@ PIECE = 8 << 20
 """Bytes of a piece of a file; only the last piece may be shorter, and that of an empty file is empty."""
 HEX = 64
 """Characters of a SHA-256."""
+LARGEST_PACK = 128 << 20
+"""Bytes of a pack at most: 64 MiB of contents, and records of `MOST_MEMBERS`."""
+MOST_MEMBERS = 1 << 18
 
 
 class PackFormatError(ValueError):

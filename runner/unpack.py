@@ -8,15 +8,17 @@ soon as it is written: the disk holds the tree and a few packs, never all of the
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from . import object_names, trees
 from .spare_files import SpareFiles
-from .store import MissingObject
+from .store import MissingObject, ObjectTooLarge
 from .trees import BadTree, Document, Entry, IncompleteTree, Pack, check_entries, parse_segment, read_document
 
 _AHEAD = 4
@@ -31,16 +33,17 @@ def materialise_tree(
     target: str,
     *,
     read: Callable[[str], bytes],
-    fetch: Callable[[str], str],
+    fetch: Callable[[str, int], str],
     discard: Callable[[str], None] = lambda _path: None,
     shard: tuple[int, int] = (0, 1),
     spare: str = "",
 ) -> None:
     """Fill the directory `target` with the tree of this digest, replacing existing files.
 
-    `read` returns the bytes of a small object, `fetch` a local file with a large one (it is called in
-    threads); both raise `MissingObject`. `discard` gets each such file back. `shard` (i, n) takes every
-    n-th file from the i-th on. Files like those of the tree are moved there from the directory `spare`.
+    `read` returns the bytes of a small object, `fetch` a local file with a large one of at most so many bytes
+    (it is called in threads); both raise `MissingObject`. `discard` gets each such file back. `shard` (i, n)
+    takes every n-th file from the i-th on. Files like those of the tree are moved there from the directory
+    `spare`.
     Raises IncompleteTree if an object is missing, BadTree if one is wrong, OSError if the disk is full,
     before anything large is fetched. A failure leaves nothing behind.
     """
@@ -92,14 +95,14 @@ class _Unpacking:
         self._places: dict[str, list[tuple[Entry, int, int]]] = {}
         """Places of a content: the file's entry, offset and length there; removed when taken."""
 
-    def run(self, fetch: Callable[[str], str], discard: Callable[[str], None]) -> None:
+    def run(self, fetch: Callable[[str, int], str], discard: Callable[[str], None]) -> None:
         names = [object_names.pack(pack) for pack in self._document.packs]
         waiting: list[Pack] = []
         writing: deque[Callable[[], Any]] = deque()
         if not self._document.segments:
             self._plan()
         with _threads(len(names)) as start:
-            for pack in _fetched(names, fetch, start):
+            for pack in _fetched(names, partial(_verified, fetch, discard), start):
                 waiting.append(pack)
                 if not self._take_segments(pack):
                     continue
@@ -185,16 +188,29 @@ class _Unpacking:
                 raise BadTree(f"{self._name}: link {entry[1]!r} leads outside the tree")
 
 
-def _fetched(names: list[str], fetch: Callable[[str], str], start: _Start) -> Iterator[Pack]:
+def _fetched(names: list[str], fetch: Callable[[str], Pack], start: _Start) -> Iterator[Pack]:
     """Yield the packs in order, while the next few are being fetched."""
-    coming: deque[tuple[str, Callable[[], str]]] = deque()
+    coming: deque[Callable[[], Pack]] = deque()
     for name in names:
-        coming.append((name, start(fetch, name)))
+        coming.append(start(fetch, name))
         if len(coming) > _AHEAD:
-            first, path = coming.popleft()
-            yield Pack(first, path())
-    for name, path in coming:
-        yield Pack(name, path())
+            yield coming.popleft()()
+    for pack in coming:
+        yield pack()
+
+
+def _verified(fetch: Callable[[str, int], str], discard: Callable[[str], None], name: str) -> Pack:
+    """Fetch a pack, and parse it once its digest is that of its name. Raises BadTree."""
+    try:
+        path = fetch(name, trees.LARGEST_PACK)
+    except ObjectTooLarge as exc:
+        raise BadTree(f"{name} is not a pack: {exc}") from exc
+    with open(path, "rb") as stream:
+        found = object_names.pack(hashlib.file_digest(stream, "sha256").hexdigest())
+    if found != name:
+        discard(path)  # or another attempt would find it, and not ask the store
+        raise BadTree(f"{name} has another content than its name says")
+    return Pack(name, path)
 
 
 @contextmanager

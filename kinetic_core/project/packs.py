@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kinetic_core._runner import object_names
-from kinetic_core._runner.trees import DEFLATED, STORED, Member, directory_records, local_record
+from kinetic_core._runner.trees import DEFLATED, MOST_MEMBERS, STORED, Member, directory_records, local_record
 from kinetic_core.errors import KineticError
 from kinetic_core.store.directory import translated
 from kinetic_core.store.protocol import ObjectStore
@@ -118,11 +118,11 @@ def store_packs(
 
 
 def _cut(contents: Sequence[Content], most: int) -> Iterator[list[Content]]:
-    """Runs of contents of `most` bytes, or of one that is larger."""
+    """Runs of contents, of at most `most` bytes and so many members as a pack may have; one may be larger."""
     run: list[Content] = []
     size = 0
     for content in contents:
-        if run and size + content.size > most:
+        if run and (size + content.size > most or len(run) == MOST_MEMBERS):
             yield run
             run, size = [], 0
         run.append(content)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner.trees import DEFLATED, PIECE, STORED, read_members
+from kinetic_core._runner.trees import DEFLATED, LARGEST_PACK, MOST_MEMBERS, PIECE, STORED, read_members
 from kinetic_core.errors import StoreFull
-from kinetic_core.project.packs import Content, ContentChanged, store_packs
+from kinetic_core.project.packs import PACK, Content, ContentChanged, store_packs
 from kinetic_core.testing.memory_store import MemoryObjectStore
 
 _TEXT = b"def work(x):\n    return x + 1\n" * 400
@@ -54,6 +54,17 @@ def test_packs_and_their_members_are_named_by_digest(tmp_path):
         info = archive.getinfo(hashlib.sha256(body).hexdigest())
         assert archive.read(info) == body
         assert info.date_time == (1980, 1, 1, 0, 0, 0)
+
+
+def test_no_pack_is_larger_than_pods_fetch(tmp_path):
+    """The records of tiny files take more than the files, which alone would fit in one pack."""
+    bodies = [number.to_bytes(3) for number in range(MOST_MEMBERS + 1)]
+    tiny = [Content(hashlib.sha256(body).hexdigest(), body, len(body)) for body in bodies]
+    store = MemoryObjectStore("file:///store")
+    packs = store_packs(tiny, store, tmp_path).packs
+    sizes = [len(store.read(f"packs/{pack}.zip")) for pack in packs]
+    assert len(packs) == 2
+    assert max(sizes) + PACK < LARGEST_PACK
 
 
 def test_the_runner_finds_the_same_members(tmp_path):

@@ -66,7 +66,7 @@ class Forge:
             raise MissingObject(name)
         return self.small[name]
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, _most: int) -> str:
         path = self.folder / name.removeprefix("packs/").removesuffix(".zip")
         if not path.exists():
             raise MissingObject(name)

@@ -24,10 +24,10 @@ class Counting(DirectoryStore):
         super().__init__(uri, root)
         self.fetched: list[str] = []
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, most: int) -> str:
         self.fetched.append(name)
         time.sleep(0.02)
-        return super().fetch(name)
+        return super().fetch(name, most)
 
 
 class Workspace:

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from kinetic_core._runner import object_names, wire
+from kinetic_core._runner import object_names, trees, wire
 from kinetic_core._runner.attempt import Job
 from kinetic_core._runner.batch import was_cancelled, why_not
 from kinetic_core._runner.claims import take_number, tell_end
 from kinetic_core._runner.data import DataFolder
+from kinetic_core._runner.gcs import GcsStore
+from kinetic_core._runner.http_pool import HttpPool
 from kinetic_core._runner.memory import exhausted
 from kinetic_core._runner.notes import LONGEST_NOTE, ForgedNote, encode_note, read_note
 from kinetic_core._runner.payload import read_frame
-from kinetic_core._runner.store import DirectoryStore, Store
+from kinetic_core._runner.store import DirectoryStore, ObjectTooLarge, Store
+from kinetic_core.testing.fault_proxy import FaultProxy
 from tests.conftest import wait_for
 from tests.runner.attempts import JOB, KEY, Attempts, holding
 from tests.runner.test_claims import pod
@@ -82,6 +85,13 @@ def _load_payload(store: Store, name: str) -> None:
     read_frame(store, name, "0" * 64, 1000)
 
 
+def _unpack_pack(store: Store, name: str) -> None:
+    document = {"version": trees.VERSION, "segments": [], "packs": ["0" * 64]}
+    tree = trees.tree_digest([])
+    store.create_if_absent(object_names.tree(tree), trees.canonical(document))
+    _unpack_tree(store, object_names.tree(tree))
+
+
 def _unpack_tree(store: Store, name: str) -> None:
     folder = Path(store.uri.removeprefix("file://"), "unpacked")
     DataFolder(str(folder), store, shared=False).unpack(name.rpartition("/")[2].removesuffix(".json"))
@@ -89,7 +99,11 @@ def _unpack_tree(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "read"),
-    [(object_names.payload(JOB, "0" * 64), _load_payload), (object_names.tree("0" * 64), _unpack_tree)],
+    [
+        (object_names.payload(JOB, "0" * 64), _load_payload),
+        (object_names.tree("0" * 64), _unpack_tree),
+        (object_names.pack("0" * 64), _unpack_pack),
+    ],
 )
 def test_what_was_replaced_takes_no_more_memory(
     tmp_path: Path, name: str, read: Callable[[Store, str], None]
@@ -104,6 +118,20 @@ def test_what_was_replaced_takes_no_more_memory(
     finally:
         tracemalloc.stop()
     assert peak < 3 * wire.LARGEST_DOCUMENT
+
+
+def test_an_object_that_is_too_large_takes_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Cloud Storage; a directory is asked for the size."""
+    monkeypatch.setenv("KINETIC_WORK_DIR", str(tmp_path))
+    with FaultProxy("http://127.0.0.1:1") as bucket:
+        bucket.faults.answer("GET .*alt=media", 200, body=bytes(3 << 20), times=None)
+        store = GcsStore("gs://bucket", pool=HttpPool(bucket.url))
+        with pytest.raises(ObjectTooLarge, match="larger than"):
+            store.fetch("pack", (3 << 20) - 1)
+        assert bucket.faults.count("GET .*alt=media") == 1, "asking again would not help"
+        assert list((tmp_path / "fetched").iterdir()) == []
+        assert Path(store.fetch("pack", 3 << 20)).stat().st_size == 3 << 20
+        store.close()
 
 
 def test_of_an_endless_end_of_an_attempt_the_head_is_read(tmp_path: Path) -> None:

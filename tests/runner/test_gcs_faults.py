@@ -10,6 +10,7 @@ import secrets
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def read(store: GcsStore) -> None:
 
 
 def fetch(store: GcsStore) -> None:
-    assert Path(store.fetch("old")).read_bytes() == CONTENT
+    assert Path(store.fetch("old", len(CONTENT))).read_bytes() == CONTENT
 
 
 def create(store: GcsStore) -> None:
@@ -150,7 +151,7 @@ def test_what_arrives_damaged_is_read_again(gcs: FaultProxy, store: GcsStore) ->
     gcs.faults.answer("GET", 200, body=b"damaged", headers=damaged, times=2)
     assert store.read("old") == CONTENT
     gcs.faults.answer("GET", 200, body=b"damaged", headers=damaged, times=2)
-    assert Path(store.fetch("old")).read_bytes() == CONTENT
+    assert Path(store.fetch("old", len(CONTENT))).read_bytes() == CONTENT
 
 
 @pytest.mark.promise("gke: Resumable uploads, checksums")
@@ -174,7 +175,7 @@ def test_a_full_disk_is_not_the_services_fault(gcs: FaultProxy, store: GcsStore,
     (tmp_path / "fetched").mkdir()
     (tmp_path / "fetched" / f"old.{os.getpid()}.part").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught:
-        store.fetch("old")
+        store.fetch("old", len(CONTENT))
     assert not isinstance(caught.value, StoreUnavailable)
     assert gcs.faults.count("GET .*alt=media") == 1
 
@@ -198,7 +199,11 @@ def test_its_patience_ends_with_the_name_and_the_reason(gcs: FaultProxy, uri: st
 
     store = GcsStore(uri, sleep=sleep, clock=lambda: now[0])
     gcs.faults.answer(".", 503, times=None)
-    for operation in (store.read, store.fetch, lambda name: store.create_if_absent(name, b"")):
+    for operation in (
+        store.read,
+        partial(store.fetch, most=1),
+        lambda name: store.create_if_absent(name, b""),
+    ):
         now[0] = 0.0
         with pytest.raises(StoreUnavailable, match=rf"{uri}/x cannot be reached: HTTP 503"):
             operation("x")
@@ -208,7 +213,11 @@ def test_its_patience_ends_with_the_name_and_the_reason(gcs: FaultProxy, uri: st
 
 def test_a_bucket_that_does_not_exist_is_named(gcs: FaultProxy, store: GcsStore) -> None:
     nowhere = GcsStore("gs://no-such-bucket/x")
-    for operation in (nowhere.read, nowhere.fetch, lambda name: nowhere.create_if_absent(name, b"")):
+    for operation in (
+        nowhere.read,
+        partial(nowhere.fetch, most=1),
+        lambda name: nowhere.create_if_absent(name, b""),
+    ):
         with pytest.raises(
             StoreUnavailable, match=r"the bucket 'no-such-bucket' does not exist.*KINETIC_BUCKET"
         ):

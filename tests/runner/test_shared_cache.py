@@ -77,9 +77,9 @@ class _Counting(DirectoryStore):
         super().__init__(uri, root)
         self.fetched: list[str] = []
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, most: int) -> str:
         self.fetched.append(name)
-        return super().fetch(name)
+        return super().fetch(name, most)
 
 
 def _md5(body: bytes) -> tuple[str, str]:

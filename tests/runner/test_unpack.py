@@ -3,7 +3,7 @@
 import pytest
 
 from kinetic_core._runner.trees import DEFLATED, PIECE, canonical
-from kinetic_core._runner.unpack import IncompleteTree
+from kinetic_core._runner.unpack import BadTree, IncompleteTree
 from tests.runner.forge import BODY, Forge, digest, file
 
 
@@ -197,6 +197,20 @@ def test_a_pack_that_is_no_pack(forge):
     good = (forge.folder / forge.pack()).read_bytes()
     for raw in (b"", b"x" * 500, good[:-1], good + b"x", b"x" + good):
         forge.refused(forge.document([], [forge.add_pack(raw)]), "is not a pack")
+
+
+@pytest.mark.attack
+def test_a_pack_that_is_not_what_its_name_says(forge):
+    """Not even a pack of the same contents: nothing of it is parsed before its digest is compared."""
+    forge.content(BODY)
+    tree = forge.tree([file("a")])
+    pack = forge.folder / forge.pack()
+    forge.members.reverse()
+    pack.write_bytes((forge.folder / forge.pack()).read_bytes())
+    discarded = []
+    with pytest.raises(BadTree, match=rf"packs/{pack.name}\.zip has another content than its name says"):
+        forge.materialise(tree, discard=discarded.append)
+    assert discarded == [str(pack)]
 
 
 def test_a_pack_whose_members_lie_outside_it(forge):
