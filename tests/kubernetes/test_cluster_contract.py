@@ -52,7 +52,7 @@ def test_a_job_that_succeeds(world: Make) -> None:
     assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
     assert observe(job, [pod]).status is JobStatus.SUCCEEDED
     assert here.api.pod_log(here.namespace, pod["metadata"]["name"], "kinetic-worker") == b"said\n"
-    followed = here.api.follow_pod_log(here.namespace, pod["metadata"]["name"], "kinetic-worker")
+    followed = here.api.follow_pod_log(here.namespace, pod["metadata"]["name"], "kinetic-worker", 60.0)
     assert b"".join(followed) == b"said\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ from kinetic_core.testing import kubelet as behaviours
 from tests.conftest import wait_for
 
 JOB = "job-00000000000000aa"
+Silent = tuple[FakeCluster, Callable[[], bytes | None]]
 
 
 def pod_that_ends(api: ClusterApi) -> dict[str, Any]:
     """Create a pod named `told`, and return it once its container has ended."""
+    return pod_in(api, "Succeeded", "Failed")
+
+
+def pod_in(api: ClusterApi, *phases: str) -> dict[str, Any]:
+    """Create a pod named `told`, and return it once it is in one of these phases."""
     spec = {"containers": [{"name": CONTAINER, "image": "python"}]}
     api.create("Pod", "default", {"metadata": {"name": "told"}, "spec": spec})
 
@@ -29,7 +36,7 @@ def pod_that_ends(api: ClusterApi) -> dict[str, Any]:
         (pod,) = api.list("Pod", "default")["items"]
         return dict(pod)
 
-    wait_for(lambda: found()["status"].get("phase") in ("Succeeded", "Failed"))
+    wait_for(lambda: found()["status"].get("phase") in phases)
     return found()
 
 
@@ -69,6 +76,44 @@ def test_a_log_that_has_ended_is_asked_for_again_only_later(
         assert logs.read("default", JOB, pod, 6, size=100) == b"saved\n"
         wait_for(is_followed_by_nobody)
         assert cluster.faults.count("GET .*/log") == requests, "each time what there was, and what came"
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Silent]:
+    """A cluster with a running pod, whose log is silent after a line, and a function that reads the log."""
+    with FakeCluster(lambda _: behaviours.runs_until_stopped(log="begun\nsaved\n")) as cluster:
+        api = ClusterApi(Target(str(cluster.write_kubeconfig(tmp_path / "kubeconfig"))), patience=0.0)
+        pod = pod_in(api, "Running")
+        cluster.faults.answer("GET .*/log\\?container=[^&]*$", 200, body=b"begun\n")
+        logs = JobLogs(api, MemoryObjectStore(), silent_seconds=0.05)
+        yield cluster, lambda: logs.read("default", JOB, pod, 0)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 6, 8])
+def test_a_log_goes_on_behind_a_dead_connection(silent: Silent, after_bytes: int) -> None:
+    """Nobody has told this machine that it is dead. No line is lost, and none comes twice."""
+    cluster, read = silent
+    cluster.faults.silence("GET .*follow", 3600, after_bytes=after_bytes)
+    assert (read() or b"").startswith(b"begun\n")
+    wait_for(lambda: read() == b"begun\nsaved\n")
+
+
+def test_a_pod_may_print_nothing_for_long(silent: Silent) -> None:
+    cluster, read = silent
+    cluster.faults.silence("GET .*follow", 3600, after_bytes=6, times=6)
+    cluster.faults.silence("GET .*follow", 3600, times=1)
+    assert read() == b"begun\n"
+    wait_for(lambda: read() == b"begun\nsaved\n")
+    assert cluster.faults.count("GET .*follow") >= 8
+
+
+def test_nobody_follows_a_pod_that_went_silently(silent: Silent) -> None:
+    cluster, read = silent
+    cluster.faults.silence("GET .*follow", 3600, after_bytes=6, times=None)
+    assert read() == b"begun\n"
+    assert not is_followed_by_nobody()
+    cluster.delete("Pod", "default", "told", {})
+    wait_for(is_followed_by_nobody)
 
 
 @pytest.mark.attack

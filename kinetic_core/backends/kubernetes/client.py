@@ -70,6 +70,10 @@ class Expired(ClusterError):
     """The resource version is too old (410): list again."""
 
 
+class SilentLog(Exception):
+    """No byte of a log has come for a time: its container prints nothing, or the connection is dead."""
+
+
 class ClusterApi:
     """Client of one API server. Objects go in and come out as the plain data of Kubernetes' JSON.
 
@@ -276,16 +280,27 @@ class ClusterApi:
                 return None
             raise
 
-    def follow_pod_log(self, namespace: str, pod: str, container: str) -> Iterator[bytes]:
-        """Yield the container's log as it grows, from its start, until container or connection ends."""
-        path = path_of("Pod", namespace, pod) + "/log"
+    def follow_pod_log(
+        self, namespace: str, pod: str, container: str, silent_seconds: float
+    ) -> Iterator[bytes]:
+        """Yield the container's log as it grows, from its start, until container or connection ends.
+
+        Raises SilentLog if no byte comes for `silent_seconds`: an end of the connection that nobody told this
+        machine of looks like a container that prints nothing.
+        """
+        import urllib3.exceptions
+
+        path, query = path_of("Pod", namespace, pod) + "/log", {"container": container, "follow": "true"}
         with self._told("GET", path):
-            response = self._request("GET", path, None, {"container": container, "follow": "true"}, None)
             try:
-                yield from response.stream(1 << 16)
-            finally:
-                response.release_conn()
-                response.close()
+                response = self._request("GET", path, None, query, silent_seconds)
+                try:
+                    yield from response.stream(1 << 16)
+                finally:
+                    response.release_conn()
+                    response.close()
+            except urllib3.exceptions.ReadTimeoutError as exc:
+                raise SilentLog(f"GET {path}: nothing came for {silent_seconds:g} s") from exc
 
     def call(
         self,

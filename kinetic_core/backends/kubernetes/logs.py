@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kinetic_core._runner import object_names, wire
-from kinetic_core.backends.kubernetes.client import ClusterApi
+from kinetic_core.backends.kubernetes.client import ClusterApi, SilentLog
 from kinetic_core.backends.kubernetes.names import CONTAINER
 from kinetic_core.backends.kubernetes.objects import Pod
 from kinetic_core.backends.kubernetes.pods import is_silent
@@ -25,6 +25,10 @@ _IDLE_SECONDS = 60.0
 _RETRY_SECONDS = 0.5
 _AGAIN_SECONDS = 5.0
 """Seconds before a log that has ended is asked for again: its pod is normally seen to be over by then."""
+_SILENT_SECONDS = 60.0
+"""Seconds without a byte after which a connection may be dead."""
+_MOST_SILENT = 4
+"""Times as many seconds for a pod that goes on printing nothing: each time, its log comes from its start."""
 _FRUITLESS = 5
 """Connections in a row that may bring no byte."""
 _HEAD = 1024
@@ -39,9 +43,9 @@ class PodLog:
 
     Only the newest 8 MiB are held; older bytes are read elsewhere.
 
-    A broken connection is made again; the log then comes from its start, and known bytes are skipped. A
-    node keeps the newest 10 MiB or so: a log with another beginning than known has lost its start, and
-    is given up, as is one that the node does not serve.
+    A connection that is broken, or silent for long, is made again; the log then comes from its start, and
+    known bytes are skipped. A node keeps the newest 10 MiB or so: a log with another beginning than known has
+    lost its start, and is given up, as is one that the node does not serve.
     """
 
     def __init__(
@@ -52,8 +56,10 @@ class PodLog:
         head: bytes = b"",
         sleep: Callable[[float], None] = time.sleep,
         again_seconds: float = _AGAIN_SECONDS,
+        silent_seconds: float = _SILENT_SECONDS,
     ) -> None:
         """Prepare to follow a pod's log. `head`: the known beginning of the log."""
+        self._silent_seconds = silent_seconds
         self._api, self._namespace, self._pod, self._sleep = api, namespace, pod, sleep
         self._head, self._again_seconds = head[:_HEAD], again_seconds
         self._begin = bytearray()
@@ -117,8 +123,29 @@ class PodLog:
             self._begun.set()
 
     def _take_all(self) -> None:
+        """Take the log until container or connection ends, asking anew whenever no byte comes for long."""
+        silent_seconds = self._silent_seconds
+        while not self.was_given_up and not self.is_idle:
+            known = self._size
+            try:
+                self._take_stream(silent_seconds)
+            except SilentLog as exc:
+                _LOG.debug("the log of %s is silent: %s", self._pod, exc)
+            else:
+                return
+            if not self._runs():
+                self.is_broken = True
+                return
+            longer = min(2 * silent_seconds, _MOST_SILENT * self._silent_seconds)
+            silent_seconds = longer if self._size == known else self._silent_seconds
+
+    def _runs(self) -> bool:
+        pod = self._api.get("Pod", self._namespace, self._pod)
+        return pod is not None and pod["status"].get("phase") == "Running"
+
+    def _take_stream(self, silent_seconds: float) -> None:
         seen = 0
-        for piece in self._api.follow_pod_log(self._namespace, self._pod, CONTAINER):
+        for piece in self._api.follow_pod_log(self._namespace, self._pod, CONTAINER, silent_seconds):
             self.is_broken = False
             self._take(seen, piece)
             seen += len(piece)
@@ -163,8 +190,15 @@ _RUNNERS_OWN = (
 class JobLogs:
     """Logs of one backend's jobs, by the UIDs of their pods, because a set's new pods reuse names."""
 
-    def __init__(self, api: ClusterApi, store: ObjectStore, again_seconds: float = _AGAIN_SECONDS) -> None:
-        self._api, self._store, self._again_seconds = api, store, again_seconds
+    def __init__(
+        self,
+        api: ClusterApi,
+        store: ObjectStore,
+        again_seconds: float = _AGAIN_SECONDS,
+        silent_seconds: float = _SILENT_SECONDS,
+    ) -> None:
+        self._api, self._store = api, store
+        self._again_seconds, self._silent_seconds = again_seconds, silent_seconds
         self._followers: dict[str, PodLog] = {}
         self._kept: dict[str, _KeptLog] = {}
         self._ended: dict[str, tuple[_KeptLog, bytes]] = {}
@@ -202,7 +236,12 @@ class JobLogs:
         if follower is None or follower.is_over:
             self._forget_idle()
             follower = self._followers[uid] = PodLog(
-                self._api, namespace, name, kept.head(), again_seconds=self._again_seconds
+                self._api,
+                namespace,
+                name,
+                kept.head(),
+                again_seconds=self._again_seconds,
+                silent_seconds=self._silent_seconds,
             )
         text = follower.read(offset, size)
         if text is None or (not text and follower.is_broken):
